@@ -13,7 +13,7 @@ from bus.worker import cell_of
 async def replay(
     transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
 ) -> int:
-    """These or all, sent as if for the first time, then taken out; `stays` is told of each that stays, and why.
+    """These or all, sent as if for the first time, then taken out; `stays` is told of each that stays.
 
     One that cannot be sent keeps no other from it.
     """

@@ -37,7 +37,7 @@ def operators_page(settings: Settings, bus: Bus) -> Worker:
             access=access(settings),
             sessions=Sessions(),
             clock=bus.clock,
-            means=means(bus),
+            means=means(bus, settings),
         )
         app = pages_app(room)
         await serve(
@@ -67,8 +67,9 @@ def questions(bus: Bus) -> RoomQuestions:
     )
 
 
-def means(bus: Bus) -> RoomMeans:
+def means(bus: Bus, settings: Settings) -> RoomMeans:
     """What the commands do and work out: the pages do it the same way."""
+    from berth.bus_watch import bus_means
     from berth.commands.why import requested
     from berth.room_acts import RoomActs
     from scheduler_worker import replay, scores_of
@@ -80,6 +81,7 @@ def means(bus: Bus) -> RoomMeans:
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,
         requested=requested,
+        bus=bus_means(settings, bus),
     )
 
 

@@ -325,18 +325,27 @@ def queues(settings: Settings) -> dict[Role, list[QueueSpec]]:
             made = _with_store(role, settings, bus, nowhere)
         else:
             made = _without_store(role, settings, bus)
-        specs = {
-            spec.name: spec
-            for worker in made
-            for spec in (
-                *(worker.queue_of(row, "doctor") for row in worker.consumes),
-                *(worker.queue_of(row, "doctor") for row in worker.answers),
-            )
-            if spec.durable
-        }
-        if specs:
-            found[role] = list(specs.values())
+        if specs := _durable(made):
+            found[role] = specs
     return found
+
+
+def agent_queues(cell: str, agent: str) -> list[QueueSpec]:
+    """What an agent reads, whoever runs it."""
+    return _durable([compute_sim(agent, cell, ())])
+
+
+def _durable(made: Sequence[Worker]) -> list[QueueSpec]:
+    specs = {
+        spec.name: spec
+        for worker in made
+        for spec in (
+            *(worker.queue_of(row, "doctor") for row in worker.consumes),
+            *(worker.queue_of(row, "doctor") for row in worker.answers),
+        )
+        if spec.durable
+    }
+    return list(specs.values())
 
 
 def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bus.decisions import Record, RecordedHost
 from bus.messages import BuildRequested
 from bus.queries import BuildStands
+from control_room.bus_means import BusMeans
 
 
 class ActRefused(Exception):
@@ -20,3 +21,4 @@ class RoomMeans:
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     requested: Callable[[BuildStands], BuildRequested]  # what was asked for it, as its record has it
+    bus: BusMeans

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,14 +25,12 @@ from bus.errors import (
     Undecodable,
     Unroutable,
 )
+from bus.printing import OBEYED
+from bus.printing import printable as printable
 from bus.vocabulary import Message
 
 M = TypeVar("M", bound=Message)
 
-# Control characters, and those that turn the direction of writing or cannot be seen at all.
-_OBEYED = re.compile(
-    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
-)
 _COLOURS = {"active": "green", "moving": "yellow", "verifying": "yellow", "shelved": "cyan"}
 _PIPED_WIDTH = 200  # columns of a table nobody looks at in a terminal
 
@@ -91,19 +88,10 @@ def run(work: Coroutine[Any, Any, int | None]) -> None:
     raise typer.Exit(code or 0)
 
 
-def printable(text: str, *, lines: bool = False) -> str:
-    """What strangers wrote, with nothing in it that a terminal would obey; line breaks stay if asked for."""
-    return _OBEYED.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found), text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
-
-
 def write_json(value: Any) -> None:
     """One line of it, for programs; what JSON does not escape and terminals obey is escaped as well."""
     text = msgspec.json.encode(value).decode()
-    sys.stdout.write(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+    sys.stdout.write(OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def coloured(status: str) -> str:

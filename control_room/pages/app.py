@@ -9,10 +9,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from control_room.pages.builds import BuildPages
+from control_room.pages.bus import BusPages
 from control_room.pages.entry import Entry
 from control_room.pages.frame import Frame, OpenRoom, PageRefused
 from control_room.pages.heat import HeatPages
 from control_room.pages.host import HostPages
+from control_room.pages.letters import LetterPages
 from control_room.pages.now import NowPages
 from control_room.pages.signing_in import SigningIn
 from control_room.pages.static_files import static_file
@@ -26,6 +28,7 @@ def pages_app(room: OpenRoom) -> Starlette:
     heat, host, builds = HeatPages(room, frame), HostPages(room, frame), BuildPages(room, frame)
     now, signing = NowPages(room, frame, closing), SigningIn(room, frame)
     waiting = WaitingPages(room, frame, closing)
+    bus, letters = BusPages(room, frame, closing), LetterPages(room, frame)
     app = Starlette(
         routes=[
             Route("/", now.page, methods=["GET"]),
@@ -39,6 +42,11 @@ def pages_app(room: OpenRoom) -> Starlette:
             Route("/waiting", waiting.page, methods=["GET"]),
             Route("/waiting", waiting.act, methods=["POST"]),
             Route("/waiting/events", waiting.events, methods=["GET"]),
+            Route("/bus", bus.page, methods=["GET"]),
+            Route("/bus/events", bus.events, methods=["GET"]),
+            Route("/bus/dead", letters.list_all, methods=["GET"]),
+            Route("/bus/dead", letters.act, methods=["POST"]),
+            Route("/bus/letter", letters.page, methods=["GET"]),
             Route("/login", signing.page, methods=["GET"]),
             Route("/login", signing.sign_in, methods=["POST"]),
             Route("/logout", signing.sign_out, methods=["POST"]),

@@ -112,7 +112,7 @@ async def a_visited_room(
             access=access(settings or Settings()),
             sessions=Sessions(),
             clock=clock,
-            means=means(bus),
+            means=means(bus, settings or Settings()),
         )
         app = pages_app(room)
         way = httpx.ASGITransport(app)

@@ -1,0 +1,69 @@
+"""The bus as the control room's page has it: which queues there are, how full they are, dead letters."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from berth import dead_letters
+from berth.settings import Settings
+from bus.delivery.runner import Bus
+from bus.protocol import QueueSpec
+from control_room.bus_means import BusMeans
+from control_room.core.bus_load import KnownQueue
+
+
+def bus_means(settings: Settings, bus: Bus) -> BusMeans:
+    elsewhere = tuple(cell.name for cell in settings.cells if cell.ferry)
+    made: dict[tuple[str, ...], list[KnownQueue]] = {}
+    of_agents: dict[tuple[str, str], list[KnownQueue]] = {}
+
+    async def queues(cells: Collection[str], agents: Collection[tuple[str, str]]) -> Sequence[KnownQueue]:
+        from berth import wiring  # it has the control room's table as well
+
+        here = tuple(dict.fromkeys((*settings.cell_names, *sorted(cells))))
+        if here not in made:
+            made.clear()
+            # in a thread: where no other worker is in this process, their tables are yet to be imported
+            made[here] = await asyncio.to_thread(_queues, settings, here, elsewhere)
+        known = made[here]
+        names = {one.name for one in known}
+        told = list(known)
+        for cell, agent in agents:
+            if cell in elsewhere:
+                continue
+            if (cell, agent) not in of_agents:
+                of_agents[cell, agent] = [
+                    KnownQueue(spec.name, f"agent {agent}") for spec in wiring.agent_queues(cell, agent)
+                ]
+            told += [one for one in of_agents[cell, agent] if one.name not in names]
+        return told
+
+    async def replay(ids: Collection[str]) -> tuple[int, Sequence[str]]:
+        stay = list[str]()
+        count = await dead_letters.replay(bus.transport, bus.clock, ids, stay.append)
+        return count, stay
+
+    async def drop(ids: Collection[str]) -> int:
+        return await bus.transport.exhume(ids)
+
+    return BusMeans(
+        queues=queues,
+        elsewhere=elsewhere,
+        depths=lambda names: bus.transport.depths(names),
+        letters=lambda **which: bus.transport.each_dead_letter(**which),
+        replay=replay,
+        drop=drop,
+    )
+
+
+def _queues(settings: Settings, cells: tuple[str, ...], elsewhere: Collection[str]) -> list[KnownQueue]:
+    from berth import wiring
+
+    most, simulated = len(cells) * settings.compute.agents_per_cell, settings.compute
+    few = {"hosts": min(simulated.hosts, most), "baremetal": min(simulated.baremetal, most)}
+    known: dict[wiring.Role, list[QueueSpec]] = wiring.queues(settings.having(cells=cells, **few))
+    return [
+        KnownQueue(spec.name, str(role))
+        for role, specs in known.items()
+        if role.cell not in elsewhere
+        for spec in specs
+    ]

@@ -1,0 +1,17 @@
+"""What strangers wrote, as it may be shown."""
+
+import re
+
+# Control characters, and those that turn the direction of writing or cannot be seen at all.
+OBEYED = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
+)
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """With nothing in it that a terminal or a reader would obey; line breaks stay if asked for."""
+    return OBEYED.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found), text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()

@@ -1,0 +1,23 @@
+"""What the Bus page may do with the bus it is on: look at how full it is, and at its dead letters."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bus.protocol import BusDepths, DeadLetter
+from control_room.core.bus_load import KnownQueue
+
+
+class EachLetter(Protocol):
+    def __call__(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusMeans:
+    # of the workers of these cells, and of these agents as (cell, agent)
+    queues: Callable[[Collection[str], Collection[tuple[str, str]]], Awaitable[Sequence[KnownQueue]]]
+    elsewhere: Sequence[str]  # cells whose queues and dead letters are on a broker of their own
+    depths: Callable[[Sequence[str]], Awaitable[BusDepths]]
+    letters: EachLetter
+    replay: Callable[[Collection[str]], Awaitable[tuple[int, Sequence[str]]]]  # how many; why others stay
+    drop: Callable[[Collection[str]], Awaitable[int]]

@@ -1,0 +1,156 @@
+"""How full the bus is: every topic and query with the queues that carry it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from bus.protocol import BusDepths, QueueDepth
+from bus.topics import QUERIES, TOPICS
+
+MOST_QUEUES = 200  # of one topic that are named
+
+
+@dataclass(frozen=True, slots=True)
+class KnownQueue:
+    """A durable queue, and the worker that reads it."""
+
+    name: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """A topic or a query."""
+
+    name: str
+    asked: bool  # it is a query
+    message: str
+    says: str
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShown:
+    name: str
+    worker: str
+    messages: int
+    readers: int
+    there: bool
+
+    @property
+    def unread(self) -> bool:
+        return self.there and not self.readers
+
+
+@dataclass(frozen=True, slots=True)
+class TopicShown:
+    carried: Carried
+    queues: Sequence[QueueShown]  # the fullest first
+
+    @property
+    def messages(self) -> int:
+        return sum(one.messages for one in self.queues)
+
+    @property
+    def readers(self) -> int:
+        return sum(one.readers for one in self.queues)
+
+    @property
+    def unread(self) -> int:
+        return sum(one.unread for one in self.queues)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusShown:
+    topics: Sequence[TopicShown]
+    others: Sequence[QueueShown]  # of no topic that is known here
+    messages: int
+    dead: int
+    delayed: int
+    queues: int
+    unread: Sequence[QueueShown]  # nobody reads them, those in which most waits first
+
+    def topic(self, name: str) -> TopicShown | None:
+        return next((one for one in self.topics if one.carried.name == name), None)
+
+    @property
+    def fullest(self) -> list[QueueShown]:
+        """Those in which anything waits."""
+        every = [*(queue for one in self.topics for queue in one.queues), *self.others]
+        return sorted((one for one in every if one.messages), key=_fullest_first)
+
+
+@cache
+def carried() -> tuple[Carried, ...]:
+    topics = [
+        Carried(
+            name=one.pattern,
+            asked=False,
+            message=one.message.__name__,
+            says=one.says,
+            source=one.source,
+            target=one.target,
+        )
+        for one in TOPICS
+    ]
+    queries = [
+        Carried(
+            name=one.name,
+            asked=True,
+            message=f"{one.asks.__name__} → {one.answer.__name__}",
+            says=one.says,
+            source=one.source,
+            target=one.target,
+        )
+        for one in QUERIES
+    ]
+    return (*topics, *queries)
+
+
+def carried_by(queue: str) -> Carried | None:
+    """What a queue of this name holds: `reader:key`, or `ask:key` of a query."""
+    reader, _, key = queue.partition(":")
+    words = key.split(".")
+    for one in carried():
+        if one.asked == (reader == "ask") and _alike(one.name.split("."), words):
+            return one
+    return None
+
+
+def bus_shown(queues: Sequence[KnownQueue], depths: BusDepths) -> BusShown:
+    of: dict[str, list[QueueShown]] = {}
+    for one in queues:
+        topic = _topic_of(one.name)
+        of.setdefault(topic.name if topic else "", []).append(_shown(one, depths.queues))
+    topics = [TopicShown(one, sorted(of.get(one.name, ()), key=_fullest_first)) for one in carried()]
+    every = [queue for some in of.values() for queue in some]
+    return BusShown(
+        topics=topics,
+        others=of.get("", []),
+        messages=sum(one.messages for one in every),
+        dead=depths.dead,
+        delayed=depths.delayed,
+        queues=sum(one.there for one in every),
+        unread=sorted((one for one in every if one.unread), key=_fullest_first),
+    )
+
+
+_topic_of = cache(carried_by)
+
+
+def _shown(queue: KnownQueue, depths: Mapping[str, QueueDepth]) -> QueueShown:
+    found = depths.get(queue.name)
+    if found is None:
+        return QueueShown(queue.name, queue.worker, 0, 0, False)
+    return QueueShown(queue.name, queue.worker, found.messages, found.readers, True)
+
+
+def _fullest_first(queue: QueueShown) -> tuple[int, str]:
+    return -queue.messages, queue.name
+
+
+def _alike(pattern: Sequence[str], key: Sequence[str]) -> bool:
+    return len(pattern) == len(key) and all(
+        word.startswith("{") or word == there for word, there in zip(pattern, key, strict=True)
+    )

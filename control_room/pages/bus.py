@@ -1,0 +1,64 @@
+"""The bus: every topic and query, how full the queues are that carry them; told anew while somebody looks."""
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bus.errors import BrokerRefused, Unavailable
+from control_room.core.bus_load import BusShown, bus_shown
+from control_room.pages.frame import Frame, OpenRoom
+from control_room.pages.live import live
+
+SECONDS = 2.0
+_SHARE = 10.0  # of the time at most that is spent counting: with many queues it is done less often
+
+
+class BusPages:
+    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+        self._room = room
+        self._frame = frame
+        self._closing = closing
+        self._counting = asyncio.Lock()
+        self._shown: BusShown | None = None
+        self._problem = ""
+        self._good_until = float("-inf")
+
+    async def page(self, request: Request) -> Response:
+        topic = request.query_params.get("topic", "")
+        return self._frame.page(request, "bus.html", part=await self._part(topic), topic=topic)
+
+    async def events(self, request: Request) -> Response:
+        topic = request.query_params.get("topic", "")
+        return live(lambda: self._part(topic), SECONDS, self._closing)
+
+    async def _part(self, topic: str) -> str:
+        await self._counted()
+        return self._frame.part(
+            "bus_part.html",
+            bus=self._shown,
+            problem=self._problem,
+            topic=self._shown.topic(topic) if self._shown else None,
+            elsewhere=self._room.means.bus.elsewhere,
+        )
+
+    async def _counted(self) -> None:
+        """Once for all who look."""
+        clock = self._room.clock
+        async with self._counting:
+            began = clock.monotonic()
+            if began < self._good_until:
+                return
+            try:
+                self._shown, self._problem = await self._count(), ""
+            except (Unavailable, BrokerRefused) as problem:
+                self._problem = str(problem)
+            ended = clock.monotonic()
+            self._good_until = ended + max(SECONDS * 0.9, _SHARE * (ended - began))
+
+    async def _count(self) -> BusShown:
+        looking, means = self._room.looking, self._room.means.bus
+        cells = looking.cell_names(await looking.seen())
+        heard = self._room.hearing.roll.agents(self._room.clock.now())
+        queues = await means.queues(cells, [(one.cell, one.agent) for one in heard])
+        return bus_shown(queues, await means.depths([one.name for one in queues]))

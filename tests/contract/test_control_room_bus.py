@@ -1,0 +1,141 @@
+"""The bus in the control room: how full it is, its dead letters, and who may send them again."""
+
+import re
+from collections.abc import AsyncIterator
+from html import unescape
+
+import httpx
+import pytest
+
+from bus.protocol import DeadLetter, QueueSpec, Transport
+from tests.support.envelopes import a_letter, an_envelope, publish
+from tests.support.visited_room import VisitedRoom, a_visited_room
+
+QUEUE = "scheduler:build.requested"
+ODD = "a/b ?&<b>\N{SNOWMAN}"
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[VisitedRoom]:
+    async with a_visited_room() as visited:
+        await visited.bus.transport.declare(QueueSpec(QUEUE, ("build.requested",)))
+        yield visited
+
+
+def bus_of(room: VisitedRoom) -> Transport:
+    return room.bus.transport
+
+
+async def bury(room: VisitedRoom, *numbers: int, **more: str) -> None:
+    for number in numbers:
+        await bus_of(room).bury(a_letter(number, body=b'{"n":%d}' % number, **more))
+
+
+async def left(room: VisitedRoom) -> list[str]:
+    return [letter.id for letter in await bus_of(room).dead_letters()]
+
+
+async def waiting(room: VisitedRoom) -> int:
+    return (await bus_of(room).depths([QUEUE])).queues[QUEUE].messages
+
+
+async def act(room: VisitedRoom, what: str, *ids: str, sure: bool = True) -> httpx.Response:
+    said = {"sure": "yes"} if sure else {}
+    return await room.send("/bus/dead", act=what, **said, **{f"letter:{id_}": "1" for id_ in ids})
+
+
+# How full it is
+
+
+async def test_every_topic_is_there_with_what_waits_in_its_queues_and_who_reads(room: VisitedRoom) -> None:
+    for number in range(3):
+        await publish(bus_of(room), an_envelope(number))
+    await bury(room, 1)
+    page = await room.page("/bus")
+    assert "build these instances" in page and "placement.claim.{cell}" in page
+    row = re.search(rf"<tr><td class=\"mono\">{QUEUE}</td>.*?</tr>", page, re.S)
+    assert row is not None and '<td class="n">3</td><td class="n">0</td>' in row[0]
+    assert "nobody reads it" in row[0]
+    assert "1 message could not be handled" in page
+    of_topic = await room.page("/bus?topic=build.placed.%7Bcell%7D")
+    assert "conductor.c1:build.placed.c1" in of_topic and "not there" in of_topic
+    assert "Where something waits" in await room.page("/bus?topic=nothing")
+
+
+async def test_an_empty_bus_says_so(room: VisitedRoom) -> None:
+    assert "Nothing waits in any queue" in await room.page("/bus")
+    assert "There is none: every message was handled" in await room.page("/bus/dead")
+
+
+# Dead letters are looked at
+
+
+async def test_a_letter_is_listed_and_shown_in_full_whatever_its_id(room: VisitedRoom) -> None:
+    await bus_of(room).bury(a_letter(id=ODD, body=b'{"name":"<script>"}', traceback="Boom\n  at <x>"))
+    page = await room.page("/bus/dead")
+    link = re.search(r'href="(/bus/letter\?id=[^"]+)"', page)
+    assert link is not None and "flavor: a name is missing" in page and "<b>" not in page
+    whole = await room.page(unescape(link[1]))
+    assert (
+        "&lt;script&gt;" in whole and "Boom\n  at &lt;x&gt;" in whole and "2023-11-14 22:14:20 UTC" in whole
+    )
+    assert "There is no such dead letter" in await room.page("/bus/letter?id=gone", 404)
+
+
+async def test_they_are_shown_page_by_page_and_by_queue(room: VisitedRoom) -> None:
+    await bury(room, *range(150), queue="other:x")
+    await bury(room, 150, queue=QUEUE)
+    page = await room.page("/bus/dead")
+    assert page.count("/bus/letter?id=") == 100
+    assert (await room.page("/bus/dead?after=letter-99")).count("/bus/letter?id=") == 51
+    assert (await room.page(f"/bus/dead?queue={QUEUE}")).count("/bus/letter?id=") == 1
+    gone = await room.page("/bus/dead?after=letter-999")
+    assert "is gone: these are the oldest" in gone and gone.count("/bus/letter?id=") == 100
+
+
+# ... and acted on
+
+
+@pytest.mark.parametrize("token", ["", "somebody"])
+async def test_who_may_only_look_changes_nothing(room: VisitedRoom, token: str) -> None:
+    await bury(room, 1)
+    if token:
+        await room.sign_in(token)
+    assert "sign in with a token whose role may act" in await room.page("/bus/dead")
+    assert 'name="act"' not in await room.page("/bus/letter?id=letter-1")
+    for what in ("replay", "drop"):
+        assert (await act(room, what, "letter-1")).status_code == 403
+    assert (await left(room), await waiting(room)) == (["letter-1"], 0)
+
+
+@pytest.mark.parametrize(("what", "waits"), [("replay", 2), ("drop", 0)])
+async def test_who_may_acts_on_those_he_marked_once_he_is_sure(
+    room: VisitedRoom, what: str, waits: int
+) -> None:
+    await bury(room, 1, 2, 3)
+    await room.sign_in("admin")
+    asked = await act(room, what, "letter-1", "letter-3", sure=False)
+    assert asked.status_code == 200 and f"{what.capitalize()} 2 dead letters?" in asked.text
+    assert (await left(room), await waiting(room)) == (["letter-1", "letter-2", "letter-3"], 0)
+    done = await act(room, what, "letter-1", "letter-3")
+    assert done.status_code == 303
+    told = "replayed" if what == "replay" else "dropped"
+    assert f"2 {told}." in await room.page(done.headers["location"])
+    assert (await left(room), await waiting(room)) == (["letter-2"], waits)
+
+
+async def test_what_cannot_be_done_is_said_and_the_letter_stays(room: VisitedRoom) -> None:
+    letters: list[DeadLetter] = [a_letter(1, queue="nowhere"), a_letter(2), a_letter(3, cell="c1")]
+    for letter in letters:
+        await bus_of(room).bury(letter)
+    await room.sign_in("admin")
+    some = await act(room, "replay", "letter-1", "letter-2", "letter-3", "gone")
+    assert some.status_code == 409 and "1 replayed." in some.text
+    assert "there is no queue &#39;nowhere&#39;" in some.text and "it is of cell c1" in some.text
+    assert "1 letter had gone meanwhile" in some.text
+    assert await left(room) == ["letter-1", "letter-3"]
+    assert (await act(room, "explode", "letter-1")).status_code == 400
+    assert "No letter was marked" in (await act(room, "drop")).text
+    assert "None of them is there any more" in (await act(room, "drop", "gone", sure=False)).text
+    forged = await room.send("/bus/dead", act="drop", sure="yes", form_token="0", **{"letter:letter-1": "1"})
+    assert (forged.status_code, len(await left(room))) == (403, 2)
