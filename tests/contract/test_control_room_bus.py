@@ -9,7 +9,7 @@ import pytest
 
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from tests.support.envelopes import a_letter, an_envelope, publish
-from tests.support.visited_room import VisitedRoom, a_visited_room
+from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 
 QUEUE = "scheduler:build.requested"
 ODD = "a/b ?&<b>\N{SNOWMAN}"
@@ -39,9 +39,13 @@ async def waiting(room: VisitedRoom) -> int:
     return (await bus_of(room).depths([QUEUE])).queues[QUEUE].messages
 
 
+async def form(room: VisitedRoom, **given: str) -> httpx.Response:
+    given = {"form_token": await room.form_token(), **given}
+    return await room.browser.post("/bus/dead", data=given, headers=HTML)
+
+
 async def act(room: VisitedRoom, what: str, *ids: str, sure: bool = True) -> httpx.Response:
-    said = {"sure": "yes"} if sure else {}
-    return await room.send("/bus/dead", act=what, **said, **{f"letter:{id_}": "1" for id_ in ids})
+    return await form(room, act=what, sure="yes" if sure else "", **{f"letter:{id_}": "1" for id_ in ids})
 
 
 # How full it is
@@ -137,5 +141,5 @@ async def test_what_cannot_be_done_is_said_and_the_letter_stays(room: VisitedRoo
     assert (await act(room, "explode", "letter-1")).status_code == 400
     assert "No letter was marked" in (await act(room, "drop")).text
     assert "None of them is there any more" in (await act(room, "drop", "gone", sure=False)).text
-    forged = await room.send("/bus/dead", act="drop", sure="yes", form_token="0", **{"letter:letter-1": "1"})
+    forged = await form(room, act="drop", sure="yes", form_token="0", **{"letter:letter-1": "1"})
     assert (forged.status_code, len(await left(room))) == (403, 2)
