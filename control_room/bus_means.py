@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bus.protocol import BusDepths, DeadLetter
-from control_room.core.bus_load import KnownQueue
+from control_room.bus_load import KnownQueue
 
 
 class EachLetter(Protocol):

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.errors import BrokerRefused, Unavailable
-from control_room.core.bus_load import BusShown, bus_shown
+from control_room.bus_load import BusShown, bus_shown
 from control_room.pages.frame import Frame, OpenRoom
 from control_room.pages.live import live
 
