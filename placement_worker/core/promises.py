@@ -18,88 +18,80 @@ Promised = dict[str, int]
 class Promises:
     """By provider, and for each class in an array that goes with an index's rows.
 
-    A provider's place is looked up anew when the index is another, or laid out otherwise. What was taken back
-    is there as nought until the arrays know of it.
+    The arrays are of one index as it was laid out when they were made: where it is another they are made anew.
     """
 
     def __init__(self) -> None:
-        self.of: dict[str, Promised] = {}  # provider → how much of what
+        self.of: dict[str, Promised] = {}  # provider → how much of what; none of it nought
         self.changes = 0
         self._arrays: dict[str, Sums] = {}
         self._count: dict[str, int] = {}  # class → of how many providers something is promised
-        self._stale: set[str] = set()  # providers whose places in the arrays are of before
         self._index: Index | None = None
         self._layout = -1
 
     def add(self, allocations: Allocations) -> None:
         self.changes += 1
-        self._stale.update(allocations)
         for uuid, resources in allocations.items():
-            held = self.of.get(uuid)
-            if held is None:
-                held = self.of[uuid] = {}
+            position = self._position(uuid)
+            held = self.of.get(uuid, {})
             for name, amount in resources.items():
-                before = held.get(name, 0)
-                if not before and amount:
+                if not amount:
+                    continue
+                if name in held:
+                    amount += held[name]
+                else:
                     self._count[name] = self._count.get(name, 0) + 1
-                held[name] = before + amount
+                held[name] = amount
+                if position is not None:
+                    self._array(name)[position] = amount
+            if held:
+                self.of[uuid] = held
 
     def take_back(self, allocations: Allocations) -> None:
         """What was promised before."""
         self.changes += 1
-        self._stale.update(allocations)
         for uuid, resources in allocations.items():
+            position = self._position(uuid)
             held = self.of.get(uuid, {})
             for name, amount in resources.items():
-                before = held.get(name, 0)
-                if before > amount:
-                    held[name] = before - amount
-                elif before:
-                    held[name] = 0
+                if name not in held:
+                    continue
+                left = held[name] = max(held[name] - amount, 0)
+                if position is not None:
+                    self._array(name)[position] = left
+                if not left:
+                    del held[name]
                     self._count[name] -= 1
+                    if not self._count[name]:
+                        self._arrays.pop(name, None)
+            if not held:
+                self.of.pop(uuid, None)
 
     def arrays(self, index: Index) -> Mapping[str, Sums]:
         """How much of each class is promised of each row at this moment. Where nothing is, it is missing."""
         if index is not self._index or index.layout != self._layout:
             self._index, self._layout = index, index.layout
             self._arrays = {}
-            self._stale.update(self.of)
-        if self._stale:
-            self._level(index)
+            for uuid, held in self.of.items():
+                position = self._position(uuid)
+                if position is not None:
+                    for name, amount in held.items():
+                        self._array(name)[position] = amount
         return self._arrays
 
-    def _level(self, index: Index) -> None:
-        # Those of whom the same classes are promised are written together: mostly they are all alike.
-        alike: dict[tuple[str, ...], tuple[list[int], list[tuple[int, ...]]]] = {}
-        of, rows = self.of, index.rows
-        for uuid in self._stale:
-            held, row = of.get(uuid), rows.get(uuid)
-            if held is None:
-                continue
-            amounts = tuple(held.values())
-            if row is not None:
-                classes = tuple(held)
-                if classes not in alike:
-                    alike[classes] = [], []
-                positions, promised = alike[classes]
-                positions.append(row.position)
-                promised.append(amounts)
-            if not amounts or 0 in amounts:
-                left = {name: amount for name, amount in held.items() if amount}
-                if left:
-                    of[uuid] = left
-                else:
-                    del of[uuid]
-        self._stale.clear()
-        for classes, (positions, promised) in alike.items():
-            table = np.array(promised, np.float64)
-            for nth, name in enumerate(classes):
-                if not self._count.get(name):
-                    self._arrays.pop(name, None)
-                    continue
-                if name not in self._arrays:
-                    self._arrays[name] = np.zeros(len(index.at))
-                self._arrays[name][positions] = table[:, nth]
+    def _position(self, uuid: str) -> int | None:
+        """Its place in the arrays; None: it has none, or they are made anew anyway."""
+        index = self._index
+        if index is None or index.layout != self._layout:
+            return None
+        row = index.rows.get(uuid)
+        return None if row is None else row.position
+
+    def _array(self, name: str) -> Sums:
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = np.zeros(0 if self._index is None else len(self._index.at))
+        return array
 
 
 class BesidePromises(Snapshot):
