@@ -1,6 +1,6 @@
 """What a scheduler has chosen and placement does not know of yet: to that scheduler it counts as used."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -31,41 +31,45 @@ class Promises:
 
     def add(self, allocations: Allocations) -> None:
         self.changes += 1
+        of, count = self.of, self._count
         for uuid, resources in allocations.items():
-            position = self._position(uuid)
-            held = self.of.get(uuid, {})
+            held = of.get(uuid)
+            if held is None:
+                held = {}
             for name, amount in resources.items():
                 if not amount:
                     continue
                 if name in held:
-                    amount += held[name]
+                    held[name] += amount
                 else:
-                    self._count[name] = self._count.get(name, 0) + 1
-                held[name] = amount
-                if position is not None:
-                    self._array(name)[position] = amount
+                    held[name] = amount
+                    count[name] = count.get(name, 0) + 1
             if held:
-                self.of[uuid] = held
+                of[uuid] = held
+                self._write(uuid, resources, held)
 
     def take_back(self, allocations: Allocations) -> None:
         """What was promised before."""
         self.changes += 1
+        of, count = self.of, self._count
         for uuid, resources in allocations.items():
-            position = self._position(uuid)
-            held = self.of.get(uuid, {})
-            for name, amount in resources.items():
-                if name not in held:
-                    continue
-                left = held[name] = max(held[name] - amount, 0)
-                if position is not None:
-                    self._array(name)[position] = left
-                if not left:
-                    del held[name]
-                    self._count[name] -= 1
-                    if not self._count[name]:
-                        self._arrays.pop(name, None)
-            if not held:
-                self.of.pop(uuid, None)
+            held = of.get(uuid)
+            if held is None:
+                continue
+            gone = [name for name, amount in resources.items() if 0 < held.get(name, 0) <= amount]
+            for name in gone:
+                del held[name]
+            if held:
+                for name, amount in resources.items():
+                    if name in held:
+                        held[name] -= amount
+            else:
+                del of[uuid]
+            self._write(uuid, resources, held)
+            for name in gone:
+                count[name] -= 1
+                if not count[name]:
+                    self._arrays.pop(name, None)
 
     def arrays(self, index: Index) -> Mapping[str, Sums]:
         """How much of each class is promised of each row at this moment. Where nothing is, it is missing."""
@@ -73,25 +77,25 @@ class Promises:
             self._index, self._layout = index, index.layout
             self._arrays = {}
             for uuid, held in self.of.items():
-                position = self._position(uuid)
-                if position is not None:
-                    for name, amount in held.items():
-                        self._array(name)[position] = amount
+                self._write(uuid, held, held)
         return self._arrays
 
-    def _position(self, uuid: str) -> int | None:
-        """Its place in the arrays; None: it has none, or they are made anew anyway."""
-        index = self._index
+    def _write(self, uuid: str, names: Iterable[str], held: Promised) -> None:
+        """So much is promised there now of the classes named."""
+        index, arrays = self._index, self._arrays
         if index is None or index.layout != self._layout:
-            return None
+            return  # they are made anew when they are read
         row = index.rows.get(uuid)
-        return None if row is None else row.position
-
-    def _array(self, name: str) -> Sums:
-        array = self._arrays.get(name)
-        if array is None:
-            array = self._arrays[name] = np.zeros(0 if self._index is None else len(self._index.at))
-        return array
+        if row is None:
+            return
+        position = row.position
+        for name in names:
+            amount = held.get(name, 0)
+            if name in arrays:
+                arrays[name][position] = amount
+            elif amount:
+                arrays[name] = np.zeros(len(index.at))
+                arrays[name][position] = amount
 
 
 class BesidePromises(Snapshot):

@@ -4,7 +4,7 @@ What is handed out is promised at once; the host is then weighed again, as it is
 order. So each is the best at its moment, on the scales of the beginning.
 """
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 
@@ -144,9 +144,13 @@ class Ranking:
         winner = best[0][-1]
         choices: list[Candidate] = []
         shunned = () if late else avoid
+        lone_ways: Mapping[int, tuple[Candidate, ...]] = {} if shunned else self._lone_ways
         for entry in best[:several]:
-            ways = WAYS_OF_THE_NEXT if choices else WAYS_OF_THE_BEST
-            choices += self.ways(entry[-1], ways, shunned)
+            ways = lone_ways.get(entry[-1])
+            if ways is None:
+                enough = WAYS_OF_THE_NEXT if choices else WAYS_OF_THE_BEST
+                ways = self.ways(entry[-1], enough, shunned)
+            choices += ways
         record, removals = self._record(best, avoided), self.removals()
         self._left += best[1:]
         self._left += avoided
@@ -438,7 +442,9 @@ class Ranking:
         """The first of them; none where a rule refuses the host."""
         if index not in self._admits_now and not self.admits(index):
             return None
-        ways = self.ways(index, 1, avoid)
+        ways = self._lone_ways.get(index)
+        if ways is None or avoid:
+            ways = self.ways(index, 1, avoid)
         return ways[0] if ways else None
 
     def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
