@@ -18,7 +18,7 @@ Promised = dict[str, int]
 class Promises:
     """By provider, and for each class in an array that goes with an index's rows.
 
-    The arrays are of one index as it was laid out when they were made: where it is another they are made anew.
+    The arrays are of one index as it was laid out when they were made; for another they are made anew.
     """
 
     def __init__(self) -> None:
