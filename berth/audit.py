@@ -67,8 +67,8 @@ async def audit(
     try:
         # The cells are read first: a build seen alive there must be held in what placement says afterwards,
         # unless it has ended meanwhile, which the second reading tells.
-        before = await _builds(settings, cells)
-        places = await _places(settings, cells)
+        before = await builds_by_cell(settings, cells)
+        places = await places_by_cell(settings, cells)
         found.breaches += await breaches(placement)
         found.notes += await in_two_zones(placement)
         found.classes = await custom_classes(placement)
@@ -77,7 +77,7 @@ async def audit(
         exactly = {} if placement_only else await holdings(placement)
         gone = await retired(placement)
         unread = await registered_cells(placement) - {*settings.cell_names}
-        after = await _builds(settings, cells)
+        after = await builds_by_cell(settings, cells)
         keeping = await _keeping(settings, cells, {one.build for one in kept.values()})
         still = await stored_keepers(placement)
     finally:
@@ -159,7 +159,7 @@ class _Known:
 
 
 @dataclass
-class _Builds:
+class BuildsByCell:
     builds: dict[str, _Known] = field(default_factory=dict)
     doubled: list[str] = field(default_factory=list)
 
@@ -167,10 +167,10 @@ class _Builds:
         return [known.status for known in self.builds.values()]
 
 
-async def _builds(settings: Settings, cells: Sequence[str]) -> _Builds:
+async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCell:
     from cell_conductor import census  # databases take long to load, and few commands read them
 
-    found = _Builds()
+    found = BuildsByCell()
     for cell in cells:
         database = wiring.database(settings, wiring.Role("conductor", cell))
         try:
@@ -187,7 +187,7 @@ async def _builds(settings: Settings, cells: Sequence[str]) -> _Builds:
     return found
 
 
-async def _places(settings: Settings, cells: Sequence[str]) -> dict[str, PlaceByCell]:
+async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, PlaceByCell]:
     """What active builds should hold."""
     from cell_conductor import places
 
@@ -201,7 +201,7 @@ async def _places(settings: Settings, cells: Sequence[str]) -> dict[str, PlaceBy
     return found
 
 
-def _unchanged(place: PlaceByCell, before: _Builds, after: _Builds) -> bool:
+def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) -> bool:
     """Nobody has touched it while all this was read."""
     known = before.builds.get(place.build)
     return known is not None and known == after.builds.get(place.build) and known.version == place.version
@@ -234,8 +234,8 @@ async def _keeping(
 
 
 def _unheld(
-    before: _Builds,
-    after: _Builds,
+    before: BuildsByCell,
+    after: BuildsByCell,
     held: Mapping[str, TreesOfConsumer],
     judged: Collection[str],
 ) -> Iterator[str]:
@@ -251,7 +251,7 @@ def _unheld(
 
 
 def _without_a_build(
-    after: _Builds, held: Mapping[str, TreesOfConsumer]
+    after: BuildsByCell, held: Mapping[str, TreesOfConsumer]
 ) -> Iterator[tuple[str, TreesOfConsumer]]:
     return ((consumer, what) for consumer, what in held.items() if consumer not in after.builds)
 
@@ -278,7 +278,7 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
     return None
 
 
-def _held_after_the_end(after: _Builds, held: Mapping[str, TreesOfConsumer]) -> Iterator[str]:
+def _held_after_the_end(after: BuildsByCell, held: Mapping[str, TreesOfConsumer]) -> Iterator[str]:
     for consumer in held:
         known = after.builds.get(consumer)
         if known is not None and known.status in ("error", "deleted", "shelved"):

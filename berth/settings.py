@@ -243,6 +243,8 @@ class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):
     move_time: str = ""  # how long a phase takes; empty: as builds
     crash_after: int = 0  # an agent loses power after so many builds, and comes back
     seed: int = 1
+    # After a restore: guests that placement knows nothing of are left stopped and named, not destroyed
+    spare_unknown_guests: bool = False
 
 
 class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):

@@ -463,6 +463,7 @@ def _agents_at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack |
                 disk=disk,
                 providers=bus.asker(topics.CELL_PROVIDERS),
                 allocations=bus.asker(topics.CELL_ALLOCATIONS),
+                spares_unknown=settings.compute.spare_unknown_guests,
             )
         )
     return found

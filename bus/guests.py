@@ -19,19 +19,22 @@ class GuestTold(Compact, frozen=True):
 
 
 class GuestsAsked(Message, frozen=True, kw_only=True):
-    """Which guests of these builds do you have?"""
+    """Which guests of these builds do you have? Of no builds: which have you at all, a page at a time?"""
 
     cell: Word
     agent: Word
-    builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]
+    builds: Annotated[tuple[Id, ...], Meta(max_length=100)]
     reply_to: ReplyTo = ""
+    after: str = ""  # the last build of the page before
 
 
 class GuestsTold(Message, frozen=True, kw_only=True):
-    """All of them; of the builds that are not named among `guests` there is none."""
+    """All of them; of the builds that are not named among `guests` there is none. A page names none."""
 
     cell: Word
     agent: Word
     builds: tuple[Id, ...]
     guests: tuple[GuestTold, ...] = ()
     reply_to: ReplyTo = ""
+    after: str = ""  # what was asked
+    more: bool = False  # there are others behind these

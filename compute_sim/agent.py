@@ -6,6 +6,7 @@ An order is unsettled for as long as its build runs: when the agent is killed, i
 import asyncio
 import logging
 from collections.abc import Callable
+from heapq import nsmallest
 from math import inf
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ from compute_sim.jobs import AgentJob, AgentJobs, PowerSupply
 log = logging.getLogger(__name__)
 
 NOTHING_HERE = "placement has given it nothing on this host, or gives it nothing any more"
+GUESTS_A_PAGE = 500
 LOST_POWER = "the agent lost power while it was building"
 HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ takes an order back from a silent reader
 
@@ -158,12 +160,16 @@ class SimulatedAgent:
         return outcome
 
     async def tell(self, asked: GuestsAsked) -> GuestsTold:
-        """Which guests of these builds are here."""
+        """Which guests of these builds are here; or which there are at all, so many builds at a time."""
         await self.power.there()
         there = self.disk.hosted.there
+        builds, more = asked.builds, False
+        if not builds:
+            behind = nsmallest(GUESTS_A_PAGE + 1, (build for build in there if build > asked.after))
+            builds, more = tuple(behind[:GUESTS_A_PAGE]), len(behind) > GUESTS_A_PAGE
         guests = tuple(
             GuestTold(one.build, one.attempt, one.root, one.state, one.allocations)
-            for build in dict.fromkeys(asked.builds)
+            for build in dict.fromkeys(builds)
             for _, one in sorted(there.get(build, {}).items())
         )
         return GuestsTold(
@@ -172,6 +178,8 @@ class SimulatedAgent:
             builds=asked.builds,
             guests=guests,
             reply_to=asked.reply_to,
+            after=asked.after,
+            more=more,
         )
 
     def drop(self, guest: GuestRecord) -> AgentReported:

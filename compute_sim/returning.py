@@ -15,6 +15,7 @@ from bus.messages import AgentReported
 from bus.protocol import Ask
 from bus.resources import Consumer, FindAllocations, FindProviders, ProvidersFound
 from compute_sim.agent import SimulatedAgent
+from compute_sim.core.device_book import GuestKey
 from compute_sim.core.ownership import NOTHING, Ownership, ownership
 from compute_sim.guests import GuestRecord
 
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 GUESTS_A_QUESTION = 250
 CONSUMERS_A_QUESTION = 2 * GUESTS_A_QUESTION
 PROVIDERS_A_QUESTION = 500
+_LOST: tuple[Ownership, ...] = ("gone", "unknown")
 OTHER_ATTEMPTS = 8  # by so many earlier numbers, and later ones, room is looked for that is kept
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between two questions, doubled while nothing changes
 QUIET_SECONDS = 10.0  # placement may start when we do: only then is it said aloud
@@ -37,9 +39,13 @@ class Homecoming:
         cell: str,
         clock: Clock,
         providers: Ask[FindProviders, ProvidersFound] | None,
+        spares: bool = False,
     ) -> None:
+        """`spares`: who is unknown to placement is left where it is, stopped, as after a restore."""
         self._agent, self._cell, self._clock = agent, cell, clock
         self._providers = providers
+        self._spares = spares
+        self._spared: set[GuestKey] = set()
         self._roots: dict[str, str] = {}  # provider → root, of those that no tree has here
         self._pause = SHORTEST_PAUSE
         self._next = 0.0
@@ -76,7 +82,9 @@ class Homecoming:
                 continue
             if whose == "ours":
                 agent.disk.wake(guest)
-            elif whose == "gone":
+            elif whose == "unknown" and self._spares:
+                self._spare(guest)
+            elif whose in _LOST:
                 log.warning(
                     "%s: the guest of %s on %s is not its own any more: it is destroyed",
                     *(agent.agent, guest.build, guest.host),
@@ -92,7 +100,7 @@ class Homecoming:
             [name for one in guests for name in (one.build, keeper(one.build, one.attempt))]
         )
         judged = [(guest, self._whose(guest, found)) for guest in guests]
-        if others := [name for guest, whose in judged if whose == "gone" for name in _others(guest)]:
+        if others := [name for guest, whose in judged if whose in _LOST for name in _others(guest)]:
             found |= await self._found(others)
         return [(guest, self._whose(guest, found)) for guest in guests]
 
@@ -143,6 +151,14 @@ class Homecoming:
             some = names[start : start + PROVIDERS_A_QUESTION]
             answer = await self._providers(FindProviders(ids=some, parts=(), cell=self._cell))
             self._roots.update((one.id, one.root) for one in answer.providers)
+
+    def _spare(self, guest: GuestRecord) -> None:
+        if (key := (guest.build, guest.attempt)) not in self._spared:
+            self._spared.add(key)
+            log.warning(
+                "%s: placement has nothing for the guest of %s on %s: it stays there, stopped",
+                *(self._agent.agent, guest.build, guest.host),
+            )
 
     def _complain(self, now: float, away: Unavailable) -> None:
         if self._waits_since is None:

@@ -47,6 +47,7 @@ def compute_sim(
     disk: AgentDisk | None = None,
     providers: Ask[FindProviders, ProvidersFound] | None = None,
     allocations: Ask[FindAllocations, AllocationsFound] | None = None,
+    spares_unknown: bool = False,
 ) -> Worker:
     """An agent that builds on these hosts; with other faults it fails, with other crashes it goes away.
 
@@ -62,7 +63,7 @@ def compute_sim(
         absent_after=max(period, LEAST_ABSENCE),
     )  # fmt: skip
     moves = SimulatedMoves(does)
-    comes_back = Homecoming(does, cell, clock, providers)
+    comes_back = Homecoming(does, cell, clock, providers, spares_unknown)
     who = SimAgent(agent, cell, tuple(hosts))
     tells = HostNews(who, does, trees, period, announce_every, clock, providers, allocations)
     return Worker(

@@ -7,6 +7,7 @@ from placement_worker.schema import metadata
 from placement_worker.source import IndexedSource
 from placement_worker.store.audit import (
     TreesOfConsumer,
+    agents,
     breaches,
     holdings,
     in_two_zones,
@@ -25,6 +26,7 @@ __all__ = [
     "Replica",
     "StoredKeeper",
     "TreesOfConsumer",
+    "agents",
     "breaches",
     "custom_classes",
     "holdings",

@@ -10,6 +10,7 @@ from rich.console import Console
 from berth.audit import Audit, audit, has_no_cell
 from berth.commands.options import Cells, Database, Json, StateDir, cells_named
 from berth.commands.terminal import effective, run, say
+from berth.guest_books import compare_guests
 from berth.settings import Settings
 
 _MOST = 50  # sentences of a kind
@@ -29,6 +30,10 @@ def audit_command(
             "--placement-only", help="Only what placement keeps, as where it is served without cells."
         ),
     ] = False,
+    agents: Annotated[
+        bool,
+        typer.Option("--agents", help="Ask every agent which guests it has, too, as after a restore."),
+    ] = False,
     cells: Cells = None,
     database: Database = None,
     state_dir: StateDir = None,
@@ -36,10 +41,12 @@ def audit_command(
     """Check from the databases that nothing is over-allocated, doubled or without an owner; else exit 1.
 
     What is held for others than berth's builds (made over HTTP, imported, migrations) is told as a note.
-    Where no cell ever was, and none is named, placement alone is checked.
+    Where no cell ever was, and none is named, placement alone is checked. Agents are only asked where a
+    berth runs.
     """
     found = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
-    run(audit_and_say(found.settings, settled, placement_only, "cells" in found.origins, as_json, say))
+    named = "cells" in found.origins
+    run(audit_and_say(found.settings, settled, placement_only, named, as_json, say, agents))
 
 
 async def audit_and_say(
@@ -49,9 +56,14 @@ async def audit_and_say(
     cells_are_named: bool,
     as_json: bool,
     say: Console,
+    agents: bool = False,
 ) -> int:
     placement_only = placement_only or (not cells_are_named and await has_no_cell(settings))
     found = await audit(settings, settled=settled, placement_only=placement_only)
+    if agents and not placement_only:
+        breaches, notes = await compare_guests(settings)
+        found.breaches += breaches
+        found.notes += notes
     if as_json:
         sys.stdout.write(
             json.dumps(

@@ -89,6 +89,7 @@ _ZONED = Statement(  # of hosts: who shares is none
     " ORDER BY r.uuid, a.uuid"
 )
 _RETIRED = Statement("SELECT uuid FROM retired_consumers")
+_AGENTS = Statement("SELECT DISTINCT cell, agent FROM hosts WHERE agent <> '' AND NOT gone")
 
 
 _metadata = msgspec.json.Decoder(dict[str, str])
@@ -223,6 +224,12 @@ async def in_two_zones(database: Database) -> list[str]:
 async def registered_cells(database: Database) -> set[str]:
     async with database.read() as tx:
         return {one.name for one in await cells.registered(tx)}
+
+
+async def agents(database: Database) -> set[tuple[str, str]]:
+    """Cell and name of those that report hosts."""
+    async with database.read() as tx:
+        return {(cell, agent) for cell, agent in await _AGENTS(tx)}
 
 
 async def retired(database: Database) -> set[str]:

@@ -73,6 +73,32 @@ async def test_what_placement_has_elsewhere_or_not_at_all_is_destroyed(
         assert again is not None and again.outcome == "destroyed"
 
 
+@pytest.mark.parametrize(
+    ("build_on", "kept", "guests"),
+    [
+        ("", "", {1: ("source", "(running)")}),  # placement may be of an earlier day
+        (DESTINATION, "", {1: ("source", "(running)")}),
+        (DESTINATION, "CLEANUP", {}),  # that is certain
+        (SOURCE, "", {1: ("source", "running")}),
+    ],
+)
+@in_virtual_time
+async def test_after_a_restore_who_is_unknown_may_be_spared_and_stays_stopped(
+    build_on: str, kept: str, guests: dict[int, tuple[str, str]]
+) -> None:
+    placement = SmallPlacement()
+    if build_on:
+        placement.build_on(build_on)
+    if kept:
+        placement.kept_on(SOURCE, 1, kept)
+    agent, _ = await back_from_the_dead(placement)
+    clock = Clock(monotonic=asyncio.get_running_loop().time)
+    home = Homecoming(agent.does, "c1", clock, placement.providers, spares=True)
+    await home.look()
+    assert agent.guests() == guests
+    assert agent.does.ready
+
+
 @in_virtual_time
 async def test_without_an_answer_guests_wait_and_so_do_orders_but_for_destroys() -> None:
     placement = SmallPlacement()

@@ -1,0 +1,144 @@
+"""What agents have beside what cells know: guests that are gone, and guests that nobody knows of.
+
+The databases cannot tell: after a restore they agree with one another, and are of an earlier moment than the
+hosts. Only what stood still in a cell's book while its agents were asked is judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from berth import wiring
+from berth.audit import builds_by_cell, places_by_cell
+from berth.publishing import publish
+from berth.settings import Settings
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus, Listener
+from bus.errors import Unroutable
+from bus.guests import GuestsAsked, GuestsTold, GuestTold
+
+if TYPE_CHECKING:
+    from cell_conductor import PlaceByCell
+
+SECONDS = 15.0  # an agent may take for a page of its guests
+_AT_ONCE = 50  # agents asked at a time
+
+Agent = tuple[str, str]  # its cell, and its name
+
+
+async def compare_guests(settings: Settings, seconds: float = SECONDS) -> tuple[list[str], list[str]]:
+    """Sentences for what does not agree; and for whom nothing can be said."""
+    from placement_worker import agents, stored_keepers
+
+    placement = wiring.database(settings, wiring.Role("placement"))
+    try:
+        asked = {one for one in await agents(placement) if one[0] in settings.cell_names}
+        before = await places_by_cell(settings, settings.cell_names)
+        async with Bus(wiring.transport(settings, "audit")) as bus:
+            books, silent = await _books(bus, asked, seconds)
+        builds = await builds_by_cell(settings, settings.cell_names)
+        after = await places_by_cell(settings, settings.cell_names)
+        kept = {one.build for one in (await stored_keepers(placement)).values()}
+    finally:
+        await placement.close()
+    stood = {build: place for build, place in after.items() if before.get(build) == place}
+    breaches = differences(books, builds.builds.keys(), stood, kept)
+    notes = [f"agent {agent} of cell {cell} does not say which guests it has" for cell, agent in silent]
+    return breaches, notes
+
+
+def differences(
+    books: Mapping[Agent, Collection[GuestTold]],
+    builds: Collection[str],
+    stood: Mapping[str, PlaceByCell],
+    kept: Collection[str],
+) -> list[str]:
+    """`builds`: those that cells know. `stood`: active all the while. `kept`: somebody keeps a place for."""
+    return [*_without_guests(stood, books), *_unknown(books, builds, stood, kept)]
+
+
+def _without_guests(
+    stood: Mapping[str, PlaceByCell], books: Mapping[Agent, Collection[GuestTold]]
+) -> Iterator[str]:
+    there = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
+    for build, place in sorted(stood.items()):
+        agent = place.cell, place.host.agent
+        if agent in there and (build, place.attempt, place.host.root) not in there[agent]:
+            yield (
+                f"{build}: active on {place.host.host} in cell {place.cell},"
+                f" and agent {place.host.agent} has no guest of its attempt {place.attempt} there"
+            )
+
+
+def _unknown(
+    books: Mapping[Agent, Collection[GuestTold]],
+    builds: Collection[str],
+    stood: Mapping[str, PlaceByCell],
+    kept: Collection[str],
+) -> Iterator[str]:
+    """Whose build no cell knows; or is somewhere else by its cell, and nobody keeps that place for it."""
+    for (cell, agent), guests in sorted(books.items()):
+        for guest in guests:
+            has = f"{guest.build}: agent {agent} of cell {cell} has a guest of its attempt {guest.attempt}"
+            if guest.build not in builds:
+                yield f"{has}, and no cell knows it"
+                continue
+            place = stood.get(guest.build)
+            if place is None or guest.build in kept:
+                continue
+            if (guest.attempt, guest.root) != (place.attempt, place.host.root):
+                yield f"{has}, and by its cell it is attempt {place.attempt} on {place.host.host}"
+
+
+async def _books(
+    bus: Bus, agents: Collection[Agent], seconds: float
+) -> tuple[dict[Agent, list[GuestTold]], list[Agent]]:
+    """The guests of every agent that answered; and those that did not."""
+    books: dict[Agent, list[GuestTold]] = {}
+    reply_to = f"audit-{Clock().uuid()[:8]}"
+    heard = await bus.listen(topics.AGENT_TOLD.at(reply_to=reply_to))
+    try:
+        everybody = sorted(agents)
+        for start in range(0, len(everybody), _AT_ONCE):
+            books |= await _some_books(bus, heard, everybody[start : start + _AT_ONCE], reply_to, seconds)
+    finally:
+        await heard.stop()
+    return books, [agent for agent in everybody if agent not in books]
+
+
+async def _some_books(
+    bus: Bus, heard: Listener[GuestsTold], agents: Collection[Agent], reply_to: str, seconds: float
+) -> dict[Agent, list[GuestTold]]:
+    read: dict[Agent, list[GuestTold]] = {}
+    whole: dict[Agent, list[GuestTold]] = {}
+    waiting: dict[Agent, str] = {}  # who is asked, and behind which build
+
+    async def ask(agent: Agent, after: str) -> None:
+        asked = GuestsAsked(cell=agent[0], agent=agent[1], builds=(), reply_to=reply_to, after=after)
+        waiting[agent] = after
+        try:
+            await publish(bus, asked, patience=0.0)
+        except Unroutable:
+            del waiting[agent]
+
+    for agent in agents:
+        await ask(agent, "")
+    while waiting:
+        try:
+            async with asyncio.timeout(seconds):
+                told = await heard.get()
+        except TimeoutError:
+            break
+        agent = told.cell, told.agent
+        if waiting.get(agent) != told.after:  # said twice
+            continue
+        del waiting[agent]
+        read.setdefault(agent, []).extend(told.guests)
+        if told.more and told.guests:
+            await ask(agent, told.guests[-1].build)
+        else:
+            whole[agent] = read[agent]
+    return whole
