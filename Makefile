@@ -25,7 +25,7 @@ COMPILED := $(BIN)/python -m compileall -q bus placement_worker scheduler_worker
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compliance ironic-test check lint soak bench services lock clean
+.PHONY: help demo test compliance ironic-test check lint soak bench screenshots services lock clean
 
 help: ## say what each target does (the default)
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
@@ -34,9 +34,10 @@ help: ## say what each target does (the default)
 demo: $(VENV)/.stamp-demo ## run the demonstration (ARGS="..." for options)
 	@$(BIN)/berth demo $(ARGS)
 
-test: $(VENV)/.stamp-dev ## run all tests but the soak ones; installs RabbitMQ and PostgreSQL if missing
-	@scripts/install-services || { status=$$?; [ $$status -eq 3 ] || exit $$status; \
-		echo "Going on without: the tests that need them are skipped (and fail where CI is set)."; }
+test: $(VENV)/.stamp-dev ## run all tests but the soak ones; installs RabbitMQ, PostgreSQL and Chromium if missing
+	@for program in scripts/install-services scripts/install-browser; do $$program || { status=$$?; \
+		[ $$status -eq 3 ] || exit $$status; \
+		echo "Going on without: the tests that need it are skipped (and fail where CI is set)."; }; done
 	@$(COMPILED)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not soak and not ironic" $(ARGS)
 
@@ -58,11 +59,16 @@ lint: $(VENV)/.stamp-dev ## the quick loop without tests
 
 soak: $(VENV)/.stamp-dev ## run the long tests (minutes)
 	@scripts/install-services
+	@scripts/install-browser
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 
 bench: $(VENV)/.stamp-dev ## measure everything, beside the recorded run (ARGS="..." for some, or options)
 	@scripts/install-services
 	@$(BIN)/python -m bench $(ARGS)
+
+screenshots: $(VENV)/.stamp-dev ## a picture of each page of the control room, light and dark, wide and narrow
+	@scripts/install-browser
+	@$(BIN)/python -m tests.browser.screenshots $(ARGS)
 
 services: $(VENV)/.stamp-demo ## start a private RabbitMQ and PostgreSQL, print their URLs, run until Ctrl-C
 	@scripts/install-services

@@ -27,7 +27,7 @@ from tests.support.schemas import BY_ALEMBIC, said_again
 from tests.support.servers import MEMORY, ExternalServer, a_database, installed, roomy, url_of
 
 # The cheap tests first: one that fails then says so before any server has started.
-_ORDER = ("unit", "contract", "simulation", "integration")
+_ORDER = ("unit", "contract", "browser", "simulation", "integration")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,62 @@
+"""One browser, and one berth that is only looked at, for all tests of this folder; a new visitor for each."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.support.browser_tab import Tab, a_tab
+from tests.support.chromium import Chromium, a_chromium, find_chromium
+from tests.support.open_berth import OpenBerth, an_open_berth, lived_in
+from tests.support.servers import installed
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The browser is spoken with in one event loop, which is everybody's."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Chromium]:
+    installed(find_chromium)
+    async with a_chromium() as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def berth(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenBerth]:
+    """Twenty hosts in two cells where something has happened."""
+    directory = tmp_path_factory.mktemp("berth")
+    async with an_open_berth(
+        directory, hosts=20, cells=("c1", "c2"), build_time="constant:0.01", seed=3
+    ) as opened:
+        await lived_in(opened)
+        yield opened
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def tab(chromium: Chromium, berth: OpenBerth) -> AsyncIterator[Tab]:
+    async with a_tab(chromium, berth.url) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def _operator(chromium: Chromium, berth: OpenBerth) -> AsyncIterator[Tab]:
+    async with a_tab(chromium, berth.url) as opened:
+        await opened.sign_in("admin")
+        yield opened
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def operator(_operator: Tab) -> AsyncIterator[Tab]:
+    """Somebody who may act, and has long been here: for tests that leave nothing behind in the browser."""
+    yield _operator
+    await _operator.wide(1280)
+    await _operator.colours("light")
+    await _operator.heard_out()
+    _operator.judged()

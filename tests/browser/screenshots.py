@@ -1,0 +1,51 @@
+"""`make screenshots`: a picture of every page, light and dark, wide and narrow, into build/screenshots."""
+
+import argparse
+import asyncio
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.support.browser_tab import a_tab
+from tests.support.chromium import a_chromium
+from tests.support.open_berth import an_open_berth, lived_in
+from tests.support.room_pages import PAGES, SCHEMES, WIDTHS
+
+
+async def make(folder: Path, names: list[str], hosts: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="berth-screenshots-") as directory:
+        async with (
+            an_open_berth(Path(directory), hosts=hosts, cells=("c1", "c2"), fail=0.1, seed=3) as berth,
+            a_chromium() as browser,
+        ):
+            await lived_in(berth)
+            async with a_tab(browser, berth.url, "/login") as tab:
+                tab.expects("404")
+                await tab.sign_in("admin")
+                for name in names or PAGES:
+                    for scheme in SCHEMES:
+                        await tab.colours(scheme)
+                        for width in WIDTHS:
+                            await tab.wide(width)
+                            await tab.open(PAGES[name].format_map(berth.named))
+                            await tab.still()
+                            await tab.screenshot(folder / f"{name}-{scheme}-{width}.png")
+    sys.stdout.write(f"{folder}: {len(list(folder.glob('*.png')))} pictures\n")
+
+
+def main() -> None:
+    logging.getLogger().addHandler(logging.NullHandler())  # who is not there yet when it starts is not news
+    said = argparse.ArgumentParser(prog="make screenshots", description=__doc__)
+    said.add_argument("page", nargs="*", help=f"only these, of {', '.join(PAGES)}")
+    said.add_argument("--into", type=Path, default=Path("build/screenshots"))
+    said.add_argument("--hosts", type=int, default=20)
+    given = said.parse_args()
+    if unknown := set(given.page) - PAGES.keys():
+        said.error(f"no such page: {', '.join(sorted(unknown))}")
+    asyncio.run(make(given.into, given.page, given.hosts))
+
+
+if __name__ == "__main__":
+    main()

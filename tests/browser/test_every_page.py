@@ -1,0 +1,49 @@
+"""What holds for every page of the control room, in a real browser: in both colours, wide and narrow."""
+
+import pytest
+
+from tests.support.browser_tab import Tab
+from tests.support.open_berth import OpenBerth
+from tests.support.room_pages import ACTS, PAGES, SCHEMES, WIDTHS
+
+# What axe may judge otherwise where the page is narrower, or dark; all else is the same page.
+BY_WIDTH_AND_COLOUR = ("color-contrast", "scrollable-region-focusable", "link-in-text-block")
+
+
+async def visit(tab: Tab, berth: OpenBerth, page: str) -> None:
+    if page == "nowhere":
+        tab.expects("404")
+    await tab.open(PAGES[page].format_map(berth.named))
+    await tab.still()
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_screen(
+    operator: Tab, berth: OpenBerth, page: str
+) -> None:
+    await visit(operator, berth, page)
+    found = []
+    for scheme in SCHEMES:
+        for width in WIDTHS:
+            await operator.colours(scheme)
+            await operator.wide(width)
+            by = () if (scheme, width) == (SCHEMES[0], WIDTHS[0]) else BY_WIDTH_AND_COLOUR
+            found += [f"{scheme} {width}: {one}" for one in await operator.axe(by)]
+            beyond = await operator.evaluate("document.documentElement.scrollWidth - innerWidth")
+            if beyond > 0:
+                found.append(f"{scheme} {width}: it is {beyond} pixels wider than the screen")
+    assert found == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_the_keyboard_reaches_all_that_can_be_done_and_is_seen(
+    operator: Tab, berth: OpenBerth, page: str
+) -> None:
+    await visit(operator, berth, page)
+    await operator.wide(390)
+    stops = await operator.stops()
+    assert stops[0] == "a To the content"
+    missed = await operator.missed()
+    assert missed == []
+    for act in ACTS.get(page, ()):
+        assert act in stops

@@ -1,0 +1,325 @@
+"""One tab of the browser, as a person uses it: by what is written on the page, mouse and keyboard.
+
+Whatever a page does that it should not is a trouble: an error in the console, something its own policy
+forbids, a request to another host.
+"""
+
+import base64
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.support.chromium import BrowserGone, Chromium
+from tests.support.waiting import until
+
+# name → (key, code, number, text): those that a page is used with
+_KEYS = {
+    "Tab": ("Tab", "Tab", 9, ""),
+    "Enter": ("Enter", "Enter", 13, "\r"),
+    "Space": (" ", "Space", 32, " "),
+    "Escape": ("Escape", "Escape", 27, ""),
+    "ArrowDown": ("ArrowDown", "ArrowDown", 40, ""),
+    "ArrowUp": ("ArrowUp", "ArrowUp", 38, ""),
+    "ArrowLeft": ("ArrowLeft", "ArrowLeft", 37, ""),
+    "ArrowRight": ("ArrowRight", "ArrowRight", 39, ""),
+    "End": ("End", "End", 35, ""),
+    "Home": ("Home", "Home", 36, ""),
+}
+_LEVELS = ("error", "warning", "assert")
+
+
+class Tab:
+    def __init__(self, browser: Chromium, session: str, origin: str) -> None:
+        self._browser = browser
+        self._session = session
+        self._loads = 0
+        self.origin = origin
+        self.troubles: list[str] = []
+        self._open_requests: dict[str, tuple[str, str]] = {}  # id → the page that made it, and its address
+        self._expected: list[str] = []
+
+    async def tell(self, method: str, **given: Any) -> dict[str, Any]:
+        return await self._browser.tell(method, self._session, **given)
+
+    # What it is like
+
+    async def wide(self, width: int, height: int = 900) -> None:
+        await self.tell(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
+
+    async def colours(self, scheme: str) -> None:
+        """light or dark, as the system of the visitor has it."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        await self.tell("Emulation.setEmulatedMedia", features=features)
+
+    # Going places
+
+    async def open(self, path: str) -> None:
+        async with self.loading():
+            await self.tell("Page.navigate", url=self.origin + path)
+
+    @asynccontextmanager
+    async def loading(self) -> AsyncIterator[None]:
+        """What is done in the block leads to another page; it is there after it."""
+        before = self._loads
+        yield
+        await until(lambda: self._loads > before, "another page is loaded", picture=lambda: self.troubles)
+
+    async def path(self) -> str:
+        return str(await self.evaluate("location.pathname"))
+
+    async def sign_in(self, token: str) -> None:
+        await self.open("/login")
+        await self.fill("input[name=token]", token)
+        async with self.loading():
+            await self.press("Enter")
+
+    async def still(self) -> None:
+        """What it asked for by itself has come, and is drawn."""
+        await until(
+            lambda: not self._open_requests,
+            "all that it asks for is there",
+            picture=lambda: self._open_requests,
+        )
+        await self.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")
+
+    async def heard_out(self) -> None:
+        """What the page has said until now was heard."""
+        await self.evaluate("new Promise((then) => setTimeout(then))")
+
+    # Reading
+
+    async def evaluate(self, script: str) -> Any:
+        """The value of this expression, or of its promise, in the page."""
+        said = await self.tell(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
+        )
+        if "exceptionDetails" in said:
+            wrong = said["exceptionDetails"]
+            raise AssertionError(wrong.get("exception", {}).get("description", wrong["text"]))
+        return said["result"].get("value")
+
+    async def text(self, selector: str = "main") -> str:
+        """As one sees it, without what is hidden; empty: there is no such place."""
+        said = await self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
+        return " ".join(str(said).split())
+
+    async def sees(self, text: str, selector: str = "main") -> None:
+        """It is there, or comes without the page being loaded again."""
+        loads = self._loads
+
+        async def seen() -> bool:
+            return text in await self.text(selector)
+
+        await until(seen, f"{text!r} is seen in {selector}", picture=lambda: self.text(selector))
+        assert self._loads == loads, "the page was loaded again"
+
+    async def number_of(self, selector: str) -> int:
+        return int(await self.evaluate(f"document.querySelectorAll({json.dumps(selector)}).length"))
+
+    # Doing
+
+    async def click(self, selector: str) -> None:
+        x, y = await self._middle_of(selector)
+        for what in ("mousePressed", "mouseReleased"):
+            await self.tell("Input.dispatchMouseEvent", type=what, x=x, y=y, button="left", clickCount=1)
+
+    async def point_at(self, x: float, y: float) -> None:
+        await self.tell("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    async def fill(self, selector: str, text: str) -> None:
+        """Instead of what is in this field."""
+        field = f"document.querySelector({json.dumps(selector)})"
+        await self.evaluate(f"({field}.focus(), {field}.select?.())")
+        await self.type(text)
+
+    async def type(self, text: str) -> None:
+        await self.tell("Input.insertText", text=text)
+
+    async def press(self, *names: str) -> None:
+        """One key after another; Shift+Tab goes back."""
+        for name in names:
+            key, code, number, text = _KEYS[name.removeprefix("Shift+")]
+            given: dict[str, Any] = {
+                "key": key,
+                "code": code,
+                "windowsVirtualKeyCode": number,
+                "modifiers": 8 if "Shift+" in name else 0,
+            }
+            await self.tell(
+                "Input.dispatchKeyEvent", type="keyDown", **given, **({"text": text} if text else {})
+            )
+            await self.tell("Input.dispatchKeyEvent", type="keyUp", **given)
+
+    async def _middle_of(self, selector: str) -> tuple[float, float]:
+        box = await self.evaluate(
+            f"""(() => {{
+                const found = document.querySelector({json.dumps(selector)});
+                if (!found) return null;
+                found.scrollIntoView({{ block: "center", behavior: "instant" }});
+                const box = found.getBoundingClientRect();
+                return [box.x + box.width / 2, box.y + box.height / 2];
+            }})()"""
+        )
+        assert box, f"there is no {selector}"
+        return box[0], box[1]
+
+    # Judging
+
+    async def screenshot(self, path: Path) -> None:
+        """All of the page, not only what fits on the screen."""
+        size = (await self.tell("Page.getLayoutMetrics"))["cssContentSize"]
+        made = await self.tell(
+            "Page.captureScreenshot",
+            captureBeyondViewport=True,
+            clip={"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1},
+        )
+        path.write_bytes(base64.b64decode(made["data"]))
+
+    async def axe(self, rules: Sequence[str] = ()) -> list[str]:
+        """What axe finds serious or worse, by these of its rules or all. It is no part of the page, so no
+        policy of the page is softened."""
+        if not await self.evaluate("'axe' in window"):
+            await self.evaluate(_axe())
+        only = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else {}
+        how = json.dumps({"resultTypes": ["violations"], "preload": False, **only})
+        found = await self.evaluate(f"axe.run({how}).then((said) => said.violations)")
+        return [
+            f"{one['id']}: {one['help']}: {node['html'][:160]} ({node.get('failureSummary', '')[:300]})"
+            for one in found
+            for node in one["nodes"]
+            if one["impact"] in ("serious", "critical")
+        ]
+
+    async def stops(self, most: int = 400) -> Sequence[str]:
+        """All that Tab leads to from the top of the page to its end: what each is called. One where nobody
+        sees that the keyboard is there is a trouble."""
+        await self.evaluate(_TO_THE_TOP)
+        found: list[str] = []
+        for _ in range(most):
+            await self.press("Tab")
+            stop = await self.evaluate(_STOP)
+            if stop is None:
+                break
+            found.append(stop["called"])
+            if not stop["visible"]:
+                self.troubles.append(f"where the keyboard is cannot be seen: {stop['called']}")
+        return found
+
+    async def missed(self) -> list[str]:
+        """What can be clicked, and `stops` did not come to."""
+        return list(await self.evaluate(_MISSED))
+
+    def judged(self) -> None:
+        """Of the troubles until now, none is; the next begin anew."""
+        troubles, self.troubles, self._expected = self.troubles, [], []
+        assert troubles == [], "\n".join(troubles)
+
+    def expects(self, *texts: str) -> None:
+        """A trouble that says one of these is meant to be."""
+        self._expected += texts
+
+    # What it says by itself
+
+    def heard(self, event: str, said: dict[str, Any]) -> None:
+        if event == "Page.loadEventFired":
+            self._loads += 1
+        elif event == "Runtime.exceptionThrown":
+            wrong = said["exceptionDetails"]
+            self._trouble(wrong.get("exception", {}).get("description", wrong["text"]))
+        elif event == "Runtime.consoleAPICalled" and said["type"] in _LEVELS:
+            told = " ".join(str(one.get("value", one.get("description", ""))) for one in said["args"])
+            self._trouble(f"console: {told}")
+        elif event == "Log.entryAdded" and said["entry"]["level"] in _LEVELS:
+            entry = said["entry"]
+            self._trouble(f"{entry['source']}: {entry['text']} {entry.get('url', '')}")
+        elif event == "Audits.issueAdded" and said["issue"]["code"] == "ContentSecurityPolicyIssue":
+            self._trouble(f"its policy forbids {said['issue']['details']}")
+        elif event == "Network.requestWillBeSent":
+            url = said["request"]["url"]
+            if said.get("type") != "EventSource":
+                self._open_requests[said["requestId"]] = said["loaderId"], url
+            if urlsplit(url).scheme not in ("data", "blob") and not url.startswith(self.origin + "/"):
+                self._trouble(f"asks another host: {url}")
+
+        elif event in ("Network.loadingFinished", "Network.loadingFailed"):
+            self._open_requests.pop(said["requestId"], None)
+        elif event == "Page.frameNavigated":
+            page = said["frame"]["loaderId"]
+            self._open_requests = {id_: one for id_, one in self._open_requests.items() if one[0] == page}
+
+    def _trouble(self, text: str) -> None:
+        if not any(one in text for one in self._expected):
+            self.troubles.append(text)
+
+
+_TO_THE_TOP = """(() => {
+  document.body.tabIndex = -1;
+  document.body.focus();
+  document.body.removeAttribute("tabindex");
+  scrollTo(0, 0);
+  window.stopped = new Set();
+})()"""
+
+_STOP = """(() => {
+  const on = document.activeElement;
+  if (!on || on === document.body || window.stopped.has(on)) return null;
+  window.stopped.add(on);
+  const style = getComputedStyle(on), box = on.getBoundingClientRect();
+  const label = [on.getAttribute("aria-label"), on.labels?.[0]?.innerText, on.innerText, on.title, on.name];
+  return {
+    called: on.tagName.toLowerCase() + " " + (label.find(Boolean) ?? "").trim().split("\\n")[0].slice(0, 80),
+    visible: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1
+      && box.width > 0 && box.height > 0
+      && box.right > 0 && box.bottom > 0 && box.left < innerWidth && box.top < innerHeight,
+  };
+})()"""
+
+_MISSED = """[...document.querySelectorAll(
+    "a[href], button, input, select, textarea, summary, [tabindex='0']"
+  )]
+  .filter((one) => one.checkVisibility() && !one.disabled && one.type !== "hidden")
+  .filter((one) => !window.stopped.has(one))
+  .map((one) => one.outerHTML.slice(0, 120))"""
+
+
+def _axe() -> str:
+    found = find_spec("axe_core_python")
+    assert found is not None and found.origin is not None
+    return (Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+@asynccontextmanager
+async def a_tab(browser: Chromium, origin: str, path: str = "") -> AsyncIterator[Tab]:
+    """A tab of somebody new: without cookies, and with nothing kept. A trouble that it had fails the test."""
+    context = (await browser.tell("Target.createBrowserContext"))["browserContextId"]
+    target = (await browser.tell("Target.createTarget", url="about:blank", browserContextId=context))[
+        "targetId"
+    ]
+    session = (await browser.tell("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
+    tab = Tab(browser, session, origin.rstrip("/"))
+    browser.listen(session, tab.heard)
+    try:
+        for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
+            await tab.tell(f"{domain}.enable")
+        # it has the focus, as the one tab that somebody looks at
+        await tab.tell("Emulation.setFocusEmulationEnabled", enabled=True)
+        await tab.wide(1280)
+        if path:
+            await tab.open(path)
+        yield tab
+        await tab.heard_out()
+        tab.judged()
+    finally:
+        browser.forget(session)
+        with suppress(BrowserGone):
+            await browser.tell("Target.disposeBrowserContext", browserContextId=context)

@@ -1,0 +1,190 @@
+"""The system's Chromium, headless, driven over a pipe by its DevTools protocol: no port, no driver."""
+
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from deploy.servers import BinariesMissing
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_APPLICATIONS = (
+    Path("/Applications/Chromium.app/Contents/MacOS/Chromium"),
+    Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"),
+)
+_OPTIONS = (
+    "--headless",
+    "--no-sandbox",  # root, and containers, have none
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-extensions",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--hide-scrollbars",
+    "--mute-audio",
+    # it finds nobody but this machine, whatever a page or the browser itself would like
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--remote-debugging-pipe",
+)
+# Where the browser wants its pipes.
+_AT_3_AND_4 = (
+    "import os, sys; from fcntl import fcntl, F_DUPFD_CLOEXEC as high;"
+    "ends = [fcntl(int(end), high, 10) for end in sys.argv[1:3]];"
+    "os.dup2(ends[0], 3); os.dup2(ends[1], 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
+SECONDS = 90.0  # an answer of the browser may take, on a machine that does much else
+
+Heard = Callable[[str, dict[str, Any]], None]  # the event's name, and what it says
+
+
+class BrowserGone(Exception):
+    """It ended, or does not do what it was told."""
+
+
+def find_chromium() -> Path:
+    """BERTH_TEST_BROWSER names another."""
+    given = os.environ.get("BERTH_TEST_BROWSER")
+    if given:
+        if not os.access(given, os.X_OK):
+            raise BinariesMissing(f"BERTH_TEST_BROWSER names {given}, which cannot be run")
+        return Path(given)
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found:
+        return Path(found)
+    for path in _APPLICATIONS:
+        if os.access(path, os.X_OK):
+            return path
+    raise BinariesMissing(
+        "Chromium is not installed: run scripts/install-browser, or let BERTH_TEST_BROWSER name one"
+    )
+
+
+class Chromium:
+    """One browser: what it is told, its answers, and what each of its pages says by itself."""
+
+    def __init__(self, talking: asyncio.StreamWriter) -> None:
+        self._talking = talking
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._heard: dict[str, Heard] = {}  # by session
+        self._ended = ""
+
+    async def tell(self, method: str, session: str = "", **given: Any) -> dict[str, Any]:
+        """Do this; its answer."""
+        if self._ended:
+            raise BrowserGone(self._ended)
+        number = next(self._numbers)
+        said = {"id": number, "method": method, "params": given}
+        if session:
+            said["sessionId"] = session
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._talking.write(json.dumps(said).encode() + b"\0")
+        try:
+            async with asyncio.timeout(SECONDS):
+                await self._talking.drain()
+                given_back: dict[str, Any] = await answer
+                return given_back
+        except TimeoutError:
+            raise BrowserGone(f"no answer to {method} within {SECONDS:.0f} s") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def listen(self, session: str, heard: Heard) -> None:
+        self._heard[session] = heard
+
+    def forget(self, session: str) -> None:
+        self._heard.pop(session, None)
+
+    async def hear(self, listening: asyncio.StreamReader) -> None:
+        """All it says, until it ends."""
+        while True:
+            try:
+                said = json.loads((await listening.readuntil(b"\0"))[:-1])
+            except asyncio.IncompleteReadError:
+                break
+            if (number := said.get("id")) is not None:
+                waiting = self._waiting.get(number)
+                if waiting is None or waiting.done():
+                    continue
+                if "error" in said:
+                    waiting.set_exception(BrowserGone(str(said["error"])))
+                else:
+                    waiting.set_result(said["result"])
+            elif heard := self._heard.get(said.get("sessionId", "")):
+                heard(said["method"], said.get("params", {}))
+        self._ended = "the browser has ended"
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(BrowserGone(self._ended))
+
+
+@asynccontextmanager
+async def a_chromium(*options: str) -> AsyncIterator[Chromium]:
+    """A browser with a profile of its own, gone with the block."""
+    loop = asyncio.get_running_loop()
+    hears, tells = os.pipe()
+    listens, says = os.pipe()
+    profile = tempfile.mkdtemp(prefix="berth-browser-")
+    with tempfile.TemporaryFile() as complaints:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-ISc",
+            _AT_3_AND_4,
+            str(hears),
+            str(says),
+            str(find_chromium()),
+            *_OPTIONS,
+            f"--user-data-dir={profile}",
+            *options,
+            "about:blank",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=complaints,
+            pass_fds=(hears, says),
+        )
+        os.close(hears)
+        os.close(says)
+        listening = asyncio.StreamReader(limit=256 << 20)
+        reading, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(listening), os.fdopen(listens, "rb")
+        )
+        writing, protocol = await loop.connect_write_pipe(
+            asyncio.streams.FlowControlMixin, os.fdopen(tells, "wb")
+        )
+        browser = Chromium(asyncio.StreamWriter(writing, protocol, None, loop))
+        hearing = loop.create_task(browser.hear(listening))
+        try:
+            await browser.tell("Browser.getVersion")
+            yield browser
+        except BrowserGone as gone:
+            complaints.seek(0)
+            said = complaints.read().decode(errors="replace")[-2000:]
+            raise BrowserGone(f"{gone}\n{said}") from gone
+        finally:
+            await _end(process, browser)
+            await hearing
+            reading.close()
+            writing.close()
+            shutil.rmtree(profile, ignore_errors=True)
+
+
+async def _end(process: asyncio.subprocess.Process, browser: Chromium) -> None:
+    try:
+        async with asyncio.timeout(10):
+            await browser.tell("Browser.close")
+            await process.wait()
+    except (BrowserGone, TimeoutError):
+        if process.returncode is None:
+            process.kill()
+        await process.wait()

@@ -1,0 +1,67 @@
+"""A berth in this process with a control room at a free port of loopback, for a browser to look at."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from berth.commands.builds import boot_request
+from berth.commands.run import ready
+from berth.control_room_place import room_url, with_a_room
+from berth.embedded import embedded
+from berth.settings import Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.messages import BuildEnded, BuildUnplaceable
+from tests.support.waiting import in_time
+
+
+@dataclass(frozen=True)
+class OpenBerth:
+    url: str
+    bus: Bus
+    settings: Settings
+    named: dict[str, str] = field(default_factory=dict)  # what addresses of pages have between braces
+
+    async def boot(self, count: int = 1, *, vcpus: int = 1, **more: Any) -> list[BuildEnded]:
+        """So many are active, or in error."""
+        request = msgspec.structs.replace(
+            boot_request(vcpus, 512, 5, "small", (), count, "", ""), reply_to=self.bus.clock.uuid(), **more
+        )
+        ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
+        await self.bus.publish(request)
+        found = [await in_time(ended.get()) for _ in range(count)]
+        await ended.stop()
+        return found
+
+    async def boot_in_vain(self) -> BuildUnplaceable:
+        """No host is large enough."""
+        request = msgspec.structs.replace(
+            boot_request(4000, 512, 5, "huge", (), 1, "", ""), reply_to=self.bus.clock.uuid()
+        )
+        said = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
+        await self.bus.publish(request)
+        found = await in_time(said.get())
+        await said.stop()
+        return found
+
+
+@asynccontextmanager
+async def an_open_berth(directory: Path, **settings: Any) -> AsyncIterator[OpenBerth]:
+    made = with_a_room(
+        Settings().having(state_dir=str(directory), control_room_http="127.0.0.1:0", **settings)
+    )
+    async with embedded(made) as house:
+        await ready(house.bus, made)
+        yield OpenBerth(room_url(made), house.bus, made)
+
+
+async def lived_in(berth: OpenBerth) -> None:
+    """Something of everything that pages show, and its name for their addresses."""
+    built = await berth.boot(12)
+    refused = await berth.boot_in_vain()
+    first = next(one for one in built if one.status == "active")
+    berth.named.update(build=first.build, host=first.host, refused=refused.request)
