@@ -72,6 +72,7 @@ def means(bus: Bus, settings: Settings) -> RoomMeans:
     from berth.bus_watch import bus_means
     from berth.commands.why import requested
     from berth.room_acts import RoomActs
+    from berth.room_what_if import asked_for
     from scheduler_worker import replay, scores_of
 
     acts = RoomActs(bus)
@@ -81,6 +82,7 @@ def means(bus: Bus, settings: Settings) -> RoomMeans:
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,
         requested=requested,
+        what_if_request=lambda said: asked_for(bus, said),
         bus=bus_means(settings, bus),
     )
 

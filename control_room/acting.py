@@ -1,12 +1,13 @@
 """What the pages may do, and work out, with means that are given to them: those the commands have."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bus.decisions import Record, RecordedHost
 from bus.messages import BuildRequested
 from bus.queries import BuildStands
 from control_room.bus_means import BusMeans
+from control_room.core.what_if_form import Supposition
 
 
 class ActRefused(Exception):
@@ -21,4 +22,5 @@ class RoomMeans:
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     requested: Callable[[BuildStands], BuildRequested]  # what was asked for it, as its record has it
+    what_if_request: Callable[[Supposition], Awaitable[tuple[BuildRequested, Sequence[str]]]]  # and notes
     bus: BusMeans

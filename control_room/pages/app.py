@@ -19,6 +19,7 @@ from control_room.pages.now import NowPages
 from control_room.pages.signing_in import SigningIn
 from control_room.pages.static_files import static_file
 from control_room.pages.waiting import WaitingPages
+from control_room.pages.what_if import WhatIfPages
 
 
 def pages_app(room: OpenRoom) -> Starlette:
@@ -42,6 +43,7 @@ def pages_app(room: OpenRoom) -> Starlette:
             Route("/waiting", waiting.page, methods=["GET"]),
             Route("/waiting", waiting.act, methods=["POST"]),
             Route("/waiting/events", waiting.events, methods=["GET"]),
+            Route("/what-if", WhatIfPages(room, frame).page, methods=["GET"]),
             Route("/bus", bus.page, methods=["GET"]),
             Route("/bus/events", bus.events, methods=["GET"]),
             Route("/bus/dead", letters.list_all, methods=["GET"]),

@@ -24,6 +24,7 @@ NAVIGATION = (
     ("/hosts", "Hosts"),
     ("/builds", "Builds"),
     ("/waiting", "Waiting room"),
+    ("/what-if", "What if"),
     ("/bus", "Bus"),
 )
 THEMES = ("auto", "light", "dark")

@@ -1,0 +1,44 @@
+"""What the control room's form supposes, as the request that `berth what-if` would make of it."""
+
+from berth.commands.boot_options import sense_of
+from berth.commands.builds import request_given
+from berth.commands.by_name import resolved
+from berth.commands.terminal import CommandRefused, checked
+from berth.settings import BadSetting
+from bus.delivery.runner import Bus
+from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.messages import BuildRequested
+from control_room.acting import ActRefused
+from control_room.core.what_if_form import Supposition
+
+
+async def asked_for(bus: Bus, said: Supposition) -> tuple[BuildRequested, tuple[str, ...]]:
+    """With what of it means nothing here. ActRefused says what makes no sense, or who does not answer."""
+    try:
+        request, names = request_given(
+            vcpus=said.vcpus,
+            memory_mb=said.memory_mb,
+            disk_gb=said.disk_gb,
+            flavor="",
+            extra_spec=list(said.extra_specs),
+            or_else=None,
+            image="",
+            image_property=None,
+            count=said.count,
+            at_least=said.at_least,
+            zone=said.zone,
+            cell=said.cell,
+            aggregate=[said.aggregates] if said.aggregates else None,
+            not_aggregate=None,
+            host=said.host,
+            force_host="",
+            ignore_host=list(said.avoid),
+            group=said.group,
+            hint=None,
+            prefer_trait=None,
+            project=said.project,
+        )
+        notes = sense_of(checked(request))
+        return checked(await resolved(bus, request, names)), notes
+    except (CommandRefused, BadSetting, Unavailable, Unroutable, AnswerRefused) as problem:
+        raise ActRefused(str(problem)) from None

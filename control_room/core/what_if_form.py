@@ -1,0 +1,174 @@
+"""What a form, or an address, says of a request that might be made."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from bus.messages import BuildRequested
+
+MOST_INSTANCES = 1000
+_NAME = re.compile(r"[A-Z0-9_]{1,255}")
+_APART = re.compile(r"[\s,]+")
+_DIGITS = 15
+
+
+class BadForm(Exception):
+    """What was said makes no sense; each argument names the field and says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormField:
+    name: str
+    label: str
+    number: bool = False
+    placeholder: str = ""
+    lines: bool = False
+
+
+FIELDS = (
+    FormField(name="vcpus", label="Virtual CPUs", number=True),
+    FormField(name="memory_mb", label="Memory in MB", number=True),
+    FormField(name="disk_gb", label="Disk in GB", number=True),
+    FormField(name="count", label="How many instances", number=True),
+)
+MORE_FIELDS = (
+    FormField(name="resources", label="Other resources", placeholder="CUSTOM_GPU:1, VGPU:2"),
+    FormField(name="traits", label="Traits, !NAME is none of it", placeholder="HW_CPU_X86_AVX2, !CUSTOM_OLD"),
+    FormField(name="zone", label="In this zone only"),
+    FormField(name="cell", label="In this cell only"),
+    FormField(name="group", label="Server group, name or id"),
+    FormField(name="aggregates", label="In one of these aggregates"),
+    FormField(name="host", label="On this host only"),
+    FormField(name="avoid", label="Hosts to avoid", placeholder="names or ids"),
+    FormField(name="project", label="Project"),
+    FormField(name="at_least", label="So many of them will do", number=True),
+    FormField(name="specs", label="Extra specs, one a line", placeholder="hw:numa_nodes=2", lines=True),
+)
+NAMES = tuple(one.name for one in (*FIELDS, *MORE_FIELDS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supposition:
+    """A request as a person says it: names, not ids."""
+
+    vcpus: int
+    memory_mb: int
+    disk_gb: int
+    count: int = 1
+    at_least: int = 0
+    extra_specs: tuple[str, ...] = ()  # KEY=VALUE
+    zone: str = ""
+    cell: str = ""
+    group: str = ""
+    aggregates: str = ""
+    host: str = ""
+    avoid: tuple[str, ...] = ()
+    project: str = ""
+
+
+def said_in(params: Mapping[str, str]) -> dict[str, str]:
+    """What is said of each field; of one that is not, nothing."""
+    return {name: params.get(name, "").strip() for name in NAMES}
+
+
+def supposed(said: Mapping[str, str]) -> Supposition | None:
+    """None: nothing is said at all. BadForm says all that is wrong."""
+    if not any(said.values()):
+        return None
+    problems: list[str] = []
+
+    def number(name: str, instead: int = 0) -> int:
+        text = said[name]
+        if text.isascii() and text.isdigit() and len(text) <= _DIGITS:
+            return int(text)
+        if text:
+            problems.append(f"{_label(name)}: {text!r} is no whole number.")
+        return instead
+
+    found = Supposition(
+        vcpus=number("vcpus"),
+        memory_mb=number("memory_mb"),
+        disk_gb=number("disk_gb"),
+        count=number("count", 1),
+        at_least=number("at_least"),
+        extra_specs=(
+            *_resources(said["resources"], problems),
+            *_traits(said["traits"], problems),
+            *_specs(said["specs"], problems),
+        ),
+        zone=said["zone"],
+        cell=said["cell"],
+        group=said["group"],
+        aggregates=said["aggregates"],
+        host=said["host"],
+        avoid=tuple(words(said["avoid"])),
+        project=said["project"],
+    )
+    if not 1 <= found.count <= MOST_INSTANCES:
+        problems.append(f"{_label('count')}: from 1 to {MOST_INSTANCES:,}.")
+    amounts = found.vcpus or found.memory_mb or found.disk_gb
+    if not problems and not amounts and not any(one.startswith("resources") for one in found.extra_specs):
+        problems.append("Say at least one amount: virtual CPUs, memory, disk or another resource.")
+    if problems:
+        raise BadForm(*problems)
+    return found
+
+
+def words(text: str) -> list[str]:
+    return [one for one in _APART.split(text) if one]
+
+
+def address_of(request: BuildRequested) -> str:
+    """The page that asks for the same again, as far as the form can say it."""
+    flavor = request.flavor
+    said = {
+        "vcpus": str(flavor.vcpus),
+        "memory_mb": str(flavor.memory_mb),
+        "disk_gb": str(flavor.disk_gb),
+        "count": str(len(request.instances)),
+        "at_least": str(request.at_least or ""),
+        "specs": "\n".join(f"{key}={value}" for key, value in sorted(flavor.extra_specs.items())),
+        "zone": request.zone,
+        "cell": request.cell,
+        "group": request.hints.group,
+        "host": request.wanted_host or request.forced_host,
+        "avoid": " ".join(request.ignore_hosts),
+        "project": request.project,
+    }
+    return f"/what-if?{urlencode({name: value for name, value in said.items() if value})}"
+
+
+def _label(name: str) -> str:
+    return next(one.label for one in (*FIELDS, *MORE_FIELDS) if one.name == name)
+
+
+def _resources(text: str, problems: list[str]) -> Sequence[str]:
+    found = []
+    for one in words(text):
+        name, _, amount = one.partition(":")
+        if not _NAME.fullmatch(name) or not (amount.isascii() and amount.isdigit()) or len(amount) > _DIGITS:
+            problems.append(f"{_label('resources')}: {one!r} is not CLASS:AMOUNT, such as CUSTOM_GPU:1.")
+        else:
+            found.append(f"resources:{name}={amount}")
+    return found
+
+
+def _traits(text: str, problems: list[str]) -> Sequence[str]:
+    found = []
+    for one in words(text):
+        name, demand = (one[1:], "forbidden") if one.startswith("!") else (one, "required")
+        if not _NAME.fullmatch(name):
+            problems.append(f"{_label('traits')}: {name!r} is no trait (A to Z, 0 to 9, _).")
+        else:
+            found.append(f"trait:{name}={demand}")
+    return found
+
+
+def _specs(text: str, problems: list[str]) -> Sequence[str]:
+    lines = [one.strip() for one in text.splitlines() if one.strip()]
+    for one in lines:
+        key, equals, _ = one.partition("=")
+        if not key or not equals:
+            problems.append(f"{_label('specs')}: {one!r} is not KEY=VALUE.")
+    return lines
