@@ -28,7 +28,7 @@ FULL = WhatIfAnswered(
 
 
 @dataclass
-class Scheduler:
+class TellingScheduler:
     """Says what it is told to, and keeps what it was asked."""
 
     says: WhatIfAnswered = FITS
@@ -40,23 +40,25 @@ class Scheduler:
 
 
 @pytest.fixture
-def scheduler() -> Scheduler:
-    return Scheduler()
+def scheduler() -> TellingScheduler:
+    return TellingScheduler()
 
 
 @pytest.fixture
-async def room(scheduler: Scheduler) -> AsyncIterator[VisitedRoom]:
+async def room(scheduler: TellingScheduler) -> AsyncIterator[VisitedRoom]:
     worker = Worker("scheduler", answers=[answers(topics.WHAT_IF, scheduler.answer)])
     async with a_visited_room(worker, answered=("what_if",)) as visited:
         yield visited
 
 
-async def test_nothing_is_asked_before_anything_is_said(room: VisitedRoom, scheduler: Scheduler) -> None:
+async def test_nothing_is_asked_before_anything_is_said(
+    room: VisitedRoom, scheduler: TellingScheduler
+) -> None:
     assert "Say what an instance needs" in await room.page("/what-if")
     assert not scheduler.asked
 
 
-async def test_an_address_asks_what_a_boot_would(room: VisitedRoom, scheduler: Scheduler) -> None:
+async def test_an_address_asks_what_a_boot_would(room: VisitedRoom, scheduler: TellingScheduler) -> None:
     page = await room.page(
         "/what-if?vcpus=4&memory_mb=4096&count=3&zone=z1&traits=CUSTOM_A,!CUSTOM_B&resources=VGPU:1&avoid=h7"
     )
@@ -70,7 +72,9 @@ async def test_an_address_asks_what_a_boot_would(room: VisitedRoom, scheduler: S
     assert 'value="4096"' in page and "CUSTOM_A,!CUSTOM_B" in page  # it can be changed and asked again
 
 
-async def test_why_it_does_not_fit_and_what_would_change_it(room: VisitedRoom, scheduler: Scheduler) -> None:
+async def test_why_it_does_not_fit_and_what_would_change_it(
+    room: VisitedRoom, scheduler: TellingScheduler
+) -> None:
     scheduler.says = FULL
     page = await room.page("/what-if?vcpus=99")
     assert "It does not fit" in page and "(no_room)" in page
@@ -90,7 +94,7 @@ async def test_why_it_does_not_fit_and_what_would_change_it(room: VisitedRoom, s
     ],
 )
 async def test_what_makes_no_sense_is_not_asked(
-    room: VisitedRoom, scheduler: Scheduler, query: str, says: str
+    room: VisitedRoom, scheduler: TellingScheduler, query: str, says: str
 ) -> None:
     page = await room.page(f"/what-if?{query}")
     assert 'role="alert"' in page and says in page.partition('role="alert"')[2]
