@@ -10,7 +10,7 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker
 from control_room.access import RoomAccess, Sessions, Visitor
-from control_room.acting import RoomMeans
+from control_room.acting import DrainsHere, RoomMeans
 from control_room.asking import RoomQuestions
 from control_room.hearing import Hearing
 from control_room.looking import Looking
@@ -25,28 +25,30 @@ def operators_page(settings: Settings, bus: Bus) -> Worker:
     hearing = Hearing(bus.clock)
 
     async def serve() -> None:
+        from berth.room_drains import drains_here
         from bus.http import HttpLimits, listen, serve
         from control_room.pages.app import pages_app
         from control_room.pages.frame import OpenRoom
 
         asks = questions(bus)
-        room = OpenRoom(
-            questions=asks,
-            hearing=hearing,
-            looking=Looking(asks, bus.clock, settings.cell_names),
-            access=access(settings),
-            sessions=Sessions(),
-            clock=bus.clock,
-            means=means(bus, settings),
-        )
-        app = pages_app(room)
-        await serve(
-            app,
-            listen(settings.control_room.http),
-            limits=HttpLimits(connections=500),
-            drain=settings.process.drain,
-            closing=app.state.closing.set,
-        )
+        async with drains_here(bus) as drains:
+            room = OpenRoom(
+                questions=asks,
+                hearing=hearing,
+                looking=Looking(asks, bus.clock, settings.cell_names),
+                access=access(settings),
+                sessions=Sessions(),
+                clock=bus.clock,
+                means=means(bus, settings, drains),
+            )
+            app = pages_app(room)
+            await serve(
+                app,
+                listen(settings.control_room.http),
+                limits=HttpLimits(connections=500),
+                drain=settings.process.drain,
+                closing=app.state.closing.set,
+            )
 
     return control_room(hearing, [serve])
 
@@ -67,7 +69,7 @@ def questions(bus: Bus) -> RoomQuestions:
     )
 
 
-def means(bus: Bus, settings: Settings) -> RoomMeans:
+def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
     """What the commands do and work out: the pages do it the same way."""
     from berth.bus_watch import bus_means
     from berth.commands.why import requested
@@ -79,6 +81,8 @@ def means(bus: Bus, settings: Settings) -> RoomMeans:
     return RoomMeans(
         mark_host=acts.mark_host,
         end_wait=acts.end_wait,
+        steer=acts.steer,
+        drains=drains,
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,
         requested=requested,

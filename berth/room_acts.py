@@ -2,14 +2,19 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
+from berth.commands.following import Silently
 from berth.commands.marking import checked_cause, disabling, enabling, forcing_down, host_named
-from berth.commands.steering import end_wait
-from berth.commands.terminal import CommandRefused
+from berth.commands.steering import end_wait, word_said
+from berth.commands.terminal import CommandRefused, leaves
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.moves import MoveStands, Steering
 from control_room.acting import ActRefused
+
+_TROUBLE = (CommandRefused, BadSetting, Unavailable, Unroutable, AnswerRefused)
 
 
 class RoomActs:
@@ -19,7 +24,7 @@ class RoomActs:
         self._bus = bus
 
     async def mark_host(self, what: str, root: str, given: str) -> str:
-        async with _in_words():
+        async with in_words():
             cause = checked_cause(given)
             markings = {
                 "disable": disabling(cause),
@@ -34,8 +39,18 @@ class RoomActs:
                 raise ActRefused(said)
             return said
 
+    async def steer(self, stands: MoveStands, to: str) -> str:
+        """Its cell's word: that it does so, or why not."""
+        async with in_words(), word_said(self._bus, stands, cast(Steering, to), Silently()) as (_, answer):
+            said = answer.result() if answer.done() else None
+        if said is None:
+            return f"{to} is said; cell {stands.cell} has not answered yet"
+        if said.refused:
+            raise ActRefused(said.refused)
+        return said.phase
+
     async def end_wait(self, request: str) -> str:
-        async with _in_words():
+        async with in_words():
             said = await end_wait(self._bus, request)
         if not said.waited:
             raise ActRefused(f"It does not wait: {said.why}.")
@@ -43,8 +58,14 @@ class RoomActs:
 
 
 @asynccontextmanager
-async def _in_words() -> AsyncIterator[None]:
+async def in_words() -> AsyncIterator[None]:
+    """What commands are told when something is not to be, as pages tell it."""
     try:
         yield
-    except (CommandRefused, BadSetting, Unavailable, Unroutable, AnswerRefused) as problem:
+    except _TROUBLE as problem:
         raise ActRefused(str(problem)) from None
+    except BaseExceptionGroup as group:
+        trouble, bugs = group.split(_TROUBLE)
+        if trouble is None or bugs is not None:
+            raise
+        raise ActRefused("; ".join(dict.fromkeys(map(str, leaves(trouble))))) from None

@@ -2,9 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from bus.decisions import Record, RecordedHost
 from bus.messages import BuildRequested
+from bus.moves import MoveStands
 from bus.queries import BuildStands
 from control_room.bus_means import BusMeans
 from control_room.core.what_if_form import Supposition
@@ -14,11 +16,33 @@ class ActRefused(Exception):
     """It was not done; the text says why."""
 
 
+@dataclass(frozen=True)
+class DrainFar:
+    """How far a drain is that this control room sees to, or saw to last."""
+
+    going: bool
+    says: str
+    stay: tuple[tuple[str, str], ...] = ()  # build, and why it does
+
+
+class DrainsHere(Protocol):
+    """Drains that this control room sees to: they end with it, as with the command."""
+
+    def far(self, root: str) -> DrainFar | None: ...
+
+    async def begin(self, root: str, live: bool, most: int) -> str: ...
+
+    async def stop(self, root: str, and_open: bool) -> str:
+        """Whoever sees to it: a drain goes on only while its host is closed for its cause."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoomMeans:
     # disable, enable, force-down or undo-force-down; the root; a cause, or none: how it stands then
     mark_host: Callable[[str, str, str], Awaitable[str]]
     end_wait: Callable[[str], Awaitable[str]]  # of a request or a move; what was said of it
+    steer: Callable[[MoveStands, str], Awaitable[str]]  # confirm, revert, abort or force
+    drains: DrainsHere
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     requested: Callable[[BuildStands], BuildRequested]  # what was asked for it, as its record has it

@@ -8,6 +8,7 @@ from typing import Any
 
 from bus import topics
 from bus.messages import BuildCancelRequested
+from bus.moves import MoveRequested, MoveSteered
 from bus.routing import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
@@ -29,7 +30,9 @@ ASKS = (
     topics.FIND_MOVES,
 )
 
-TELLS: frozenset[type[Message]] = frozenset({BuildCancelRequested})  # an operator's word
+TELLS: frozenset[type[Message]] = frozenset(  # an operator's word
+    {BuildCancelRequested, MoveRequested, MoveSteered}
+)
 
 
 def control_room(hearing: Hearing, serves: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()) -> Worker:

@@ -94,7 +94,7 @@ async def drain(
             state = await disabling(because)(bus, host)
             if not as_json:
                 say.print(f"{host.host or host.name}: {state}", markup=False)
-        emptying = Emptying(bus, hosts, asked, most, telling)
+        emptying = Emptying(bus, hosts, asked, most, telling, because=because)
         try:
             far = await emptying.run()
         except asyncio.CancelledError:

@@ -3,12 +3,14 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from msgspec import structs
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from berth.commands.following import VERIFYING, FollowedMoves, MoveOutcome, following, moves_of
+from berth.commands.marking import causes_of
 from berth.commands.terminal import CommandRefused, checked, complain, printable, write_json
 from berth.commands.told_moves import ToldMoves
 from bus import topics
@@ -17,10 +19,11 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.moves import FindMoves, MoveRequested
 from bus.queries import FindInstances, Instance, InstanceStatus
-from bus.resources import Provider
+from bus.resources import FindProviders, Provider
 
 SECONDS = 10.0  # a cell may take for a page of its instances
 _PAGE = 500
+_HOSTS_A_QUESTION = 200
 LOOK_SECONDS = 1.0  # between two looks at those that are being built or deleted
 _SHOWN = 20  # of those that stay
 TIMES = 3  # that one is asked for again when it was no longer as it had been seen
@@ -60,7 +63,8 @@ class Emptying:
     """Rounds of moving whoever is on these hosts, until a round finds nobody that could be moved.
 
     What is under way when it is stopped ends by itself; begun again it follows that, and goes on.
-    `patient`: who is being built or deleted there is waited for.
+    `patient`: who is being built or deleted there is waited for. `because`: it goes on with a host only while
+    that is closed for this cause, so anybody stops it by taking the cause away.
     """
 
     def __init__(
@@ -72,6 +76,8 @@ class Emptying:
         telling: ToldMoves,
         *,
         patient: bool = True,
+        because: str = "",
+        drawn: bool = True,
     ) -> None:
         self.bus = bus
         self.hosts = hosts
@@ -79,12 +85,15 @@ class Emptying:
         self.most = most
         self.telling = telling
         self.patient = patient
+        self.because = because
+        self.drawn = drawn
         self.so_far = Emptied()
+        self._opened = set[str]()  # roots that are not to be emptied any more
         self._changed: Counter[str] = Counter()
 
     async def run(self) -> Emptied:
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-        drawn = complain.is_terminal and not self.telling.as_json
+        drawn = self.drawn and complain.is_terminal and not self.telling.as_json
         with Progress(*columns, console=complain, transient=True, disable=not drawn) as bar:
             task = bar.add_task("moved", total=None)
 
@@ -92,9 +101,14 @@ class Emptying:
                 far = self.so_far
                 bar.update(task, completed=far.over, total=len(far.seen), description=far.sentence())
 
-            async with following(self.bus, f"empty-{Clock().uuid()[:8]}", self.telling) as moves:
+            async with (
+                following(self.bus, f"empty-{Clock().uuid()[:8]}", self.telling) as moves,
+                asyncio.TaskGroup() as group,
+            ):
+                watching = group.create_task(self._watch())
                 while await self._round(moves, draw):
                     pass
+                watching.cancel()
         return self.so_far
 
     async def _round(self, moves: FollowedMoves, draw: Draw) -> bool:
@@ -126,6 +140,9 @@ class Emptying:
         """One after the other."""
         while movable:
             one = movable.pop(0)
+            if one.root in self._opened:
+                self.so_far.stay[one.build] = f"its host is not closed because of {self.because} any more"
+                continue
             self.so_far.under_way.add(one.build)
             request = structs.replace(
                 self.asked,
@@ -136,6 +153,17 @@ class Emptying:
             )
             self._over(await moves.ask(checked(request)))
             draw()
+
+    async def _watch(self) -> None:
+        """Which of the hosts are closed no longer for the cause that they are emptied for."""
+        while self.because:
+            await asyncio.sleep(LOOK_SECONDS)
+            for start in range(0, len(self.hosts), _HOSTS_A_QUESTION):
+                ids = tuple(host.id for host in self.hosts[start : start + _HOSTS_A_QUESTION])
+                with suppress(Unavailable, Unroutable):  # while placement is away nothing else is known
+                    found = await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=ids, parts=("traits",)))
+                    self._opened -= {*ids}
+                    self._opened |= {one.id for one in found.providers if self.because not in causes_of(one)}
 
     async def _join(self, moves: FollowedMoves, one: Instance, draw: Draw) -> None:
         """Somebody else has it moved: the next round sees where to."""

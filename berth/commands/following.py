@@ -258,3 +258,5 @@ async def following(bus: Bus, name: str, telling: TellsOfMoves | None = None) ->
         finally:
             for task in hearing:
                 task.cancel()
+            for ear in (refusals, ends, progress):  # this bus may live on
+                await ear.stop()

@@ -1,7 +1,8 @@
 """`berth confirm`, `revert`, `abort`, `force`: a word to a move that is under way."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.asking_cells import known_cells, named
-from berth.commands.following import MoveOutcome, following, moves_of, waiting_moves
+from berth.commands.following import MoveOutcome, TellsOfMoves, following, moves_of, waiting_moves
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, checked, complain, effective, run, say, write_json
 from berth.commands.told_moves import ToldMoves
@@ -194,10 +195,25 @@ async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
     raise CommandRefused(f"{id_}: no move of it is under way{unheard}")
 
 
+@asynccontextmanager
+async def word_said(
+    bus: Bus, stands: MoveStands, to: Steering, telling: TellsOfMoves
+) -> AsyncIterator[tuple[asyncio.Future[MoveOutcome], asyncio.Future[MoveTold]]]:
+    """It is said, and a while was waited for one of these: what came of the move, what its cell answers."""
+    name = f"steer-{Clock().uuid()[:8]}"
+    order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=to, reply_to=name)
+    answer: asyncio.Future[MoveTold] = asyncio.get_running_loop().create_future()
+    async with following(bus, name, _Answered(answer, telling)) as moves:
+        outcome = moves.join(stands.move, stands.build, stands.cell, past_verifying=True)
+        await publish(bus, checked(order), patience=PATIENCE)
+        await asyncio.wait((outcome, answer), timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        yield outcome, answer
+
+
 class _Answered:
     """The first that is told is the answer."""
 
-    def __init__(self, answer: "asyncio.Future[MoveTold]", telling: ToldMoves) -> None:
+    def __init__(self, answer: "asyncio.Future[MoveTold]", telling: TellsOfMoves) -> None:
         self._answer = answer
         self._telling = telling
 
@@ -223,24 +239,16 @@ class _Steered:
 
     async def steer(self, stands: MoveStands) -> bool:
         """Did it come to what was asked for? Without --wait: did its cell take the word?"""
-        name = f"steer-{Clock().uuid()[:8]}"
-        order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=self.to, reply_to=name)
-        answer = asyncio.get_running_loop().create_future()
-        async with following(self.bus, name, _Answered(answer, self.telling)) as moves:
-            outcome = moves.join(stands.move, stands.build, stands.cell, past_verifying=True)
-            try:
-                await publish(self.bus, checked(order), patience=PATIENCE)
-                await asyncio.wait(
-                    (outcome, answer), timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                )
+        try:
+            async with word_said(self.bus, stands, self.to, self.telling) as (outcome, answer):
                 if answer.done() and answer.result().refused:
                     return self._refused(answer.result())
                 if not self.wait and not outcome.done():
                     return self._taken(stands, heard=answer.done())
                 return self._over(await self._within(outcome, stands))
-            except asyncio.CancelledError:
-                complain.print(f"{self.to} was said; `berth moves show {stands.move}` shows what comes of it")
-                raise
+        except asyncio.CancelledError:
+            complain.print(f"{self.to} was said; `berth moves show {stands.move}` shows what comes of it")
+            raise
 
     async def _within(self, outcome: asyncio.Future[MoveOutcome], stands: MoveStands) -> MoveOutcome:
         try:

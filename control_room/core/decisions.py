@@ -85,7 +85,7 @@ def _row(
         host=host.host,
         root=host.root,
         total=scored.get("total", 0.0),
-        scores=tuple(scored.get(name, 0.0) for name in weighers),
+        scores=tuple(scored.get(name, 0.0) + 0.0 for name in weighers),  # never -0
         chosen=host.root == chosen,
         why_not=host.refused or turned_down,
     )

@@ -15,6 +15,7 @@ from control_room.pages.frame import Frame, OpenRoom, PageRefused
 from control_room.pages.heat import HeatPages
 from control_room.pages.host import HostPages
 from control_room.pages.letters import LetterPages
+from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
 from control_room.pages.signing_in import SigningIn
 from control_room.pages.static_files import static_file
@@ -28,7 +29,7 @@ def pages_app(room: OpenRoom) -> Starlette:
     frame = Frame(room)
     heat, host, builds = HeatPages(room, frame), HostPages(room, frame), BuildPages(room, frame)
     now, signing = NowPages(room, frame, closing), SigningIn(room, frame)
-    waiting = WaitingPages(room, frame, closing)
+    waiting, moves = WaitingPages(room, frame, closing), MovePages(room, frame, closing)
     bus, letters = BusPages(room, frame, closing), LetterPages(room, frame)
     app = Starlette(
         routes=[
@@ -49,6 +50,12 @@ def pages_app(room: OpenRoom) -> Starlette:
             Route("/bus/dead", letters.list_all, methods=["GET"]),
             Route("/bus/dead", letters.act, methods=["POST"]),
             Route("/bus/letter", letters.page, methods=["GET"]),
+            Route("/moves", moves.page, methods=["GET"]),
+            Route("/moves", moves.act, methods=["POST"]),
+            Route("/moves/events", moves.events, methods=["GET"]),
+            Route("/moves/{move}", moves.one, methods=["GET"]),
+            Route("/moves/{move}", moves.steer, methods=["POST"]),
+            Route("/moves/{move}/events", moves.one_events, methods=["GET"]),
             Route("/login", signing.page, methods=["GET"]),
             Route("/login", signing.sign_in, methods=["POST"]),
             Route("/logout", signing.sign_out, methods=["POST"]),

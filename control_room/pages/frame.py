@@ -24,6 +24,7 @@ NAVIGATION = (
     ("/hosts", "Hosts"),
     ("/builds", "Builds"),
     ("/waiting", "Waiting room"),
+    ("/moves", "Moves and drains"),
     ("/what-if", "What if"),
     ("/bus", "Bus"),
 )

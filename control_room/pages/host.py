@@ -1,23 +1,30 @@
 """One host: its tree, its guests, what was heard of it; and an operator's word about it."""
 
+import asyncio
 import logging
+from collections.abc import Mapping
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from bus.moves import FindMoves
 from bus.queries import FindInstances
 from bus.resources import FindProviders, Provider
 from control_room.acting import ActRefused
 from control_room.asking import heard
 from control_room.core.trees import closed_by, rows
 from control_room.core.windows import latest
+from control_room.emptied import MARK
 from control_room.pages.frame import Frame, OpenRoom, PageRefused, session_of
 from control_room.pages.ids import uuid_in
 
 log = logging.getLogger(__name__)
 
 MOST_GUESTS = 200
-ACTS = ("disable", "enable", "force-down", "undo-force-down")
+MOST_MOVES = 50
+MARKS = ("disable", "enable", "force-down", "undo-force-down")
+DRAINS = ("drain", "stop-drain", "stop-drain-and-open")
+MOST_AT_ONCE = 1000  # moves of a drain
 
 
 class HostPages:
@@ -32,15 +39,27 @@ class HostPages:
         fields = await self._frame.form(request)
         root = await self._root(request.path_params["host"])
         what, cause = fields.get("act", ""), fields.get("cause", "").strip()
-        if what not in ACTS:
+        if what not in (*MARKS, *DRAINS):
             raise PageRefused(400, "Not done", f"A host cannot be told to {what[:40]!r}.")
         visitor = session_of(request).visitor
         try:
-            stands = await self._room.means.mark_host(what, root.id, cause)
+            if what in DRAINS:
+                stands = await self._drain(what, root.id, fields)
+            else:
+                stands = await self._room.means.mark_host(what, root.id, cause)
         except ActRefused as refused:
             return await self._page(request, problem=str(refused), status=409)
         log.info("%s: %s %s %s: %s", visitor.user if visitor else "?", what, root.id, cause, stands)
         return RedirectResponse(f"/hosts/{root.id}", status_code=303)
+
+    async def _drain(self, what: str, root: str, fields: Mapping[str, str]) -> str:
+        drains = self._room.means.drains
+        if what != "drain":
+            return await drains.stop(root, what == "stop-drain-and-open")
+        most = fields.get("most", "10")
+        if not (most.isascii() and most.isdigit() and 1 <= int(most[:9]) <= MOST_AT_ONCE):
+            raise ActRefused(f"At a time: a number from 1 to {MOST_AT_ONCE}, not {most[:20]!r}.")
+        return await drains.begin(root, fields.get("how", "live") != "cold", int(most))
 
     async def _page(self, request: Request, problem: str = "", status: int = 200) -> Response:
         room = self._room
@@ -49,11 +68,16 @@ class HostPages:
         tree = await heard("placement", room.questions.providers, question)
         if tree.answer is None:
             raise PageRefused(503, "Placement does not answer", f"{tree.problem}.")
-        guests = None
-        if root.cell:
-            of_cell = FindInstances(cell=root.cell, host=root.id, limit=MOST_GUESTS, count=True)
-            guests = await heard(f"the conductor of cell {root.cell}", room.questions.instances, of_cell)
         now, name = room.clock.now(), root.host or root.name
+        guests = moving = None
+        if root.cell:
+            whom = f"the conductor of cell {root.cell}"
+            of_cell = FindInstances(cell=root.cell, host=root.id, limit=MOST_GUESTS, count=True)
+            going = FindMoves(cell=root.cell, host=name, under_way=True, limit=MOST_MOVES)
+            guests, moving = await asyncio.gather(
+                heard(whom, room.questions.instances, of_cell), heard(whom, room.questions.moves, going)
+            )
+        drain = room.means.drains.far(root.id)
         agents = room.hearing.roll.agents(now)
         ended = [end for end in latest(room.hearing.lately.recent, False, 10_000) if end.host == name]
         return self._frame.page(
@@ -65,6 +89,10 @@ class HostPages:
             closed=closed_by(root),
             tree=rows(tree.answer.providers),
             guests=guests,
+            moving=moving,
+            drain=drain,
+            drain_here=drain is not None and drain.going,
+            draining=MARK in root.traits,
             agent=next((one for one in agents if (one.cell, one.agent) == (root.cell, root.agent)), None),
             ended=ended[:20],
             now=now,

@@ -10,7 +10,7 @@ import pytest
 
 from berth import wiring
 from berth.commands import draining, emptying, evacuating
-from berth.commands.marking import Marking, forcing_down, host_named, state_of
+from berth.commands.marking import Marking, causes_of, enabling, forcing_down, host_named, state_of
 from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus.decisions import Decision, Removal
@@ -18,6 +18,7 @@ from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested
 from bus.queries import WhatIfAnswered
+from bus.resources import Provider
 from bus.vocabulary import Message
 from placement_worker import Placement, placement_worker
 from tests.support.buses import serving
@@ -312,3 +313,33 @@ async def test_without_waiting_all_are_asked_for_at_once(cloud: HostsToEmpty, be
     told = await berth("evacuate", "host-1")
     assert told.endswith("asked for: `berth moves list --host host-1` shows how they go\n")
     await until(lambda: {one.build for one in cloud.movers.asked} == {B1, B2})
+
+
+async def test_it_goes_on_only_while_its_hosts_are_closed_for_its_cause(
+    cloud: HostsToEmpty, berth: Berth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[tuple[str, ...]]()  # the causes of its host, each time it looks
+
+    def looked(root: Provider) -> list[str]:
+        seen.append(tuple(causes_of(root)))
+        return causes_of(root)
+
+    monkeypatch.setattr(emptying, "causes_of", looked)
+
+    def first(asked: MoveRequested) -> list[Message]:
+        later.append(asked)
+        return []
+
+    later = list[MoveRequested]()
+    cloud.movers.doing = first
+
+    async def take_the_cause_away() -> None:
+        await until(lambda: later)
+        await enabling("drain")(cloud.bus, await host_named(cloud.bus, "host-1"))
+        cloud.movers.doing = None
+        await until(lambda: () in seen)
+        await cloud.bus.publish(*cloud.movers.well(later[0]))
+
+    told, _ = await asyncio.gather(berth("drain", "host-1", "--max", "1", ends=1), take_the_cause_away())
+    assert f"{B2} stays: its host is not closed because of drain any more" in told
+    assert [one.build for one in cloud.movers.asked] == [B1]

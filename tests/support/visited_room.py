@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from berth.operators_page import access, means, questions
+from berth.room_drains import drains_here
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -102,7 +103,10 @@ async def a_visited_room(
     set_clock = SetClock()
     clock = set_clock.clock
     hearing = Hearing(clock)
-    async with serving(lambda: LocalTransport(broker), control_room(hearing), *workers) as bus:
+    async with (
+        serving(lambda: LocalTransport(broker), control_room(hearing), *workers) as bus,
+        drains_here(bus) as drains,
+    ):
         asks = asked_of(bus, answered)
         asks = replace(asks, **{name: _telling(answer) for name, answer in (told or {}).items()})
         room = OpenRoom(
@@ -112,7 +116,7 @@ async def a_visited_room(
             access=access(settings or Settings()),
             sessions=Sessions(),
             clock=clock,
-            means=means(bus, settings or Settings()),
+            means=means(bus, settings or Settings(), drains),
         )
         app = pages_app(room)
         way = httpx.ASGITransport(app)

@@ -1,0 +1,110 @@
+"""Drains that a control room sees to: what `berth drain` does, beside the pages."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from berth.commands.emptying import Emptied, Emptying
+from berth.commands.marking import UNNAMED, causes_of, disabling, enabling, host_named
+from berth.commands.requesting_moves import ANY
+from berth.commands.terminal import CommandRefused, leaves
+from berth.commands.told_moves import ToldMoves
+from berth.room_acts import in_words
+from bus.delivery.runner import Bus
+from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.moves import MoveRequested
+from control_room.acting import ActRefused, DrainFar
+from control_room.emptied import DRAIN
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED = 200  # drains that are over
+_TROUBLE = (CommandRefused, Unavailable, Unroutable, AnswerRefused)
+
+
+@dataclass
+class _Going:
+    emptying: Emptying
+    task: asyncio.Task[None]
+    problem: str = ""
+
+
+@asynccontextmanager
+async def drains_here(bus: Bus) -> AsyncIterator["RoomDrains"]:
+    """Until this is left, which stops them."""
+    async with asyncio.TaskGroup() as group:
+        drains = RoomDrains(bus, group)
+        try:
+            yield drains
+        finally:
+            drains.stop_all()
+
+
+class RoomDrains:
+    """One for each host. They end with the process, and are gone on with by whoever asks for it again."""
+
+    def __init__(self, bus: Bus, group: asyncio.TaskGroup) -> None:
+        self._bus = bus
+        self._group = group
+        self._drains: dict[str, _Going] = {}
+
+    def far(self, root: str) -> DrainFar | None:
+        one = self._drains.get(root)
+        if one is None:
+            return None
+        far = one.emptying.so_far
+        return DrainFar(not one.task.done(), one.problem or far.sentence(), _stay(far))
+
+    async def begin(self, root: str, live: bool, most: int) -> str:
+        async with in_words():
+            host = await host_named(self._bus, root)
+            known = self._drains.get(host.id)
+            if known is not None and not known.task.done():
+                raise ActRefused("it is being emptied already")
+            said = await disabling(DRAIN)(self._bus, host)
+        asked = MoveRequested(move=ANY, build=ANY, kind="live" if live else "migrate")
+        telling = ToldMoves(False, Console(quiet=True))
+        emptying = Emptying(self._bus, [host], asked, most, telling, because=DRAIN, drawn=False)
+        self._drains.pop(host.id, None)
+        for old in [one for one, drain in self._drains.items() if drain.task.done()][:-_REMEMBERED]:
+            del self._drains[old]
+        task = self._group.create_task(self._run(host.id, host.host or host.name, emptying))
+        self._drains[host.id] = _Going(emptying, task)
+        return said
+
+    async def stop(self, root: str, and_open: bool) -> str:
+        """By taking its cause away, which whoever sees to it notices; what is under way ends by itself."""
+        async with in_words():
+            host = await host_named(self._bus, root)
+            if DRAIN not in causes_of(host):
+                raise ActRefused("It is not closed to be emptied: somebody else has stopped that.")
+            if not and_open:
+                await disabling(UNNAMED)(self._bus, host)
+                host = await host_named(self._bus, root)
+            said = await enabling(DRAIN)(self._bus, host)
+        if (one := self._drains.get(host.id)) is not None:
+            one.task.cancel()
+        return said
+
+    def stop_all(self) -> None:
+        for one in self._drains.values():
+            one.task.cancel()
+
+    async def _run(self, root: str, name: str, emptying: Emptying) -> None:
+        try:
+            far = await emptying.run()
+            log.info("%s is drained: %s", name, far.sentence())
+        except* _TROUBLE as trouble:
+            self._drains[root].problem = problem = str(next(leaves(trouble)))
+            log.warning("the drain of %s has stopped: %s", name, problem)
+        except* Exception:
+            self._drains[root].problem = "that is a bug; what happened is in the log"
+            log.exception("the drain of %s has failed", name)
+
+
+def _stay(far: Emptied) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(far.stay.items()))

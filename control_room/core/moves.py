@@ -1,0 +1,142 @@
+"""Moves and drains as pages draw them: what is done, what is under way, what can be said to it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bus.moves import MoveStands
+
+VERIFYING = ("verify", "verifying")  # it goes no further by itself
+A_DAY = 86_400.0
+
+_PHASES = {
+    "prepare": "gets its place on {host}",
+    "send": "is copied to {host}",
+    "start": "is started on {host}",
+    "resume": "goes on, on {host}",
+    "build": "is built on {host}",
+    "rebuild": "is rebuilt on {host}",
+    "undo": "goes back where it was",
+    "revert": "goes back where it was",
+    "abort": "goes back where it was",
+    "confirm": "stays on {host}: what it had before is given back",
+    "away": "has left its cell",
+}
+_ENDS = {
+    "done": "done",
+    "reverted": "went back where it was",
+    "aborted": "ended early: it is where it was",
+    "error": "not done",
+    "deleted": "deleted meanwhile",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseShown:
+    phase: str
+    host: str
+    outcome: str  # empty: done
+    cause: str
+    took: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveShown:
+    stands: MoveStands
+    says: str
+    state: str  # good, warn, bad, or empty: under way
+    attempt: int  # of its hosts, the one that is tried
+    phases: tuple[PhaseShown, ...]
+    took: float | None  # None: under way
+    may: tuple[str, ...]  # what an operator could say to it
+
+    @property
+    def id(self) -> str:
+        return self.stands.move
+
+
+def move_shown(one: MoveStands) -> MoveShown:
+    host = one.host or "its host"
+    waits = one.phase in VERIFYING
+    if one.in_cell:
+        says = f"goes on in cell {one.in_cell}"
+    elif one.ended:
+        says = _ENDS.get(one.phase, one.phase)
+    elif waits:
+        says = f"runs on {host}, and waits for a word: it stays there, or goes back"
+    else:
+        known = _PHASES.get(one.phase)
+        says = known.format(host=host) if known else f"{one.phase} on {host}"
+    state = (
+        ("good" if one.phase == "done" else "bad" if one.phase == "error" else "warn") if one.ended else ""
+    )
+    return MoveShown(
+        stands=one,
+        says=says,
+        state="warn" if waits else state,
+        attempt=sum(each.outcome != "built" for each in one.attempts) + 1,
+        phases=tuple(
+            PhaseShown(
+                phase=phase.phase,
+                host=phase.host,
+                outcome="" if phase.outcome == "done" else phase.outcome,
+                cause=phase.cause,
+                took=max(0.0, phase.ended - phase.began) if phase.ended else None,
+            )
+            for phase in one.phases
+        ),
+        took=max(0.0, one.ended - one.since) if one.ended else None,
+        may=_may(one, waits),
+    )
+
+
+def _may(one: MoveStands, waits: bool) -> tuple[str, ...]:
+    """Its cell has the last word: it may be too late by then."""
+    if one.ended or one.in_cell or one.phase in ("undo", "revert", "abort", "confirm"):
+        return ()
+    if waits:
+        return "confirm", "revert"
+    return ("abort", "force") if one.kind == "live" and one.phase == "send" else ("abort",)
+
+
+def told_by_one(found: Iterable[MoveStands]) -> list[MoveStands]:
+    """Of one that two cells know, as the one tells it that sees it through; the newest first."""
+    every = list(found)
+    known = {one.move for one in every if not one.in_cell}
+    one_each = {one.move: one for one in every if not one.in_cell or one.move not in known}
+    return sorted(one_each.values(), key=lambda one: (-one.since, one.move))
+
+
+# Drains
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainShown:
+    root: str
+    host: str
+    cell: str
+    left: int | None  # instances there; None: its cell does not say
+    moved: int
+    under_way: int
+    causes: tuple[str, ...]
+    here: bool  # this control room sees to it
+    problem: str
+    stay: tuple[tuple[str, str], ...] = ()  # build, and why it does
+
+    @property
+    def share(self) -> float:
+        """Of what there was, so much has gone."""
+        if self.left is None:
+            return 0.0
+        return self.moved / (self.moved + self.left) if self.left else 1.0
+
+
+def moved_away(host: str, moves: Sequence[MoveStands], now: float) -> int:
+    """How many have left it, of these, the newest first: in a day, and since one last came there."""
+    count = 0
+    for one in moves:
+        if not one.ended or one.phase != "done":
+            continue
+        if now - one.ended > A_DAY or one.source != host:
+            break
+        count += 1
+    return count

@@ -1,0 +1,184 @@
+"""Moves in the control room: how far they are, and a word to them; and drains from its pages."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from berth.commands import emptying, steering
+from bus.host_marks import DISABLED
+from bus.messages import Attempt
+from bus.moves import MoveRequested, MovesFound, MoveSteered, MoveTold, PhaseOver
+from bus.vocabulary import Message
+from control_room.emptied import MARK
+from placement_worker import Placement, placement_worker
+from tests.support.fake_movers import FakeMovers, an_instance_there
+from tests.support.ids import uid
+from tests.support.placement_builders import a_placement, a_report
+from tests.support.placement_calls import find_providers, report
+from tests.support.visited_room import VisitedRoom, a_visited_room
+from tests.support.waiting import until
+
+ROOT = uid(1, "a")
+HOST = f"/hosts/{ROOT}"
+MOVE = uid(1, "e")
+ASKED = ("moves", "instances", "providers")
+
+
+@asynccontextmanager
+async def a_room(movers: FakeMovers, *more: Any) -> AsyncIterator[VisitedRoom]:
+    async with a_visited_room(movers.worker(), *more, answered=ASKED) as room:
+        yield room
+
+
+def told(said: MoveSteered, refused: str = "") -> list[Message]:
+    phase = "confirm" if said.to == "confirm" else "undo"
+    return [
+        MoveTold(
+            move=said.move, build=said.build, cell="c1", phase=phase, refused=refused, reply_to=said.reply_to
+        )
+    ]  # fmt: skip
+
+
+async def test_moves_are_shown_with_phases_attempts_and_causes() -> None:
+    movers = FakeMovers()
+    failed = PhaseOver("prepare", "host-3", "failed", "no <disk>", 1000.0, 1003.0)
+    tried = (Attempt(host="host-3", agent="a", outcome="failed", cause="no <disk>"),)
+    movers.keeps(1, 1, "send", kind="live", percent=37, phases=(failed,), attempts=tried)
+    movers.keeps(2, 2, "error", ended=1030.0, reason="it could not be started")
+    async with a_room(movers) as room:
+        page = await room.page("/moves")
+        one = await room.page(f"/moves/{MOVE}")
+        over = await room.page(f"/moves/{uid(2, 'e')}")
+        assert "There is no such move" in await room.page(f"/moves/{uid(9)}", 404)
+        assert "There is no such move" in await room.page("/moves/x", 404)
+    for shown in (page, one):
+        assert "is copied to host-9" in shown and "attempt 2" in shown and 'width="37"' in shown
+        assert "no &lt;disk&gt;" in shown and 'value="abort"' not in shown
+    assert "not done: it could not be started" in page and "30 s" in page
+    assert "it could not be started" in over and "sign in with a token" not in over
+
+
+async def test_who_may_says_a_word_to_a_move_and_reads_why_it_was_not_done() -> None:
+    movers = FakeMovers()
+    movers.keeps(1, 1, "verify")
+    async with a_room(movers) as room:
+        assert (await room.send(f"/moves/{MOVE}", act="confirm")).status_code == 403
+        await room.sign_in("admin")
+        page = await room.page("/moves")
+        assert 'value="confirm"' in page and 'value="revert"' in page and 'value="abort"' not in page
+        assert (await room.send(f"/moves/{MOVE}", act="explode")).status_code == 400
+        assert not movers.steered
+        movers.steering = told
+        assert (await room.send(f"/moves/{MOVE}", act="confirm")).status_code == 303
+        movers.steering = lambda said: told(said, "it is too late for <that>")
+        late = await room.send(f"/moves/{MOVE}", act="revert")
+        assert (late.status_code, "it is too late for &lt;that&gt;" in late.text) == (409, True)
+    assert [(one.to, one.move, one.cell) for one in movers.steered] == [
+        ("confirm", MOVE, "c1"),
+        ("revert", MOVE, "c1"),
+    ]
+
+
+async def test_a_cell_that_has_not_answered_yet_has_the_word_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steering, "ANSWER_SECONDS", 0.01)
+    movers = FakeMovers()
+    movers.keeps(1, 1)
+    async with a_room(movers) as room:
+        await room.sign_in("admin")
+        assert (await room.send(f"/moves/{MOVE}", act="abort")).status_code == 303
+        await until(lambda: [one.to for one in movers.steered] == ["abort"])
+
+
+async def test_nothing_is_said_in_sentences_and_who_is_silent_is_named() -> None:
+    async with a_room(FakeMovers()) as room:
+        page = await room.page("/moves?host=h1")
+        assert "No move is under way" in page and "is closed to be emptied" in page
+    async with a_visited_room() as alone:
+        page = await alone.page("/moves")
+        assert "Did not answer, so there may be more: cell c1" in page
+        assert "Placement does not answer" in page
+
+
+# Drains
+
+
+@asynccontextmanager
+async def a_room_with_hosts(movers: FakeMovers) -> AsyncIterator[tuple[VisitedRoom, Placement]]:
+    async def nothing(*messages: Any) -> None:
+        pass
+
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        assert await report(placement, a_report(1), a_report(9)) == ["", ""]
+        async with a_room(movers, placement_worker(placement, nothing, ("c1",))) as room:
+            yield room, placement
+
+
+async def marks(placement: Placement) -> set[str]:
+    (root,) = await find_providers(placement, ids=(ROOT,), parts=("traits",))
+    return set(root.traits)
+
+
+@pytest.fixture
+def movers(monkeypatch: pytest.MonkeyPatch) -> FakeMovers:
+    monkeypatch.setattr(emptying, "LOOK_SECONDS", 0.02)
+    made = FakeMovers(alone=False)
+    made.have(*(an_instance_there(number, 1) for number in range(1, 4)))
+    return made
+
+
+async def test_a_host_is_drained_from_its_page(movers: FakeMovers) -> None:
+    async with a_room_with_hosts(movers) as (room, placement):
+        assert (await room.send(HOST, act="drain")).status_code == 403
+        await room.sign_in("admin")
+        wrong = await room.send(HOST, act="drain", most="0")
+        assert (wrong.status_code, "a number from 1 to" in wrong.text) == (409, True)
+        assert not await marks(placement) and not movers.asked
+        assert (await room.send(HOST, act="drain", how="cold", most="2")).status_code == 303
+        await until(lambda: all(one.host == "host-9" for one in movers.builds.values()))
+        assert {one.kind for one in movers.asked} == {"migrate"} and len(movers.asked) == 3
+        assert {DISABLED, MARK} <= await marks(placement)
+        assert "host-1" in await room.page("/moves")
+        assert (await room.send("/moves", root=ROOT, act="stop-and-open")).status_code == 303
+        assert not await marks(placement)
+        again = await room.send("/moves", root=ROOT, act="stop")
+        assert (again.status_code, "is not closed to be emptied" in again.text) == (409, True)
+
+
+async def test_a_drain_is_stopped_and_the_host_stays_closed(movers: FakeMovers) -> None:
+    began = list[MoveRequested]()
+
+    def begin(asked: MoveRequested) -> list[Message]:
+        began.append(asked)
+        movers.moves[asked.move] = replace(movers.keeps(7, 1), move=asked.move, build=asked.build)
+        return []
+
+    movers.doing = begin
+    async with a_room_with_hosts(movers) as (room, placement):
+        await room.sign_in("admin")
+        assert (await room.send(HOST, act="drain", most="1")).status_code == 303
+        await until(lambda: began)
+        twice = await room.send(HOST, act="drain")
+        assert (twice.status_code, "being emptied already" in twice.text) == (409, True)
+        assert "This control room sees to it" in await room.page(HOST)
+        assert (await room.send(HOST, act="stop-drain")).status_code == 303
+        assert MARK not in await marks(placement) and DISABLED in await marks(placement)
+        page = await room.page(HOST)
+        assert "disabled, because of operator" in page and "This control room sees to it" not in page
+        assert len(began) == 1
+
+
+async def test_a_word_to_a_cell_that_nobody_hears_is_not_said_to_be_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steering, "PATIENCE", 0.0)
+    stands = FakeMovers().keeps(1, 1)
+    async with a_visited_room(told={"moves": MovesFound(moves=(stands,))}) as room:
+        await room.sign_in("admin")
+        answer = await room.send(f"/moves/{MOVE}", act="abort")
+        assert answer.status_code == 409
+        assert "no queue hears move.steer.c1" in answer.text

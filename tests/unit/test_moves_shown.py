@@ -1,0 +1,70 @@
+"""Moves as the control room words them, and what it lets one say to each."""
+
+import pytest
+from msgspec.structs import replace
+
+from bus.messages import Attempt
+from bus.moves import MoveStands, PhaseOver
+from control_room.core.moves import move_shown, moved_away, told_by_one
+from tests.support.ids import uid
+
+MOVE = MoveStands(
+    move=uid(1), build=uid(2), kind="migrate", cell="c1", phase="send", source="h1", host="h2", since=100.0
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "says", "state", "may"),
+    [
+        ({}, "is copied to h2", "", ("abort",)),
+        ({"kind": "live"}, "is copied to h2", "", ("abort", "force")),
+        ({"kind": "live", "phase": "start"}, "is started on h2", "", ("abort",)),
+        ({"phase": "prepare", "host": ""}, "gets its place on its host", "", ("abort",)),
+        ({"phase": "verify"}, "runs on h2, and waits for a word", "warn", ("confirm", "revert")),
+        ({"phase": "undo"}, "goes back where it was", "", ()),
+        ({"phase": "abort"}, "goes back where it was", "", ()),
+        ({"phase": "something {new}"}, "something", "", ("abort",)),
+        ({"in_cell": "c2"}, "goes on in cell c2", "", ()),
+        ({"phase": "done", "ended": 130.0}, "done", "good", ()),
+        ({"phase": "error", "ended": 130.0}, "not done", "bad", ()),
+        ({"phase": "reverted", "ended": 130.0}, "went back", "warn", ()),
+    ],
+)
+def test_a_move_in_words(facts: dict[str, object], says: str, state: str, may: tuple[str, ...]) -> None:
+    shown = move_shown(replace(MOVE, **facts))
+    assert shown.says.startswith(says)
+    assert (shown.state, shown.may, shown.took) == (state, may, 30.0 if "ended" in facts else None)
+
+
+def test_its_phases_say_what_they_came_to_and_the_attempt_counts_hosts_that_failed() -> None:
+    phases = (
+        PhaseOver("prepare", "h2", "failed", "no disk", 100.0, 103.0),
+        PhaseOver("prepare", "h3", "done"),
+    )
+    attempts = (Attempt(host="h2", agent="a", outcome="failed", cause="no disk"),)
+    shown = move_shown(replace(MOVE, phases=phases, attempts=attempts))
+    told = [(one.phase, one.outcome, one.cause, one.took) for one in shown.phases]
+    assert told == [("prepare", "failed", "no disk", 3.0), ("prepare", "", "", None)]
+    assert shown.attempt == 2
+    built = Attempt(host="h2", agent="a", outcome="built")
+    assert move_shown(replace(MOVE, phase="verify", attempts=(built,))).attempt == 1
+
+
+def test_of_one_that_two_cells_know_the_one_tells_that_sees_it_through() -> None:
+    left = replace(MOVE, cell="c1", in_cell="c2", since=1.0)
+    here = replace(MOVE, cell="c2", since=2.0)
+    other = replace(MOVE, move=uid(9), since=3.0)
+    assert told_by_one([left, other, here]) == [other, here]
+    assert told_by_one([left]) == [left]
+
+
+def test_what_has_left_a_host_is_counted_back_to_who_came_and_for_a_day() -> None:
+    def over(number: int, source: str, host: str, ended: float, phase: str = "done") -> MoveStands:
+        return replace(MOVE, move=uid(number), source=source, host=host, phase=phase, ended=ended)
+
+    now = 200_000.0
+    away = [over(1, "h1", "h2", now - 5), over(2, "h1", "h3", now - 9)]
+    assert moved_away("h1", away, now) == 2
+    assert moved_away("h1", [over(3, "h1", "h2", now - 1, "error"), MOVE, *away], now) == 2
+    assert moved_away("h1", [away[0], over(4, "h7", "h1", now - 7), away[1]], now) == 1
+    assert moved_away("h1", [*away, over(5, "h1", "h2", now - 90_000)], now) == 2
