@@ -7,6 +7,7 @@ from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, Host
 from bus.moves import MoveEnded
 from control_room.core.agents_heard import RollCall
 from control_room.core.windows import EndHeard, HeardLately
+from control_room.stirring import Stirring
 
 
 class Hearing:
@@ -14,6 +15,7 @@ class Hearing:
         self.clock = clock
         self.lately = HeardLately()
         self.roll = RollCall()
+        self.stirring = Stirring()
 
     async def ended(self, messages: Sequence[BuildEnded]) -> Sequence[None]:
         now = self.clock.now()
@@ -30,6 +32,7 @@ class Hearing:
                     cause=one.reason if one.status == "error" else "",
                 )
             )
+        self.stirring.stir()
         return [None] * len(messages)
 
     async def unplaceable(self, message: BuildUnplaceable) -> None:
@@ -38,12 +41,15 @@ class Hearing:
         cause = emptied or message.decision.code or message.reason
         for build in message.instances:
             self.lately.hear(EndHeard(build=build, status="no host", at=now, cause=f"no host: {cause}"))
+        self.stirring.stir()
 
     async def host_failed(self, message: HostFailed) -> None:
         self.lately.hear_failure(self.clock.now())
+        self.stirring.stir()
 
     async def move_ended(self, message: MoveEnded) -> None:
         self.lately.hear_move(message.end, self.clock.now())
+        self.stirring.stir()
 
     async def host_reported(self, message: HostReported) -> None:
         self.roll.hear(message, self.clock.now())

@@ -60,6 +60,23 @@ class NowPage:
     now: float
 
 
+@dataclass(frozen=True)
+class TenMinutes:
+    """What is worked out of the whole ticks; it stays until another one is over."""
+
+    number: int
+    whole: Tick
+    minute: Tick
+    speed: Chart
+    latency: Chart
+
+
+def ten_minutes(ticks: Sequence[Tick], known: TenMinutes | None) -> TenMinutes:
+    if known is not None and known.number == ticks[-1].number:
+        return known
+    return TenMinutes(ticks[-1].number, summed(ticks), last_minute(ticks), *charts(ticks))
+
+
 def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
     """Ends a second; and durations, each point over half a minute, that few builds do not make it jump."""
     speed = chart(
@@ -80,13 +97,13 @@ def last_minute(ticks: Sequence[Tick]) -> Tick:
     return summed(ticks[-_LATELY:])
 
 
-def p50_and_p99(ticks: Sequence[Tick]) -> tuple[str, str]:
-    """Of the last minute in words."""
-    half, _, most = percentiles(last_minute(ticks).durations, SHARES)
+def p50_and_p99(minute: Tick) -> tuple[str, str]:
+    """In words."""
+    half, _, most = percentiles(minute.durations, SHARES)
     return duration(half), duration(most)
 
 
-def causes(ticks: Sequence[Tick], most: int = 8) -> list[CauseNow]:
-    found = summed(ticks).causes.most_common(most)
+def causes(whole: Tick, most: int = 8) -> list[CauseNow]:
+    found = whole.causes.most_common(most)
     top = found[0][1] if found else 1
     return [CauseNow(cause=cause, number=number, share=number / top) for cause, number in found]

@@ -75,6 +75,11 @@ class HeardLately:
         known = {tick.number: tick for tick in self._ticks}
         return [known.get(number) or Tick(number) for number in range(last - TICKS, last)]
 
+    def under_way(self, now: float) -> Tick:
+        """What has come since the last whole stretch."""
+        number = int(now // TICK)
+        return next((tick for tick in reversed(self._ticks) if tick.number == number), None) or Tick(number)
+
     def rate(self, now: float, ticks: int = 2) -> float:
         """Boots a second that became active, of the last whole ticks."""
         lately = self.ticks(now)[-ticks:]

@@ -1,7 +1,5 @@
 """The route table of the control room."""
 
-import asyncio
-
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -21,13 +19,14 @@ from control_room.pages.signing_in import SigningIn
 from control_room.pages.static_files import static_file
 from control_room.pages.waiting import WaitingPages
 from control_room.pages.what_if import WhatIfPages
+from control_room.stirring import Closing
 
 
 def pages_app(room: OpenRoom) -> Starlette:
     """`app.state.closing`, once set, ends what would never end by itself."""
-    closing = asyncio.Event()
+    closing = Closing(room.hearing.stirring)
     frame = Frame(room)
-    heat, host, builds = HeatPages(room, frame), HostPages(room, frame), BuildPages(room, frame)
+    heat, host, builds = HeatPages(room, frame), HostPages(room, frame), BuildPages(room, frame, closing)
     now, signing = NowPages(room, frame, closing), SigningIn(room, frame)
     waiting, moves = WaitingPages(room, frame, closing), MovePages(room, frame, closing)
     bus, letters = BusPages(room, frame, closing), LetterPages(room, frame)
@@ -40,6 +39,7 @@ def pages_app(room: OpenRoom) -> Starlette:
             Route("/hosts/{host}", host.page, methods=["GET"]),
             Route("/hosts/{host}", host.act, methods=["POST"]),
             Route("/builds", builds.list_all, methods=["GET"]),
+            Route("/builds/events", builds.events, methods=["GET"]),
             Route("/builds/{build}", builds.page, methods=["GET"]),
             Route("/waiting", waiting.page, methods=["GET"]),
             Route("/waiting", waiting.act, methods=["POST"]),

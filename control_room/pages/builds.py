@@ -16,8 +16,11 @@ from control_room.core.timeline import AttemptShown, timeline
 from control_room.core.windows import latest
 from control_room.pages.frame import Frame, OpenRoom, PageRefused
 from control_room.pages.ids import uuid_in
+from control_room.pages.live import live
+from control_room.stirring import Pace
 
-LISTED = 200
+LISTED = 100
+SECONDS = 5.0  # after which it reads otherwise, where nothing ends: so long ago
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +41,12 @@ class AllKnown:
 
 
 class BuildPages:
-    def __init__(self, room: OpenRoom, frame: Frame) -> None:
+    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
         self._room = room
         self._frame = frame
+        self._closing = closing
+        self._lists: dict[bool, tuple[int, float, str]] = {}  # what was heard by then, when, as it was told
+        self._pace = Pace()
 
     async def list_all(self, request: Request) -> Response:
         wanted = request.query_params.get("id", "").strip()
@@ -52,15 +58,31 @@ class BuildPages:
                 )
             return RedirectResponse(f"/builds/{id_}", status_code=303)
         failed = request.query_params.get("failed") == "1"
-        recent = self._room.hearing.lately.recent
-        return self._frame.page(
-            request,
-            "builds.html",
-            failed=failed,
-            ends=list(latest(recent, failed, LISTED)),
-            known=len(recent),
-            now=self._room.clock.now(),
+        return self._frame.page(request, "builds.html", failed=failed, part=await self._ended(failed))
+
+    async def events(self, request: Request) -> Response:
+        failed = request.query_params.get("failed") == "1"
+        return live(
+            lambda: self._ended(failed), SECONDS, self._closing, self._room.hearing.stirring, self._pace
         )
+
+    async def _ended(self, failed: bool) -> str:
+        """Made once for all who look."""
+        hearing, at = self._room.hearing, self._room.clock.monotonic()
+        heard_by, made, part = self._lists.get(failed, (-1, 0.0, ""))
+        if heard_by == hearing.stirring.count and at - made < SECONDS * 0.9:
+            return part
+        with self._pace.making():
+            recent = hearing.lately.recent
+            part = self._frame.part(
+                "builds_part.html",
+                failed=failed,
+                ends=list(latest(recent, failed, LISTED)),
+                known=len(recent),
+                now=self._room.clock.now(),
+            )
+        self._lists[failed] = hearing.stirring.count, at, part
+        return part
 
     async def page(self, request: Request) -> Response:
         id_ = uuid_in(request.path_params["build"])

@@ -5,24 +5,33 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from control_room.stirring import Pace, Stirring
+
 BEAT_SECONDS = 15.0  # between comments that keep a quiet stream open
 
 
-def live(part: Callable[[], Awaitable[str]], seconds: float, closing: asyncio.Event) -> EventSourceResponse:
-    """The part at once, and again when it reads otherwise, looked at so often; `closing` ends it."""
+def live(
+    part: Callable[[], Awaitable[str]],
+    seconds: float,
+    closing: asyncio.Event,
+    stirring: Stirring | None = None,
+    pace: Pace | None = None,
+) -> EventSourceResponse:
+    """The part at once, and again when it reads otherwise: looked at so often, and, where it is known what
+    stirs it, as soon as that does and its pace allows; `closing` ends it."""
+    stirs, stirring, pace = stirring is not None, stirring or Stirring(), pace or Pace()
 
     async def events() -> AsyncIterator[ServerSentEvent]:
         told = None
-        while not closing.is_set():
-            now = await part()
-            if now != told:
-                yield ServerSentEvent(now, event="part", sep="\n")
-                told = now
-            try:
-                async with asyncio.timeout(seconds):
-                    await closing.wait()
-            except TimeoutError:
-                continue
+        with stirring.awaited() as stirred:
+            while not closing.is_set():
+                stirred.clear()
+                now = await part()
+                if now != told:
+                    yield ServerSentEvent(now, event="part", sep="\n")
+                    told = now
+                await _passed(closing, min(pace.pause, seconds))
+                await _passed(stirred if stirs else closing, seconds - pace.pause)
 
     return EventSourceResponse(
         events(),
@@ -31,6 +40,17 @@ def live(part: Callable[[], Awaitable[str]], seconds: float, closing: asyncio.Ev
         sep="\n",
         headers={"cache-control": "no-store"},
     )
+
+
+async def _passed(sooner: asyncio.Event, seconds: float) -> None:
+    """So many seconds at most."""
+    if seconds <= 0:
+        return
+    try:
+        async with asyncio.timeout(seconds):
+            await sooner.wait()
+    except TimeoutError:
+        return
 
 
 def _beat() -> ServerSentEvent:

@@ -6,12 +6,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from control_room.core.alarms import alarms
-from control_room.core.now import CellNow, NowPage, WorkerNow, causes, charts, last_minute, p50_and_p99
+from control_room.core.now import CellNow, NowPage, TenMinutes, WorkerNow, causes, p50_and_p99, ten_minutes
 from control_room.core.windows import summed
 from control_room.core.words import duration, several
 from control_room.looking import Seen
 from control_room.pages.frame import Frame, OpenRoom
 from control_room.pages.live import live
+from control_room.stirring import Pace
 
 SECONDS = 2.0
 
@@ -23,28 +24,33 @@ class NowPages:
         self._closing = closing
         self._part = ""
         self._made = float("-inf")
+        self._stirred = 0
+        self._pace = Pace()
+        self._ten_minutes: TenMinutes | None = None
 
     async def page(self, request: Request) -> Response:
         return self._frame.page(request, "now.html", part=await self._told())
 
     async def events(self, request: Request) -> Response:
-        return live(self._told, SECONDS, self._closing)
+        return live(self._told, SECONDS, self._closing, self._room.hearing.stirring, self._pace)
 
     async def _told(self) -> str:
         """Made once for all who look."""
-        clock = self._room.clock
-        if clock.monotonic() - self._made >= SECONDS * 0.9:
-            self._part = self._frame.part("now_part.html", page=await self._page())
-            self._made = clock.monotonic()
+        clock, stirring = self._room.clock, self._room.hearing.stirring
+        if stirring.count != self._stirred or clock.monotonic() - self._made >= SECONDS * 0.9:
+            seen = await self._room.looking.seen()
+            self._stirred, self._made = stirring.count, clock.monotonic()
+            with self._pace.making():
+                self._part = self._frame.part("now_part.html", page=self._page(seen))
         return self._part
 
-    async def _page(self) -> NowPage:
+    def _page(self, seen: Seen) -> NowPage:
         hearing, now = self._room.hearing, self._room.clock.now()
-        seen = await self._room.looking.seen()
-        ticks = hearing.lately.ticks(now)
+        past = self._ten_minutes = ten_minutes(hearing.lately.ticks(now), self._ten_minutes)
+        under_way = hearing.lately.under_way(now)
+        whole, minute = summed([past.whole, under_way]), summed([past.minute, under_way])
         agents = hearing.roll.agents(now)
-        speed, latency = charts(ticks)
-        half, most = p50_and_p99(ticks)
+        half, most = p50_and_p99(minute)
         cells = self._cells(seen, now)
         waiting = seen.waiting.answer
         building = [one.building for one in cells]
@@ -54,20 +60,20 @@ class NowPages:
             waiting=waiting.count if waiting else None,
             p50=half,
             p99=most,
-            ended=summed(ticks).ends,
+            ended=whole.ends,
             alarms=alarms(
                 seen.asked,
                 agents,
-                last_minute(ticks),
+                minute,
                 [one.name for one in cells if not one.enabled],
                 waiting.rescued if waiting else 0,
                 now,
             ),
             cells=cells,
-            speed=speed,
-            latency=latency,
-            causes=causes(ticks),
-            host_failures=summed(ticks).host_failures,
+            speed=past.speed,
+            latency=past.latency,
+            causes=causes(whole),
+            host_failures=whole.host_failures,
             workers=self._workers(seen, now),
             agents=[one for one in agents if one.late(now)][:20],
             late=sum(one.late(now) for one in agents),

@@ -5,11 +5,18 @@
   const parts = [...document.querySelectorAll("[data-live]")].map((place) => ({ place, source: null }));
 
   function put(place, html) {
-    const focused = place.contains(document.activeElement) ? document.activeElement.id : "";
+    const on = document.activeElement, inside = place.contains(on);
     const scrolled = [...place.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
     place.innerHTML = html; // made and escaped by our own templates
     [...place.querySelectorAll(".scroll")].forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
-    if (focused) document.getElementById(focused)?.focus();
+    if (inside) again(place, on)?.focus({ preventScroll: true });
+  }
+
+  // What has the keyboard keeps it, where the same is there again: nobody presses another's button.
+  function again(place, on) {
+    if (on.id) return document.getElementById(on.id);
+    const same = (one) => one.href ? one.href === on.href : (one.form ?? one).outerHTML === (on.form ?? on).outerHTML;
+    return [...place.querySelectorAll(on.tagName)].find(same);
   }
 
   function open(part) {

@@ -87,6 +87,7 @@ async def test_those_that_ended_lately_are_listed_and_those_that_failed_alone() 
         for number, status in ((1, "active"), (2, "error")):
             end = EndHeard(build=uid(number), status=status, at=room.clock.now, host="h1", attempts=1)  # type: ignore[arg-type]
             room.hearing.lately.hear(end)
+        room.hearing.stirring.stir()
         every, failed = await room.page("/builds"), await room.page("/builds?failed=1")
         assert uid(1) in every and uid(2) in every
         assert uid(1) not in failed and uid(2) in failed

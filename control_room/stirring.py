@@ -1,0 +1,57 @@
+"""News on the bus wakes the pages that show them; how often, what it costs to show them says."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import thread_time
+
+SOONEST = 0.1  # seconds between two looks
+_SHARE = 0.02  # of a processor, that looking again and again may take
+
+
+class Stirring:
+    """`count` grows with whatever is heard."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._waiting: set[asyncio.Event] = set()
+
+    def stir(self) -> None:
+        self.count += 1
+        for one in self._waiting:
+            one.set()
+
+    @contextmanager
+    def awaited(self) -> Iterator[asyncio.Event]:
+        stirred = asyncio.Event()
+        self._waiting.add(stirred)
+        try:
+            yield stirred
+        finally:
+            self._waiting.discard(stirred)
+
+
+class Closing(asyncio.Event):
+    """Once set, it ends what would never end by itself; who waits for news is woken."""
+
+    def __init__(self, stirring: Stirring) -> None:
+        super().__init__()
+        self._stirring = stirring
+
+    def set(self) -> None:
+        super().set()
+        self._stirring.stir()
+
+
+class Pace:
+    """How long to leave a part as it is, by the processor's time that it took to make."""
+
+    def __init__(self) -> None:
+        self.pause = SOONEST
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """Nothing is awaited in the block: the time would be others' too."""
+        began = thread_time()
+        yield
+        self.pause = max(SOONEST, 0.7 * self.pause + 0.3 * (thread_time() - began) / _SHARE)
