@@ -21,6 +21,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0, help="boots a second; 0: as fast as possible")
     parser.add_argument("--fail", type=float, default=0.1)
     parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
+    parser.add_argument(
+        "--cells-a-process", type=int, default=1, help="conductors, and agents, in one process"
+    )
     parser.add_argument("--frames", choices=("on", "off", "both"), default="both")
     parser.add_argument("--picture", type=Path, help="an SVG file for the run with frames")
     arguments = parser.parse_args()
@@ -32,7 +35,10 @@ def main() -> None:
         boots = arguments.boots if coalesce else max(arguments.boots // 5, 500)
         plan = LoadPlan(boots=boots, rate=arguments.rate, flavors=mixed(arguments.mix))
         switch = str(coalesce).lower()
-        with a_berth(arguments.hosts, arguments.cells, fail=arguments.fail, coalesce=switch) as berth:
+        together = arguments.cells_a_process
+        with a_berth(
+            arguments.hosts, arguments.cells, fail=arguments.fail, coalesce=switch, cells_a_process=together
+        ) as berth:
             run = berth.load(plan)
             berth.judge()
         cost = [(name, run.cost[name]) for name in sorted(run.cost, key=lambda name: -run.cost[name])]

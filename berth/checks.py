@@ -21,6 +21,7 @@ DATABASE_PARAMETERS = frozenset(
 
 _AT_LEAST = {
     "hosts": 1, "candidates": 1, "max_attempts": 1, "agents_per_cell": 1, "max_builds_in_flight": 1,
+    "cells_a_process": 1,
     "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_reads_at_once": 1,
     "ironic_full_every": 1, "ironic_agents_per_cell": 1, "agent_lease": 0.5,
     "placement_http_connections": 1, "max_wait": 0,

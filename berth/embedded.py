@@ -46,7 +46,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
         async with asyncio.TaskGroup() as group:
             stopping = {role: asyncio.Event() for role in wiring.roles(settings)}
             serving = {
-                role: group.create_task(wiring.serve(role, settings, LocalTransport(broker), told, shared))
+                role: group.create_task(wiring.serve([role], settings, LocalTransport(broker), told, shared))
                 for role, told in stopping.items()
             }
             try:

@@ -41,14 +41,14 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
         loop.add_reader(0, parent_gone)  # our standard input closes with the supervisor
 
 
-async def run_worker(role: "wiring.Role", settings: Settings, way: Transport) -> None:
-    """Serve one worker until told to stop."""
+async def run_worker(together: Sequence["wiring.Role"], settings: Settings, way: Transport) -> None:
+    """Serve one worker, or those of several cells, until told to stop."""
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
         spare_the_collector()
         keep_freed_memory()
-        await wiring.serve(role, settings, way, stopping)
+        await wiring.serve(together, settings, way, stopping)
 
 
 @asynccontextmanager
@@ -93,24 +93,28 @@ def metrics_url(port: int, host: str = "127.0.0.1") -> str:
     return f"http://{host}:{port}/metrics"
 
 
-def metrics_ports(settings: Settings) -> dict["wiring.Role", int]:
+def metrics_ports(settings: Settings) -> dict[tuple["wiring.Role", ...], int]:
     """Each process of service mode has a port of its own: the one of the settings, and those behind it."""
-    roles, first = wiring.roles(settings), settings.process.metrics_port
-    if first + len(roles) - 1 > _LAST_PORT:
+    processes, first = wiring.processes(settings), settings.process.metrics_port
+    if first + len(processes) - 1 > _LAST_PORT:
         raise BadSetting(
-            f"metrics_port = {first}: the {len(roles)} workers take a port each,"
+            f"metrics_port = {first}: the {len(processes)} workers take a port each,"
             f" and none is behind {_LAST_PORT}"
         )
-    return {role: first + place if first else 0 for place, role in enumerate(roles)}
+    return {together: first + place if first else 0 for place, together in enumerate(processes)}
 
 
 @dataclass
 class _Child:
-    role: "wiring.Role"
+    roles: tuple["wiring.Role", ...]
     metrics_port: int = 0
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
     failures: int = 0
+
+    @property
+    def name(self) -> str:
+        return wiring.name_of(self.roles)
 
 
 @dataclass
@@ -122,7 +126,7 @@ class Supervisor:
     children: list[_Child] = field(default_factory=list)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        self.children = [_Child(role, port) for role, port in metrics_ports(self.settings).items()]
+        self.children = [_Child(together, port) for together, port in metrics_ports(self.settings).items()]
         async with asyncio.TaskGroup() as group:
             watches = [group.create_task(self._keep(child, stopping)) for child in self.children]
             await stopping.wait()
@@ -133,7 +137,7 @@ class Supervisor:
     def processes(self) -> dict[str, tuple[int, int]]:
         """Who runs now: its process id, and the port of its metrics."""
         return {
-            str(child.role): (child.process.pid, child.metrics_port)
+            child.name: (child.process.pid, child.metrics_port)
             for child in self.children
             if child.process is not None and child.process.returncode is None
         }
@@ -147,7 +151,7 @@ class Supervisor:
                 return
             child.failures = 0 if monotonic() - began > _SETTLED else child.failures + 1
             pause = _BACK_OFF[min(child.failures, len(_BACK_OFF) - 1)]
-            self.tell(f"{child.role}: ended with {_words(code)}; starting it again in {pause} s")
+            self.tell(f"{child.name}: ended with {_words(code)}; starting it again in {pause} s")
             await asyncio.sleep(pause)
 
     async def _start(self, child: _Child) -> asyncio.subprocess.Process:
@@ -160,22 +164,23 @@ class Supervisor:
         }
         child.starts += 1
         return await asyncio.create_subprocess_exec(
-            *self.command(child.role),
+            *self.command(child.roles),
             env=environment,
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C at the terminal is for us; we end them in order
         )
 
     @staticmethod
-    def command(role: "wiring.Role") -> Sequence[str]:
+    def command(together: Sequence["wiring.Role"]) -> Sequence[str]:
+        first = together[0]
         return (
             sys.executable,
             "-m",
             "berth",
             "run",
-            role.worker,
-            *(("--cell", role.cell) if role.cell else ()),
-            *(("--agent", role.agent) if role.agent else ()),
+            first.worker,
+            *(("--cell", ",".join(dict.fromkeys(one.cell for one in together))) if first.cell else ()),
+            *(("--agent", first.agent) if first.agent and len(together) == 1 else ()),
         )
 
     async def _end(self) -> None:
@@ -194,7 +199,7 @@ class Supervisor:
             await asyncio.gather(*(process.wait() for process in processes))
 
     def _alive(self, roles: Sequence["wiring.Role"]) -> list[asyncio.subprocess.Process]:
-        children = [child for child in self.children if child.role in roles]
+        children = [child for child in self.children if child.roles[0] in roles]
         return [c.process for c in children if c.process is not None and c.process.returncode is None]
 
 

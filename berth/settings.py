@@ -255,6 +255,7 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     metrics_port: int = 0  # of the first process; the others of a `berth up` take those behind it; 0: none
     metrics_host: str = "127.0.0.1"  # the address that serves them; 0.0.0.0: whoever reaches this machine
     drain: float = 10.0  # to finish what is in hand when told to end
+    cells_a_process: int = 1  # under `berth up`: so many cells' conductors in one process, and their agents
 
 
 class Settings(SettingsGroup, frozen=True, kw_only=True):

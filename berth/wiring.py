@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -59,6 +59,7 @@ WORKERS = {
     "ferry": "carries what goes in and out of a cell that has a RabbitMQ of its own (--cell)",
 }
 _OF_A_CELL = ("conductor", "compute", "metal", "ferry")
+_TOGETHER = ("conductor", "compute")  # those of several cells may share a process
 _PACKAGES = {  # those with a store
     "placement": "placement_worker",
     "scheduler": "scheduler_worker",
@@ -103,6 +104,17 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
     return Role(worker, cell, agent)
 
 
+def roles_named(worker: str, cells: str, settings: Settings, agent: str = "") -> list[Role]:
+    """The same of several cells, by commas, that are to share a process."""
+    several = list(dict.fromkeys(cells.split(",")))
+    if len(several) > 1 and (worker not in _TOGETHER or agent):
+        raise BadSetting(f"--cell {cells}: of several cells only conductors, or all agents, share a process")
+    found = [role(worker, cell, settings, agent) for cell in several]
+    if len({settings.cell(one.cell).broker for one in found}) > 1:
+        raise BadSetting(f"--cell {cells}: they are on different RabbitMQs, and each needs a process there")
+    return found
+
+
 def _check_metal(cell: str, settings: Settings) -> None:
     if not settings.ironic.is_read:
         raise BadSetting("metal builds through Ironic's API: say with ironic_api_url where it is")
@@ -140,6 +152,23 @@ def roles(settings: Settings) -> list[Role]:
     return [*found, Role("control-room")] if settings.control_room.listens else found
 
 
+def processes(settings: Settings) -> list[tuple[Role, ...]]:
+    """Which of them share a process under `berth up`: the conductors of several cells, and their agents."""
+    several = settings.process.cells_a_process
+    found: list[list[Role]] = []
+    open_: dict[tuple[str, str], list[Role]] = {}
+    for role in roles(settings):
+        if role.worker not in _TOGETHER or several == 1:
+            found.append([role])
+            continue
+        kind = role.worker, settings.cell(role.cell).broker
+        if kind not in open_ or len({one.cell for one in open_[kind]} | {role.cell}) > several:
+            open_[kind] = []
+            found.append(open_[kind])
+        open_[kind].append(role)
+    return [tuple(those) for those in found]
+
+
 def ending(settings: Settings) -> list[list[Role]]:
     """The order to end them in: who asks before who answers, or it would wait in vain for an answer."""
     stages = (
@@ -167,9 +196,16 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
     return _rabbit(settings, url, name, keeps=name == "placement")
 
 
-def way_of(role: Role, settings: Settings) -> Transport:
-    """The way onto the bus for a worker's process."""
-    return transport(settings, str(role), "" if role.worker == "ferry" else role.cell)
+def way_of(together: Sequence[Role], settings: Settings) -> Transport:
+    """The way onto the bus for the process of one worker, or of several cells' workers of one kind."""
+    first = together[0]
+    return transport(settings, name_of(together), "" if first.worker == "ferry" else first.cell)
+
+
+def name_of(together: Sequence[Role]) -> str:
+    """What a process is called: conductor.c1, or conductor.c1+c2."""
+    first, *others = together
+    return "+".join([str(first), *(one.agent or one.cell for one in others)])
 
 
 def _rabbit(settings: Settings, url: str, name: str, *, keeps: bool) -> RabbitTransport:
@@ -255,16 +291,23 @@ async def workers(
 
 
 async def serve(
-    role: Role,
+    together: Sequence[Role],
     settings: Settings,
     way: Transport,
     stopping: asyncio.Event,
     shared: SharedMemory | None = None,
 ) -> None:
-    """Run the workers of a role on a bus of their own until told to stop."""
-    async with Bus(way) as bus, workers(role, settings, bus, shared) as served, asyncio.TaskGroup() as group:
-        for worker in served:
-            group.create_task(bus.serve(worker, stopping, drain=settings.process.drain))
+    """Run the workers of these roles on a bus of their own until told to stop."""
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(Bus(way))
+        served = [
+            worker
+            for role in together
+            for worker in await stack.enter_async_context(workers(role, settings, bus, shared))
+        ]
+        async with asyncio.TaskGroup() as group:
+            for worker in served:
+                group.create_task(bus.serve(worker, stopping, drain=settings.process.drain))
 
 
 def agents_of(cell: str, settings: Settings) -> list[str]:

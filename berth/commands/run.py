@@ -88,7 +88,13 @@ def run_command(
             help="placement, scheduler, conductor, compute, ironic, metal, ferry or control-room."
         ),
     ],
-    cell: Annotated[str, typer.Option(help="Whose conductor, agents or ferry.")] = "",
+    cell: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,…",
+            help="Whose conductor, agents or ferry; conductors and agents of several cells share a process.",
+        ),
+    ] = "",
     agent: Annotated[
         str,
         typer.Option(
@@ -170,7 +176,8 @@ async def up(settings: Settings, say: Console) -> int:
 
 
 async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent: str = "") -> int:
-    role = wiring.role(worker, cell, settings, agent)
+    together = wiring.roles_named(worker, cell, settings, agent)
+    role = together[0]
     if alone and not (role.worker == "placement" and settings.placement.http):
         raise CommandRefused("with a bus of its own only placement is of use, and only with --http")
     if settings.embedded and not alone:
@@ -178,9 +185,9 @@ async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent
             "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL and "
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )
-    way = wiring.alone() if alone else wiring.way_of(role, settings)
-    logs.this_is(str(role))
-    await run_worker(role, settings, way)
+    way = wiring.alone() if alone else wiring.way_of(together, settings)
+    logs.this_is(wiring.name_of(together))
+    await run_worker(together, settings, way)
     return 0
 
 

@@ -95,7 +95,7 @@ class FerryProcess:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *Supervisor.command(wiring.Role("ferry", "c2")),
+            *Supervisor.command([wiring.Role("ferry", "c2")]),
             env=self._environment,
             stdin=asyncio.subprocess.PIPE,
         )
@@ -230,7 +230,7 @@ async def two_cells(middle: RabbitMQ, own: RabbitMQ, settings: Settings) -> Asyn
                 await ferry.start()
                 stack.push_async_callback(ferry.end)
             else:
-                group.create_task(wiring.serve(role, settings, wiring.way_of(role, settings), stopping))
+                group.create_task(wiring.serve([role], settings, wiring.way_of([role], settings), stopping))
             if role.worker in there:
                 await is_there(*there[role.worker])
         client = await stack.enter_async_context(Bus(wiring.transport(settings, "client")))

@@ -120,7 +120,10 @@ async def test_a_worker_killed_at_any_moment_costs_no_build(settings: Settings, 
     assert berth.starts()[victim] == 1 + kills
 
 
-async def test_anybody_may_be_killed_at_any_moment(settings: Settings) -> None:
+@pytest.mark.parametrize("together", [pytest.param(1, marks=pytest.mark.soak), 2])
+async def test_anybody_may_be_killed_at_any_moment(settings: Settings, together: int) -> None:
+    """Whether each cell's conductor and agents have a process of their own, or share it with others'."""
+    settings = settings.having(cells_a_process=together)
     chance = random.Random("everyone")
     kills = 10
 

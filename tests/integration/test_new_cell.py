@@ -110,7 +110,7 @@ async def at_work(settings: Settings, *roles: wiring.Role) -> AsyncIterator[None
         stack.callback(stopping.set)
         for role in roles:
             way = wiring.transport(settings, str(role), role.cell)
-            group.create_task(wiring.serve(role, settings, way, stopping))
+            group.create_task(wiring.serve([role], settings, way, stopping))
         yield
 
 

@@ -45,7 +45,7 @@ async def served(settings: Settings, *roles: Role) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         for role in roles:
             way = wiring.transport(settings, str(role), role.cell)
-            group.create_task(wiring.serve(role, settings, way, told))
+            group.create_task(wiring.serve([role], settings, way, told))
         try:
             yield
         finally:

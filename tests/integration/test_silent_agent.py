@@ -33,7 +33,7 @@ class BerthInPieces:
 
     def start(self, worker: str) -> None:
         (role,) = [role for role in wiring.roles(self.settings) if role.worker == worker]
-        life = wiring.serve(role, self.settings, LocalTransport(self.broker), asyncio.Event())
+        life = wiring.serve([role], self.settings, LocalTransport(self.broker), asyncio.Event())
         self._lives[worker] = self._group.create_task(life)
 
     async def kill(self, worker: str) -> None:

@@ -101,7 +101,7 @@ async def a_cloud(broker: RabbitMQ, directory: Path) -> AsyncIterator[Cloud]:
         stack.callback(stopping.set)
         for role in wiring.roles(settings):
             way = wiring.transport(settings, str(role), role.cell)
-            group.create_task(wiring.serve(role, settings, way, stopping))
+            group.create_task(wiring.serve([role], settings, way, stopping))
             if role.worker == "placement":
                 await until(lambda: placement_is_there(broker))
         await everybody_is_there(await stack.enter_async_context(Bus(RabbitTransport(broker.url))))

@@ -66,7 +66,7 @@ class Running:
 
     def starts(self) -> dict[str, int]:
         """How often each worker was started."""
-        return {str(child.role): child.starts for child in self.supervisor.children}
+        return {child.name: child.starts for child in self.supervisor.children}
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ async def another(settings: Settings, worker: str) -> AsyncIterator[None]:
         SUPERVISED_ENV: "1",  # it ends with us
     }
     process = await asyncio.create_subprocess_exec(
-        *Supervisor.command(wiring.Role(worker)),
+        *Supervisor.command([wiring.Role(worker)]),
         env=environment,
         stdin=asyncio.subprocess.PIPE,
         start_new_session=True,

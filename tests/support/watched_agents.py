@@ -90,9 +90,9 @@ class WatchingSupervisor(Supervisor):
     """Runs its agents so."""
 
     @staticmethod
-    def command(role: wiring.Role) -> Sequence[str]:
-        words = Supervisor.command(role)
-        return [__name__ if word == "berth" and role.worker == "compute" else word for word in words]
+    def command(together: Sequence[wiring.Role]) -> Sequence[str]:
+        words, watched = Supervisor.command(together), together[0].worker == "compute"
+        return [__name__ if word == "berth" and watched else word for word in words]
 
 
 class AgentNotes:

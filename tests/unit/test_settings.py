@@ -187,7 +187,7 @@ def test_a_cell_with_a_broker_of_its_own_has_a_ferry_and_its_workers_go_there(
     ferries = [role for role in wiring.roles(settings) if role.worker == "ferry"]
     assert [role.cell for role in ferries] == ["b", "c"]
     for role in (ferries[0], *(wiring.Role("conductor", cell) for cell in ("a", "b", "c"))):
-        wiring.way_of(role, settings)
+        wiring.way_of([role], settings)
     assert urls == [
         SERVED["BERTH_AMQP_URL"],
         SERVED["BERTH_AMQP_URL"],
@@ -774,13 +774,77 @@ def test_without_a_broker_all_is_embedded() -> None:
 )
 def test_every_process_has_a_port_for_its_metrics(given: dict[str, Any], ports: tuple[int, ...]) -> None:
     found = metrics_ports(settings_of(cells=("c1",), **given).settings)
-    assert [str(role) for role in found] == ["placement", "ironic", "conductor.c1", "compute.c1", "scheduler"]
+    assert [wiring.name_of(those) for those in found] == [
+        "placement",
+        "ironic",
+        "conductor.c1",
+        "compute.c1",
+        "scheduler",
+    ]
     assert tuple(found.values()) == ports
 
 
 def test_ports_that_are_not_there_are_not_given_out() -> None:
     with pytest.raises(BadSetting, match="the 5 workers take a port each, and none is behind"):
         metrics_ports(settings_of(cells=("c1",), metrics_port=65532).settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "shared"),
+    [
+        ({}, ["conductor.c1", "conductor.c2", "conductor.c3", "compute.c1", "compute.c2", "compute.c3"]),
+        ({"cells_a_process": 2}, ["conductor.c1+c2", "conductor.c3", "compute.c1+c2", "compute.c3"]),
+        ({"cells_a_process": 9}, ["conductor.c1+c2+c3", "compute.c1+c2+c3"]),
+        (
+            {"cells_a_process": 2, "agents_per_cell": 2, "hosts": 12},
+            [
+                "conductor.c1+c2",
+                "conductor.c3",
+                "compute.c1.c1-agent1+c1-agent2+c2-agent1+c2-agent2",
+                "compute.c3.c3-agent1+c3-agent2",
+            ],
+        ),
+        (  # each process is on one broker
+            {"cells_a_process": 9, "cell_amqp_urls": {"c2": "amqp://c2:x@127.0.0.1/"}},
+            ["conductor.c1+c3", "conductor.c2", "compute.c1+c3", "compute.c2"],
+        ),
+    ],
+)
+def test_conductors_and_agents_of_several_cells_share_a_process_where_it_is_wanted(
+    given: dict[str, Any], shared: list[str]
+) -> None:
+    settings = Settings().having(cells=("c1", "c2", "c3"), amqp_url="amqp://127.0.0.1/", **given)
+    found = wiring.processes(settings)
+    assert {role for those in found for role in those} == set(wiring.roles(settings))
+    names = [wiring.name_of(those) for those in found]
+    assert [name for name in names if name.startswith("co") and "room" not in name] == shared
+
+
+@pytest.mark.parametrize(
+    ("worker", "cells", "agent", "says"),
+    [
+        ("conductor", "c1,c2", "", ["conductor.c1", "conductor.c2"]),
+        ("compute", "c2,c1,c2", "", ["compute.c2", "compute.c1"]),
+        ("conductor", "c1,,c2", "", "conductor belongs to a cell: say which with --cell"),
+        ("ferry", "c2,c3", "", "of several cells only conductors, or all agents, share a process"),
+        ("compute", "c1,c2", "c1-agent1", "of several cells only conductors, or all agents, share a process"),
+        ("conductor", "c1,c2,c3", "", "they are on different RabbitMQs, and each needs a process there"),
+    ],
+)
+def test_a_process_is_told_by_commas_which_cells_it_is_for(
+    worker: str, cells: str, agent: str, says: str | list[str]
+) -> None:
+    ferries = {"c2": "amqp://127.0.0.1:1/", "c3": "amqp://127.0.0.1:1/"} if worker == "ferry" else {}
+    settings = Settings().having(
+        cells=("c1", "c2", "c3"), amqp_url="amqp://h/", cell_amqp_urls={"c3": "amqp://c3@h/"},
+        cell_ferry_urls=ferries,
+    )  # fmt: skip
+    if isinstance(says, list):
+        assert list(map(str, wiring.roles_named(worker, cells, settings, agent))) == says
+        return
+    with pytest.raises(BadSetting) as refused:
+        wiring.roles_named(worker, cells, settings, agent)
+    assert says in str(refused.value)
 
 
 # A worker under its supervisor
