@@ -18,7 +18,7 @@ async def in_one_process(settings: Settings) -> AsyncIterator[Bus]:
     async with asyncio.TaskGroup() as group:
         serving = [
             group.create_task(
-                wiring.serve(role, settings, wiring.transport(settings, str(role)), asyncio.Event())
+                wiring.serve([role], settings, wiring.transport(settings, str(role)), asyncio.Event())
             )
             for role in wiring.roles(settings)
             if role.worker not in WITHOUT
