@@ -8,8 +8,10 @@ from bus.known_trees import FindChanges, FindTrees
 from bus.vocabulary import MAX_ORDINAL
 from control_room.asking import RoomQuestions
 from control_room.core.heat import Fleet
+from control_room.stirring import Stirring
 
-FRESH = 2.0  # seconds it is good for
+FRESH = 2.0  # seconds it is good for, where nothing was heard
+_STIRRED = 0.1  # where something was
 LET_GO = 300.0  # nobody looked for so long: it is forgotten
 _PAGE = 2000
 _ANEW = 5000  # changes after which all is read anew
@@ -17,26 +19,29 @@ _AT_ONCE = 500  # roots asked for together
 
 
 class Fleets:
-    def __init__(self, questions: RoomQuestions, clock: Clock) -> None:
+    def __init__(self, questions: RoomQuestions, clock: Clock, stirring: Stirring) -> None:
         self._questions = questions
         self._clock = clock
         self._reading = asyncio.Lock()
         self._fleet: Fleet | None = None
         self._at = float("-inf")
+        self._stirring = stirring
+        self._stirred = 0  # by when it was read
         self._layouts = int(clock.now())
 
     async def fleet(self) -> Fleet:
         """Whoever is asked and does not answer: his error is raised."""
         async with self._reading:
-            now = self._clock.monotonic()
+            now, stirred = self._clock.monotonic(), self._stirring.count
+            fresh = FRESH if stirred == self._stirred else _STIRRED
             if self._fleet is None or now - self._at > LET_GO:
                 self._fleet = None
                 self._fleet = await self._all()
-            elif now - self._at > FRESH:
+            elif now - self._at > fresh:
                 self._fleet = await self._followed(self._fleet)
             else:
                 return self._fleet
-            self._at = self._clock.monotonic()
+            self._at, self._stirred = self._clock.monotonic(), stirred
             return self._fleet
 
     async def _all(self) -> Fleet:

@@ -54,4 +54,7 @@ class Pace:
         """Nothing is awaited in the block: the time would be others' too."""
         began = thread_time()
         yield
-        self.pause = max(SOONEST, 0.7 * self.pause + 0.3 * (thread_time() - began) / _SHARE)
+        self.cost(thread_time() - began)
+
+    def cost(self, seconds: float) -> None:
+        self.pause = max(SOONEST, 0.7 * self.pause + 0.3 * seconds / _SHARE)

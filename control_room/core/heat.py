@@ -62,6 +62,7 @@ class Fleet:
     zones: dict[str, str] = field(default_factory=dict)  # aggregate → zone
     layout: int = 0  # moves with what is drawn where: hosts, their names and what they have in all
     moved: dict[str, int] = field(default_factory=dict)  # root → the change since which it is as it is
+    _drawn: tuple[int, list[str], list[str]] = (-1, [], [])  # of which layout: roots in order, and classes
 
     def take(self, found: TreesFound, number: int = 0) -> None:
         for host in hosts_in(found, self.zones):
@@ -76,7 +77,17 @@ class Fleet:
 
     def in_order(self) -> list[HostHeat]:
         """By cell, zone and name: as they are drawn."""
-        return sorted(self.hosts.values(), key=lambda host: (host.cell, host.zone, natural(host.name)))
+        layout, roots, _ = self._drawn
+        if layout != self.layout:
+            hosts = sorted(self.hosts.values(), key=lambda host: (host.cell, host.zone, natural(host.name)))
+            roots = [host.root for host in hosts]
+            self._drawn = self.layout, roots, classes_of(hosts)
+        return [self.hosts[root] for root in roots]
+
+    @property
+    def classes(self) -> list[str]:
+        self.in_order()
+        return self._drawn[2]
 
 
 def hosts_in(found: TreesFound, zones: Mapping[str, str]) -> list[HostHeat]:
@@ -125,7 +136,7 @@ def classes_of(hosts: Sequence[HostHeat]) -> list[str]:
 def as_columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
     """For the browser: a list for each thing told, hosts by cell, zone and name; groups by their numbers."""
     hosts = fleet.in_order()
-    classes = classes_of(hosts)
+    classes = fleet.classes
     groups = list(dict.fromkeys((host.cell, host.zone) for host in hosts))
     number = {group: at for at, group in enumerate(groups)}
     amounts = {name: [host.amounts(name) for host in hosts] for name in classes}
@@ -156,7 +167,7 @@ def as_news(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, An
         "layout": fleet.layout,
         "at": at,
         "closed": [place for place, host in enumerate(hosts) if host.closed],
-        "used": {name: [host.amounts(name)[1] for host in moved] for name in classes_of(hosts)},
+        "used": {name: [host.amounts(name)[1] for host in moved] for name in fleet.classes},
         "fits": [host.fits(flavor) for host in moved],
     }
 

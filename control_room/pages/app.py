@@ -26,8 +26,9 @@ def pages_app(room: OpenRoom) -> Starlette:
     """`app.state.closing`, once set, ends what would never end by itself."""
     closing = Closing(room.hearing.stirring)
     frame = Frame(room)
-    heat, host, builds = HeatPages(room, frame), HostPages(room, frame), BuildPages(room, frame, closing)
-    now, signing = NowPages(room, frame, closing), SigningIn(room, frame)
+    heat, host = HeatPages(room, frame, closing), HostPages(room, frame)
+    now, builds = NowPages(room, frame, closing), BuildPages(room, frame, closing)
+    signing = SigningIn(room, frame)
     waiting, moves = WaitingPages(room, frame, closing), MovePages(room, frame, closing)
     bus, letters = BusPages(room, frame, closing), LetterPages(room, frame)
     app = Starlette(
@@ -36,6 +37,7 @@ def pages_app(room: OpenRoom) -> Starlette:
             Route("/now/events", now.events, methods=["GET"]),
             Route("/hosts", heat.page, methods=["GET"]),
             Route("/hosts.json", heat.data, methods=["GET"]),
+            Route("/hosts/events", heat.events, methods=["GET"]),
             Route("/hosts/{host}", host.page, methods=["GET"]),
             Route("/hosts/{host}", host.act, methods=["POST"]),
             Route("/builds", builds.list_all, methods=["GET"]),

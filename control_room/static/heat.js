@@ -1,125 +1,219 @@
-// All hosts as tiles on one canvas that is as large as what one sees of it.
+// All hosts as tiles, drawn on strips: those in sight have a canvas, and scrolling draws only what comes into it.
 "use strict";
 (() => {
   const SIZES = [[9, 9], [15, 15], [26, 20], [52, 24], [118, 26]]; // of a tile; the last has room for a name
-  const GAP = 1, HEAD = 24, EVERY = 5000;
+  const GAP = 1, HEAD = 24, EDGE = 8, STRIP = 400, EVERY = 5000, USUAL = 1;
   const get = (id) => document.getElementById(id);
-  const [box, canvas, space, about, problem] = ["heat", "heat-canvas", "heat-space", "heat-about", "heat-problem"].map(get);
+  const [box, space, mark, about, problem, state] =
+    ["heat", "heat-space", "heat-mark", "heat-about", "heat-problem", "heat-state"].map(get);
   const [klass, flavor, find, size, form, total] =
     ["heat-class", "heat-flavor", "heat-find", "heat-size", "heat-form", "heat-count"].map(get);
-  const draw = canvas.getContext("2d");
-  let data = null, rows = [], places = [], at = -1, colours = {}, closed = new Set(), asked = 0, pending = false;
+  const strips = new Map(); // number → canvas
+  let data = null, rows = [], rowOf = [], places = [], at = -1, colours = {}, closed = new Set();
+  let asked = 0, reading = false, again = false, pending = false, chosen = false, source = null, drawnFor = "";
 
   function readColours() {
     const all = getComputedStyle(document.documentElement);
-    for (const name of ["f0", "f1", "f2", "f3", "f4", "f5", "bar", "track", "ink", "quiet", "card", "main"]) {
+    for (const name of ["f0", "f1", "f2", "f3", "f4", "f5", "bar", "track", "ink", "card"]) {
       colours[name] = all.getPropertyValue("--" + name).trim();
     }
+  }
+
+  const across = (wide) => Math.max(1, Math.floor((box.clientWidth - 2 * EDGE) / (wide + GAP)));
+
+  // The largest tiles with which all are in sight; for more hosts than that the usual ones.
+  function fitting() {
+    const groups = new Map();
+    for (const group of data.group) groups.set(group, (groups.get(group) ?? 0) + 1);
+    const room = parseFloat(getComputedStyle(box).maxHeight);
+    for (let one = SIZES.length - 1; one > USUAL; one--) {
+      const [wide, high] = SIZES[one];
+      let height = 2 * EDGE;
+      for (const count of groups.values()) height += HEAD + Math.ceil(count / across(wide)) * (high + GAP);
+      if (height <= room) return one;
+    }
+    return USUAL;
   }
 
   // Where each host is: group by group, a heading and rows of tiles.
   function lay() {
     if (!data) return;
-    const [wide, high] = SIZES[size.value], width = box.clientWidth - 16;
-    const across = Math.max(1, Math.floor(width / (wide + GAP)));
-    rows = []; places = new Array(data.name.length);
+    if (!chosen) size.value = fitting();
+    const [wide, high] = SIZES[size.value], most = across(wide);
+    rows = []; rowOf = new Array(data.name.length); places = new Array(data.name.length);
     let y = 4, group = -1, row = null;
     for (let host = 0; host < data.name.length; host++) {
       if (data.group[host] !== group) {
         if (row) y += high + GAP;
         group = data.group[host];
-        rows.push({ y, head: group });
+        rows.push({ y, head: group, first: host, count: 0 });
         y += HEAD; row = null;
       }
-      if (!row || row.count === across) {
+      if (!row || row.count === most) {
         if (row) y += high + GAP;
         row = { y, first: host, count: 0 };
         rows.push(row);
       }
-      places[host] = [8 + row.count * (wide + GAP), y];
+      places[host] = [EDGE + row.count * (wide + GAP), y];
+      rowOf[host] = row;
       row.count++;
     }
-    const height = y + high + 8;
-    space.style.height = Math.max(0, height - box.clientHeight) + "px";
+    space.style.height = (data.name.length ? y + high + EDGE : 0) + "px";
     paint();
   }
 
-  const fitsColour = (host) => {
-    if (closed.has(host)) return colours.f5;
-    const fits = data.fits[host];
-    return colours[fits < 1 ? "f0" : fits < 2 ? "f1" : fits < 4 ? "f2" : fits < 8 ? "f3" : "f4"];
-  };
+  function paint() { // all of it anew
+    for (const strip of strips.values()) strip.remove();
+    strips.clear();
+    show();
+  }
 
-  function paint() {
+  function show() { // what is in sight, and a little around
     if (pending) return;
     pending = true;
-    requestAnimationFrame(() => { pending = false; paintNow(); });
+    requestAnimationFrame(() => { pending = false; showNow(); });
   }
 
-  function paintNow() {
-    const ratio = window.devicePixelRatio || 1, width = box.clientWidth, height = box.clientHeight;
-    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-      canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio);
-    }
-    draw.setTransform(ratio, 0, 0, ratio, 0, 0);
-    draw.clearRect(0, 0, width, height);
+  function showNow() {
     if (!data) return;
-    const [wide, high] = SIZES[size.value], top = box.scrollTop, half = Math.floor(wide * 0.4);
+    const top = box.scrollTop, height = box.clientHeight;
+    const first = Math.max(0, Math.floor((top - STRIP / 2) / STRIP));
+    const last = Math.min(Math.floor((top + height + STRIP / 2) / STRIP), Math.floor(parseFloat(space.style.height) / STRIP));
+    for (const [number, strip] of strips) {
+      if (number < first || number > last) { strip.remove(); strips.delete(number); }
+    }
+    for (let number = first; number <= last; number++) if (!strips.has(number)) strips.set(number, made(number));
+    markNow();
+  }
+
+  function made(number) {
+    const strip = document.createElement("canvas"), ratio = window.devicePixelRatio || 1;
+    strip.width = Math.round(box.clientWidth * ratio); strip.height = Math.round(STRIP * ratio);
+    strip.style.width = box.clientWidth + "px"; strip.style.height = STRIP + "px";
+    strip.style.top = number * STRIP + "px";
+    const draw = strip.getContext("2d");
+    draw.setTransform(ratio, 0, 0, ratio, 0, 0);
+    draw.translate(0, -number * STRIP);
+    const high = SIZES[size.value][1], hosts = [];
+    let from = below(number * STRIP - Math.max(high, HEAD));
+    for (; from < rows.length && rows[from].y < (number + 1) * STRIP; from++) {
+      const row = rows[from];
+      if (row.head !== undefined) heading(draw, row);
+      for (let host = row.first; host < row.first + row.count; host++) hosts.push(host);
+    }
+    tiles(draw, hosts);
+    space.append(strip);
+    return strip;
+  }
+
+  function below(y) { // the first row that begins there or lower
+    let low = 0, high = rows.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (rows[middle].y < y) low = middle + 1; else high = middle;
+    }
+    return low;
+  }
+
+  function heading(draw, row) {
+    const [cell, zone] = data.groups[row.head];
+    draw.fillStyle = colours.ink; draw.font = "600 13px system-ui, sans-serif"; draw.textBaseline = "middle";
+    draw.fillText("cell " + cell + (zone ? " · zone " + zone : ""), EDGE, row.y + HEAD / 2);
+  }
+
+  function fitsClass(host) {
+    if (closed.has(host)) return "f5";
+    const fits = data.fits[host];
+    return fits < 1 ? "f0" : fits < 2 ? "f1" : fits < 4 ? "f2" : fits < 8 ? "f3" : "f4";
+  }
+
+  // One colour after another: changing it costs more than a tile.
+  function tiles(draw, hosts) {
+    const [wide, high] = SIZES[size.value], named = size.value === String(SIZES.length - 1), half = Math.floor(wide * 0.4);
     const capacity = data.capacity[klass.value] || [], used = data.used[klass.value] || [];
-    const wanted = find.value.trim().toLowerCase();
-    draw.textBaseline = "middle";
-    for (const row of rows) {
-      const y = row.y - top;
-      if (y > height || y + Math.max(high, HEAD) < 0) continue;
-      if (row.head !== undefined) {
-        const [cell, zone] = data.groups[row.head];
-        draw.fillStyle = colours.ink; draw.font = "600 13px system-ui, sans-serif";
-        draw.fillText("cell " + cell + (zone ? " · zone " + zone : ""), 8, y + HEAD / 2);
-        continue;
+    const share = (host) => capacity[host] ? Math.min(1, used[host] / capacity[host]) : 0;
+    const wanted = find.value.trim().toLowerCase(), shades = [[1, hosts]];
+    if (wanted) {
+      shades[0][1] = hosts.filter((host) => isWanted(host, wanted));
+      shades.push([0.15, hosts.filter((host) => !isWanted(host, wanted))]);
+    }
+    for (const [shade, some] of shades) {
+      draw.globalAlpha = shade;
+      const byFit = new Map();
+      for (const host of some) {
+        const fit = fitsClass(host);
+        if (!byFit.has(fit)) byFit.set(fit, []);
+        byFit.get(fit).push(host);
       }
-      for (let host = row.first; host < row.first + row.count; host++) {
-        const x = places[host][0], share = capacity[host] ? Math.min(1, used[host] / capacity[host]) : 0;
-        const dim = wanted && !data.name[host].toLowerCase().includes(wanted) && !data.root[host].startsWith(wanted);
-        draw.globalAlpha = dim ? 0.15 : 1;
-        draw.fillStyle = fitsColour(host);
-        if (size.value === "4") { // a name needs the tile to itself: the bar lies below it
-          draw.fillRect(x, y, 6, high);
-          draw.fillStyle = colours.track; draw.fillRect(x + 8, y + high - 5, wide - 8, 5);
-          draw.fillStyle = colours.bar; draw.fillRect(x + 8, y + high - 5, (wide - 8) * share, 5);
-          draw.fillStyle = colours.ink; draw.font = "12px system-ui, sans-serif";
-          draw.fillText(clipped(data.name[host], wide - 12), x + 9, y + (high - 5) / 2);
-        } else {
-          draw.fillRect(x + half, y, wide - half, high);
-          draw.fillStyle = colours.track; draw.fillRect(x, y, half, high);
-          draw.fillStyle = colours.bar; draw.fillRect(x, y + high * (1 - share), half, high * share);
+      for (const [fit, these] of byFit) {
+        draw.fillStyle = colours[fit];
+        for (const host of these) {
+          const [x, y] = places[host];
+          named ? draw.fillRect(x, y, 6, high) : draw.fillRect(x + half, y, wide - half, high);
         }
       }
+      draw.fillStyle = colours.track;
+      for (const host of some) {
+        const [x, y] = places[host]; // a name needs the tile to itself: the bar lies below it
+        named ? draw.fillRect(x + 8, y + high - 5, wide - 8, 5) : draw.fillRect(x, y, half, high);
+      }
+      draw.fillStyle = colours.bar;
+      for (const host of some) {
+        const [x, y] = places[host], held = share(host);
+        if (held) named ? draw.fillRect(x + 8, y + high - 5, (wide - 8) * held, 5) : draw.fillRect(x, y + high * (1 - held), half, high * held);
+      }
+      if (!named) continue;
+      draw.fillStyle = colours.ink; draw.font = "12px system-ui, sans-serif"; draw.textBaseline = "middle";
+      for (const host of some) draw.fillText(clipped(draw, data.name[host], wide - 12), places[host][0] + 9, places[host][1] + (high - 5) / 2);
     }
     draw.globalAlpha = 1;
-    if (at >= 0 && at < places.length) {
-      draw.strokeStyle = colours.ink; draw.lineWidth = 2;
-      draw.strokeRect(places[at][0] - 1, places[at][1] - top - 1, wide + 2, high + 2);
+  }
+
+  const isWanted = (host, wanted) => data.name[host].toLowerCase().includes(wanted) || data.root[host].startsWith(wanted);
+
+  // Only these tiles, where they are in sight.
+  function repaint(hosts) {
+    const [wide, high] = SIZES[size.value], theirs = new Map();
+    for (const host of hosts) {
+      const y = places[host][1];
+      for (const number of new Set([Math.floor(y / STRIP), Math.floor((y + high) / STRIP)])) {
+        if (!strips.has(number)) continue;
+        if (!theirs.has(number)) theirs.set(number, []);
+        theirs.get(number).push(host);
+      }
+    }
+    for (const [number, some] of theirs) {
+      const draw = strips.get(number).getContext("2d");
+      for (const host of some) draw.clearRect(places[host][0], places[host][1], wide, high);
+      tiles(draw, some);
     }
   }
 
-  function clipped(name, width) {
+  function clipped(draw, name, width) {
     if (draw.measureText(name).width <= width) return name;
     let end = name.length; // the end of a name tells hosts apart
     while (end > 1 && draw.measureText("…" + name.slice(-end)).width > width) end--;
     return "…" + name.slice(-end);
   }
 
+  function markNow() {
+    mark.hidden = at < 0 || at >= places.length;
+    if (mark.hidden) return;
+    const [wide, high] = SIZES[size.value], [x, y] = places[at];
+    Object.assign(mark.style, { left: x + "px", top: y + "px", width: wide + "px", height: high + "px" });
+  }
+
   function tell(host) {
     if (host === at && host >= 0) return;
     at = host;
-    if (host < 0 || !data) { about.textContent = "Point at a host to read its name."; paint(); return; }
+    markNow();
+    if (host < 0 || !data) { about.textContent = "Point at a host to read its name."; return; }
     const [cell, zone] = data.groups[data.group[host]];
     const held = data.classes.filter((one) => data.capacity[one][host])
       .map((one) => one + " " + data.used[one][host] + " of " + data.capacity[one][host]);
     const fits = closed.has(host) ? "closed to new instances" : data.fits[host] + " more fit";
     about.replaceChildren(link(host), " cell " + cell + (zone ? ", zone " + zone : "") + " · " + fits + " · held: " +
       (held.join(", ") || "nothing is there"));
-    paint();
   }
 
   function link(host) {
@@ -132,21 +226,18 @@
   function under(event) {
     if (!data) return -1;
     const edge = box.getBoundingClientRect(), [wide, high] = SIZES[size.value];
-    const x = event.clientX - edge.left, y = event.clientY - edge.top + box.scrollTop;
-    for (const row of rows) {
-      if (row.head === undefined && y >= row.y && y < row.y + high + GAP) {
-        const column = Math.floor((x - 8) / (wide + GAP));
-        return column >= 0 && column < row.count ? row.first + column : -1;
-      }
-    }
-    return -1;
+    const x = event.clientX - edge.left - box.clientLeft, y = event.clientY - edge.top - box.clientTop + box.scrollTop;
+    const row = rows[below(y + 0.5) - 1];
+    if (!row || row.head !== undefined || y >= row.y + high + GAP) return -1;
+    const column = Math.floor((x - EDGE) / (wide + GAP));
+    return column >= 0 && column < row.count ? row.first + column : -1;
   }
 
   function move(key) {
-    const across = rows.reduce((most, row) => Math.max(most, row.count || 0), 1);
-    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across, Home: -1e9, End: 1e9 }[key];
+    const most = across(SIZES[size.value][0]);
+    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: most, ArrowUp: -most, Home: -1e9, End: 1e9 }[key];
     if (!by || !data || !data.name.length) return false;
-    const host = Math.min(data.name.length - 1, Math.max(0, (at < 0 ? (by > 0 ? -1 : 1) : at) + by));
+    const host = Math.min(data.name.length - 1, Math.max(0, at < 0 ? (by > 0 ? 0 : data.name.length - 1) : at + by));
     const y = places[host][1], high = SIZES[size.value][1];
     if (y < box.scrollTop + HEAD) box.scrollTop = y - HEAD - 8;
     if (y + high > box.scrollTop + box.clientHeight) box.scrollTop = y + high + 8 - box.clientHeight;
@@ -156,26 +247,35 @@
 
   function say(text) { problem.textContent = text; problem.hidden = !text; }
 
+  // One question at a time; what stirs meanwhile is asked about after it.
   async function read() {
-    const mine = ++asked;
-    const query = new URLSearchParams({ flavor: flavor.value });
-    if (data && data.asked === flavor.value) { query.set("layout", data.layout); query.set("since", data.number); }
+    if (reading) { again = true; return; }
+    reading = true;
+    const mine = ++asked, wanted = flavor.value;
+    const query = new URLSearchParams({ flavor: wanted });
+    if (data && data.asked === wanted) { query.set("layout", data.layout); query.set("since", data.number); }
     try {
       const answer = await fetch("/hosts.json?" + query);
       if (answer.status === 401 || answer.status === 403) { say("Your session is over: load the page again to sign in."); return; }
       const told = await answer.json();
       if (mine !== asked) return;
       say(told.problem || "");
-      if (!told.problem) take(told);
+      if (!told.problem) take(told, wanted);
+      else if (!data) state.textContent = "Nothing is known of hosts yet.";
     } catch { say("The control room cannot be reached; what you see is not the latest. Trying again …"); }
+    finally {
+      reading = false;
+      if (again) { again = false; read(); }
+    }
   }
 
-  function take(told) {
+  function take(told, wanted) {
     const whole = !told.at;
+    let moved = told.at ?? [];
     if (whole) {
-      const chosen = klass.value;
-      data = { ...told, asked: flavor.value };
-      klass.replaceChildren(...told.classes.map((one) => new Option(one, one, false, one === chosen)));
+      const before = klass.value;
+      data = { ...told, asked: wanted };
+      klass.replaceChildren(...told.classes.map((one) => new Option(one, one, false, one === before)));
       at = -1;
     } else {
       told.at.forEach((host, place) => {
@@ -184,14 +284,29 @@
       });
       data.number = told.number;
     }
-    if (told.closed) closed = new Set(told.closed);
+    if (told.closed) {
+      const now = new Set(told.closed);
+      moved = [...new Set([...moved, ...[...now].filter((one) => !closed.has(one)), ...[...closed].filter((one) => !now.has(one))])];
+      closed = now;
+    }
     const fits = data.fits.reduce((sum, one) => sum + one, 0);
     total.textContent = data.name.length.toLocaleString("en") + " · room for " + fits.toLocaleString("en") + " more";
-    if (!data.name.length) say("Placement knows no host that an agent reports yet.");
-    whole ? lay() : paint();
+    state.hidden = data.name.length > 0;
+    state.textContent = "There are no hosts: no agent has reported one to placement yet.";
+    whole ? lay() : repaint(moved);
   }
 
-  box.addEventListener("scroll", paint);
+  // The room says when something has happened; a hidden tab listens to nothing.
+  function listen() {
+    if (document.hidden) { source?.close(); source = null; return; }
+    if (source) return;
+    read();
+    source = new EventSource("/hosts/events");
+    source.addEventListener("part", read);
+    source.addEventListener("error", () => { if (source?.readyState === EventSource.CLOSED) source = null; });
+  }
+
+  box.addEventListener("scroll", show, { passive: true });
   box.addEventListener("pointermove", (event) => { const host = under(event); if (host >= 0) tell(host); });
   box.addEventListener("pointerdown", (event) => tell(under(event)));
   box.addEventListener("dblclick", (event) => { const host = under(event); if (host >= 0) location.href = "/hosts/" + data.root[host]; });
@@ -199,18 +314,22 @@
     if (event.key === "Enter" && at >= 0) location.href = "/hosts/" + data.root[at];
     if (move(event.key)) event.preventDefault(); });
   klass.addEventListener("change", paint);
-  size.addEventListener("input", lay);
+  size.addEventListener("input", () => { chosen = true; lay(); });
   find.addEventListener("input", () => {
     const wanted = find.value.trim().toLowerCase();
-    const host = wanted && data ? data.name.findIndex((name, one) => name.toLowerCase().includes(wanted) || data.root[one].startsWith(wanted)) : -1;
+    const host = wanted && data ? data.name.findIndex((_, one) => isWanted(one, wanted)) : -1;
     if (host >= 0) { box.scrollTop = Math.max(0, places[host][1] - 60); at = -1; tell(host); }
     paint();
   });
   form.addEventListener("submit", (event) => { event.preventDefault(); read(); });
-  new ResizeObserver(lay).observe(box);
+  new ResizeObserver(() => {
+    const now = box.clientWidth + " " + innerHeight;
+    if (now !== drawnFor) { drawnFor = now; lay(); }
+  }).observe(document.documentElement);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); paint(); });
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) read(); });
+  document.addEventListener("visibilitychange", listen);
+  window.addEventListener("pagehide", () => { source?.close(); source = null; });
   readColours();
-  read();
-  setInterval(() => { if (!document.hidden) read(); }, EVERY);
+  listen();
+  setInterval(() => { if (!document.hidden) { read(); listen(); } }, EVERY);
 })();

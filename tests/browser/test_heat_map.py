@@ -1,0 +1,80 @@
+"""The heat map in a browser: what it says before it can draw, keys, and hosts by the thousand."""
+
+import json
+from typing import Any
+
+from tests.support.browser_tab import Tab
+from tests.support.open_berth import OpenBerth
+from tests.support.waiting import until
+
+
+def columns(count: int) -> dict[str, Any]:
+    """What the room tells of so many hosts, half of each held."""
+    return {
+        "number": 1,
+        "layout": 1,
+        "groups": [["c1", "z1"], ["c2", ""]],
+        "group": [host * 2 // count for host in range(count)],
+        "name": [f"host{host}" for host in range(count)],
+        "root": [f"root{host}" for host in range(count)],
+        "closed": [],
+        "classes": ["VCPU"],
+        "capacity": {"VCPU": [64] * count},
+        "used": {"VCPU": [32] * count},
+        "fits": [host % 10 for host in range(count)],
+    }
+
+
+async def told(tab: Tab, answer: dict[str, Any] | None) -> None:
+    """The page is told this of hosts; None: it waits for it."""
+    said = (
+        "new Promise(() => {})" if answer is None else f"Promise.resolve(Response.json({json.dumps(answer)}))"
+    )
+    await tab.tell("Page.addScriptToEvaluateOnNewDocument", source=f"window.fetch = () => {said};")
+    await tab.open("/hosts")
+
+
+async def test_what_is_on_its_way_is_said(tab: Tab) -> None:
+    await told(tab, None)
+    await tab.sees("The hosts are on their way", "#heat")
+
+
+async def test_that_there_are_no_hosts_is_said(tab: Tab) -> None:
+    await told(tab, columns(1) | {"name": [], "group": [], "root": [], "fits": []})
+    await tab.sees("There are no hosts", "#heat")
+
+
+async def test_few_hosts_are_large_and_named_and_opened_by_keys(tab: Tab, berth: OpenBerth) -> None:
+    await tab.open("/hosts")
+    await tab.sees("20 · room for", "h1")
+    assert await tab.evaluate("document.getElementById('heat-size').value") == "4"
+    await tab.evaluate("document.getElementById('heat').focus()")
+    await tab.press("ArrowRight", "ArrowRight")
+    await tab.sees("c1-host00002 cell c1", "#heat-about")
+    async with tab.loading():
+        await tab.press("Enter")
+    await tab.sees("c1-host00002", "h1")
+
+
+async def test_what_is_held_is_seen_as_it_changes(tab: Tab, berth: OpenBerth) -> None:
+    await tab.open("/hosts?flavor=VCPU:1")
+    await tab.sees("20 · room for", "h1")
+    room = await tab.text("#heat-count")
+    await berth.boot()
+
+    async def less() -> bool:
+        return await tab.text("#heat-count") != room
+
+    await until(less, "there is less room", picture=lambda: tab.text("#heat-count"))
+
+
+async def test_of_ten_thousand_only_what_is_in_sight_is_drawn(tab: Tab) -> None:
+    await told(tab, columns(10_000))
+    await tab.sees("10,000 · room for 45,000 more", "h1")
+    assert 1 <= await tab.number_of("#heat-space canvas") <= 4
+    await tab.fill("#heat-find", "host9987")
+    await tab.sees("host9987 cell c2", "#heat-about")
+    await tab.still()
+    assert 1 <= await tab.number_of("#heat-space canvas") <= 4
+    first = "parseFloat(document.querySelector('#heat-space canvas').style.top)"
+    assert await tab.evaluate(f"{first} > 400")  # it is those at the end that are drawn
