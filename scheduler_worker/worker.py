@@ -1,6 +1,7 @@
 """The scheduler's table: what it hears, what it asks of placement, what it says."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bus.candidates import CandidateSource
@@ -38,6 +39,7 @@ from bus.topics import (
     WHAT_IF,
     WHAT_IF_MOVES,
 )
+from bus.vocabulary import Message
 from bus.worker import Answers, Every, On, Worker, answers, every, on, on_many
 from scheduler_worker.arrivals import Arrivals
 from scheduler_worker.cancelling import Cancelling
@@ -48,7 +50,7 @@ from scheduler_worker.ending import UNHEARD_SECONDS
 from scheduler_worker.handovers import TELL_AGAIN_SECONDS, Handovers
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.keeping import Keeping
-from scheduler_worker.move_arrivals import KeepRefusals, MoveArrivals
+from scheduler_worker.move_arrivals import MoveArrivals
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.parking import Parking, Says
 from scheduler_worker.placing import Claims, Scheduler
@@ -102,79 +104,33 @@ def scheduler_worker(
         allocations=allocations,
         options=options,
     )
-    waits: dict[str, Any] = {}
+    what_ifs = WhatIfs(scheduler)
     place_many, hear = scheduler.place_many, scheduler.hear
-    keep_refusals: KeepRefusals | None = None
     parking: Parking | None = None
-    rows: list[On] = []
-    asked: list[Answers] = []
-    timers: list[Every] = []
+    parts: list[_Part] = []
     if database is not None and say is not None:
         parking = Parking(scheduler, database, say, scheduler.roster.name, scheduler.clock)
-        keeping = Keeping(parking, scheduler.clock)
-        cancelling = Cancelling(parking, scheduler.ending, release, say, scheduler.clock)
-        place_many = Arrivals(scheduler, parking, scheduler.clock).place_many
-        hear = parking.hear
-        keep_refusals = parking.keep_refusals
-        rows = [on(BUILD_CANCEL, cancelling.cancel, emits=[BUILD_DELETE])]
-        asked = [answers(WAITING, keeping.waiting), answers(DECISION, keeping.decision)]
-        timers = [
-            every(BEAT_SECONDS, keeping.beat, at_once=True),
-            every(SWEEP_SECONDS, keeping.sweep),
-            every(PRUNE_SECONDS, keeping.prune),
-        ]
-        waits = {
-            "runs": [parking.run],
-            "stops": [keeping.let_go],
-            "announces": frozenset({BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused}),
-        }
-    what_ifs = WhatIfs(scheduler)
+        place_many, hear = Arrivals(scheduler, parking, scheduler.clock).place_many, parking.hear
+        parts.append(
+            _those_that_wait(parking, Cancelling(parking, scheduler.ending, release, say, scheduler.clock))
+        )
     if builds is not None and groups is not None and allocations is not None:
-        lookups = MoveLookups(source, scheduler.ending, allocations, providers, groups, builds)
         handovers: Handovers | None = None
         if database is not None:
             handovers = Handovers(
                 database, claim_many, release, allocations, scheduler.ending, scheduler.clock
             )
-            rows.append(
-                on_many(
-                    MOVE_HALF,
-                    handovers.hear_many,
-                    emits=[MOVE_PLACED, MOVE_HANDOVER, BUILD_DELETE],
-                    batch=MOVES_AT_ONCE,
-                    concurrency=concurrency,
-                    unheard=handovers.unheard,
-                    unheard_after=TRIES_UNHEARD,
-                )
-            )
-            timers = [
-                *timers,
-                every(TELL_AGAIN_SECONDS, handovers.tell_again, emits=[MOVE_HANDOVER]),
-                every(PRUNE_SECONDS, handovers.prune),
-            ]
+            parts.append(_other_halves(handovers, concurrency))
         moves = MoveArrivals(
             scheduler,
-            lookups,
+            MoveLookups(source, scheduler.ending, allocations, providers, groups, builds),
             claim_many,
             release,
-            keep_refusals,
+            None if parking is None else parking.keep_refusals,
             handovers=handovers,
             unheard_for=unheard_for,
         )
-        if parking is not None:
-            waits["runs"].append(WaitingMoves(parking, moves, scheduler.clock).run)
-        asked.append(answers(WHAT_IF_MOVES, WhatIfsOfMoves(scheduler, what_ifs, moves.courses).answer))
-        rows.append(
-            on_many(
-                MOVE_REQUESTED,
-                moves.place_many,
-                emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
-                batch=MOVES_AT_ONCE,
-                concurrency=concurrency,
-                unheard=moves.take_back,
-                unheard_after=TRIES_UNHEARD,
-            )
-        )
+        parts.append(_moves(moves, WhatIfsOfMoves(scheduler, what_ifs, moves.courses), concurrency, parking))
     return Worker(
         "scheduler",
         consumes=[
@@ -190,14 +146,85 @@ def scheduler_worker(
             on(HOST_REPORTED, hear, private=True),
             on(HOST_FAILED, scheduler.hear_of_failure, private=True),
             on(SCHEDULER_ALIVE, scheduler.roster.hear, private=True),
-            *rows,
+            *[row for part in parts for row in part.consumes],
         ],
-        answers=[answers(WHAT_IF, what_ifs.answer), *asked],
+        answers=[answers(WHAT_IF, what_ifs.answer), *[row for part in parts for row in part.answers]],
         asks=[CLAIM, RELEASE, PROVIDERS, GROUPS, ALLOCATIONS, FIND_BUILDS],
         timers=[
             every(SAYS_SECONDS, scheduler.roster.say, emits=[SCHEDULER_ALIVE], at_once=True),
-            *timers,
+            *[timer for part in parts for timer in part.timers],
         ],
         starts=[scheduler.opened] if loaded is None else [loaded, scheduler.opened],
-        **waits,
+        runs=[run for part in parts for run in part.runs],
+        stops=[stop for part in parts for stop in part.stops],
+        announces=frozenset[type[Message]]().union(*[part.announces for part in parts]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What one of the scheduler's further tasks adds to its table."""
+
+    consumes: Sequence[On] = ()
+    answers: Sequence[Answers] = ()
+    timers: Sequence[Every] = ()
+    runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+    stops: Sequence[Callable[[], Awaitable[None]]] = ()
+    announces: frozenset[type[Message]] = frozenset()
+
+
+def _those_that_wait(parking: Parking, cancelling: Cancelling) -> _Part:
+    """Requests for which there is no room yet."""
+    keeping = Keeping(parking, parking.scheduler.clock)
+    return _Part(
+        consumes=[on(BUILD_CANCEL, cancelling.cancel, emits=[BUILD_DELETE])],
+        answers=[answers(WAITING, keeping.waiting), answers(DECISION, keeping.decision)],
+        timers=[
+            every(BEAT_SECONDS, keeping.beat, at_once=True),
+            every(SWEEP_SECONDS, keeping.sweep),
+            every(PRUNE_SECONDS, keeping.prune),
+        ],
+        runs=[parking.run],
+        stops=[keeping.let_go],
+        announces=frozenset({BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused}),
+    )
+
+
+def _other_halves(handovers: Handovers, concurrency: int) -> _Part:
+    """What cells hand to each other through here."""
+    return _Part(
+        consumes=[
+            on_many(
+                MOVE_HALF,
+                handovers.hear_many,
+                emits=[MOVE_PLACED, MOVE_HANDOVER, BUILD_DELETE],
+                batch=MOVES_AT_ONCE,
+                concurrency=concurrency,
+                unheard=handovers.unheard,
+                unheard_after=TRIES_UNHEARD,
+            )
+        ],
+        timers=[
+            every(TELL_AGAIN_SECONDS, handovers.tell_again, emits=[MOVE_HANDOVER]),
+            every(PRUNE_SECONDS, handovers.prune),
+        ],
+    )
+
+
+def _moves(moves: MoveArrivals, what_ifs: WhatIfsOfMoves, concurrency: int, parking: Parking | None) -> _Part:
+    """What is there already, and is to go elsewhere; it may wait for room, too."""
+    return _Part(
+        consumes=[
+            on_many(
+                MOVE_REQUESTED,
+                moves.place_many,
+                emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
+                batch=MOVES_AT_ONCE,
+                concurrency=concurrency,
+                unheard=moves.take_back,
+                unheard_after=TRIES_UNHEARD,
+            )
+        ],
+        answers=[answers(WHAT_IF_MOVES, what_ifs.answer)],
+        runs=[] if parking is None else [WaitingMoves(parking, moves, parking.scheduler.clock).run],
     )
