@@ -2,12 +2,12 @@
 
 import asyncio
 
-from bus.aggregates import ZONE, FindAggregates
 from bus.clock import Clock
 from bus.known_trees import FindChanges, FindTrees
 from bus.vocabulary import MAX_ORDINAL
 from control_room.asking import RoomQuestions
 from control_room.core.heat import Fleet
+from control_room.known_hosts import zones_by_aggregate
 from control_room.stirring import Stirring
 
 FRESH = 2.0  # seconds it is good for, where nothing was heard
@@ -48,7 +48,9 @@ class Fleets:
         """What changes meanwhile has a higher number, and is read again."""
         last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
         self._layouts += 1_000_000  # none that a browser has seen
-        fleet = Fleet(number=last.last, layout=self._layouts, zones=await self._zones())
+        fleet = Fleet(
+            number=last.last, layout=self._layouts, zones=await zones_by_aggregate(self._questions.aggregates)
+        )
         after: int | None = 0
         while after is not None:
             page = await self._questions.trees(FindTrees(after=after, limit=_PAGE))
@@ -78,12 +80,3 @@ class Fleets:
             waiting = waiting[len(page.trees) :]
         fleet.number = number
         return fleet
-
-    async def _zones(self) -> dict[str, str]:
-        zones, after, more = dict[str, str](), "", True
-        while more:
-            page = await self._questions.aggregates(FindAggregates(after=after))
-            zones.update({one.id: one.metadata[ZONE] for one in page.aggregates if ZONE in one.metadata})
-            more = page.more and bool(page.aggregates)
-            after = page.aggregates[-1].id if page.aggregates else ""
-        return zones

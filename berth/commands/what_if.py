@@ -11,6 +11,7 @@ from berth import wiring
 from berth.commands.builds import boot_command, request_given, tell_notes
 from berth.commands.by_name import ByName, resolved
 from berth.commands.options import Json, StateDir
+from berth.commands.planning import flavor_as_planned, plan_room
 from berth.commands.terminal import checked, effective, printable, run, say, write_json
 from berth.funnel import funnel
 from berth.settings import Settings
@@ -26,17 +27,55 @@ commands = typer.Typer()
 Best = Annotated[int, typer.Option(min=1, max=64, help="So many of the best hosts are named.")]
 Room = Annotated[bool, typer.Option("--room/--no-room", help="Count how many more there is room for.")]
 
+_PLAN = "Capacity, in thought"
+Mix = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[Nx]CLASS:AMOUNT,...",
+        help="A flavor of a mix, N of it in each: 3xVCPU:2,MEMORY_MB:4096,TRAIT,!TRAIT; may be repeated.",
+        rich_help_panel=_PLAN,
+    ),
+]
+AddHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NxSHAPE",
+        help="So many hosts more: 10xlike:HOST, or 10xCLASS:AMOUNT,...,TRAIT,zone=NAME; may be repeated.",
+        rich_help_panel=_PLAN,
+    ),
+]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST", help="As if it were gone: name, c1-h*, or id; may be repeated.", rich_help_panel=_PLAN
+    ),
+]
+
 
 def what_if_command(
-    *, best: Best = 8, room: Room = True, as_json: Json = False, state_dir: StateDir = None, **asked: Any
+    *,
+    best: Best = 8,
+    room: Room = True,
+    mix: Mix = None,
+    add_hosts: AddHosts = None,
+    without: Without = None,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+    **asked: Any,
 ) -> None:
     """Would this fit now, where, how many more, and what would change it. Nothing is claimed.
 
     Takes what `berth boot` takes: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
+    With --mix, --add-hosts or --without it plans instead: how many fit, were hosts added or taken away.
     """
     request, names = request_given(**asked)
-    tell_notes(request)
     settings = effective(state_dir=state_dir).settings
+    if mix or add_hosts or without:
+        flavors = mix or [flavor_as_planned(request.flavor)]
+        place = request.zone, request.cell
+        run(plan_room(settings, flavors, add_hosts or [], without or [], *place, as_json, say))
+        return
+    tell_notes(request)
     run(what_if(settings, request, names, best, room, as_json, say))
 
 

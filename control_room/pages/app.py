@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from control_room.pages.builds import BuildPages
 from control_room.pages.bus import BusPages
+from control_room.pages.capacity import CapacityPages
 from control_room.pages.entry import Entry
 from control_room.pages.frame import Frame, OpenRoom, PageRefused
 from control_room.pages.heat import HeatPages
@@ -47,6 +48,7 @@ def pages_app(room: OpenRoom) -> Starlette:
             Route("/waiting", waiting.act, methods=["POST"]),
             Route("/waiting/events", waiting.events, methods=["GET"]),
             Route("/what-if", WhatIfPages(room, frame).page, methods=["GET"]),
+            Route("/what-if/capacity", CapacityPages(room, frame).page, methods=["GET"]),
             Route("/bus", bus.page, methods=["GET"]),
             Route("/bus/events", bus.events, methods=["GET"]),
             Route("/bus/dead", letters.list_all, methods=["GET"]),

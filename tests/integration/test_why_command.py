@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,11 @@ WHAT_IF = [
     (("--vcpus", "0", "--memory-mb", "0", "--disk-gb", "0"), 2, ("flavor: it asks for no resources at all",)),
     (("--vcpus", "-1"), 2, ("--vcpus", "greater than or equal to 0")),
     (("--spec", "foo"), 2, ("--extra-spec takes KEY=VALUE, not 'foo'",)),
+    (("--mix", "2xVCPU:1", "--add-hosts", "2xVCPU:64"), 0, ("with 2 hosts more", "fit then")),
+    (("--mix", "VCPU:9999"), 1, ("VCPU:9999", "lost in pieces")),
+    (("--vcpus", "4", "--without", "nobody"), 2, ("there is no host 'nobody' to take away",)),
+    (("--mix", "VCPU"), 2, ("a flavor is CLASS:AMOUNT",)),
+    (("--spec", "hw:numa_nodes=2", "--without", "x"), 2, ("a plan goes by amounts and traits",)),
 ]  # fmt: skip
 
 
@@ -148,6 +154,14 @@ def test_what_if(house: House, flags: tuple[str, ...], code: int, says: tuple[st
     done = house.berth("what-if", *flags)
     assert done.exit_code == code, done.output
     assert all(one in done.output for one in says), done.output
+
+
+def test_a_plan_counts_what_the_scheduler_counts(house: House) -> None:
+    """By amounts alone there is nothing here that rules would judge otherwise."""
+    asked = ("--vcpus", "2", "--memory-mb", "2048", "--disk-gb", "10")
+    answer: Any = told(house.berth("what-if", *asked, "--json"))
+    plan: Any = told(house.berth("what-if", "--mix", "VCPU:2,MEMORY_MB:2048,DISK_GB:10", "--json"))
+    assert plan["now"]["flavors"][0]["fits"] == 1 + sum(one["instances"] for one in answer["room"]) > 1
 
 
 def test_what_if_as_json_claims_nothing(house: House) -> None:

@@ -1,0 +1,135 @@
+"""A plan as a person says it: a mix of flavors, hosts to add and to take away, all in thought."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MOST_FLAVORS = 8
+MOST_ADDED = 100_000
+_NAME = re.compile(r"[A-Z0-9_]{1,255}")
+_TIMES = re.compile(r"(\d{1,6})\s*x\s*(.+)", re.IGNORECASE | re.DOTALL)
+_MOST = 2**40
+
+
+class BadPlan(Exception):
+    """What was said makes no sense; each argument says what, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFlavor:
+    """An instance by amounts and traits; `parts` of it are in one mix."""
+
+    name: str
+    amounts: Mapping[str, int]
+    required: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+    parts: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedHosts:
+    """So many hosts that are empty: like one that is there, or of these amounts."""
+
+    number: int
+    name: str
+    like: str = ""
+    amounts: Mapping[str, int]
+    traits: frozenset[str] = frozenset()
+    zone: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    mix: tuple[PlannedFlavor, ...]
+    added: tuple[AddedHosts, ...] = ()
+    without: tuple[str, ...] = ()  # names, with * and ?, or roots
+    zone: str = ""
+    cell: str = ""
+
+
+def plan_said(
+    mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str = "", cell: str = ""
+) -> Plan:
+    """BadPlan says all that is wrong."""
+    problems: list[str] = []
+    flavors = [one for text in mix if (one := _told(_flavor, text, problems))]
+    added = [kind for text in add if (kind := _told(_added, text, problems))]
+    if not flavors and not problems:
+        problems.append("say at least one flavor, such as VCPU:2,MEMORY_MB:4096")
+    if len(flavors) > MOST_FLAVORS:
+        problems.append(f"a mix has {MOST_FLAVORS} flavors at most")
+    if problems:
+        raise BadPlan(*problems)
+    return Plan(mix=tuple(flavors), added=tuple(added), without=tuple(without), zone=zone, cell=cell)
+
+
+def _told(read: Callable[[str], T], text: str, problems: list[str]) -> T | None:
+    try:
+        return read(text.strip())
+    except ValueError as problem:
+        problems.append(str(problem))
+        return None
+
+
+def _flavor(text: str) -> PlannedFlavor:
+    parts, rest = _times(text)
+    said = _Said(rest)
+    if not said.amounts or said.zone:
+        raise ValueError(
+            f"{text!r}: a flavor is CLASS:AMOUNT,... and traits, such as 3xVCPU:2,MEMORY_MB:4096"
+        )
+    return PlannedFlavor(
+        name=rest, amounts=said.amounts, required=said.traits, forbidden=said.not_traits, parts=parts
+    )
+
+
+def _added(text: str) -> AddedHosts:
+    number, rest = _times(text)
+    if number > MOST_ADDED:
+        raise ValueError(f"{text!r}: {MOST_ADDED:,} hosts at most")
+    if rest.startswith("like:"):
+        like = rest.removeprefix("like:").strip()
+        if not like:
+            raise ValueError(f"{text!r}: like which host?")
+        return AddedHosts(number=number, name=rest, like=like, amounts={})
+    said = _Said(rest)
+    if not said.amounts or said.not_traits:
+        raise ValueError(
+            f"{text!r}: hosts are 10xlike:HOST, or 10xCLASS:AMOUNT,... with traits and zone=NAME"
+        )
+    return AddedHosts(number=number, name=rest, amounts=said.amounts, traits=said.traits, zone=said.zone)
+
+
+def _times(text: str) -> tuple[int, str]:
+    found = _TIMES.fullmatch(text)
+    if found is None:
+        return 1, text
+    if not int(found[1]):
+        raise ValueError(f"{text!r}: none of it is nothing to plan with")
+    return int(found[1]), found[2]
+
+
+class _Said:
+    """CLASS:AMOUNT, TRAIT, !TRAIT and zone=NAME, with commas between."""
+
+    def __init__(self, text: str) -> None:
+        self.amounts: dict[str, int] = {}
+        traits = set[str]()
+        not_traits = set[str]()
+        self.zone = ""
+        for word in filter(None, (word.strip() for word in text.split(","))):
+            name, colon, amount = (part.strip() for part in word.partition(":"))
+            if word.startswith("zone="):
+                self.zone = word.removeprefix("zone=")
+            elif not _NAME.fullmatch(name.removeprefix("!")):
+                raise ValueError(f"{word!r}: CLASS:AMOUNT or a trait, of A to Z, 0 to 9 and _")
+            elif not colon:
+                (not_traits if name.startswith("!") else traits).add(name.removeprefix("!"))
+            elif not (amount.isascii() and amount.isdigit() and len(amount) < 14 and 0 < int(amount) < _MOST):
+                raise ValueError(f"{word!r}: the amount is a whole number above 0")
+            else:
+                self.amounts[name] = int(amount)
+        self.traits, self.not_traits = frozenset(traits), frozenset(not_traits)

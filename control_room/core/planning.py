@@ -1,0 +1,372 @@
+"""How much there is room for: by amounts, traits, zones and cells, however rules and weights would judge.
+
+What is said to fit was packed, host by host, so it does fit; another packing may find room for a little more.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bus.host_marks import DISABLED, FORCED_DOWN, HELD
+from control_room.core.plan import AddedHosts, BadPlan, Plan, PlannedFlavor
+
+Counts = NDArray[np.int64]
+Room = dict[str, Counts]  # class → what is free, by host and provider
+
+_MANY = 2**40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStock:
+    """What one provider of a host has of a class."""
+
+    resource_class: str
+    free: int
+    capacity: int
+    min_unit: int = 1
+    max_unit: int = _MANY
+    step: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedHost:
+    root: str
+    name: str
+    cell: str = ""
+    zone: str = ""
+    closed: bool = False
+    traits: frozenset[str] = frozenset()  # of all its providers
+    stocks: tuple[PlannedStock, ...] = ()
+    new: bool = False  # in thought
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRoom:
+    """A class, where so many of one flavor are packed as fit."""
+
+    resource_class: str
+    amount: int  # that one takes
+    free: int  # in all
+    taken: int
+    largest: int  # piece that is free on one provider
+    small: int  # left over in pieces that are too small
+    beside: int  # left over on hosts where another class is what has run out
+    ends: int  # hosts on which this class is what ends it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlavorRoom:
+    """One flavor, as if it had all to itself."""
+
+    name: str
+    fits: int
+    hosts: int  # on so many
+    in_sum: int  # would fit, were all that is free in one piece
+    unfit: int  # hosts that lack a trait, or have a forbidden one
+    classes: tuple[ClassRoom, ...]
+
+    @property
+    def lost(self) -> int:
+        return max(0, self.in_sum - self.fits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOver:
+    """A class, once all mixes that fit are packed."""
+
+    resource_class: str
+    free: int
+    largest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSide:
+    """As it is, or as it would be."""
+
+    hosts: int
+    closed: int  # and so many more that take nothing
+    flavors: tuple[FlavorRoom, ...]
+    mixes: int
+    mixes_in_sum: int
+    left: tuple[LeftOver, ...]
+    short: tuple[str, ...]  # flavors that one more mix would find no room for
+
+    @property
+    def lost(self) -> int:
+        return max(0, self.mixes_in_sum - self.mixes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAnswer:
+    now: PlanSide
+    then: PlanSide | None  # None: nothing was added or taken away
+    added: int
+    taken: tuple[str, ...]  # hosts, by name
+    homeless: tuple[tuple[str, int], ...]  # what is held on those: it has to go elsewhere, and is not counted
+
+
+def planned(hosts: Sequence[PlannedHost], plan: Plan) -> PlanAnswer:
+    """BadPlan: a host that is named is not there."""
+    taken = _named(hosts, plan.without)
+    gone = {one.root for one in taken}
+    added = [host for one in plan.added for host in _added(one, hosts)]
+    changed = bool(taken or added)
+    then = [*(one for one in hosts if one.root not in gone), *added]
+    return PlanAnswer(
+        now=_side(hosts, plan),
+        then=_side(then, plan) if changed else None,
+        added=len(added),
+        taken=tuple(sorted(one.name for one in taken)),
+        homeless=_held(taken),
+    )
+
+
+# Which hosts
+
+
+def _named(hosts: Sequence[PlannedHost], names: Sequence[str]) -> list[PlannedHost]:
+    found: dict[str, PlannedHost] = {}
+    unknown = []
+    for name in names:
+        meant = [one for one in hosts if name == one.root or fnmatchcase(one.name, name)]
+        if not meant:
+            unknown.append(f"there is no host {name!r} to take away")
+        found.update((one.root, one) for one in meant)
+    if unknown:
+        raise BadPlan(*unknown)
+    return list(found.values())
+
+
+def _added(wanted: AddedHosts, hosts: Sequence[PlannedHost]) -> list[PlannedHost]:
+    if wanted.like:
+        model = next((one for one in hosts if wanted.like in (one.root, one.name)), None)
+        if model is None:
+            raise BadPlan(f"there is no host {wanted.like!r} to be like")
+        open_traits = {one for one in model.traits if one not in (DISABLED, FORCED_DOWN)}
+        made = replace(
+            model,
+            closed=False,
+            traits=frozenset(one for one in open_traits if not one.startswith(HELD)),
+            stocks=tuple(replace(stock, free=stock.capacity) for stock in model.stocks),
+        )
+    else:
+        stocks = tuple(
+            PlannedStock(resource_class=name, free=amount, capacity=amount)
+            for name, amount in wanted.amounts.items()
+        )
+        made = PlannedHost(root="", name="", zone=wanted.zone, traits=wanted.traits, stocks=stocks)
+    return [
+        replace(made, root=f"+{wanted.name}#{number}", name=f"new {wanted.name}", new=True)
+        for number in range(wanted.number)
+    ]
+
+
+def _held(hosts: Sequence[PlannedHost]) -> tuple[tuple[str, int], ...]:
+    held: dict[str, int] = {}
+    for host in hosts:
+        for stock in host.stocks:
+            held[stock.resource_class] = held.get(stock.resource_class, 0) + stock.capacity - stock.free
+    return tuple((name, amount) for name, amount in sorted(held.items()) if amount > 0)
+
+
+# How much fits
+
+
+def _side(hosts: Sequence[PlannedHost], plan: Plan) -> PlanSide:
+    there = [one for one in hosts if _is_there(one, plan)]
+    hall = _Hall([one for one in there if not one.closed], plan.mix)
+    mixes, left = hall.mixes()
+    more = [one.name for one in plan.mix if hall.fits(one, left).sum() < one.parts]
+    return PlanSide(
+        hosts=len(hall.hosts),
+        closed=len(there) - len(hall.hosts),
+        flavors=tuple(hall.flavor(one) for one in plan.mix),
+        mixes=mixes,
+        mixes_in_sum=hall.mixes_in_sum(),
+        left=tuple(
+            LeftOver(resource_class=name, free=int(left[name].sum()), largest=_largest(left[name]))
+            for name in hall.classes
+        ),
+        short=tuple(more),
+    )
+
+
+def _is_there(host: PlannedHost, plan: Plan) -> bool:
+    """What is added in thought is wherever the plan is, unless it says where."""
+    anywhere = ("",) if host.new else ()
+    return (not plan.cell or host.cell in (plan.cell, *anywhere)) and (
+        not plan.zone or host.zone in (plan.zone, *anywhere)
+    )
+
+
+class _Hall:
+    """Open hosts, the fullest first: so what is wide open stays so for what needs it."""
+
+    def __init__(self, hosts: Sequence[PlannedHost], mix: Sequence[PlannedFlavor]) -> None:
+        self.mix = mix
+        self.classes = list(dict.fromkeys(name for flavor in mix for name in flavor.amounts))
+        self.hosts = sorted(hosts, key=self._openness)
+        self._stocks = {name: self._of_class(name) for name in self.classes}
+        self.free: Room = {name: self._array(name, lambda one: max(0, one.free)) for name in self.classes}
+        self._most = {name: self._array(name, lambda one: one.max_unit) for name in self.classes}
+        self._least = {name: self._array(name, lambda one: one.min_unit) for name in self.classes}
+        self._step = {name: self._array(name, lambda one: one.step, 1) for name in self.classes}
+        self._admits = {id(flavor): self._admitted(flavor) for flavor in mix}
+
+    def fits(self, flavor: PlannedFlavor, room: Room) -> Counts:
+        """How many of it each host has room for."""
+        found = np.where(self._admits[id(flavor)], _MANY, 0).astype(np.int64)
+        for name, amount in flavor.amounts.items():
+            found = np.minimum(found, self._pieces(name, amount, room).sum(axis=1))
+        return found
+
+    def flavor(self, flavor: PlannedFlavor) -> FlavorRoom:
+        fits = self.fits(flavor, self.free)
+        admitted = self._admits[id(flavor)]
+        classes = []
+        for name, amount in flavor.amounts.items():
+            pieces = self._pieces(name, amount, self.free).sum(axis=1)
+            free = np.where(admitted, self.free[name].sum(axis=1), 0)
+            left = free - np.where(admitted, fits * amount, 0)
+            ends = admitted & (pieces == fits)
+            classes.append(
+                ClassRoom(
+                    resource_class=name,
+                    amount=amount,
+                    free=int(free.sum()),
+                    taken=int(fits.sum()) * amount,
+                    largest=_largest(np.where(admitted[:, None], self.free[name], 0)),
+                    small=int(left[ends].sum()),
+                    beside=int(left[~ends].sum()),
+                    ends=int(ends.sum()),
+                )
+            )
+        return FlavorRoom(
+            name=flavor.name,
+            fits=int(fits.sum()),
+            hosts=int((fits > 0).sum()),
+            in_sum=min((one.free // one.amount for one in classes), default=0),
+            unfit=int((~admitted).sum()),
+            classes=tuple(classes),
+        )
+
+    def mixes_in_sum(self) -> int:
+        anyone = np.logical_or.reduce([self._admits[id(one)] for one in self.mix])
+        whole = self._whole()
+        return min(int(self.free[name].sum(axis=1)[anyone].sum()) // amount for name, amount in whole.items())
+
+    def mixes(self) -> tuple[int, Room]:
+        """The most that a packing was found for, and what it leaves."""
+        most = min(int(self.fits(one, self.free).sum()) // one.parts for one in self.mix)
+        most = min(most, self.mixes_in_sum())
+        best, left = 0, self.free
+        for together in (False, True):
+            found, room = self._search(best, most, together)
+            if room is not None:
+                best, left = found, room
+        return best, left
+
+    def _search(self, known: int, most: int, together: bool) -> tuple[int, Room | None]:
+        """More than are known to fit, at most so many."""
+        low, high, left = known, most, None
+        while low < high:
+            middle = high if left is None and low == known and high == most else (low + high + 1) // 2
+            room = self._packed(middle, together)
+            if room is None:
+                high = middle - 1
+            else:
+                low, left = middle, room
+        return low, left
+
+    def _packed(self, mixes: int, together: bool) -> Room | None:
+        """So many mixes: the largest flavor first; or as many whole mixes on a host as it takes, before."""
+        room = {name: free.copy() for name, free in self.free.items()}
+        done = self._pack_whole(mixes, room) if together else 0
+        for flavor in sorted(self.mix, key=self._size, reverse=True):
+            wanted = (mixes - done) * flavor.parts
+            fits = self.fits(flavor, room)
+            here = np.clip(wanted - (np.cumsum(fits) - fits), 0, fits)
+            if int(here.sum()) < wanted:
+                return None
+            for name, amount in flavor.amounts.items():
+                _take(room[name], amount, self._pieces(name, amount, room), here)
+        return room
+
+    def _pack_whole(self, mixes: int, room: Room) -> int:
+        admitted = np.logical_and.reduce([self._admits[id(one)] for one in self.mix])
+        found = np.where(admitted, _MANY, 0).astype(np.int64)
+        whole = self._whole()
+        for name, amount in whole.items():
+            found = np.minimum(found, self._whole_pieces(name, amount, room).sum(axis=1))
+        here = np.clip(mixes - (np.cumsum(found) - found), 0, found)
+        for name, amount in whole.items():
+            _take(room[name], amount, self._whole_pieces(name, amount, room), here)
+        return int(here.sum())
+
+    def _pieces(self, name: str, amount: int, room: Room) -> Counts:
+        """How many times each provider has this amount, where it gives it at once."""
+        pieces: Counts = np.where(self._gives(name, amount), room[name] // amount, 0)
+        return pieces
+
+    def _whole_pieces(self, name: str, amount: int, room: Room) -> Counts:
+        gives = np.ones(room[name].shape, dtype=bool)
+        for flavor in self.mix:
+            if name in flavor.amounts:
+                gives &= self._gives(name, flavor.amounts[name])
+        pieces: Counts = np.where(gives, room[name] // amount, 0)
+        return pieces
+
+    def _gives(self, name: str, amount: int) -> NDArray[np.bool_]:
+        most, least, step = self._most[name], self._least[name], self._step[name]
+        gives: NDArray[np.bool_] = (amount <= most) & (amount >= least) & (amount % step == 0)
+        return gives
+
+    def _whole(self) -> dict[str, int]:
+        """What one mix takes."""
+        found: dict[str, int] = {}
+        for flavor in self.mix:
+            for name, amount in flavor.amounts.items():
+                found[name] = found.get(name, 0) + amount * flavor.parts
+        return found
+
+    def _size(self, flavor: PlannedFlavor) -> float:
+        """Its largest share of all there is."""
+        return max(amount / max(1, int(self.free[name].sum())) for name, amount in flavor.amounts.items())
+
+    def _openness(self, host: PlannedHost) -> float:
+        stocks = [one for one in host.stocks if one.resource_class in self.classes and one.capacity > 0]
+        return sum(one.free / one.capacity for one in stocks) / len(stocks) if stocks else 0.0
+
+    def _admitted(self, flavor: PlannedFlavor) -> NDArray[np.bool_]:
+        required, forbidden = flavor.required, flavor.forbidden
+        return np.array(
+            [required <= one.traits and not forbidden & one.traits for one in self.hosts], dtype=bool
+        )
+
+    def _of_class(self, name: str) -> list[list[PlannedStock]]:
+        return [[one for one in host.stocks if one.resource_class == name] for host in self.hosts]
+
+    def _array(self, name: str, read: Callable[[PlannedStock], int], empty: int = 0) -> Counts:
+        stocks = self._stocks[name]
+        wide = max((len(one) for one in stocks), default=0)
+        made = np.full((len(stocks), max(wide, 1)), empty, dtype=np.int64)
+        for row, some in enumerate(stocks):
+            for place, one in enumerate(some):
+                made[row, place] = read(one)
+        return made
+
+
+def _take(free: Counts, amount: int, pieces: Counts, here: Counts) -> None:
+    """So many of this amount from each host, from whichever of its providers has them."""
+    left = here.copy()
+    for place in range(pieces.shape[1]):
+        taken = np.minimum(left, pieces[:, place])
+        free[:, place] -= taken * amount
+        left -= taken
+
+
+def _largest(room: Counts) -> int:
+    return int(room.max()) if room.size else 0

@@ -1,0 +1,100 @@
+"""All hosts with what is free on each, as placement has them now: what is planned with."""
+
+from collections.abc import Mapping, Sequence
+
+from bus.aggregates import ZONE, AggregatesFound, FindAggregates
+from bus.cells import CellsFound, FindCells
+from bus.host_marks import DISABLED, FORCED_DOWN
+from bus.known_trees import FindTrees, KnownProvider, KnownTree, TreesFound
+from bus.protocol import Ask
+from control_room.core.planning import PlannedHost, PlannedStock
+
+_PAGE = 2000
+
+
+async def known_hosts(
+    trees: Ask[FindTrees, TreesFound],
+    aggregates: Ask[FindAggregates, AggregatesFound],
+    cells: Ask[FindCells, CellsFound],
+) -> list[PlannedHost]:
+    """Whoever is asked and does not answer: his error is raised."""
+    known = (await cells(FindCells(counted=False))).cells
+    disabled = {one.name for one in known if not one.enabled}
+    zones = await zones_by_aggregate(aggregates)
+    found: dict[str, PlannedHost] = {}  # one that moves from page to page meanwhile is there once
+    after: int | None = 0
+    while after is not None:
+        page = await trees(FindTrees(after=after, limit=_PAGE))
+        for tree in page.trees:
+            rest = await _rest(tree, trees) if tree.left_out else ()
+            if (host := _host(page, tree, rest, zones, disabled)) is not None:
+                found[host.root] = host
+        after = page.more
+    return list(found.values())
+
+
+async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -> dict[str, str]:
+    zones, after, more = dict[str, str](), "", True
+    while more:
+        page = await aggregates(FindAggregates(after=after))
+        zones.update({one.id: one.metadata[ZONE] for one in page.aggregates if ZONE in one.metadata})
+        more = page.more and bool(page.aggregates)
+        after = page.aggregates[-1].id if page.aggregates else ""
+    return zones
+
+
+async def _rest(tree: KnownTree, trees: Ask[FindTrees, TreesFound]) -> Sequence[TreesFound]:
+    """The providers of a large tree that had no room in the answer."""
+    root, had, more = tree.root or tree.providers[0].id, len(tree.providers), list[TreesFound]()
+    while True:
+        page = await trees(FindTrees(roots=(root,), skip=had))
+        if not page.trees or not page.trees[0].providers:
+            return more
+        more.append(page)
+        had += len(page.trees[0].providers)
+        if not page.trees[0].left_out:
+            return more
+
+
+def _host(
+    page: TreesFound,
+    tree: KnownTree,
+    rest: Sequence[TreesFound],
+    zones: Mapping[str, str],
+    disabled: set[str],
+) -> PlannedHost | None:
+    """None: it is gone, or nobody reports it."""
+    if not tree.providers or not page.owners[tree.owner][1]:
+        return None
+    cell, _, zone = page.owners[tree.owner]
+    top = tree.providers[0]
+    every = [(page, one) for one in tree.providers]
+    every += [(other, one) for other in rest for one in other.trees[0].providers]
+    own = page.traits[top.traits]
+    return PlannedHost(
+        root=tree.root or top.id,
+        name=tree.host or top.name,
+        cell=cell,
+        zone=next((zones[one] for one in page.aggregates[top.aggregates] if one in zones), zone),
+        closed=DISABLED in own or FORCED_DOWN in own or cell in disabled,
+        traits=frozenset(trait for where, one in every for trait in where.traits[one.traits]),
+        stocks=tuple(stock for where, one in every for stock in _stocks(where, one)),
+    )
+
+
+def _stocks(page: TreesFound, provider: KnownProvider) -> list[PlannedStock]:
+    told = []
+    for at, taken in zip(page.stocks[provider.stock], provider.used, strict=False):
+        inventory = page.inventories[at]
+        capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
+        told.append(
+            PlannedStock(
+                resource_class=inventory.resource_class,
+                free=capacity - taken,
+                capacity=capacity,
+                min_unit=inventory.min_unit,
+                max_unit=inventory.max_unit,
+                step=inventory.step_size,
+            )
+        )
+    return told

@@ -1,0 +1,78 @@
+"""Capacity in the control room: planned with what a real placement tells of its hosts."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bus.host_marks import DISABLED
+from bus.reports import Inventory
+from placement_worker import placement_worker
+from tests.support.placement_builders import a_placement, a_provider, a_report
+from tests.support.placement_calls import report
+from tests.support.visited_room import VisitedRoom, a_visited_room
+
+ASKED = ("trees", "aggregates", "cells")
+
+
+def of(vcpus: int, **more: Any) -> dict[str, Inventory]:
+    return {"VCPU": Inventory(total=vcpus, **more), "MEMORY_MB": Inventory(total=1000 * vcpus)}
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[VisitedRoom]:
+    async def nothing(*messages: Any) -> None:
+        pass
+
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        numa = a_provider(
+            31, 3, name="host-3_numa0", inventories={"VCPU": Inventory(total=6)}, traits=("CUSTOM_A",)
+        )
+        told = [
+            a_report(1, inventories=of(8, allocation_ratio=2.0, reserved=1)),
+            a_report(2, inventories=of(8), traits=(DISABLED,)),
+            a_report(3, numa, inventories={"MEMORY_MB": Inventory(total=4000)}),
+        ]
+        assert await report(placement, *told) == ["", "", ""]
+        async with a_visited_room(placement_worker(placement, nothing, ("c1",)), answered=ASKED) as visited:
+            yield visited
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("mix=VCPU:2", ("10 whole mixes fit now", "Of 2 open hosts; 1 closed one is not counted")),
+        ("mix=VCPU:2,CUSTOM_A", ("3 whole mixes fit now", "1 host does not count for its traits")),
+        ("mix=VCPU:2,MEMORY_MB:2000", ("6 whole mixes fit now",)),
+        ("mix=VCPU:2&add=2 x like:host-2", ("10 whole mixes fit now, 18 then", "With 2 hosts more, empty")),
+        ("mix=VCPU:2&add=1xVCPU:64&without=host-1", ("10 whole mixes fit now, 35 then", "host-1")),
+        ("mix=VCPU:2&zone=z9", ("0 whole mixes fit now",)),
+        ("mix=2xVCPU:4%0AVCPU:7", ("1 whole mix fits now", "Lost in pieces")),
+    ],
+)
+async def test_what_fits_is_worked_out_of_what_placement_knows(
+    room: VisitedRoom, query: str, says: tuple[str, ...]
+) -> None:
+    page = await room.page(f"/what-if/capacity?{query}")
+    assert 'role="alert"' not in page
+    for one in says:
+        assert one in page
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("mix=VCPU", "a flavor is CLASS:AMOUNT"),
+        ("without=nobody", "Say at least one flavor"),
+        ("mix=VCPU:1&without=nobody", "There is no host &#39;nobody&#39; to take away"),
+        ("mix=VCPU:1&add=1xlike:<b>", "There is no host &#39;&lt;b&gt;&#39; to be like"),
+    ],
+)
+async def test_what_makes_no_sense_is_said(room: VisitedRoom, query: str, says: str) -> None:
+    assert says in await room.page(f"/what-if/capacity?{query}")
+
+
+async def test_nothing_is_read_before_anything_is_asked() -> None:
+    async with a_visited_room() as alone:
+        assert "Say what is to fit" in await alone.page("/what-if/capacity")
+        assert "Placement does not answer" in await alone.page("/what-if/capacity?mix=VCPU:1")

@@ -1,0 +1,214 @@
+"""Capacity in thought: what fits, what hosts added or taken away change, and what is in pieces."""
+
+import random
+from functools import cache
+
+import pytest
+
+from bus.host_marks import DISABLED, HELD
+from control_room.core.plan import BadPlan, plan_said
+from control_room.core.planning import PlanAnswer, PlannedHost, PlannedStock, planned
+
+
+def a_host(
+    number: int, *, closed: bool = False, zone: str = "z1", traits: str = "", **free: int
+) -> PlannedHost:
+    """`free` of ten times as much of each class; of a class with a tail (VCPU_1) another provider's."""
+    stocks = tuple(
+        PlannedStock(resource_class=name.rpartition("_of")[0] or name, free=amount, capacity=10 * abs(amount))
+        for name, amount in free.items()
+    )
+    return PlannedHost(
+        root=f"r{number}",
+        name=f"h{number}",
+        cell="c1",
+        zone=zone,
+        closed=closed,
+        traits=frozenset(traits.split()),
+        stocks=stocks,
+    )
+
+
+def plan(
+    hosts: list[PlannedHost], *mix: str, add: str = "", without: str = "", zone: str = "", cell: str = ""
+) -> PlanAnswer:
+    return planned(hosts, plan_said(mix, add.split(), without.split(), zone, cell))
+
+
+ALONE: dict[str, tuple[list[PlannedHost], str, int, int]] = {  # hosts, flavor, fit, would in one piece
+    "nobody": ([], "VCPU:1", 0, 0),
+    "the scarcest class counts": ([a_host(1, VCPU=8, MEMORY_MB=1000)], "VCPU:2,MEMORY_MB:400", 2, 2),
+    "host by host": ([a_host(1, VCPU=3), a_host(2, VCPU=3)], "VCPU:2", 2, 3),
+    "a piece for each is in none": ([a_host(n, VCPU=3) for n in range(4)], "VCPU:4", 0, 3),
+    "of one provider, not of two together": ([a_host(1, VCPU=3, VCPU_of2=3)], "VCPU:2", 2, 3),
+    "classes of different providers": ([a_host(1, VCPU=4, MEMORY_MB=2)], "VCPU:1,MEMORY_MB:1", 2, 2),
+    "closed hosts have none": ([a_host(1, VCPU=4, closed=True)], "VCPU:1", 0, 0),
+    "a trait is required": ([a_host(1, VCPU=4), a_host(2, VCPU=2, traits="A B")], "VCPU:1,A", 2, 2),
+    "a trait is forbidden": ([a_host(1, VCPU=4), a_host(2, VCPU=2, traits="A B")], "VCPU:1,!A", 4, 4),
+    "more is held than there is": ([a_host(1, VCPU=-4), a_host(2, VCPU=2)], "VCPU:1", 2, 2),
+    "a class that nobody has": ([a_host(1, VCPU=4)], "VCPU:1,CUSTOM_GPU:1", 0, 0),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_flavor_by_itself(name: str) -> None:
+    hosts, flavor, fit, in_sum = ALONE[name]
+    (room,) = plan(hosts, flavor).now.flavors
+    assert (room.fits, room.in_sum, room.lost) == (fit, in_sum, in_sum - fit)
+
+
+@pytest.mark.parametrize(
+    ("limits", "fits"),
+    [({}, 8), ({"max_unit": 1}, 0), ({"min_unit": 3}, 0), ({"step": 4}, 0), ({"step": 2, "min_unit": 2}, 8)],
+)
+def test_a_provider_gives_only_amounts_that_it_may(limits: dict[str, int], fits: int) -> None:
+    stock = PlannedStock(resource_class="VCPU", free=16, capacity=16, **limits)
+    host = PlannedHost(root="r", name="h", stocks=(stock,))
+    assert plan([host], "VCPU:2").now.flavors[0].fits == fits
+
+
+def test_what_is_left_over_is_too_small_or_beside_what_has_run_out() -> None:
+    hosts = [a_host(1, VCPU=7, MEMORY_MB=8), a_host(2, VCPU=8, MEMORY_MB=3)]
+    (room,) = plan(hosts, "VCPU:2,MEMORY_MB:2").now.flavors
+    cpu, memory = room.classes
+    assert (room.fits, room.hosts) == (4, 2)
+    assert (cpu.free, cpu.taken, cpu.small, cpu.beside, cpu.ends, cpu.largest) == (15, 8, 1, 6, 1, 8)
+    assert (memory.free, memory.taken, memory.small, memory.beside, memory.ends) == (11, 8, 1, 2, 1)
+
+
+MIXES: dict[str, tuple[list[PlannedHost], tuple[str, ...], int, int]] = {
+    "of one flavor": ([a_host(1, VCPU=8)], ("2xVCPU:1",), 4, 4),
+    "together on one host": ([a_host(1, VCPU=8)], ("VCPU:3", "VCPU:1"), 2, 2),
+    "the large one goes where nothing else would": (
+        [a_host(1, VCPU=8), a_host(2, VCPU=1), a_host(3, VCPU=1)],
+        ("2xVCPU:1", "VCPU:8"),
+        1,
+        1,
+    ),
+    "in sum, but in no one host": ([a_host(n, VCPU=3) for n in range(4)], ("VCPU:4", "VCPU:1"), 0, 2),
+    "each needs what the other leaves": (
+        [a_host(n, VCPU=9, MEMORY_MB=9) for n in range(2)],
+        ("VCPU:8,MEMORY_MB:1", "VCPU:1,MEMORY_MB:8"),
+        2,
+        2,
+    ),
+    "by traits they never meet": (
+        [a_host(1, VCPU=4, traits="A"), a_host(2, VCPU=6)],
+        ("VCPU:2,A", "VCPU:2,!A"),
+        2,
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXES)
+def test_a_mix(name: str) -> None:
+    hosts, mix, fit, in_sum = MIXES[name]
+    side = plan(hosts, *mix).now
+    assert (side.mixes, side.mixes_in_sum, side.lost) == (fit, in_sum, in_sum - fit)
+
+
+def test_what_a_mix_leaves_and_what_one_more_would_lack() -> None:
+    side = plan([a_host(1, VCPU=7), a_host(2, VCPU=2)], "VCPU:4", "VCPU:1").now
+    assert (side.mixes, side.short) == (1, ("VCPU:4",))
+    assert [(one.resource_class, one.free, one.largest) for one in side.left] == [("VCPU", 4, 2)]
+
+
+def test_what_is_said_to_fit_does_and_seldom_more_would() -> None:
+    """Small random halls, beside the best packing there is, found by trying all."""
+    chance = random.Random(7)
+    said = possible = 0
+    for _ in range(40):
+        rooms = [(chance.randint(2, 11), chance.randint(2, 11)) for _ in range(chance.randint(1, 3))]
+        mix = [(chance.randint(1, 2), chance.randint(1, 3), chance.randint(1, 3)) for _ in "ab"]
+        hosts = [a_host(n, VCPU=cpu, MEMORY_MB=memory) for n, (cpu, memory) in enumerate(rooms)]
+        side = plan(hosts, *(f"{parts}xVCPU:{cpu},MEMORY_MB:{memory}" for parts, cpu, memory in mix)).now
+        best = 0
+        while _can_hold(tuple(sorted(rooms)), tuple(sorted(mix * (best + 1)))):
+            best += 1
+        assert side.mixes <= best <= side.mixes_in_sum
+        said, possible = said + side.mixes, possible + best
+        taken = [side.mixes * sum(one[0] * one[place] for one in mix) for place in (1, 2)]
+        assert [one.free for one in side.left] == [
+            sum(room[place] for room in rooms) - taken[place] for place in (0, 1)
+        ]
+    assert said >= 0.95 * possible > 20
+
+
+def _can_hold(rooms: tuple[tuple[int, int], ...], wanted: tuple[tuple[int, int, int], ...]) -> bool:
+    items = [(cpu, memory) for parts, cpu, memory in wanted for _ in range(parts)]
+    return _fit(rooms, tuple(sorted(items, reverse=True)))
+
+
+@cache
+def _fit(rooms: tuple[tuple[int, int], ...], items: tuple[tuple[int, int], ...]) -> bool:
+    if not items:
+        return True
+    cpu, memory = items[0]
+    return any(
+        _fit(tuple(sorted((*rooms[:at], (has - cpu, had - memory), *rooms[at + 1 :]))), items[1:])
+        for at, (has, had) in enumerate(rooms)
+        if has >= cpu and had >= memory
+    )
+
+
+# In thought
+
+HALL = [a_host(1, VCPU=4, traits=f"A {DISABLED} {HELD}X", closed=True), a_host(2, VCPU=4, zone="z2")]
+
+
+@pytest.mark.parametrize(
+    ("add", "without", "place", "now", "then"),
+    [
+        ("", "", {}, 4, None),
+        ("2xVCPU:6", "", {}, 4, 16),
+        ("3xlike:h1", "", {}, 4, 124),  # empty and open, whatever h1 is
+        ("1xlike:r2", "h2", {}, 4, 40),
+        ("", "h*", {}, 4, 0),
+        ("", "r2", {}, 4, 0),
+        ("VCPU:6,zone=z1", "", {"zone": "z2"}, 4, 4),
+        ("VCPU:6", "", {"zone": "z2"}, 4, 10),  # wherever the plan is
+        ("VCPU:6", "", {"zone": "z9"}, 0, 6),
+        ("1xlike:h2", "", {"cell": "c2"}, 0, 0),
+    ],
+)
+def test_hosts_added_and_taken_away(
+    add: str, without: str, place: dict[str, str], now: int, then: int | None
+) -> None:
+    answer = plan(HALL, "VCPU:1", add=add, without=without, **place)
+    assert answer.now.flavors[0].fits == now
+    assert (answer.then.flavors[0].fits if answer.then else None) == then
+
+
+def test_a_host_like_another_has_its_traits_but_those_that_close_it() -> None:
+    answer = plan(HALL, "VCPU:1,A", f"VCPU:1,!{DISABLED},!{HELD}X", add="1xlike:h1")
+    assert answer.then is not None and [one.fits for one in answer.then.flavors] == [40, 44]
+    assert (answer.now.hosts, answer.now.closed, answer.then.hosts, answer.added) == (1, 1, 2, 1)
+
+
+def test_what_is_held_on_hosts_that_go_is_said() -> None:
+    answer = plan(HALL, "VCPU:1", without="h1 h2")
+    assert (answer.taken, answer.homeless) == (("h1", "h2"), (("VCPU", 72),))
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"mix": []}, "say at least one flavor"),
+        ({"mix": ["VCPU"]}, "'VCPU': a flavor is CLASS:AMOUNT"),
+        ({"mix": ["VCPU:0"]}, "'VCPU:0': the amount is a whole number above 0"),
+        ({"mix": ["vcpu:1"]}, "'vcpu:1': CLASS:AMOUNT or a trait"),
+        ({"mix": ["0xVCPU:1"]}, "none of it"),
+        ({"mix": ["VCPU:1,zone=z"]}, "a flavor is"),
+        ({"mix": ["VCPU:1"] * 9}, "8 flavors at most"),
+        ({"add": ["10xlike:"]}, "like which host?"),
+        ({"add": ["10xA"]}, "hosts are 10xlike:HOST"),
+        ({"add": ["999999xVCPU:1"]}, "100,000 hosts at most"),
+        ({"add": ["1xlike:nobody"]}, "there is no host 'nobody' to be like"),
+        ({"without": ["nobody*", "h1"]}, "there is no host 'nobody*' to take away"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(said: dict[str, list[str]], problem: str) -> None:
+    with pytest.raises(BadPlan) as bad:
+        planned(HALL, plan_said(said.get("mix", ["VCPU:1"]), said.get("add", ()), said.get("without", ())))
+    assert any(problem in one for one in bad.value.args)
