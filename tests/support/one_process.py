@@ -1,7 +1,7 @@
 """A whole berth on real services in the process of the test: cheap, and ended as abruptly as one likes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from berth import wiring
@@ -9,24 +9,35 @@ from berth.commands.run import ready
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 
-WITHOUT = ("ironic", "control-room")  # which have no part in a boot
+_WITHOUT = ("ironic", "control-room")  # which have no part in a boot
+
+Who = tuple[str, str]  # a worker, and its cell
 
 
 @asynccontextmanager
-async def in_one_process(settings: Settings) -> AsyncIterator[Bus]:
-    """A client's bus beside its workers. When it is left they end as by a crash: in the middle of it all."""
+async def in_one_process(settings: Settings, workers: Sequence[Who] | None = None) -> AsyncIterator[Bus]:
+    """A client's bus beside all workers of a berth, or these; hosts are known.
+
+    When it is left they end as by a crash: in the middle of it all.
+    """
+    if workers is None:
+        everybody = [(role.worker, role.cell) for role in wiring.roles(settings)]
+        workers = [one for one in everybody if one[0] not in _WITHOUT]
+    async with joined(settings, workers), Bus(wiring.transport(settings, "test")) as bus:
+        await ready(bus, settings)
+        yield bus
+
+
+@asynccontextmanager
+async def joined(settings: Settings, workers: Sequence[Who]) -> AsyncIterator[None]:
+    """These, beside whoever is there."""
     async with asyncio.TaskGroup() as group:
         serving = [
-            group.create_task(
-                wiring.serve([role], settings, wiring.transport(settings, str(role)), asyncio.Event())
-            )
-            for role in wiring.roles(settings)
-            if role.worker not in WITHOUT
+            group.create_task(wiring.serve([role], settings, wiring.way_of(role, settings), asyncio.Event()))
+            for role in (wiring.Role(*one) for one in workers)
         ]
         try:
-            async with Bus(wiring.transport(settings, "test")) as bus:
-                await ready(bus, settings)
-                yield bus
+            yield
         finally:
             for task in serving:
                 task.cancel()
