@@ -2,10 +2,11 @@
 
 import ipaddress
 import math
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from berth.choice import Refuse, chosen
 from berth.request_options import pci_aliases
@@ -16,7 +17,8 @@ from scheduler_worker import page_sizes
 # What may follow the ? of a PostgreSQL's URL: what its driver takes and berth does not set itself.
 DATABASE_PARAMETERS = frozenset(
     {"gsslib", "host", "krbsrvname", "passfile", "password", "port", "prepared_statement_cache_size",
-     "service", "servicefile", "ssl", "target_session_attrs", "user"}
+     "service", "servicefile", "ssl", "sslcert", "sslkey", "sslmode", "sslrootcert", "target_session_attrs",
+     "user"}
 )  # fmt: skip
 
 _AT_LEAST = {
@@ -113,6 +115,7 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
                 refuse(name, "must begin with amqp:// or amqps://")
             if not _names_a_server(url):
                 refuse(name, "must look like amqp://user:password@host:5672/vhost")
+            _check_files(url, ("cafile", "certfile", "keyfile"), name, refuse)
     for name in ("database_url", "cell_database_urls"):
         for url in _urls(values[name]):
             if not url.startswith(("postgresql://", "postgresql+asyncpg://", "sqlite+aiosqlite://")):
@@ -123,13 +126,21 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
                 refuse(
                     name,
                     f"{', '.join(sorted(unknown))}: no such parameter; there are: "
-                    f"{', '.join(sorted(DATABASE_PARAMETERS))} (ssl=verify-full for sslmode=verify-full)",
+                    f"{', '.join(sorted(DATABASE_PARAMETERS))}",
                 )
+            _check_files(url, ("sslrootcert", "sslcert", "sslkey"), name, refuse)
     if values["amqp_url"] and not values["database_url"]:
         refuse("database_url", "with a RabbitMQ there must be a database all processes can reach")
     for name in ("cell_amqp_urls", "cell_ferry_urls"):
         if values[name] and not values["amqp_url"]:
             refuse(name, "without amqp_url there is no RabbitMQ: all are in one process")
+
+
+def _check_files(url: str, named: tuple[str, ...], name: str, refuse: Refuse) -> None:
+    """A certificate that cannot be read would look like a server that is away."""
+    for word, path in parse_qsl(urlsplit(url).query):
+        if word in named and not os.access(path, os.R_OK):
+            refuse(name, f"{word}={path}: there is no such file, or it cannot be read")
 
 
 def _urls(value: str | Mapping[str, str]) -> list[str]:

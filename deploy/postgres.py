@@ -16,6 +16,7 @@ from pathlib import Path
 
 from deploy.processes import (
     BinariesMissing,
+    Certificate,
     Server,
     ServerFailed,
     Watchdog,
@@ -83,8 +84,10 @@ class Postgres(Server):
     user = "berth"
     database = "berth"
 
-    def __init__(self, directory: Path, port: int | None = None) -> None:
-        super().__init__(directory, port)
+    def __init__(
+        self, directory: Path, port: int | None = None, certificate: Certificate | None = None
+    ) -> None:
+        super().__init__(directory, port, certificate)
         self._data = self.directory / "data"
         self._sockets = self.directory / "run"
         self._password_path = self.directory / "password"
@@ -121,12 +124,26 @@ class Postgres(Server):
             "synchronous_commit": "on",
             "logging_collector": "off",
         }
+        if self.certificate is not None:
+            settings |= {"ssl": "on", **self._own_certificate(self.certificate)}
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         with self.log_path.open("ab") as log:
             self._process = self._popen(
                 [str(binaries.postgres), "-D", str(self._data), *options], log.fileno()
             )
         self._watchdog = Watchdog("QUIT", self._process.pid)
+
+    def _own_certificate(self, certificate: Certificate) -> dict[str, str]:
+        """Copies in its own directory: of a key it asks that nobody else can read it."""
+        account, found = postgres_account(), {}
+        for setting, path in (("ssl_cert_file", certificate.certificate), ("ssl_key_file", certificate.key)):
+            copy = self._sockets / path.name
+            copy.touch(mode=0o600)
+            copy.write_bytes(path.read_bytes())
+            if account is not None:
+                os.chown(copy, account.pw_uid, account.pw_gid)
+            found[setting] = str(copy)
+        return found
 
     def _prepare_directory(self) -> None:
         account = postgres_account()

@@ -18,6 +18,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -136,12 +137,23 @@ class Watchdog:
         self._process.wait()
 
 
+@dataclass(frozen=True)
+class Certificate:
+    """Of a server that speaks TLS, with its key: paths of PEM files."""
+
+    certificate: Path
+    key: Path
+
+
 class Server(ABC):
     """What both servers share: one main process, its log, its watchdog, and the waiting."""
 
     name = "server"
 
-    def __init__(self, directory: Path, port: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, port: int | None = None, certificate: Certificate | None = None
+    ) -> None:
+        self.certificate = certificate
         self.directory = Path(directory).resolve()
         self.port = free_port() if port is None else port
         self.log_path = self.directory / f"{self.name.lower()}.log"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from deploy.processes import (
     BinariesMissing,
+    Certificate,
     Server,
     Watchdog,
     exchange,
@@ -75,8 +76,11 @@ class RabbitMQ(Server):
 
     name = "RabbitMQ"
 
-    def __init__(self, directory: Path, port: int | None = None) -> None:
-        super().__init__(directory, port)
+    def __init__(
+        self, directory: Path, port: int | None = None, certificate: Certificate | None = None
+    ) -> None:
+        super().__init__(directory, port, certificate)
+        self.tls_port = free_port() if certificate is not None else 0
         self._epmd_port = free_port()
         self._distribution_port = free_port()
         self._epmd: subprocess.Popen[bytes] | None = None
@@ -131,9 +135,19 @@ class RabbitMQ(Server):
         """What its programs, rabbitmqctl too, find it by; its files are written."""
         home = self.directory
         configuration = home / "rabbitmq.conf"
-        configuration.write_text(
-            f"listeners.tcp.default = 127.0.0.1:{self.port}\nlog.console = true\nlog.console.level = info\n"
-        )
+        lines = [
+            f"listeners.tcp.default = 127.0.0.1:{self.port}",
+            "log.console = true",
+            "log.console.level = info",
+        ]
+        if self.certificate is not None:
+            lines += [
+                f"listeners.ssl.default = 127.0.0.1:{self.tls_port}",
+                f"ssl_options.certfile = {self.certificate.certificate}",
+                f"ssl_options.keyfile = {self.certificate.key}",
+                "ssl_options.verify = verify_none",  # we say who we are by a password
+            ]
+        configuration.write_text("\n".join(lines) + "\n")
         plugins = home / "enabled_plugins"
         plugins.write_text("[].\n")
         nothing = home / "rabbitmq-env.conf"

@@ -27,12 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.postgres import Postgres, PostgresBinaries, find_postgres, first_closed, postgres_account
-from deploy.processes import BinariesMissing, Server, ServerFailed, free_port, tail
+from deploy.processes import BinariesMissing, Certificate, Server, ServerFailed, free_port, tail
 from deploy.rabbitmq import RabbitMQ, RabbitMQBinaries, find_rabbitmq
 
 __all__ = [
     "Binaries",
     "BinariesMissing",
+    "Certificate",
     "Postgres",
     "PostgresBinaries",
     "RabbitMQ",

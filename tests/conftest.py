@@ -23,6 +23,7 @@ from deploy.servers import (
     find_rabbitmq,
     private_directory,
 )
+from tests.support.certificates import Authority
 from tests.support.schemas import BY_ALEMBIC, said_again
 from tests.support.servers import MEMORY, ExternalServer, a_database, installed, roomy, url_of
 
@@ -86,6 +87,12 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres | ExternalServ
 
 
 @pytest.fixture(scope="session")
+def authority(_server_directory: Path) -> Authority | None:
+    """Who has signed for the servers that speak TLS; None where there is no openssl."""
+    return Authority(_server_directory / "authority") if shutil.which("openssl") else None
+
+
+@pytest.fixture(scope="session")
 def rabbitmq(request: pytest.FixtureRequest) -> Iterator[RabbitMQ | ExternalServer]:
     """The test run's RabbitMQ: `.url`, and when private `.restart()`, `.kill()`, `.start()`."""
     given = os.environ.get("BERTH_TEST_AMQP_URL")
@@ -94,7 +101,9 @@ def rabbitmq(request: pytest.FixtureRequest) -> Iterator[RabbitMQ | ExternalServ
         return
     installed(find_rabbitmq)
     directory: Path = request.getfixturevalue("_server_directory")
-    with RabbitMQ(directory / "rabbitmq") as server:
+    authority: Authority | None = request.getfixturevalue("authority")
+    certificate = authority.certificate("localhost") if authority is not None else None
+    with RabbitMQ(directory / "rabbitmq", certificate=certificate) as server:  # by TLS, too
         yield server
 
 

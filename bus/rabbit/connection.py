@@ -19,6 +19,7 @@ from aio_pika.exceptions import (
     ProbableAuthenticationError,
 )
 
+from bus.certificates import distrusted
 from bus.errors import Unavailable
 
 # What it says about connections we say ourselves, once, and without a traceback for every attempt.
@@ -112,7 +113,8 @@ async def dial(url: str) -> Connection:
     except (*BROKEN, EOFError, ValueError) as problem:
         if cancelled_by_us(problem):
             raise
-        raise Unavailable(f"RabbitMQ at {place(url)} cannot be reached: {reason(problem)}") from None
+        why = distrusted(problem) or reason(problem)
+        raise Unavailable(f"RabbitMQ at {place(url)} cannot be reached: {why}") from None
     finally:
         if connection.transport is None:
             await connection.close()  # there is nothing to close, but it would try when it is collected

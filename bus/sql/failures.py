@@ -10,6 +10,7 @@ from typing import Final
 
 from sqlalchemy import exc
 
+from bus.certificates import distrusted
 from bus.errors import Unavailable
 
 
@@ -131,5 +132,7 @@ def _what_is_away(error: BaseException) -> str:
 def reason(error: BaseException) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
+    if why := distrusted(error):
+        return why
     cause = getattr(error, "orig", None) or error
     return " ".join(str(cause).split()) or type(cause).__name__

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from bus.errors import Unavailable
 from bus.masking import masked
+from bus.sql.tls import secured
 
 _ROUNDS = 4096  # as the server itself takes them
 
@@ -82,8 +83,9 @@ class Logins:
 @asynccontextmanager
 async def logins(url: str) -> AsyncIterator[Logins]:
     """Of the server at this URL, as whom it names."""
+    address, security = secured(make_url(url).set(drivername="postgresql+asyncpg"))
     engine = create_async_engine(
-        make_url(url).set(drivername="postgresql+asyncpg"), isolation_level="AUTOCOMMIT", hide_parameters=True
+        address, isolation_level="AUTOCOMMIT", hide_parameters=True, connect_args=security
     )
     try:
         async with engine.connect() as connection:

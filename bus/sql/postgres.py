@@ -15,6 +15,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from bus.clock import monotonic
 from bus.sql.failures import READ_ONLY, sqlstate
+from bus.sql.tls import secured
 
 CONNECT_SECONDS = 10.0
 
@@ -50,6 +51,7 @@ class PostgresPool:
         self, address: URL, namespace: str, statement_seconds: float | None, pooled: Mapping[str, Any]
     ) -> None:
         self._broke_at = 0.0
+        address, security = secured(address)
         settings = {
             "application_name": f"berth {namespace}".strip(),
             "jit": "off",  # our statements are short; compiling one costs more than running it
@@ -65,6 +67,7 @@ class PostgresPool:
                 "timeout": CONNECT_SECONDS,
                 "command_timeout": statement_seconds,
                 "server_settings": settings,
+                **security,
             },
             **pooled,
         )

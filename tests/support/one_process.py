@@ -33,7 +33,9 @@ async def joined(settings: Settings, workers: Sequence[Who]) -> AsyncIterator[No
     """These, beside whoever is there."""
     async with asyncio.TaskGroup() as group:
         serving = [
-            group.create_task(wiring.serve([role], settings, wiring.way_of(role, settings), asyncio.Event()))
+            group.create_task(
+                wiring.serve([role], settings, wiring.way_of([role], settings), asyncio.Event())
+            )
             for role in (wiring.Role(*one) for one in workers)
         ]
         try:

@@ -16,6 +16,7 @@ from berth.request_options import request_options
 from berth.services import metrics_ports
 from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name, shown
 from bus.delivery.runner import Bus
+from bus.sql import tls
 from compute_sim import SimAgent
 from scheduler_worker import PciAlias
 
@@ -599,9 +600,21 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         ),
         (
             "database_url",
-            f"postgresql://u@h/b?PASSWORD={SECRET}&sslmode=require",
-            "database_url = 'postgresql://u@h/b?PASSWORD=****&sslmode=require': "
-            "PASSWORD, sslmode: no such parameter; there are: ",
+            f"postgresql://u@h/b?PASSWORD={SECRET}&sslmodus=require",
+            "database_url = 'postgresql://u@h/b?PASSWORD=****&sslmodus=require': "
+            "PASSWORD, sslmodus: no such parameter; there are: ",
+        ),
+        (
+            "database_url",
+            "postgresql://u@h/b?sslmode=verify-full&sslrootcert=/nowhere/ca.pem",
+            "database_url = 'postgresql://u@h/b?sslmode=verify-full&sslrootcert=/nowhere/ca.pem': "
+            "sslrootcert=/nowhere/ca.pem: there is no such file, or it cannot be read",
+        ),
+        (
+            "amqp_url",
+            "amqps://u@h/?cafile=/nowhere/ca.pem",
+            "amqp_url = 'amqps://u@h/?cafile=/nowhere/ca.pem': "
+            "cafile=/nowhere/ca.pem: there is no such file, or it cannot be read",
         ),
         (
             "cell_database_urls",
@@ -872,7 +885,8 @@ def test_a_supervisors_settings_that_cannot_be_read_are_a_bad_setting(given: str
 
 def test_what_may_be_said_in_the_url_of_a_database_is_known_to_its_driver() -> None:
     known = inspect.signature(asyncpg.connect).parameters.keys()
-    assert DATABASE_PARAMETERS - {"prepared_statement_cache_size"} <= known  # SQLAlchemy's own
+    sqlalchemys, ours = {"prepared_statement_cache_size"}, {"sslmode", *tls.FILES}
+    assert DATABASE_PARAMETERS - sqlalchemys - ours <= known
 
 
 def test_who_has_nobody_to_end_at_a_stage_passes_it_over() -> None:

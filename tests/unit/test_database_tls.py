@@ -1,0 +1,63 @@
+"""What a database's URL says of TLS, and what the driver is told of it."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from bus.sql.tls import secured
+
+PLAIN = "postgresql+asyncpg://u@h/b"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("", {}),
+        ("?sslmode=verify-full", {"ssl": "verify-full"}),  # the driver looks for the CA where libpq does
+        ("?ssl=require", {"ssl": "require"}),  # the driver's own word
+        ("?sslmode=disable", {"ssl": "disable"}),
+    ],
+)
+def test_without_files_the_driver_is_told_the_mode(said: str, told: dict[str, object]) -> None:
+    address, security = secured(make_url(PLAIN + said))
+    assert (str(address), security) == (PLAIN, told)
+
+
+@pytest.mark.parametrize(
+    ("mode", "verifies", "name"),
+    [
+        ("verify-full", ssl.CERT_REQUIRED, True),
+        ("verify-ca", ssl.CERT_REQUIRED, False),
+        ("require", ssl.CERT_REQUIRED, False),  # as libpq does where there is an authority
+    ],
+)
+def test_with_an_authority_it_is_told_whom_to_believe(
+    mode: str, verifies: ssl.VerifyMode, name: bool
+) -> None:
+    address, security = secured(make_url(f"{PLAIN}?sslmode={mode}&sslrootcert={an_authority()}&host=x"))
+    context = security["ssl"]
+    assert str(address) == f"{PLAIN}?host=x"
+    assert (context.verify_mode, context.check_hostname) == (verifies, name)
+
+
+def an_authority() -> Path:
+    """Some authority that this machine has; else the test has none to name."""
+    found = ssl.get_default_verify_paths().cafile
+    if found is None:
+        pytest.skip("this machine trusts no authority in one file")
+    return Path(found)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("sslmode=verify_full", "sslmode=verify_full: there are disable, allow,"),
+        ("sslmode=prefer&sslrootcert=/x", "sslmode=prefer needs no certificates: say require,"),
+        ("sslrootcert=/x", "sslmode=: there are"),
+    ],
+)
+def test_what_means_nothing_is_refused(said: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        secured(make_url(f"{PLAIN}?{said}"))
