@@ -30,6 +30,7 @@ from berth.commands.options import (
     Driver,
     Fail,
     Hosts,
+    Room,
     Seed,
     StateDir,
     cells_named,
@@ -42,7 +43,7 @@ from berth.embedded import embedded
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, mixed
 from berth.picture import latency_svg
 from berth.publishing import publish
-from berth.services import Supervisor
+from berth.services import Supervisor, stop_on_signals
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
@@ -75,18 +76,20 @@ def demo_command(
     build_time: BuildTime = "exponential:0.1",
     seed: Seed = 1,
     mix: Mix = None,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Stay up after it, with the control room, until Ctrl-C.")
+    ] = False,
+    control_room: Room = None,
 ) -> None:
     """Show it all in one process: boots on simulated hosts, free bare-metal nodes, and the audit."""
     found = effective(
         cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, amqp_url="",
         database_url="", cell_database_urls={}, cell_amqp_urls={}, cell_ferry_urls={}, ironic_amqp_url="",
         ironic_api_url="", ironic_auth="none", compute_drivers=drivers_named(driver),
+        control_room_http=control_room,
     )  # fmt: skip
-    run(
-        demo(
-            with_a_room(found.settings), LoadPlan(boots=boots, flavors=mixed(mix or MIX), seed=seed or 1), say
-        )
-    )
+    plan = LoadPlan(boots=boots, flavors=mixed(mix or MIX), seed=seed or 1)
+    run(demo(with_a_room(found.settings), plan, stay, say))
 
 
 @commands.command("load", rich_help_panel="Builds")
@@ -142,7 +145,8 @@ def load_flavors(
     return (msgspec.structs.replace(_FLAVOR, **described),)
 
 
-async def demo(settings: Settings, plan: LoadPlan, say: Console) -> int:
+async def demo(settings: Settings, plan: LoadPlan, stay: bool, say: Console) -> int:
+    """Its last line says where to look."""
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as directory:
         settings = settings.having(state_dir=directory)
         say.print(
@@ -156,10 +160,30 @@ async def demo(settings: Settings, plan: LoadPlan, say: Console) -> int:
                 say.print(f"meanwhile the control room is at {url}", markup=False)
             result = await _with_progress(Load(house.bus, plan), say)
             metal = await _metal_story(house.bus, settings)
-        found = await audit_databases(settings, settled=True)
+            if stay:
+                code = _told(result, metal, await audit_databases(settings), say)
+                await _staying(url, say)
+                return code
+        code = _told(result, metal, await audit_databases(settings, settled=True), say)
+    say.print(f"look at it: make demo ARGS=--stay stays up, and its control room {_where(url)}", markup=False)
+    return code
+
+
+def _where(url: str) -> str:
+    return f"is at {url}" if url else "is switched off"
+
+
+def _told(result: LoadOutcome, metal: str, found: Audit, say: Console) -> int:
     show(result, say)
     say.print(metal)
     return _verdict(result, found, say)
+
+
+async def _staying(url: str, say: Console) -> None:
+    stopping = asyncio.Event()
+    stop_on_signals(stopping)
+    say.print(f"look at it until Ctrl-C: the control room {_where(url)}", markup=False)
+    await stopping.wait()
 
 
 async def _metal_story(bus: Bus, settings: Settings) -> str:

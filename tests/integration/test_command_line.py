@@ -3,11 +3,14 @@
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -117,11 +120,37 @@ def test_the_demo_boots_builds_and_audits(user: User) -> None:
     assert re.search(
         r"^bare metal: two nodes .* a build for one ended active: on " + UUID, told, re.MULTILINE
     )
-    assert lines[-2:] == [
+    assert lines[-3:-1] == [
         "audit: clean; 61 consumers hold resources; builds: 61 active",
         "  custom classes: CUSTOM_BAREMETAL 1 of 2 used",
     ]
+    assert re.fullmatch(
+        r"look at it: make demo ARGS=--stay stays up, and its control room is at http://127.0.0.1:\d+/",
+        lines[-1],
+    )
     assert list(user.directory.iterdir()) == []  # it leaves nothing behind
+
+
+def test_the_demo_stays_up_to_be_looked_at_when_asked(user: User) -> None:
+    command = [sys.executable, "-m", "berth", "demo", "--stay", "--boots", "20", "--hosts", "20"]
+    command += ["--build-time", "constant:0", "--fail", "0", "--control-room", "127.0.0.1:0"]
+    with subprocess.Popen(
+        command, cwd=user.directory, env=user.environment, stdout=subprocess.PIPE, text=True
+    ) as demo:
+        try:
+            assert demo.stdout is not None
+            told = []
+            for line in demo.stdout:
+                told.append(line)
+                if line.startswith("look at it until Ctrl-C: the control room is at "):
+                    break
+            assert any("audit: clean" in line for line in told)
+            page = httpx.get(told[-1].split()[-1], headers={"accept": "text/html"}, timeout=60).text
+            assert "of 21</small>" in page  # 20 boots and one of bare metal
+            demo.send_signal(signal.SIGINT)
+            assert demo.wait(60) == 0
+        finally:
+            demo.kill()
 
 
 # A berth that runs
