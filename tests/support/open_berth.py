@@ -16,6 +16,7 @@ from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildUnplaceable
+from tests.support.envelopes import a_letter
 from tests.support.waiting import in_time
 
 
@@ -64,4 +65,6 @@ async def lived_in(berth: OpenBerth) -> None:
     built = await berth.boot(12)
     refused = await berth.boot_in_vain()
     first = next(one for one in built if one.status == "active")
-    berth.named.update(build=first.build, host=first.host, refused=refused.request)
+    letter = a_letter(body=msgspec.json.encode({"request": refused.request, "instances": []}))
+    await berth.bus.transport.bury(letter)
+    berth.named.update(build=first.build, host=first.host, refused=refused.request, letter=letter.id)

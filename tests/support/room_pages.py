@@ -11,6 +11,9 @@ PAGES = {
     "waiting": "/waiting",
     "bus": "/bus",
     "dead-letters": "/bus/dead",
+    "dead-letter": "/bus/letter?id={letter}",
+    "what-if": "/what-if?vcpus=4&memory_mb=4096&count=3&zone=nowhere",
+    "capacity": "/what-if/capacity?mix=2xVCPU:2,MEMORY_MB:4096%0AVCPU:30,MEMORY_MB:70000&add=2xlike:{host}",
     "builds-failed": "/builds?failed=1",
     "build": "/builds/{build}",
     "build-again": "/builds/{build}?then=again",
@@ -25,6 +28,10 @@ SCHEMES = ("light", "dark")
 # What an operator does there, as its button says.
 ACTS = {
     "host": ("button Disable", "button Enable", "button Force down", "button Take that back"),
+    "dead-letters": ("button Replay those marked …", "button Drop those marked …"),
+    "dead-letter": ("button Replay …", "button Drop …"),
+    "what-if": ("button Would it fit?",),
+    "capacity": ("button How many fit?",),
     "sign-in": ("button Sign in",),
     "hosts": ("button Show", "section Hosts as tiles; arrow keys go from one to the next, Enter opens it"),
     "builds": ("button Why?",),

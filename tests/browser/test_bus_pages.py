@@ -1,0 +1,92 @@
+"""Dead letters replayed and dropped, queues that fill, and what-if, in a browser."""
+
+import msgspec
+
+from tests.support.browser_tab import Tab
+from tests.support.envelopes import a_letter
+from tests.support.open_berth import OpenBerth
+
+PRESSED = "main button, main input:not([type=hidden])"
+
+
+async def bury(berth: OpenBerth, id_: str) -> None:
+    """One that the conductor of c1 could not read, nor could when it comes again."""
+    await berth.bus.transport.bury(
+        a_letter(
+            id=id_,
+            queue="conductor.c1:agent.report.c1",
+            key="agent.report.c1",
+            type="AgentReported",
+            reason=f"{id_} has no attempt",
+            body=msgspec.json.encode({"build": id_}),
+        )
+    )
+
+
+async def test_a_dead_letter_is_replayed_by_who_may(tab: Tab, berth: OpenBerth) -> None:
+    """It dies again, of what is wrong with it: as another letter, later."""
+    await bury(berth, "to-be-replayed")
+    await tab.sign_in("admin")
+    await tab.open("/bus/dead")
+    await tab.sees("to-be-replayed has no attempt")
+    await tab.click('input[name="letter:to-be-replayed"]')
+    async with tab.loading():
+        await tab.click("button[value=replay]")
+    await tab.sees("Replay 1 dead letter?", "h1")
+    async with tab.loading():
+        await tab.click("button[value=replay]")
+    assert await tab.path() == "/bus/dead"
+    await tab.sees("1 replayed.")
+    assert "to-be-replayed has no attempt" not in await tab.text()
+    await berth.bus.transport.exhume(["to-be-replayed"])
+
+
+async def test_one_is_looked_at_and_dropped_by_the_keyboard(tab: Tab, berth: OpenBerth) -> None:
+    await bury(berth, "to-be-dropped")
+    await tab.sign_in("admin")
+    await tab.open("/bus/letter?id=to-be-dropped")
+    await tab.sees('"build": "to-be-dropped"')
+    for _ in range(2):  # asked, and asked whether that is meant
+        await tab.evaluate("document.querySelector('button[value=drop]').focus()")
+        async with tab.loading():
+            await tab.press("Enter")
+    await tab.sees("1 dropped.")
+    assert "to-be-dropped has no attempt" not in await tab.text()
+
+
+async def test_who_may_only_look_finds_nothing_to_press(tab: Tab, berth: OpenBerth) -> None:
+    await tab.open(f"/bus/letter?id={berth.named['letter']}")
+    assert await tab.number_of(PRESSED) == 0
+    await tab.open("/bus/dead")
+    await tab.sees("sign in with a token whose role may act")
+    assert await tab.number_of(PRESSED) == 0
+
+
+async def test_dead_letters_are_counted_where_somebody_looks(tab: Tab, berth: OpenBerth) -> None:
+    await tab.open("/bus")
+    before = int(await tab.text(".figures a"))
+    await bury(berth, "one-more")
+    await tab.sees(str(before + 1), ".figures a")
+    await berth.bus.transport.exhume(["one-more"])
+
+
+async def test_a_form_asks_what_if(tab: Tab, berth: OpenBerth) -> None:
+    await tab.open("/what-if")
+    await tab.fill("input[name=vcpus]", "4000")
+    async with tab.loading():
+        await tab.press("Enter")
+    await tab.sees("It does not fit")
+    await tab.sees("20 hosts would fit with 32 VCPU instead of 4000")
+    await tab.fill("input[name=vcpus]", "2")
+    async with tab.loading():
+        await tab.click("button.main")
+    await tab.sees("It fits: 1 instance on 1 host.")
+
+
+async def test_hosts_are_added_in_thought(tab: Tab, berth: OpenBerth) -> None:
+    await tab.open("/what-if/capacity")
+    await tab.fill("textarea[name=add]", "2 x VCPU:64,MEMORY_MB:4096")
+    await tab.fill("textarea[name=mix]", "VCPU:64")
+    async with tab.loading():
+        await tab.click("button.main")
+    await tab.sees("0 whole mixes fit now, 2 then.")
