@@ -3,6 +3,7 @@
 What serves HTTP, and makes pages, is imported when it runs: its table alone needs none of it.
 """
 
+from functools import partial
 from pathlib import Path
 
 from berth.settings import BadSetting, Settings
@@ -74,6 +75,7 @@ def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
     from berth.bus_watch import bus_means
     from berth.commands.why import requested
     from berth.room_acts import RoomActs
+    from berth.room_metal import metal
     from berth.room_what_if import asked_for
     from scheduler_worker import replay, scores_of
 
@@ -83,6 +85,7 @@ def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
         end_wait=acts.end_wait,
         steer=acts.steer,
         drains=drains,
+        metal=partial(metal, settings, bus),
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,
         requested=requested,

@@ -9,6 +9,7 @@ from bus.messages import BuildRequested
 from bus.moves import MoveStands
 from bus.queries import BuildStands
 from control_room.bus_means import BusMeans
+from control_room.core.metal import MetalSeen
 from control_room.core.what_if_form import Supposition
 
 
@@ -43,6 +44,7 @@ class RoomMeans:
     end_wait: Callable[[str], Awaitable[str]]  # of a request or a move; what was said of it
     steer: Callable[[MoveStands, str], Awaitable[str]]  # confirm, revert, abort or force
     drains: DrainsHere
+    metal: Callable[[], Awaitable[MetalSeen]]  # Ironic's nodes, and what placement has of them
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     requested: Callable[[BuildStands], BuildRequested]  # what was asked for it, as its record has it

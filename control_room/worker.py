@@ -28,6 +28,7 @@ ASKS = (
     topics.FIND_BUILDS,
     topics.FIND_INSTANCES,
     topics.FIND_MOVES,
+    topics.ALLOCATIONS,
 )
 
 TELLS: frozenset[type[Message]] = frozenset(  # an operator's word

@@ -7,11 +7,10 @@ from typing import NamedTuple
 from bus.clock import Clock
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
-from ironic_sync.api import IronicApi
 from ironic_sync.core.belief import BeliefRules, Moment
 from ironic_sync.core.difference import NodeDifference, allowance
 from ironic_sync.following import Publish
-from ironic_sync.survey import PROVIDERS_A_QUESTION, Survey, SurveyedNode, portions
+from ironic_sync.survey import PROVIDERS_A_QUESTION, Survey, SurveyedNode, SurveyReads, portions
 from ironic_sync.sweep import Sweep
 from ironic_sync.worker import FollowedIronic
 
@@ -51,7 +50,7 @@ class NodesRemoved(NamedTuple):
     held_back: int  # that are gone, at least so many, and were not removed: too many at once
 
 
-def survey_of(ironic: FollowedIronic, api: IronicApi, find: Find, clock: Clock) -> Survey:
+def survey_of(ironic: FollowedIronic, api: SurveyReads, find: Find, clock: Clock) -> Survey:
     """For one who follows nothing, and looks once."""
     return Survey(api, find, ironic.selection, _rules(ironic), lambda: Moment(clock.now(), 0))
 

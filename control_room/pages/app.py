@@ -14,6 +14,7 @@ from control_room.pages.frame import Frame, OpenRoom, PageRefused
 from control_room.pages.heat import HeatPages
 from control_room.pages.host import HostPages
 from control_room.pages.letters import LetterPages
+from control_room.pages.metal import MetalPages
 from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
 from control_room.pages.signing_in import SigningIn
@@ -31,6 +32,7 @@ def pages_app(room: OpenRoom) -> Starlette:
     now, builds = NowPages(room, frame, closing), BuildPages(room, frame, closing)
     signing = SigningIn(room, frame)
     waiting, moves = WaitingPages(room, frame, closing), MovePages(room, frame, closing)
+    metal = MetalPages(room, frame, closing)
     bus, letters = BusPages(room, frame, closing), LetterPages(room, frame)
     app = Starlette(
         routes=[
@@ -54,6 +56,8 @@ def pages_app(room: OpenRoom) -> Starlette:
             Route("/bus/dead", letters.list_all, methods=["GET"]),
             Route("/bus/dead", letters.act, methods=["POST"]),
             Route("/bus/letter", letters.page, methods=["GET"]),
+            Route("/metal", metal.page, methods=["GET"]),
+            Route("/metal/events", metal.events, methods=["GET"]),
             Route("/moves", moves.page, methods=["GET"]),
             Route("/moves", moves.act, methods=["POST"]),
             Route("/moves/events", moves.events, methods=["GET"]),

@@ -25,6 +25,7 @@ NAVIGATION = (
     ("/builds", "Builds"),
     ("/waiting", "Waiting room"),
     ("/moves", "Moves and drains"),
+    ("/metal", "Bare metal"),
     ("/what-if", "What if"),
     ("/bus", "Bus"),
 )

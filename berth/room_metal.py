@@ -1,0 +1,170 @@
+"""Bare-metal nodes for the control room: all of Ironic's, beside what placement has of them."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from berth.settings import Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.resources import FindAllocations, FindProviders, Provider
+from control_room.core.metal import BerthBelief, IronicWord, MetalSeen, NodeOnBoard
+from control_room.core.trees import closed_by
+
+if TYPE_CHECKING:  # what speaks HTTP takes long to load
+    from ironic_sync import IronicApi
+    from ironic_sync.core.difference import NodeDifference
+
+SECONDS = 90.0  # reading all of them may take
+_A_QUESTION = 200
+_ALSO = ("last_error", "maintenance_reason")
+Raw = dict[str, Any]
+
+
+class _Remembering:
+    """Ironic's API, and what it said of each node."""
+
+    def __init__(self, api: "IronicApi") -> None:
+        self._api = api
+        self.said: dict[str, Raw] = {}
+
+    async def nodes(self, *, fields: Sequence[str], limit: int, **more: Any) -> AsyncIterator[list[Raw]]:
+        async for page in self._api.nodes(fields=(*fields, *_ALSO), limit=limit, **more):
+            self.said.update((str(one.get("uuid")), one) for one in page)
+            yield page
+
+    async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Raw | None:
+        said = await self._api.node(uuid, None if fields is None else (*fields, *_ALSO))
+        if said is not None:
+            self.said[uuid] = said
+        return said
+
+
+async def metal(settings: Settings, bus: Bus) -> MetalSeen:
+    """What cannot be read is named; what can is shown."""
+    now = bus.clock.now()
+    try:
+        async with asyncio.timeout(SECONDS):
+            if settings.ironic.is_read:
+                return await _both_sides(settings, bus, now)
+            return await _placed_alone(settings, bus, now)
+    except TimeoutError:
+        problem = f"Reading the nodes took longer than {SECONDS:g} s."
+    except (Unavailable, Unroutable, AnswerRefused) as trouble:
+        problem = f"{trouble}."
+    return MetalSeen(at=now, reads_ironic=settings.ironic.is_read, problem=problem)
+
+
+async def _both_sides(settings: Settings, bus: Bus, now: float) -> MetalSeen:
+    from berth.ironic import followed
+    from ironic_sync.api import IronicRefused
+    from ironic_sync.side_by_side import survey_of
+
+    ironic = followed(settings.having(ironic_amqp_url=""), bus.clock)
+    assert ironic.api is not None
+    problem, read = "", dict[str, str | None]()
+    differs: dict[str, list[str]] = defaultdict(list)
+
+    def differ(found: Iterable["NodeDifference"]) -> None:
+        for one in found:
+            differs[one.node].append(str(one).partition(": ")[2])
+
+    async with ironic.api as api:
+        remembering = _Remembering(api)
+        survey = survey_of(ironic, remembering, bus.asker(topics.PROVIDERS), bus.clock)
+        placed = await survey.placed()
+        try:
+            async for page in survey.everything(placed, read):
+                for one in page:
+                    differ(one.differences)
+            for one in await survey.unlisted(survey.unread(placed, read), placed):
+                differ(one.differences)
+        except (IronicRefused, Unavailable) as trouble:
+            problem = f"Ironic does not answer: {trouble}. What it said before that is shown."
+    holders = await _holders(bus, placed)
+    nodes = [
+        NodeOnBoard(
+            id=uuid,
+            name=str((remembering.said.get(uuid) or {}).get("name") or ""),
+            ironic=_word(remembering.said.get(uuid)),
+            belief=_belief(placed.get(uuid), holders),
+            differs=tuple(differs[uuid]),
+        )
+        for uuid in {**placed, **remembering.said}
+    ]
+    return MetalSeen(at=now, nodes=tuple(nodes), reads_ironic=not problem, problem=problem)
+
+
+async def _placed_alone(settings: Settings, bus: Bus, now: float) -> MetalSeen:
+    from berth.wiring import metal_agent
+
+    agents = tuple(sorted({metal_agent(settings, cell) for cell in settings.cell_names}))
+    ask, placed, after, more = bus.asker(topics.PROVIDERS), dict[str, Provider](), "", True
+    while more:
+        query = FindProviders(
+            agents=agents, parts=("inventories", "traits", "owner"), after=after, limit=_A_QUESTION
+        )
+        page = (await ask(query)).providers
+        placed.update((one.id, one) for one in page if _is_node(one))
+        after, more = max((one.id for one in page), default=""), len(page) == _A_QUESTION
+    holders = await _holders(bus, placed)
+    nodes = [
+        NodeOnBoard(id=one.id, name=one.host or one.name, belief=_belief(one, holders))
+        for one in placed.values()
+    ]
+    return MetalSeen(at=now, nodes=tuple(nodes))
+
+
+def _is_node(one: Provider) -> bool:
+    """One of one custom class, and nothing else: what nodes are told as."""
+    has = one.inventories
+    return (
+        one.parent is None
+        and len(has) == 1
+        and all(name.startswith("CUSTOM_") and stock.total == 1 for name, stock in has.items())
+    )
+
+
+async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
+    """Node → who holds it."""
+    used = [uuid for uuid, one in placed.items() if any(one.used.values())]
+    found: dict[str, str] = {}
+    for start in range(0, len(used), _A_QUESTION):
+        asked = tuple(used[start : start + _A_QUESTION])
+        consumers = (await bus.asker(topics.ALLOCATIONS)(FindAllocations(providers=asked))).consumers
+        found.update((node, one.id) for one in consumers for node in one.allocations)
+    return found
+
+
+def _word(raw: Raw | None) -> IronicWord | None:
+    if raw is None:
+        return None
+    said = {name: str(raw.get(name) or "") for name in raw}
+    maintenance = bool(raw.get("maintenance"))
+    why = said.get("maintenance_reason") or said.get("fault") if maintenance else said.get("last_error")
+    return IronicWord(
+        state=said.get("provision_state") or "available",
+        target=said.get("target_provision_state", ""),
+        power=said.get("power_state", ""),
+        maintenance=maintenance,
+        why=(why or "")[:300],
+        instance=said.get("instance_uuid", ""),
+        resource_class=said.get("resource_class", ""),
+    )
+
+
+def _belief(one: Provider | None, holders: Mapping[str, str]) -> BerthBelief | None:
+    if one is None:
+        return None
+    return BerthBelief(
+        closed=all(stock.reserved >= stock.total for stock in one.inventories.values()),
+        told=one.sequence / 1_000_000 if one.sequence > 0 else 0.0,
+        classes=tuple(one.inventories),
+        used=any(one.used.values()),
+        holder=holders.get(one.id, ""),
+        marks=tuple(closed_by(one)),
+        cell=one.cell,
+        agent=one.agent,
+    )

@@ -1,0 +1,64 @@
+"""Bare metal: a board of nodes, Ironic's word beside berth's belief."""
+
+import asyncio
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from control_room.core.metal import MetalSeen, board
+from control_room.glances import Glances
+from control_room.pages.frame import Frame, OpenRoom
+from control_room.pages.live import live
+
+SECONDS = 3.0
+AT_ONCE = 0.6  # what takes longer is shown when it has come
+SHOWN = 12  # of a column; of one that is looked at alone
+SHOWN_ALONE = 500
+
+
+class MetalPages:
+    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+        self._room = room
+        self._frame = frame
+        self._closing = closing
+        self._glances: Glances[str, MetalSeen] = Glances(lambda _: room.means.metal(), room.clock, SECONDS)
+
+    async def page(self, request: Request) -> Response:
+        asked = request.query_params
+        try:
+            async with asyncio.timeout(None if asked.get("wait") == "1" else AT_ONCE):
+                seen: MetalSeen | None = await self._glances.at("")
+        except TimeoutError:
+            seen = None
+        said = urlencode({name: value for name, value in _said(request).items() if value})
+        return self._frame.page(
+            request,
+            "metal.html",
+            part=self._part(request, seen),
+            live=f"/metal/events?{said}" if said else "/metal/events",
+            q=_said(request)["q"],
+            state=_said(request)["state"],
+        )
+
+    async def events(self, request: Request) -> Response:
+        async def told() -> str:
+            return self._part(request, await self._glances.at(""))
+
+        return live(told, SECONDS, self._closing)
+
+    def _part(self, request: Request, seen: MetalSeen | None) -> str:
+        said, now = _said(request), self._room.clock.now()
+        most = SHOWN_ALONE if said["state"] else SHOWN
+        return self._frame.part(
+            "metal_part.html",
+            seen=seen,
+            columns=board(seen, now, said["q"], said["state"], most) if seen else [],
+            now=now,
+            **said,
+        )
+
+
+def _said(request: Request) -> dict[str, str]:
+    asked = request.query_params
+    return {name: asked.get(name, "").strip()[:255] for name in ("q", "state")}

@@ -1,0 +1,109 @@
+"""Bare metal in the control room, by what an Ironic's API says and what a placement was told."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+import berth.ironic
+from berth.settings import Settings
+from bus.claims import Choice
+from ironic_sync import FollowedIronic, NodeSelection
+from ironic_sync.core.node import Place, from_rest
+from ironic_sync.core.rule import report as told_of
+from placement_worker import Placement, placement_worker
+from tests.support.fake_ironic import FakeIronic, fault, node_number
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_placement, an_order
+from tests.support.placement_calls import claim, report
+from tests.support.visited_room import VisitedRoom, a_visited_room
+
+READS = Settings().having(ironic_api_url="http://ironic.test")
+TOLD = 1_600_000_000  # a minute before the room's now
+
+
+@pytest.fixture
+def ironic(monkeypatch: pytest.MonkeyPatch) -> FakeIronic:
+    fake = FakeIronic()
+
+    def followed(*_: object) -> FollowedIronic:
+        return FollowedIronic(selection=NodeSelection(cell="c1"), api=fake.api())
+
+    monkeypatch.setattr(berth.ironic, "followed", followed)
+    return fake
+
+
+@asynccontextmanager
+async def a_room(settings: Settings, *nodes: dict[str, Any]) -> AsyncIterator[VisitedRoom]:
+    """Placement was told of these, as they were, by the agent of `c1`'s metal; the first is held."""
+
+    async def nothing(*messages: Any) -> None:
+        pass
+
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        for node in nodes:
+            await _told(placement, node, "c1-metal" if settings.ironic.is_read else "c1-agent1")
+        worker = placement_worker(placement, nothing, ("c1",))
+        async with a_visited_room(worker, answered=("providers",), settings=settings) as room:
+            room.clock.now = TOLD + 60.0
+            yield room
+
+
+async def _told(placement: Placement, node: dict[str, Any], agent: str) -> None:
+    said = told_of(from_rest(node), Place(cell="c1", agent=agent), TOLD * 1_000_000)
+    assert said is not None
+    assert await report(placement, said) == [""]
+    if node["uuid"] == node_number(1):
+        taken = await claim(placement, an_order(a_claim(7, Choice({node_number(1): {"CUSTOM_GOLD": 1}}))))
+        assert type(taken[0]).__name__ == "Claimed"
+
+
+async def test_ironics_word_is_beside_berths_belief_with_its_age_and_what_differs(ironic: FakeIronic) -> None:
+    for number in (1, 2, 3):
+        ironic.have(number)
+    was = [dict(one) for one in ironic.nodes.values()]
+    ironic.change(2, maintenance=True, maintenance_reason="fan <3>", traits=["CUSTOM_NEW"])
+    del ironic.nodes[node_number(3)]
+    ironic.have(4, provision_state="clean failed", last_error="no disk")
+    async with a_room(READS, *was) as room:
+        page = await room.page("/metal?wait=1")
+        alone = await room.page("/metal?wait=1&state=maintenance")
+        nothing = await room.page("/metal?wait=1&q=nobody")
+    assert "held" in page and f"/builds/{uid(7)}" in page and "as of 60 s ago" in page
+    assert "it is in maintenance: fan &lt;3&gt;" in page
+    assert "reserved: Ironic says 1, placement has 0; traits: only Ironic has CUSTOM_NEW" in page
+    assert "Ironic does not have it any more" in page
+    assert "Ironic has it clean failed: no disk; placement does not have it" in page
+    assert f"/hosts/{node_number(2)}" in alone and f"/hosts/{node_number(1)}" not in alone
+    assert "No node is so" in nothing
+
+
+async def test_an_ironic_that_is_away_is_named_and_the_belief_is_shown(ironic: FakeIronic) -> None:
+    ironic.have(1)
+    was = dict(ironic.nodes[node_number(1)])
+
+    def refuses(_: httpx.Request) -> httpx.Response:
+        return fault(401, "who are you")
+
+    async with a_room(READS, was) as room:
+        ironic.before = refuses
+        page = await room.page("/metal?wait=1")
+    assert "Ironic does not answer: " in page and "who are you" in page
+    assert node_number(1) in page and "held" in page
+
+
+async def test_without_an_ironic_the_belief_alone_is_shown(ironic: FakeIronic) -> None:
+    ironic.have(1)
+    ironic.have(2, maintenance=True)
+    async with a_room(Settings().having(cells=("c1",)), *ironic.nodes.values()) as room:
+        page = await room.page("/metal?wait=1")
+    assert "Ironic itself is not read from here" in page
+    assert "placement was told 60 s ago that nothing can be deployed on it" in page
+    assert f"/builds/{uid(7)}" in page
+
+
+async def test_no_metal_and_no_placement_are_sentences() -> None:
+    async with a_room(Settings().having(cells=("c1",))) as room:
+        assert "There is no bare metal" in await room.page("/metal?wait=1")

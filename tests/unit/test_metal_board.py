@@ -1,0 +1,75 @@
+"""The board of bare metal: where a node is on it, what berth believes of it, what keeps it from a claim."""
+
+import pytest
+
+from control_room.core.metal import BerthBelief, IronicWord, MetalSeen, NodeOnBoard, board, shown
+
+NOW = 1000.0
+SAID = {"state": "available", "power": "power off", "resource_class": "baremetal"}
+OPEN = {"closed": False, "told": 940.0}
+CLOSED = {"closed": True, "told": 940.0}
+USED = {"closed": False, "told": 940.0, "used": True, "holder": "b1"}
+
+
+def a_node(said: dict[str, object] | None, has: dict[str, object] | None, **more: object) -> NodeOnBoard:
+    return NodeOnBoard(
+        id="n1",
+        ironic=None if said is None else IronicWord(**(SAID | said)),  # type: ignore[arg-type]
+        belief=None if has is None else BerthBelief(**has),  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "has", "column", "berth", "keeps"),
+    [
+        ({}, OPEN, "free", "open", ()),
+        ({}, CLOSED, "closed", "closed", ("placement was told 60 s ago that nothing can be deployed on it",)),
+        ({}, None, "closed", "does not have it", ("placement does not have it",)),
+        ({}, {**OPEN, "marks": ("disabled",)}, "closed", "closed, disabled", ("disabled",)),
+        ({}, USED, "held", "held", ("b1 holds it",)),
+        ({"instance": "b9"}, OPEN, "closed", "open", ("Ironic has instance b9 on it",)),
+        ({"resource_class": ""}, OPEN, "closed", "open", ("it has no resource class",)),
+        ({"state": "deploying", "instance": "b1"}, USED, "deploying", "held",
+         ("Ironic has it deploying", "Ironic has instance b1 on it")),
+        ({"state": "active", "instance": "b9"}, USED, "in use", "held",
+         ("Ironic has it active", "Ironic has instance b9 on it", "b1 holds it")),
+        ({"state": "cleaning"}, CLOSED, "at work", "closed", ("Ironic has it cleaning",)),
+        ({"state": "clean failed", "why": "no <disk>"}, CLOSED, "failed", "closed",
+         ("Ironic has it clean failed: no <disk>",)),
+        ({"power": ""}, CLOSED, "failed", "closed", ("its power state is not known",)),
+        ({"power": "error"}, CLOSED, "failed", "closed", ("its power cannot be controlled",)),
+        ({"state": "enroll", "power": ""}, None, "not ready", "does not have it",
+         ("its power state is not known", "Ironic has it enroll", "placement does not have it")),
+        ({"state": "active", "maintenance": True, "why": "fan"}, CLOSED, "maintenance", "closed",
+         ("it is in maintenance: fan", "Ironic has it active")),
+        (None, CLOSED, "gone", "closed", ("Ironic does not have it any more",)),
+    ],
+)  # fmt: skip
+def test_a_node_by_ironics_word_and_berths_belief(
+    said: dict[str, object] | None, has: dict[str, object] | None, column: str, berth: str, keeps: object
+) -> None:
+    one = shown(a_node(said, has), True, NOW)
+    assert (one.column, one.berth, one.keeps) == (column, berth, keeps)
+    assert one.age == (60.0 if has else None)
+
+
+@pytest.mark.parametrize(("has", "column"), [(OPEN, "free"), (CLOSED, "closed"), (USED, "held")])
+def test_where_ironic_is_not_read_the_belief_alone_tells(has: dict[str, object], column: str) -> None:
+    assert shown(a_node(None, has), False, NOW).column == column
+
+
+def test_columns_come_in_order_those_that_differ_first_and_can_be_chosen() -> None:
+    nodes = (
+        NodeOnBoard(id="n1", name="a", ironic=IronicWord(**SAID), belief=BerthBelief(**OPEN)),  # type: ignore[arg-type]
+        NodeOnBoard(id="n2", name="b", ironic=IronicWord(state="enroll")),
+        NodeOnBoard(id="n3", name="z", ironic=IronicWord(**SAID), belief=BerthBelief(**OPEN), differs=("x",)),  # type: ignore[arg-type]
+    )
+    seen = MetalSeen(at=NOW, nodes=nodes, reads_ironic=True)
+    found = board(seen, NOW)
+    assert [(one.key, one.count) for one in found] == [("free", 2), ("not ready", 1)]
+    assert [one.node.name for one in found[0].nodes] == ["z", "a"]
+    assert [len(one.nodes) for one in board(seen, NOW, most=1)] == [1, 1]
+    assert [one.key for one in board(seen, NOW, column="free")] == ["free"]
+    assert [one.key for one in board(seen, NOW, wanted="ENROLL")] == ["not ready"]
+    assert board(seen, NOW, wanted="nothing") == []
