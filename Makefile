@@ -12,6 +12,8 @@ PROJECT := pyproject.toml requirements.lock
 COMPLIANCE := .venv-compliance
 # So does Ironic.
 IRONIC := .venv-ironic
+# And what makes the site of docs/.
+DOCS := .venv-docs
 
 # The Python that makes the virtual environment: `make PYTHON=python3.12 test` overrides the search.
 PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; do \
@@ -25,7 +27,7 @@ COMPILED := $(BIN)/python -m compileall -q bus placement_worker scheduler_worker
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compliance ironic-test check lint soak bench screenshots services lock clean
+.PHONY: help demo test compliance ironic-test check lint soak bench screenshots docs snippets services lock clean
 
 help: ## say what each target does (the default)
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
@@ -70,6 +72,14 @@ screenshots: $(VENV)/.stamp-dev ## a picture of each page of the control room, l
 	@scripts/install-browser
 	@$(BIN)/python -m tests.browser.screenshots $(ARGS)
 
+docs: $(DOCS)/.stamp ## make the site of docs/ in build/docs; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs --quiet build --strict $(ARGS)
+	@echo "build/docs/index.html"
+
+snippets: $(VENV)/.stamp-dev ## run every command and example of docs/ and the README, also those of minutes
+	@scripts/install-services
+	@$(BIN)/python -m pytest -q -m "" tests/snippets $(ARGS)
+
 services: $(VENV)/.stamp-demo ## start a private RabbitMQ and PostgreSQL, print their URLs, run until Ctrl-C
 	@scripts/install-services
 	@$(BIN)/python -m deploy.servers $(ARGS)
@@ -86,9 +96,12 @@ lock: ## pin the dependencies anew (needs uv)
 	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --upgrade --generate-hashes --group ironic \
 		-o requirements-ironic.lock
+	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --upgrade --generate-hashes --group docs \
+		-o requirements-docs.lock
 
 clean: ## remove the virtual environment, caches and build results
-	@rm -rf $(VENV) $(COMPLIANCE) $(IRONIC) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(COMPLIANCE) $(IRONIC) $(DOCS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What only running needs.
@@ -118,6 +131,13 @@ $(IRONIC)/.stamp: requirements-ironic.lock | $(BIN)/python
 	@$(BIN)/python -m venv --clear $(IRONIC)
 	@$(IRONIC)/bin/python -m pip --disable-pip-version-check --no-input -qq install \
 		--require-hashes --only-binary :all: -r requirements-ironic.lock
+	@touch $@
+
+$(DOCS)/.stamp: requirements-docs.lock | $(BIN)/python
+	@echo "Installing what makes the site of docs/ into $(DOCS) ..."
+	@$(BIN)/python -m venv --clear $(DOCS)
+	@$(DOCS)/bin/python -m pip --disable-pip-version-check --no-input -qq install \
+		--require-hashes --only-binary :all: -r requirements-docs.lock
 	@touch $@
 
 # Debian's python3 comes without ensurepip; python3-venv has it.

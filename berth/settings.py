@@ -45,9 +45,9 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BusSettings(SettingsGroup, frozen=True, kw_only=True):
     """The broker that carries the messages."""
 
-    amqp_url: str = ""  # empty: the in-process bus
-    exchange: str = "berth"
-    queue_type: str = "quorum"  # or classic
+    amqp_url: str = ""  # of the RabbitMQ; empty: the in-process bus
+    exchange: str = "berth"  # where all topics are published
+    queue_type: str = "quorum"  # of durable queues; or classic
     coalesce: bool = True  # pack waiting messages into frames
 
 
@@ -55,7 +55,7 @@ class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
     """Where the workers keep what they must not forget."""
 
     url: str = field(default="", name="database_url")  # empty: SQLite files in state_dir
-    state_dir: str = ".berth"
+    state_dir: str = ".berth"  # the directory of all that is kept without a PostgreSQL
 
 
 class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
@@ -125,8 +125,8 @@ class IronicNewsSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
     """The notifications of the Ironic that is followed (docs/ironic.md)."""
 
     amqp_url: str = ""  # the RabbitMQ it notifies; empty: it is not heard
-    exchange: str = "ironic"
-    topics: tuple[str, ...] = ("ironic_versioned_notifications",)
+    exchange: str = "ironic"  # where it publishes them
+    topics: tuple[str, ...] = ("ironic_versioned_notifications",)  # by which it publishes them
     queue: str = "berth.ironic_sync"  # ours, on that RabbitMQ
 
 
@@ -137,31 +137,31 @@ class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_iro
         default="", name="ironic_api_url"
     )  # empty: it is not read; with keystone: as its catalogue says
     auth: str = "none"  # or basic, or keystone
-    user: str = ""
-    password: str = ""
+    user: str = ""  # with basic or keystone
+    password: str = ""  # of that user
     auth_url: str = ""  # Keystone's
-    user_domain: str = "Default"
-    project: str = ""
-    project_domain: str = "Default"
+    user_domain: str = "Default"  # Keystone's, of the user
+    project: str = ""  # in whose name, with keystone
+    project_domain: str = "Default"  # Keystone's, of the project
     system_scope: str = ""  # all, instead of a project
     application_credential_id: str = ""  # instead of a user
-    application_credential_secret: str = ""
-    region: str = ""
-    interface: str = "public"
+    application_credential_secret: str = ""  # of that credential
+    region: str = ""  # of Keystone's catalogue; empty: the first
+    interface: str = "public"  # of the catalogue; or internal, admin
     ca_file: str = ""  # empty: the authorities this machine trusts
     cert_file: str = ""  # ours, where it asks for one
-    key_file: str = ""
+    key_file: str = ""  # of that certificate
     insecure: bool = False  # believe whoever answers
 
 
 class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
     """How often and how fast its nodes are read."""
 
-    reads_at_once: int = 16
+    reads_at_once: int = 16  # requests to the API that may be under way
     sweep_seconds: float = 60.0  # from one look at what changed lately to the next
     deaf_sweep_seconds: float = 5.0  # the same, while it cannot be heard
     full_every: int = 10  # such looks, of which one is at everything
-    pages_per_second: float = 4.0
+    pages_per_second: float = 4.0  # at most, of a sweep
     share_gone: float = 0.1  # of the nodes; more are not removed at once
     skip_reserve_in_use: bool = False  # an available node with an instance stays open
 
@@ -178,16 +178,16 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
     """Which of its nodes are ours, and where each belongs."""
 
     conductor_groups: tuple[str, ...] = ()  # - is the one without a name
-    shards: tuple[str, ...] = ()
-    owners: tuple[str, ...] = ()
-    resource_classes: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()  # only nodes of these; so with the next two
+    owners: tuple[str, ...] = ()  # of these projects
+    resource_classes: tuple[str, ...] = ()  # of these kinds
     cell: str = ""  # of those ironic_cells does not name; empty and no mapping: the first of `cells`
     cell_by: str = ""  # conductor_group, owner, ..., properties.NAME: its value picks the cell
     cells: dict[str, str] = {}  # value: cell
     agents: dict[str, str] = {}  # cell: somebody else's agent that builds there, instead of berth's
     zone: str = ""  # of those without a value there
-    zone_by: str = ""
-    aggregates_by: tuple[str, ...] = ()  # or zone
+    zone_by: str = ""  # as cell_by: its value is the zone
+    aggregates_by: tuple[str, ...] = ()  # keys, or zone: nodes of one value share an aggregate
 
 
 class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
@@ -211,8 +211,8 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
 class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
     """How long and how often a cell tries to build, and for how long it waits for silent agents."""
 
-    max_attempts: int = 3
-    build_timeout: float = 300.0
+    max_attempts: int = 3  # hosts that are tried for one build
+    build_timeout: float = 300.0  # without a word from the agent; then the next host is tried
     delete_timeout: float = (
         600.0  # then a build is deleted, and its host keeps its room until its agent is back
     )
@@ -223,9 +223,9 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
 class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):
     """The simulated agents."""
 
-    agents_per_cell: int = 1
+    agents_per_cell: int = 1  # that share its simulated hosts
     hosts: int = 200  # over all cells
-    baremetal: int = 0
+    baremetal: int = 0  # simulated free nodes, beside the hosts
     zones: tuple[str, ...] = ()  # dealt out over the hosts
     architectures: tuple[str, ...] = ("x86_64",)  # so are these: aarch64, ...
     # Kinds of machines, dealt out too: flat, numa, sriov, vgpu, devices, or of the file (docs/agents.md)
@@ -233,16 +233,16 @@ class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):
     machines: str = field(default="", name="compute_machines")  # a TOML file of more of them
     # An operator's provider.yaml, or a directory of such: what hosts have beside
     provider_config: str = field(default="", name="compute_provider_config")
-    heartbeat: float = 10.0
-    build_time: str = "exponential:0.1"
+    heartbeat: float = 10.0  # from one word of a host to the next
+    build_time: str = "exponential:0.1"  # how long a build takes: constant:1, uniform:1,3, lognormal:1,0.5
     fail: float = 0.0  # share of builds that fail on their first host and are tried on the next
-    abort: float = 0.0
-    hang: float = 0.0
+    abort: float = 0.0  # share of builds that fail for good
+    hang: float = 0.0  # share of builds that never say how they end
     move_fail: float = 0.0  # share of each phase of moves that fails: pre-checks, copies, starts, rebuilds
-    move_hang: float = 0.0
+    move_hang: float = 0.0  # share of phases that never do
     move_time: str = ""  # how long a phase takes; empty: as builds
     crash_after: int = 0  # an agent loses power after so many builds, and comes back
-    seed: int = 1
+    seed: int = 1  # of all these faults
     # After a restore: guests that placement knows nothing of are left stopped and named, not destroyed
     spare_unknown_guests: bool = False
 
@@ -250,7 +250,7 @@ class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):
 class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     """What every process has."""
 
-    log_level: str = "warning"
+    log_level: str = "warning"  # or debug, info, error
     log_format: str = "text"  # or json: an object a line (docs/logs.md)
     metrics_port: int = 0  # of the first process; the others of a `berth up` take those behind it; 0: none
     metrics_host: str = "127.0.0.1"  # the address that serves them; 0.0.0.0: whoever reaches this machine

@@ -1,4 +1,4 @@
-"""`berth topology`, `asyncapi`, `metrics`, `rules`, `settings`: what berth is made of and how it is set."""
+"""What berth is made of, and how it is set: `berth topology`, `asyncapi`, `metrics`, `rules` and the like."""
 
 import json
 import sys
@@ -8,9 +8,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from berth import rule_table, topology, wiring
+from berth import reason_table, rule_table, topology, wiring
 from berth.commands.options import Json
-from berth.commands.terminal import complain, effective, say
+from berth.commands.terminal import complain, effective, say, write_json
 from berth.settings import GROUP_OF, by_name, shown
 
 commands = typer.Typer()
@@ -37,8 +37,16 @@ def topology_command(
 
 
 @commands.command(rich_help_panel="Look and check")
-def asyncapi() -> None:
+def asyncapi(
+    as_json: Annotated[bool, typer.Option("--json", help="As it is without.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/messages.md.")] = False,
+) -> None:
     """Print an AsyncAPI 3 document of every topic and query, as JSON."""
+    if markdown:
+        from berth import message_table
+
+        sys.stdout.write(message_table.markdown(wiring.all_workers_without_a_bus()))
+        return
     document = topology.asyncapi(wiring.all_workers_without_a_bus())
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
@@ -90,9 +98,57 @@ def rules_command(
     say.print(weighers, soft_wrap=False)
 
 
+@commands.command("reasons", rich_help_panel="Look and check")
+def reasons_command(
+    as_json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/reasons.md.")] = False,
+) -> None:
+    """Show every code that a decision can have, and what it says."""
+    if as_json:
+        write_json(reason_table.as_json())
+        return
+    if markdown:
+        sys.stdout.write(reason_table.markdown())
+        return
+    table = Table("code", "of", "says", box=None, pad_edge=False)
+    for row in reason_table.as_json():
+        table.add_row(row["code"], row["of"], escape(row["says"]))
+    say.print(table, soft_wrap=False)
+
+
+@commands.command("http", rich_help_panel="Look and check")
+def http_command(
+    as_json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the table of docs/http.md.")] = False,
+) -> None:
+    """Show every address of the Placement API, with its methods, microversions and rules."""
+    from berth import address_table  # it brings the whole API
+
+    if as_json:
+        write_json(address_table.as_json())
+        return
+    if markdown:
+        sys.stdout.write(address_table.markdown())
+        return
+    table = Table("address", "method", "since", "rule", box=None, pad_edge=False)
+    for row in address_table.as_json():
+        table.add_row(escape(row["address"]), row["method"], row["since"], row["rule"])
+    say.print(table, soft_wrap=False)
+
+
 @commands.command("settings", rich_help_panel="Look and check")
-def settings_command(as_json: Json = False) -> None:
+def settings_command(
+    as_json: Json = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="All there are, as the tables of docs/settings.md.")
+    ] = False,
+) -> None:
     """Show the settings in force by group, and where each comes from, passwords masked."""
+    if markdown:
+        from berth import setting_table
+
+        sys.stdout.write(setting_table.markdown())
+        return
     found = effective()
     values = by_name(found.settings)
     told = {

@@ -39,6 +39,11 @@ class Operation:
     of_provider: bool = False  # a missing provider counts for more than what is wrong with the body
     target: Callable[[ApiCall], Mapping[str, str]] = _nothing  # what the rule may look at
 
+    @property
+    def ends(self) -> bool:
+        """Did later microversions take it away?"""
+        return self.until < microversions.LATEST_MINOR
+
 
 get = partial(Operation, "GET")
 put = partial(Operation, "PUT", body=BODY)

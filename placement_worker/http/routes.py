@@ -129,3 +129,16 @@ def table(
         "/readyz": (get("", extensions.ready, json=False),),
         "/metrics": (get("", extensions.metrics, json=False),),
     }
+
+
+def offered() -> Table:
+    """What there is, with nothing behind it: for documents."""
+    return table(
+        *(
+            object.__new__(kind)
+            for kind in (
+                ProviderHandlers, Inventories, Contents, ClassAndTraitHandlers, AllocationHandlers, Candidates,
+                ExtensionHandlers, ChangeFeed, AggregateHandlers,
+            )
+        )  # type: ignore[arg-type]
+    )  # fmt: skip

@@ -17,7 +17,9 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -49,16 +51,51 @@ def _all_of(file: IO[bytes]) -> str:
     return file.read().decode()
 
 
+@dataclass(frozen=True)
+class Child:
+    """A command that was started."""
+
+    pid: int
+    _ended: IO[bytes]
+
+    def ends_within(self, seconds: float | None) -> bool:
+        return bool(select.select([self._ended], [], [], seconds)[0])
+
+    def code(self) -> int:
+        return os.waitstatus_to_exitcode(int(self._ended.readline()))
+
+
+@contextmanager
+def started(
+    arguments: Sequence[str], directory: str, environment: Mapping[str, str], said: int, complained: int
+) -> Iterator[Child]:
+    """The same without waiting for its end; it writes into these file descriptors.
+
+    The command line is loaded as well, which is quicker still: its tables are as wide as those of a pipe.
+    """
+    asked = {"arguments": list(arguments), "directory": directory, "environment": dict(environment)}
+    with _Waiting.get(whole=True).started(asked, said, complained) as child:
+        yield child
+
+
 class _Waiting:
     """The process that has everything loaded, as this one sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool = False) -> None:
         self._asking = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
             around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "error::ResourceWarning", "-m", __name__, str(theirs.fileno())],
+                [
+                    sys.executable,
+                    "-W",
+                    "error::ResourceWarning",
+                    "-m",
+                    __name__,
+                    str(theirs.fileno()),
+                    *(["whole"] if whole else []),
+                ],
                 env={**around, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -68,24 +105,30 @@ class _Waiting:
 
     @staticmethod
     @cache
-    def get() -> "_Waiting":
-        return _Waiting()
+    def get(*, whole: bool = False) -> "_Waiting":
+        return _Waiting(whole=whole)
 
     def run(self, asked: dict[str, Any], said: IO[bytes], complained: IO[bytes], seconds: float) -> int:
         """Its exit code; minus the number of the signal that ended it."""
+        with self.started(asked, said.fileno(), complained.fileno()) as child:
+            if not child.ends_within(seconds):
+                os.kill(child.pid, signal.SIGKILL)
+                raise subprocess.TimeoutExpired(["berth", *asked["arguments"]], seconds)
+            return child.code()
+
+    @contextmanager
+    def started(self, asked: dict[str, Any], said: int, complained: int) -> Iterator["Child"]:
+        """It runs, and writes into these files, which are its own copies."""
         reading, writing = os.pipe()
         with open(reading, "rb", buffering=0) as ended:
             with self._asking:
                 try:
-                    files = [said.fileno(), complained.fileno(), writing]
-                    socket.send_fds(self._socket, [json.dumps(asked).encode() + b"\n"], files)
+                    words = json.dumps(asked).encode() + b"\n"
+                    socket.send_fds(self._socket, [words], [said, complained, writing])
                 finally:
                     os.close(writing)
-                child = int(ended.readline())
-            if not select.select([ended], [], [], seconds)[0]:
-                os.kill(child, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(["berth", *asked["arguments"]], seconds)
-            return os.waitstatus_to_exitcode(int(ended.readline()))
+                pid = int(ended.readline())
+            yield Child(pid, ended)
 
     def _end(self) -> None:
         self._socket.close()
@@ -116,6 +159,7 @@ def _serve(way: socket.socket) -> bool:
             os.chdir(command["directory"])
             os.environ.clear()
             os.environ.update(command["environment"])
+            sys.path[:0] = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # as Python does when it starts
             sys.argv = ["berth", *command["arguments"]]
             return True
         for file in files:
@@ -131,6 +175,10 @@ def _fork() -> int:
 if __name__ == "__main__":
     for library in LIBRARIES:
         import_module(library)
+    if "whole" in sys.argv:
+        for command in Path(ROOT, "berth", "commands").glob("*.py"):
+            import_module(f"berth.commands.{command.stem}")
+        import_module("berth.importing.command")
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as way:

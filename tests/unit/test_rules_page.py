@@ -12,7 +12,7 @@ from scheduler_worker import all_rules, all_weighers
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.core.weighing import WEIGHERS
 
-PAGE = Path(__file__).parents[2] / "docs" / "scheduler.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
 BEGIN, END = "<!-- berth rules --markdown -->", "<!-- end of berth rules -->"
 
 

@@ -1,0 +1,43 @@
+"""Every address of the Placement API, with who may do what there: for docs/http.md and for programs."""
+
+from typing import Any
+
+from placement_worker.http.policy import DEFAULTS
+from placement_worker.http.routes import offered
+
+
+def as_json() -> list[dict[str, Any]]:
+    return [
+        {
+            "address": pattern,
+            "method": one.method,
+            "since": _version(pattern, one.since),
+            "until": _version(pattern, one.until) if one.ends else "",
+            "rule": one.rule,
+            "default": DEFAULTS.get(one.rule, ""),
+            "body": one.body,
+        }
+        for pattern, operations in sorted(offered().items())
+        for one in operations
+    ]
+
+
+def markdown() -> str:
+    lines = [
+        "| address | method | microversion | rule | who may, unless told otherwise |",
+        "|---|---|---|---|---|",
+    ]
+    for row in as_json():
+        version = f"{row['since']} to {row['until']}" if row["until"] else row["since"]
+        rule = f"`{row['rule']}`" if row["rule"] else ""
+        who = f"`{row['default']}`" if row["default"] else "everybody"
+        lines.append(f"| `{row['address']}` | {row['method']} | {version or 'any'} | {rule} | {who} |")
+    return "\n".join(lines) + "\n"
+
+
+def _version(pattern: str, minor: int) -> str:
+    return (
+        ""
+        if pattern.startswith(("/berth/", "/healthz", "/readyz", "/metrics")) or pattern == "/"
+        else f"1.{minor}"
+    )

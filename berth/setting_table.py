@@ -1,0 +1,113 @@
+"""Every setting with what it means, read off the settings' own source: for docs/settings.md."""
+
+import ast
+import inspect
+import io
+import json
+import re
+import tokenize
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from berth import settings
+from berth.settings import CELLS, GROUP_OF, KINDS, SECRETS, Settings, SettingsGroup, by_name
+
+_OF_CELLS = {
+    "cells": "the names of all cells; or `[cells.NAME]`, a table each, in a file",
+    "cell_amqp_urls": "cell: its `broker`, the way its workers go to RabbitMQ, as a user of their own",
+    "cell_database_urls": "cell: its `database`, of its conductor",
+    "cell_ferry_urls": "cell: its `ferry`, the way its ferry goes to a RabbitMQ of the cell's own",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    group: str  # a sentence, of all that belong together
+    kind: str
+    default: Any
+    says: str
+    secret: bool
+
+
+def settings_there_are() -> list[Setting]:
+    says, titles = _words(), _titles()
+    defaults = by_name(Settings())
+    return [
+        Setting(name, titles[group], _kind(KINDS[name]), defaults[name], says.get(name, ""), name in SECRETS)
+        for name, group in GROUP_OF.items()
+    ]
+
+
+def markdown() -> str:
+    lines: list[str] = []
+    group = ""
+    for one in settings_there_are():
+        if one.group != group:
+            group = one.group
+            lines += [
+                "",
+                f"### {group.rstrip('.')}",
+                "",
+                "| setting | kind | default | says |",
+                "|---|---|---|---|",
+            ]
+        default = "" if one.default in ("", (), {}) else f"`{json.dumps(one.default)}`"
+        lines.append(f"| `{one.name}` | {one.kind} | {default} | {one.says} |")
+    return "\n".join(lines).strip() + "\n"
+
+
+def _titles() -> Mapping[str, str]:
+    """The path of a group, as GROUP_OF has it: the first sentence of what it says of itself."""
+    found = {"cells": "The cells there are (docs/cells.md)."}
+
+    def below(kind: type[SettingsGroup], path: tuple[str, ...]) -> None:
+        for one in msgspec.structs.fields(kind):
+            if isinstance(one.type, type) and issubclass(one.type, SettingsGroup):
+                here = (*path, one.name)
+                found[" ".join(here)] = inspect.cleandoc(one.type.__doc__ or "").split("\n\n")[0]
+                below(one.type, here)
+
+    below(Settings, ())
+    return {path: re.sub(r" ?\((docs/\w+\.md)\)", "", title) for path, title in found.items()}
+
+
+def _words() -> Mapping[str, str]:
+    """What is written beside, inside or above a field in the source, by the setting's name."""
+    source = inspect.getsource(settings)
+    notes = {
+        one.start[0]: (one.string.lstrip("# "), one.line.strip().startswith("#"))
+        for one in tokenize.generate_tokens(io.StringIO(source).readline)
+        if one.type == tokenize.COMMENT
+    }
+    found = dict(_OF_CELLS)
+    for group in ast.parse(source).body:
+        if not isinstance(group, ast.ClassDef):
+            continue
+        kind = getattr(settings, group.name)
+        if not (isinstance(kind, type) and issubclass(kind, SettingsGroup)):
+            continue
+        outside = {one.name: one.encode_name for one in msgspec.structs.fields(kind)}
+        for field in group.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                name = outside[field.target.id]
+                if name in KINDS and name not in CELLS:
+                    found[name] = " ".join(_beside(field, notes))
+    return found
+
+
+def _beside(field: ast.AnnAssign, notes: Mapping[int, tuple[str, bool]]) -> Iterator[str]:
+    above = field.lineno - 1
+    while above in notes and notes[above][1]:  # a line of its own
+        above -= 1
+    for line in range(above + 1, (field.end_lineno or field.lineno) + 1):
+        if line in notes:
+            yield notes[line][0].replace("|", "\\|")
+
+
+def _kind(kind: Any) -> str:
+    simple = {str: "text", int: "whole number", float: "number", bool: "yes or no", tuple[str, ...]: "list"}
+    return simple.get(kind, "table")

@@ -1,0 +1,72 @@
+"""Every command and example of docs/ and the README, done as a reader would: each page in an empty directory.
+
+Pages that need a RabbitMQ and a PostgreSQL are for `make snippets` (soak), and so is the check of types. What
+a page may say to this test is in tests/support/snippets.py.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
+from tests.support.servers import a_module_database, installed
+from tests.support.snippets import AMQP, DATABASE, PAGES, ROOT, Reader, needs_services, snippets
+
+PLAYED = [page for page in PAGES if any(one.played for one in snippets(page))]
+ALONE = [page for page in PLAYED if not needs_services(page)]
+ON_SERVICES = [page for page in PLAYED if needs_services(page)]
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ALONE, ids=named)
+def test_a_page_that_needs_no_services(page: Path, tmp_path: Path) -> None:
+    with Reader(tmp_path) as reader:
+        for one in snippets(page):
+            reader.read(one)
+
+
+@pytest.fixture
+def services(postgres: Postgres) -> Iterator[dict[str, str]]:
+    """What pages call them: where they are. The exchange is called `berth`, so the broker is its own."""
+    installed(find_rabbitmq)
+    directory = private_directory("berth-snippets-")
+    with RabbitMQ(directory / "rabbitmq") as broker, a_module_database(postgres) as database:
+        yield {AMQP: broker.url, DATABASE: database}
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.mark.soak
+@pytest.mark.services
+@pytest.mark.parametrize("page", ON_SERVICES, ids=named)
+def test_a_page_on_rabbitmq_and_postgresql(page: Path, tmp_path: Path, services: dict[str, str]) -> None:
+    with Reader(tmp_path, services) as reader:
+        for one in snippets(page):
+            reader.read(one)
+
+
+@pytest.mark.soak
+def test_python_of_pages_has_the_types_it_says(tmp_path: Path) -> None:
+    for page in PAGES:
+        for number, one in enumerate(snippets(page)):
+            if one.language == "python":
+                file = tmp_path / page.stem / (one.marks.get("as") or f"example{number}.py")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(one.text)
+    for directory in tmp_path.iterdir():
+        found = subprocess.run(
+            [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", directory],
+            cwd=ROOT,
+            env={"MYPYPATH": f"{ROOT}:{directory}", "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert found.returncode == 0, f"{directory.name}: {found.stdout}{found.stderr}"

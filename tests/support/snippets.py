@@ -1,0 +1,286 @@
+"""The commands and examples of docs/ and the README, played as a reader would: page by page, in order.
+
+What a fenced block is for is said by a comment directly above it:
+
+    <!-- with: berth up --hosts 20 -->   a berth that is there while this page is read, from here on
+    <!-- with: services -->              the page needs a RabbitMQ and a PostgreSQL
+    <!-- as: mine/rules.py -->           the block is a file of that name, for the blocks behind it
+    <!-- prints -->                      what the commands above print; `…` stands for anything
+    <!-- tested -->                      a test of its own does it
+    <!-- not run: REASON -->             nobody can run it here
+
+A command ends with 0 unless a comment on its line says `exit 1`. BUILD is the build that was booted last.
+Addresses of this machine are replaced by free ones. What runs until it is stopped goes on to the page's end.
+"""
+
+import os
+import re
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+from time import sleep
+from types import TracebackType
+from typing import IO, Self
+
+from bus.clock import monotonic
+from tests.support.forked_commands import ForkedCommands
+from tests.support.waiting import DEADLINE
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+AMQP, DATABASE = "amqp://user:password@127.0.0.1/", "postgresql://user:password@127.0.0.1/berth"
+
+_FENCE = re.compile(
+    r"(?:^ *<!-- (?P<mark>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^ *```$",
+    re.DOTALL | re.MULTILINE,
+)
+_ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+# What does not end by itself, and what it says once it serves.
+_LASTING = re.compile(r"^(?:\w+=\S+ )*berth (?:--\S+ \S+ )*(?:up|run|ironic sim)\b")
+_SERVES = re.compile(r"berth is up|is ready|listens|serves|at http://")
+
+
+@dataclass(frozen=True)
+class Snippet:
+    page: str
+    line: int
+    language: str
+    text: str
+    marks: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def played(self) -> bool:
+        """Something is done with it that can fail."""
+        return self.language in ("sh", "python") and not self.marks.keys() & {"not run", "tested"}
+
+
+def snippets(page: Path) -> list[Snippet]:
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for one in _FENCE.finditer(text):
+        line = text.count("\n", 0, one.start("language")) + 1
+        found.append(
+            Snippet(
+                str(page.relative_to(ROOT)), line, one["language"], dedent(one["text"]), _marks(one["mark"])
+            )
+        )
+    return found
+
+
+def _marks(said: str | None) -> dict[str, str]:
+    marks = {}
+    if said and said.startswith("not run: "):
+        return {"not run": said.removeprefix("not run: ")}
+    for part in (said or "").split("; "):
+        key, _, value = part.partition(": ")
+        if key in ("with", "as", "prints", "not run", "tested"):
+            marks[key] = value
+    return marks
+
+
+def needs_services(page: Path) -> bool:
+    return any(one.marks.get("with") == "services" for one in snippets(page))
+
+
+def commands(text: str) -> Iterator[str]:
+    """Of a block of shell: what is one command to a shell, however many lines it has."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if not lines and (not line.strip() or line.startswith("#")):
+            continue
+        lines.append(line)
+        whole = "\n".join(lines)
+        read = subprocess.run(["bash", "-n"], input=whole, capture_output=True, text=True, check=False)
+        if read.returncode == 0 and not read.stderr and not line.endswith("\\"):
+            yield whole
+            lines = []
+    assert not lines, f"this is not shell: {lines}"
+
+
+@dataclass
+class _Lasting:
+    command: str
+    pid: int
+    log: Path
+
+
+@dataclass
+class Reader:
+    """Somebody with a shell in an empty directory, who does what a page says."""
+
+    directory: Path
+    services: Mapping[str, str] = field(default_factory=dict)  # what the page calls them: what they are here
+    seconds: float = 2 * DEADLINE
+    _instead: dict[str, str] = field(default_factory=dict)
+    _lasting: list[_Lasting] = field(default_factory=list)
+    _build: str = ""
+    printed: str = ""  # by the block before
+
+    def __enter__(self) -> Self:
+        (self.directory / "home").mkdir()
+        self._forked = ForkedCommands(self.directory / "home").__enter__()
+        places = [str(self._forked.bin), str(Path(sys.executable).parent), os.environ["PATH"]]
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "PG"))}
+        self._said = self.directory / "home" / "codes"
+        os.mkfifo(self._said)
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=self.directory,
+            env={
+                **kept, "PATH": ":".join(places), "HOME": str(self.directory / "home"), "NO_COLOR": "1",
+                "COLUMNS": "200", "PYTHONPATH": f"{ROOT}:{self.directory}",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        self._tell(f"exec 3>{self._said}")
+        self._codes: IO[str] = self._said.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            for one in reversed(self._lasting):
+                self._stop(one)
+        finally:
+            assert self._bash.stdin
+            self._bash.stdin.close()
+            self._bash.wait(self.seconds)
+            self._codes.close()
+            self._forked.__exit__(kind, problem, trace)
+
+    def read(self, one: Snippet) -> None:
+        if one.marks.keys() & {"not run", "tested"}:
+            return
+        if one.marks.get("with", "services") != "services" and not self._lasting:
+            self._do(one.marks["with"], one)
+        if name := one.marks.get("as"):
+            file = self.directory / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(self._here(one.text))
+        elif one.language == "sh":
+            self.printed = ""
+            for command in commands(one.text):
+                self._do(command, one)
+        elif one.language == "python":
+            file = self.directory / "example.py"
+            file.write_text(self._here(one.text))
+            self.printed = ""
+            self._do(f"python -W error {file.name}", one)
+        elif "prints" in one.marks:
+            self._compare(one)
+
+    def _do(self, command: str, one: Snippet) -> None:
+        if re.search(r"\bBUILD\b", command.partition("#")[0]) and not self._build:
+            self._do("berth boot --vcpus 1 --memory-mb 512 --wait", one)
+        here = self._here(command)
+        if _LASTING.match(command):
+            self._start(here, one)
+            return
+        out, err = self.directory / "home" / "out", self.directory / "home" / "err"
+        self._tell(f"{{ {here}\n}} </dev/null >{out} 2>{err}; echo $? >&3")
+        code = self._answer(f"{one}: {command}")
+        said, complained = out.read_text(), err.read_text()
+        self.printed += said + complained
+        wanted = int(found[1]) if (found := re.search(r"#.*\bexit (\d+)\b", command)) else 0
+        assert code == wanted, (
+            f"{one}: {command}\nended with {code}, not {wanted}:\n{said}{complained}\n{self._logs()}"
+        )
+        if "berth boot" in command and (ids := _ID.findall(said)):
+            self._build = ids[0]
+
+    def _start(self, command: str, one: Snippet) -> None:
+        if " up" in command:  # one berth in one directory
+            for other in [each for each in self._lasting if "berth up" in each.command]:
+                self._stop(other)
+                self._lasting.remove(other)
+        if "ironic sim" in command and "--http" not in command:
+            command = command.replace("ironic sim", f"ironic sim --http {self._here('127.0.0.1:6385')}")
+        log = self.directory / "home" / f"lasting{len(self._lasting)}-{secrets.token_hex(2)}.log"
+        log.touch()
+        self._tell(f"{{ exec {_unnamed(command)}\n}} </dev/null >{log} 2>&1 3>&- & echo $! >&3")
+        started = _Lasting(command, self._answer(f"{one}: {command}"), log)
+        self._lasting.append(started)
+        self._until(lambda: bool(_SERVES.search(log.read_text())), f"{one}: {command}", started)
+
+    def _stop(self, one: _Lasting) -> None:
+        self._tell(f"kill {one.pid}; wait {one.pid}; echo $? >&3")
+        code = self._answer(f"end of {one.command}")
+        assert code in (0, 130, 143), f"{one.command} ended with {code}:\n{one.log.read_text()}"
+
+    def _until(self, so: Callable[[], bool], what: str, started: _Lasting) -> None:
+        deadline = monotonic() + self.seconds
+        while not so():
+            assert monotonic() < deadline, f"{what} is not there in time:\n{started.log.read_text()}"
+            assert Path(f"/proc/{started.pid}").exists() or not Path("/proc").exists(), (
+                f"{what} has ended:\n{started.log.read_text()}"
+            )
+            sleep(0.05)
+
+    def _compare(self, one: Snippet) -> None:
+        """Every line of the page is among those that were printed."""
+        printed = [" ".join(line.split()) for line in self.printed.splitlines()]
+        for line in one.text.splitlines():
+            wanted = ".*".join(re.escape(part.strip()) for part in " ".join(line.split()).split("…"))
+            assert any(re.fullmatch(wanted, said) for said in printed), (
+                f"{one} says it prints\n{line}\nbut it printed\n{self.printed}"
+            )
+
+    def _here(self, text: str) -> str:
+        """The page's words for what is this reader's: services, ports, the build."""
+        for said, meant in self.services.items():
+            text = text.replace(said, meant)
+        text = re.sub(r"(?<=127\.0\.0\.1:)\d{4}\b|\b9[0-9]0[01]\b", lambda found: self._free(found[0]), text)
+        code, hash_, comment = text.partition(" #")
+        return re.sub(r"\bBUILD\b", self._build, code) + hash_ + comment if self._build else text
+
+    def _free(self, port: str) -> str:
+        if port not in self._instead:
+            self._instead[port] = str(_free_ports())
+        return self._instead[port]
+
+    def _tell(self, line: str) -> None:
+        assert self._bash.stdin
+        self._bash.stdin.write(line + "\n")
+        self._bash.stdin.flush()
+
+    def _answer(self, what: str) -> int:
+        if not select.select([self._codes], [], [], self.seconds)[0]:
+            os.killpg(self._bash.pid, signal.SIGKILL)
+            raise AssertionError(f"{what}: no end in {self.seconds} s\n{self._logs()}")
+        return int(self._codes.readline())
+
+    def _logs(self) -> str:
+        return "\n".join(f"{one.command}:\n{one.log.read_text()[-3000:]}" for one in self._lasting)
+
+
+def _unnamed(command: str) -> str:
+    """`A=b berth up` after exec needs env."""
+    return f"env {command}" if re.match(r"\w+=", command) else command
+
+
+def _free_ports() -> int:
+    """The first of several free ones in a row, below those that the system gives out by itself."""
+    while True:
+        first = 10000 + secrets.randbelow(20000)
+        try:
+            for port in range(first, first + 8):
+                with socket.socket() as one:
+                    one.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first

@@ -1,0 +1,122 @@
+"""What docs/ and the README say: made by the code where it can be, linked to what is there, tested."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from typer.testing import CliRunner
+
+from berth import setting_table
+from berth.__main__ import app
+from tests.support.snippets import PAGES, ROOT, snippets
+
+DOCS = ROOT / "docs"
+MADE = re.compile(r"<!-- berth (\w+) --markdown -->\n(.*?)<!-- end of berth \1 -->", re.DOTALL)
+PLACES = [
+    (page, command, text)
+    for page in (ROOT / "ARCHITECTURE.md", *PAGES)
+    for command, text in MADE.findall(page.read_text(encoding="utf-8"))
+]
+# Nobody can do these in a test, or another test does all of it. There are to be few.
+NOT_DONE = {
+    "README.md": 1,
+    "docs/adopting.md": 1,
+    "docs/aggregates.md": 1,
+    "docs/cells.md": 2,
+    "docs/howto/cell.md": 2,
+    "docs/howto/placement.md": 1,
+    "docs/import.md": 1,
+    "docs/ironic.md": 2,
+    "docs/running.md": 2,
+    "docs/tutorial.md": 1,
+}
+
+
+@pytest.mark.parametrize(("page", "command", "text"), PLACES, ids=[f"{p.stem}:{c}" for p, c, _ in PLACES])
+def test_a_page_says_what_the_code_says(page: Path, command: str, text: str) -> None:
+    told = CliRunner().invoke(app, [command, "--markdown"])
+    assert told.exit_code == 0
+    assert text.strip() == told.stdout.strip(), f"{page.name} is behind the code: run scripts/made-pages"
+
+
+def test_the_references_are_made_by_the_code() -> None:
+    made = {command for page, command, _ in PLACES if page.is_relative_to(DOCS)}
+    assert made == {"settings", "topology", "asyncapi", "rules", "http", "metrics", "reasons", "commands"}
+
+
+def test_every_setting_says_what_it_means() -> None:
+    assert [one.name for one in setting_table.settings_there_are() if not one.says] == []
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    named = _leaves(site["nav"])
+    pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
+    assert sorted(named) == sorted([*pages, "ARCHITECTURE.md", "CHANGELOG.md"])
+
+
+def _leaves(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    return [leaf for part in (nav.values() if isinstance(nav, dict) else nav) for leaf in _leaves(part)]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=lambda page: page.stem)
+def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, heading = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), f"{page.name}: {target}"
+        if heading:
+            assert heading in _headings(file), f"{page.name}: {target}"
+
+
+def _headings(file: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def test_what_is_not_done_by_a_test_says_why_and_is_little() -> None:
+    reasons: dict[str, list[str]] = {}
+    for page in PAGES:
+        for one in snippets(page):
+            if "not run" in one.marks:
+                reasons.setdefault(one.page, []).append(one.marks["not run"])
+    assert {page: len(why) for page, why in reasons.items()} == NOT_DONE
+    assert all(len(why) > 20 for several in reasons.values() for why in several)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_stand_in_blocks_that_a_test_does(page: Path) -> None:
+    for one in snippets(page):
+        if one.language not in ("sh", "python") and "prints" not in one.marks:
+            assert not re.search(r"^\s*(\$ )?(berth|curl|make) ", one.text, re.MULTILINE), (
+                f"{one}: not marked as sh"
+            )
+    outside = re.sub(
+        r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    assert not re.search(r"^    berth \w", outside, re.MULTILINE), "an indented block is done by nobody"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_is_data_can_be_read(page: Path) -> None:
+    read = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
+    for one in snippets(page):
+        if one.language in read:
+            read[one.language](one.text)
+
+
+def test_pictures_are_as_they_are_drawn() -> None:
+    drawn = [sys.executable, str(ROOT / "scripts" / "draw-pictures"), "--check"]
+    said = subprocess.run(drawn, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
