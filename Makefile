@@ -78,7 +78,7 @@ docs: $(DOCS)/.stamp ## make the site of docs/ in build/docs; a link that leads 
 
 snippets: $(VENV)/.stamp-dev ## run every command and example of docs/ and the README, also those of minutes
 	@scripts/install-services
-	@$(BIN)/python -m pytest -q -m "" tests/snippets $(ARGS)
+	@$(BIN)/python -m pytest -q -m "" tests/integration/test_snippets.py $(ARGS)
 
 services: $(VENV)/.stamp-demo ## start a private RabbitMQ and PostgreSQL, print their URLs, run until Ctrl-C
 	@scripts/install-services

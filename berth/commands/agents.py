@@ -20,6 +20,7 @@ from berth.commands.terminal import (
     printable,
     run,
     say,
+    tell,
     write_json,
 )
 from berth.settings import Settings
@@ -61,17 +62,21 @@ def list_command(
 
 
 @commands.command("disable")
-def disable_command(name: Name, cell: Cell = "", wait: Wait = 30.0, state_dir: StateDir = None) -> None:
+def disable_command(
+    name: Name, cell: Cell = "", wait: Wait = 30.0, as_json: Json = False, state_dir: StateDir = None
+) -> None:
     """It gets no more free nodes, and those it has go to others; where instances are it goes on."""
     settings = effective(state_dir=state_dir).settings
-    run(edit(settings, AgentEditRequested(cell=cell or "any", agent=name, edit="disable"), cell, wait, say))
+    request = AgentEditRequested(cell=cell or "any", agent=name, edit="disable")
+    run(edit(settings, request, cell, wait, say, as_json))
 
 
 @commands.command("enable")
-def enable_command(name: Name, cell: Cell = "", state_dir: StateDir = None) -> None:
+def enable_command(name: Name, cell: Cell = "", as_json: Json = False, state_dir: StateDir = None) -> None:
     """It gets free nodes again."""
     settings = effective(state_dir=state_dir).settings
-    run(edit(settings, AgentEditRequested(cell=cell or "any", agent=name, edit="enable"), cell, 0.0, say))
+    request = AgentEditRequested(cell=cell or "any", agent=name, edit="enable")
+    run(edit(settings, request, cell, 0.0, say, as_json))
 
 
 @commands.command("rehome")
@@ -83,6 +88,7 @@ def rehome_command(
     ] = None,
     cell: Cell = "",
     wait: Wait = 30.0,
+    as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
     """Others act on its nodes from now on, also where instances are: for an agent that will not come back.
@@ -95,7 +101,7 @@ def rehome_command(
     request = AgentEditRequested(
         cell=cell or "any", agent=name, edit="rehome", to=to, nodes=tuple(node or ())
     )
-    run(edit(settings, request, cell, wait, say))
+    run(edit(settings, request, cell, wait, say, as_json))
 
 
 async def show_agents(settings: Settings, only: Sequence[str], as_json: bool, say: Console) -> int:
@@ -137,7 +143,14 @@ async def _ask(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsFound], 
     return await ask_cells(cells, lambda cell: ask(FindAgents(cell=cell)))
 
 
-async def edit(settings: Settings, request: AgentEditRequested, cell: str, wait: float, say: Console) -> int:
+async def edit(
+    settings: Settings,
+    request: AgentEditRequested,
+    cell: str,
+    wait: float,
+    say: Console,
+    as_json: bool = False,
+) -> int:
     checked(request)
     name = request.agent
     async with Bus(wiring.transport(settings, "agent")) as bus:
@@ -145,10 +158,13 @@ async def edit(settings: Settings, request: AgentEditRequested, cell: str, wait:
         answer = await bus.asker(topics.EDIT_AGENT, timeout=SECONDS)(structs.replace(request, cell=cell))
         if answer.refused:
             raise CommandRefused(answer.refused)
-        say.print(f"{name} in cell {cell}: {_done(request.edit, answer)}", markup=False)
+        facts = {"agent": name, "cell": cell, "edit": request.edit, "moved": answer.moved}
+        sentence = f"{name} in cell {cell}: {_done(request.edit, answer)}"
+        if not as_json or not (answer.waiting and wait):
+            tell(say, as_json, sentence, **facts, waiting=answer.waiting)
         if answer.waiting and wait:
             await _until_left(bus, cell, name, wait)
-            say.print("done")
+            tell(say, as_json, "done", **facts, waiting=0)
     return 0
 
 

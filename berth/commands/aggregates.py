@@ -23,6 +23,7 @@ from berth.commands.terminal import (
     printable,
     run,
     say,
+    tell,
     write_json,
 )
 from berth.importing.bring_over_aggregates import BringOver
@@ -211,6 +212,7 @@ def import_command(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what there is.")] = False,
     force: Force = False,
+    as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
     """Bring over Nova's aggregates: names, zones, properties, hosts.
@@ -224,7 +226,7 @@ def import_command(
         wanted = read(text)
     except NoAggregates as problem:
         raise BadSetting(f"{file}: {problem}") from None
-    run(bring_over(effective(state_dir=state_dir).settings, wanted, dry_run, force, say))
+    run(bring_over(effective(state_dir=state_dir).settings, wanted, dry_run, force, say, as_json))
 
 
 NOBODY = "00000000-0000-0000-0000-000000000000"  # while its name has not been looked up
@@ -356,7 +358,21 @@ def _tell(result: AggregateResult, as_json: bool, say: Console) -> int:
 
 
 async def bring_over(
-    settings: Settings, wanted: Sequence[NovaAggregate], dry_run: bool, force: bool, say: Console
+    settings: Settings,
+    wanted: Sequence[NovaAggregate],
+    dry_run: bool,
+    force: bool,
+    say: Console,
+    as_json: bool = False,
 ) -> int:
     async with Bus(wiring.transport(settings, "aggregate")) as bus:
-        return await BringOver(bus, force).run(wanted, dry_run, say)
+        failed = 0
+        async for one in BringOver(bus, force).run(wanted, dry_run):
+            tell(say, as_json, f"{one.name}: {one.did}", **vars(one))
+            if not as_json:
+                for sentence in one.failed:
+                    say.print(f"  not brought over: {sentence}", style="red", markup=False)
+                for sentence in one.notes:
+                    say.print(f"  {sentence}", style="yellow", markup=False)
+            failed += bool(one.failed)
+    return 1 if failed else 0

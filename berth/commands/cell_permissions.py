@@ -53,6 +53,7 @@ def permissions_command(
             help="Of its ferry's user, where it has a RabbitMQ of its own: there (own), or in the middle.",
         ),
     ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as `--as json`.")] = False,
     state_dir: StateDir = None,
 ) -> None:
     """What a cell's RabbitMQ user may do: made from its workers' tables, and nothing is changed by asking.
@@ -60,6 +61,8 @@ def permissions_command(
     For who makes users by hand: `--as rabbitmqctl` prints lines for a shell, `--as json` what
     `rabbitmqctl import_definitions` and the management API take. The user itself and its password are yours.
     """
+    if as_json:
+        form = "json"
     if form not in ("text", "rabbitmqctl", "json"):
         raise BadSetting(f"--as {form!r}: it is text, rabbitmqctl or json")
     if ferry not in ("", "own", "middle"):

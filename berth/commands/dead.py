@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from berth import dead_letters, wiring
-from berth.commands.options import StateDir
-from berth.commands.terminal import effective, printable, run, say, write_json
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import complain, effective, printable, run, say, tell, write_json
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.protocol import DeadLetter, Transport
@@ -43,21 +43,21 @@ def list_command(
 
 
 @commands.command("show")
-def show_command(id_: Id, cell: OfCell = "", state_dir: StateDir = None) -> None:
+def show_command(id_: Id, cell: OfCell = "", as_json: Json = False, state_dir: StateDir = None) -> None:
     """One dead letter whole: its reason, its story, its traceback, its body."""
-    run(show_letter(effective(state_dir=state_dir).settings, id_, say, cell))
+    run(show_letter(effective(state_dir=state_dir).settings, id_, say, cell, as_json))
 
 
 @commands.command("replay")
-def replay_command(ids: Ids, cell: OfCell = "", state_dir: StateDir = None) -> None:
+def replay_command(ids: Ids, cell: OfCell = "", as_json: Json = False, state_dir: StateDir = None) -> None:
     """Send them to the queue they died in once more, and take them out of here."""
-    run(replay(effective(state_dir=state_dir).settings, ids, say, cell))
+    run(replay(effective(state_dir=state_dir).settings, ids, say, cell, as_json))
 
 
 @commands.command("drop")
-def drop_command(ids: Ids, cell: OfCell = "", state_dir: StateDir = None) -> None:
+def drop_command(ids: Ids, cell: OfCell = "", as_json: Json = False, state_dir: StateDir = None) -> None:
     """Throw them away for good."""
-    run(drop(effective(state_dir=state_dir).settings, ids, say, cell))
+    run(drop(effective(state_dir=state_dir).settings, ids, say, cell, as_json))
 
 
 async def list_letters(
@@ -95,23 +95,30 @@ async def list_letters(
     return 0
 
 
-async def show_letter(settings: Settings, id_: str, say: Console, cell: str = "") -> int:
+async def show_letter(
+    settings: Settings, id_: str, say: Console, cell: str = "", as_json: bool = False
+) -> int:
     _check([id_])
     found = False
     async with Bus(_way(settings, cell)) as bus:
         async for letter in _letters(bus.transport, beginning=id_):
             found = True
+            if as_json:
+                write_json({**_facts(letter), "traceback": letter.traceback, "body": _text(letter)})
+                continue
             for name, value in _facts(letter).items():
                 say.print(f"[bold]{name}[/bold]: {escape(printable(str(value), lines=name == 'reason'))}")
             if letter.traceback:
                 say.print(printable(letter.traceback, lines=True), markup=False)
             say.print(printable(_text(letter), lines=True), markup=False)
     if not found:
-        _say_there_is_none(id_, say)
+        _say_there_is_none(id_, complain if as_json else say)
     return 0 if found else 1
 
 
-async def replay(settings: Settings, ids: Sequence[str], say: Console, cell: str = "") -> int:
+async def replay(
+    settings: Settings, ids: Sequence[str], say: Console, cell: str = "", as_json: bool = False
+) -> int:
     """Send letters back to the queue they died in, as if for the first time; then take them out.
 
     One that cannot be sent stays, and keeps no other from it.
@@ -121,21 +128,24 @@ async def replay(settings: Settings, ids: Sequence[str], say: Console, cell: str
 
     def stays(why: str) -> None:
         staying.append(why)
-        say.print(printable(why), style="red", markup=False)
+        if not as_json:
+            say.print(printable(why), style="red", markup=False)
 
     async with Bus(_way(settings, cell)) as bus:
-        chosen = await _chosen(bus.transport, ids, say)
+        chosen = await _chosen(bus.transport, ids, complain if as_json else say)
         count = await dead_letters.replay(bus.transport, bus.clock, chosen, stays)
-    say.print(f"{count} replayed")
+    tell(say, as_json, f"{count} replayed", replayed=count, staying=staying)
     return 0 if not staying and (chosen is None or chosen) else 1
 
 
-async def drop(settings: Settings, ids: Sequence[str], say: Console, cell: str = "") -> int:
+async def drop(
+    settings: Settings, ids: Sequence[str], say: Console, cell: str = "", as_json: bool = False
+) -> int:
     _check(ids)
     async with Bus(_way(settings, cell)) as bus:
-        chosen = await _chosen(bus.transport, ids, say)
+        chosen = await _chosen(bus.transport, ids, complain if as_json else say)
         count = await bus.transport.exhume(chosen)
-    say.print(f"{count} dropped")
+    tell(say, as_json, f"{count} dropped", dropped=count)
     return 0 if chosen is None or chosen else 1
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.asking_cells import ask_cells, known_cells, named
-from berth.commands.options import StateDir
-from berth.commands.terminal import CommandRefused, checked, complain, effective, printable, run, say
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import CommandRefused, checked, complain, effective, printable, run, say, tell
 from berth.publishing import PATIENCE, publish
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -40,6 +40,7 @@ def delete_command(
         bool, typer.Option("--wait", help="Wait until it is down; exit 1 unless it was there, and is.")
     ] = False,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 600.0,
+    as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
     """Take a build down and give its resources back; or end its wait for a host.
@@ -48,27 +49,36 @@ def delete_command(
     who has it; what none has, the scheduler ends, or passes on to the cell that it is on its way to. With
     --wait it is only said to be deleted when placement holds nothing for it.
     """
-    run(delete(effective(state_dir=state_dir).settings, build, cell, wait, timeout, say))
+    run(delete(effective(state_dir=state_dir).settings, build, cell, wait, timeout, say, as_json))
 
 
-async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: float, say: Console) -> int:
+async def delete(
+    settings: Settings,
+    id_: str,
+    cell: str,
+    wait: bool,
+    timeout: float,
+    say: Console,
+    as_json: bool = False,
+) -> int:
     try:
         id_ = str(uuid.UUID(id_))
     except ValueError:
         raise BadSetting(f"{id_!r} is not the uuid of a build") from None
     async with Bus(wiring.transport(settings, "delete")) as bus:
-        return await _Deleting(bus, id_, wait, timeout, say).go(settings, cell)
+        return await _Deleting(bus, id_, wait, timeout, say, as_json).go(settings, cell)
 
 
 class _Deleting:
     """One deletion, as a client follows it."""
 
-    def __init__(self, bus: Bus, id_: str, wait: bool, timeout: float, say: Console) -> None:
+    def __init__(self, bus: Bus, id_: str, wait: bool, timeout: float, say: Console, as_json: bool) -> None:
         self.bus = bus
         self.id = id_
         self.wait = wait
         self.timeout = timeout
         self.say = say
+        self.as_json = as_json
         self.reply_to = f"delete-{Clock().uuid()[:8]}"
 
     async def go(self, settings: Settings, cell: str) -> int:
@@ -98,7 +108,7 @@ class _Deleting:
                 )
             if held:
                 raise CommandRefused(f"{self.id} is down, and yet it holds {held}")
-        self.say.print(f"{self.id} {'deleted' if self.wait else 'will be deleted'}")
+        self._tell(f"{self.id} {self._becomes}", cell=cell)
         return 0
 
     async def _by_the_scheduler(self, silent: Sequence[str]) -> int:
@@ -118,7 +128,7 @@ class _Deleting:
             raise CommandRefused(f"nobody knows a build {self.id}: {said.why}")
         if not said.waited and said.known and (held := await _held(self.bus, self.id)):
             raise CommandRefused(f"{self.id} {said.why}: {held}")
-        self.say.print(f"{self.id}: {printable(said.why)}", markup=False)
+        self._tell(f"{self.id}: {printable(said.why)}", becomes="not placed", why=said.why)
         return 0
 
     async def _passed_on(self, said: BuildCancelled) -> int:
@@ -129,8 +139,16 @@ class _Deleting:
                     self._until_nothing_is_held(build),
                     f"not waiting any longer: {build} was not taken down within {self.timeout:g} s",
                 )
-            self.say.print(f"{build} {'deleted' if self.wait else 'will be deleted'} by cell {cell}")
+            self._tell(f"{build} {self._becomes} by cell {cell}", build=build, cell=cell)
         return 0
+
+    @property
+    def _becomes(self) -> str:
+        return "deleted" if self.wait else "will be deleted"
+
+    def _tell(self, sentence: str, **facts: str) -> None:
+        known = {"build": self.id, "becomes": self._becomes, "cell": "", "why": ""}
+        tell(self.say, self.as_json, sentence, **known | facts)
 
     async def _until_nothing_is_held(self, build: str) -> None:
         while await _held(self.bus, build):

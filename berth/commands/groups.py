@@ -11,7 +11,7 @@ from rich.table import Table
 
 from berth import wiring
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, write_json
+from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, tell, write_json
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
@@ -97,10 +97,11 @@ def delete_command(
     force: Annotated[
         bool, typer.Option("--force", help="With members, too: they stay, and nobody judges them any more.")
     ] = False,
+    as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
     """Delete a server group that has no members."""
-    run(delete(effective(state_dir=state_dir).settings, which, project, force, say))
+    run(delete(effective(state_dir=state_dir).settings, which, project, force, say, as_json))
 
 
 async def create(settings: Settings, order: GroupEditRequested, as_json: bool, say: Console) -> int:
@@ -161,13 +162,15 @@ async def show(settings: Settings, which: str, project: str, as_json: bool, say:
     return 0
 
 
-async def delete(settings: Settings, which: str, project: str, force: bool, say: Console) -> int:
+async def delete(
+    settings: Settings, which: str, project: str, force: bool, say: Console, as_json: bool = False
+) -> int:
     async with Bus(wiring.transport(settings, "group")) as bus:
         group = await named(bus, which, project)
         result = await _edited(bus, GroupEditRequested(edit=DropGroup(group=group.id, force=force)))
     match result:
         case GroupEdited():
-            say.print(f"server group {group.name} deleted", markup=False)
+            tell(say, as_json, f"server group {group.name} deleted", id=group.id, name=group.name, gone=True)
             return 0
         case InUse(members=members):
             raise CommandRefused(

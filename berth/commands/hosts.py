@@ -24,7 +24,7 @@ from berth.commands.marking import (
     state_of,
 )
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, effective, printable, run, say, write_json
+from berth.commands.terminal import CommandRefused, effective, printable, run, say, tell, write_json
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -67,7 +67,11 @@ def show_command(
 
 @commands.command("disable")
 def disable_command(
-    hosts: Names = None, agent: OfAgent = "", because: Because = "", state_dir: StateDir = None
+    hosts: Names = None,
+    agent: OfAgent = "",
+    because: Because = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
 ) -> None:
     """Nothing new is built there, from now on; what runs there stays.
 
@@ -75,19 +79,23 @@ def disable_command(
     else; it opens when the last of them is taken away. `berth drain` moves away what runs there.
     """
     marking = disabling(checked_cause(because))
-    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say))
+    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say, as_json))
 
 
 @commands.command("enable")
 def enable_command(
-    hosts: Names = None, agent: OfAgent = "", because: Because = "", state_dir: StateDir = None
+    hosts: Names = None,
+    agent: OfAgent = "",
+    because: Because = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
 ) -> None:
     """Open to new instances again, unless the agent itself keeps it closed, or another cause does.
 
     `berth host enable h1 --because disk` takes that cause away; without one, that of who named none.
     """
     marking = enabling(checked_cause(because))
-    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say))
+    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say, as_json))
 
 
 @commands.command("force-down")
@@ -95,10 +103,12 @@ def force_down_command(
     hosts: Names = None,
     agent: OfAgent = "",
     undo: Annotated[bool, typer.Option("--undo", help="It counts as up again while it is heard.")] = False,
+    as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
     """Count it as down, whatever is heard of it."""
-    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, forcing_down(not undo), say))
+    marking = forcing_down(not undo)
+    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say, as_json))
 
 
 # Looking
@@ -165,7 +175,14 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
 # Marking
 
 
-async def mark(settings: Settings, names: Sequence[str], agent: str, marking: Marking, say: Console) -> int:
+async def mark(
+    settings: Settings,
+    names: Sequence[str],
+    agent: str,
+    marking: Marking,
+    say: Console,
+    as_json: bool = False,
+) -> int:
     """These roots are marked so; who has named none has done so by his agent."""
     if bool(names) == bool(agent):
         raise BadSetting("say which: names of hosts, or --agent")
@@ -176,5 +193,6 @@ async def mark(settings: Settings, names: Sequence[str], agent: str, marking: Ma
         if not roots:
             raise CommandRefused(f"no host is reported by an agent {agent!r}")
         for root in roots:
-            say.print(f"{root.host or root.name}: {await marking(bus, root)}", markup=False)
+            name, state = root.host or root.name, await marking(bus, root)
+            tell(say, as_json, f"{name}: {state}", host=name, uuid=root.id, cell=root.cell, becomes=state)
     return 0

@@ -11,7 +11,7 @@ from rich.console import Console
 from berth.commands.ironic_nodes import node_commands
 from berth.commands.ironic_trouble import Run
 from berth.commands.options import Json
-from berth.commands.terminal import CommandRefused, write_json
+from berth.commands.terminal import CommandRefused, tell, write_json
 from berth.configuration import Effective
 from berth.services import spare_the_collector, stop_on_signals
 from berth.settings import BadSetting, Settings
@@ -155,9 +155,10 @@ def add_diff(app: typer.Typer, sides: Callable[[], Sides], run: Run, say: Consol
         allow_removals: Annotated[
             bool, typer.Option("--allow-removals", help="However many they are: they are gone indeed.")
         ] = False,
+        as_json: Json = False,
     ) -> None:
         """Take out of placement the nodes that are gone from Ironic. All else the ironic worker repairs."""
-        run(sweep_gone(sides(), allow_removals, say))
+        run(sweep_gone(sides(), allow_removals, say, as_json))
 
 
 def sides_of(settings: Settings) -> Sides:
@@ -184,7 +185,7 @@ async def show_diff(sides: Sides, as_json: bool, say: Console) -> int:
     return 1 if compared.differences else 0
 
 
-async def sweep_gone(sides: Sides, allow_removals: bool, say: Console) -> int:
+async def sweep_gone(sides: Sides, allow_removals: bool, say: Console, as_json: bool = False) -> int:
     from ironic_sync.side_by_side import remove_gone, survey_of
 
     api = sides.api
@@ -193,13 +194,14 @@ async def sweep_gone(sides: Sides, allow_removals: bool, say: Console) -> int:
         with _in_words():
             done = await remove_gone(sides.ironic, survey, bus.publish, bus.clock, allow=allow_removals)
     for uuid in done.removed:
-        say.print(f"{uuid}: gone", markup=False)
+        tell(say, as_json, f"{uuid}: gone", node=uuid, gone=True)
     if done.held_back:
         raise CommandRefused(
             f"at least {done.held_back} nodes are gone from Ironic, more at once than is believed: none was"
             f" removed; if it is so, say --allow-removals"
         )
-    say.print(f"{len(done.removed)} nodes are gone, and taken out of placement")
+    if not as_json:
+        say.print(f"{len(done.removed)} nodes are gone, and taken out of placement")
     return 0
 
 

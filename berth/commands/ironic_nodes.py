@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from berth.commands.ironic_trouble import HERE, Json, Node, Run, Url, add_trouble, way
-from berth.commands.terminal import CommandRefused, write_json
+from berth.commands.terminal import CommandRefused, tell, write_json
 from berth.configuration import Effective
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
@@ -141,6 +141,7 @@ def _add_life(app: typer.Typer, reach: Reach, say: Console) -> None:
             list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")
         ] = None,
         trait: Annotated[list[str] | None, typer.Option(metavar="NAME", help="May be repeated.")] = None,
+        as_json: AsJson = False,
         url: Url = "",
     ) -> None:
         """New nodes, in enroll. Then: manage, and provide."""
@@ -154,17 +155,18 @@ def _add_life(app: typer.Typer, reach: Reach, say: Console) -> None:
                 )  # fmt: skip
                 if trait:
                     await api.set_traits(made["uuid"], trait)
-                say.print(f"{name}: {made['uuid']} is in {made['provision_state']}", markup=False)
+                sentence = f"{name}: {made['uuid']} is in {made['provision_state']}"
+                tell(say, as_json, sentence, **{field: made.get(field) for field in _FIELDS})
 
         reach(url, work)
 
     def verb(name: str, target: str, help_: str) -> None:
         @app.command(name, help=help_)
-        def _(nodes: Nodes, wait: Wait = False, url: Url = "") -> None:
+        def _(nodes: Nodes, wait: Wait = False, as_json: AsJson = False, url: Url = "") -> None:
             async def work(api: "IronicApi") -> int:
                 for node in nodes:
                     await api.set_provision_state(node, target)
-                return await _told(api, nodes, wait, say)
+                return await _told(api, nodes, wait, say, as_json)
 
             reach(url, work)
 
@@ -179,6 +181,7 @@ def _add_life(app: typer.Typer, reach: Reach, say: Console) -> None:
         ] = "",
         image: Annotated[str, typer.Option(help="What is written to it.")] = "file:///dev/null",
         wait: Wait = False,
+        as_json: AsJson = False,
         url: Url = "",
     ) -> None:
         """Take them by hand, as berth's agent does: claim with an instance, say the image, deploy."""
@@ -190,7 +193,7 @@ def _add_life(app: typer.Typer, reach: Reach, say: Console) -> None:
                 await api.patch_node(node, [{"op": "add", "path": "/instance_uuid", "value": claim}])
                 await api.patch_node(node, [{"op": "add", "path": "/instance_info", "value": info}])
                 await api.set_provision_state(node, "active")
-            return await _told(api, nodes, wait, say)
+            return await _told(api, nodes, wait, say, as_json)
 
         reach(url, work)
 
@@ -199,13 +202,13 @@ def _add_life(app: typer.Typer, reach: Reach, say: Console) -> None:
     verb("abort", "abort", "Break off what waits: a cleaning, a deploy, an inspection, a rescue, a service.")
 
     @app.command()
-    def delete(nodes: Nodes, url: Url = "") -> None:
+    def delete(nodes: Nodes, as_json: AsJson = False, url: Url = "") -> None:
         """Remove them from Ironic: from enroll, manageable or available, or from maintenance."""
 
         async def work(api: "IronicApi") -> None:
             for node in nodes:
                 await api.delete_node(node)
-                say.print(f"{node} is gone", markup=False)
+                tell(say, as_json, f"{node} is gone", node=node, gone=True)
 
         reach(url, work)
 
@@ -219,6 +222,7 @@ def _add_state(app: typer.Typer, reach: Reach, say: Console) -> None:
         node: Node,
         switch: Annotated[str, typer.Argument(metavar="on|off")],
         reason: Annotated[str, typer.Option(help="Why.")] = "",
+        as_json: AsJson = False,
         url: Url = "",
     ) -> None:
         """Close it to new builds, or open it again."""
@@ -227,7 +231,7 @@ def _add_state(app: typer.Typer, reach: Reach, say: Console) -> None:
 
         async def work(api: "IronicApi") -> int:
             await api.set_maintenance(node, switch == "on", reason)
-            return await _told(api, [node], False, say)
+            return await _told(api, [node], False, say, as_json)
 
         reach(url, work)
 
@@ -235,6 +239,7 @@ def _add_state(app: typer.Typer, reach: Reach, say: Console) -> None:
     def power(
         node: Node,
         switch: Annotated[str, typer.Argument(metavar="on|off|reboot|soft-off|soft-reboot")],
+        as_json: AsJson = False,
         url: Url = "",
     ) -> None:
         """Switch it."""
@@ -243,7 +248,7 @@ def _add_state(app: typer.Typer, reach: Reach, say: Console) -> None:
 
         async def work(api: "IronicApi") -> int:
             await api.set_power_state(node, _POWER[switch])
-            return await _told(api, [node], False, say)
+            return await _told(api, [node], False, say, as_json)
 
         reach(url, work)
 
@@ -253,13 +258,14 @@ def _add_state(app: typer.Typer, reach: Reach, say: Console) -> None:
         names: Annotated[
             list[str] | None, typer.Argument(metavar="TRAIT...", help="None: no traits.")
         ] = None,
+        as_json: AsJson = False,
         url: Url = "",
     ) -> None:
         """Give it these traits, and no others."""
 
         async def work(api: "IronicApi") -> int:
             await api.set_traits(node, names or ())
-            return await _told(api, [node], False, say)
+            return await _told(api, [node], False, say, as_json)
 
         reach(url, work)
 
@@ -272,6 +278,7 @@ def _add_state(app: typer.Typer, reach: Reach, say: Console) -> None:
                 metavar="FIELD=VALUE...", help="resource_class=gold properties/rack=R2 owner=null ..."
             ),
         ],
+        as_json: AsJson = False,
         url: Url = "",
     ) -> None:
         """Patch its fields; values are JSON, or else text."""
@@ -281,7 +288,7 @@ def _add_state(app: typer.Typer, reach: Reach, say: Console) -> None:
 
         async def work(api: "IronicApi") -> int:
             await api.patch_node(node, operations)
-            return await _told(api, [node], False, say)
+            return await _told(api, [node], False, say, as_json)
 
         reach(url, work)
 
@@ -307,7 +314,7 @@ async def _known(api: "IronicApi", node: str, fields: Sequence[str] | None = Non
     return told
 
 
-async def _told(api: "IronicApi", nodes: Sequence[str], wait: bool, say: Console) -> int:
+async def _told(api: "IronicApi", nodes: Sequence[str], wait: bool, say: Console, as_json: bool) -> int:
     """A line for each; 1 when one that was waited for has failed."""
     failed = False
     for node in nodes:
@@ -320,7 +327,7 @@ async def _told(api: "IronicApi", nodes: Sequence[str], wait: bool, say: Console
         words += ["in maintenance"] * bool(told["maintenance"])
         words += [f"instance {told['instance_uuid']}"] * bool(told["instance_uuid"])
         words += [told["last_error"]] * bool(told["last_error"])
-        say.print(f"{told['name'] or told['uuid']}: {'; '.join(words)}", markup=False)
+        tell(say, as_json, f"{told['name'] or told['uuid']}: {'; '.join(words)}", **told)
         failed = failed or (wait and _failed(told))
     return int(failed)
 

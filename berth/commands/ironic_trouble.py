@@ -8,7 +8,8 @@ from urllib.parse import unquote, urlsplit
 import typer
 from rich.console import Console
 
-from berth.commands.terminal import CommandRefused
+from berth.commands.options import Json as AsJson
+from berth.commands.terminal import CommandRefused, tell
 from berth.configuration import Effective
 from berth.settings import BadSetting, Settings
 
@@ -28,8 +29,8 @@ Node = Annotated[str, typer.Argument(metavar="NODE", help="A name or a uuid.")]
 def add_trouble(app: typer.Typer, settings: Callable[[], Effective], run: Run, say: Console) -> None:
     """The sub-commands of `berth ironic node` that make trouble."""
 
-    def ask(url: str, path: str, body: Json, told: str) -> None:
-        run(_trouble(way(settings().settings, url), path, body, told, say))
+    def ask(url: str, path: str, body: Json, told: str, as_json: bool) -> None:
+        run(_trouble(way(settings().settings, url), path, body, told, say, as_json))
 
     @app.command()
     def fail(
@@ -41,12 +42,13 @@ def add_trouble(app: typer.Typer, settings: Callable[[], Effective], run: Run, s
         how: Annotated[
             str, typer.Option(help="step, prepare (before the first), timeout; never: not.")
         ] = "step",
+        as_json: AsJson = False,
         url: Url = "",
     ) -> None:
         """Simulated only: its next work of this kind fails."""
         fault = None if how == "never" else how
         told = f"{node}: its next {work} {'goes as it goes' if fault is None else f'fails ({how})'}"
-        ask(url, f"nodes/{node}/fault", {"work": work, "fault": fault}, told)
+        ask(url, f"nodes/{node}/fault", {"work": work, "fault": fault}, told, as_json)
 
     @app.command()
     def bmc(
@@ -57,24 +59,26 @@ def add_trouble(app: typer.Typer, settings: Callable[[], Effective], run: Run, s
                 help="'power on', 'power off', 'stuck on', 'stuck off', unreachable, error; or well."
             ),
         ],
+        as_json: AsJson = False,
         url: Url = "",
     ) -> None:
         """Simulated only: what its BMC says from now on, whatever Ironic believes."""
         body = {"says": None if says == "well" else says}
         told = f"{node}: its BMC is {says}; Ironic will see when it looks"
-        ask(url, f"nodes/{node}/bmc", body, told)
+        ask(url, f"nodes/{node}/bmc", body, told, as_json)
 
     @app.command()
     def storm(
         count: Annotated[int, typer.Argument(min=1, help="How many nodes.")],
         target: Annotated[str, typer.Option(help="The verb: provide, active, deleted, ...")] = "provide",
+        as_json: AsJson = False,
         url: Url = "",
     ) -> None:
         """Simulated only: ask this of so many nodes that know the verb, all at once."""
-        ask(url, "storm", {"target": target, "count": count}, "")
+        ask(url, "storm", {"target": target, "count": count}, "", as_json)
 
 
-async def _trouble(settings: Settings, path: str, body: Json, told: str, say: Console) -> int:
+async def _trouble(settings: Settings, path: str, body: Json, told: str, say: Console, as_json: bool) -> int:
     import httpx
 
     from ironic_sync.api import IronicUnavailable
@@ -94,7 +98,8 @@ async def _trouble(settings: Settings, path: str, body: Json, told: str, say: Co
         )
     if answer.status_code >= 400:
         raise CommandRefused(_sentence(answer.text))
-    say.print(told or f"{answer.json()['nodes']} nodes were asked", markup=False)
+    nodes = 1 if told else answer.json()["nodes"]
+    tell(say, as_json, told or f"{nodes} nodes were asked", **{**body, "nodes": nodes})
     return 0
 
 

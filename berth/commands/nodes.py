@@ -8,8 +8,8 @@ import typer
 from rich.console import Console
 
 from berth import publishing, wiring
-from berth.commands.options import StateDir
-from berth.commands.terminal import checked, effective, run, say
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import checked, effective, run, say, tell
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -41,6 +41,7 @@ def set_command(
         list[str] | None, typer.Option(metavar="NAME", help="CUSTOM_...; may be repeated.")
     ] = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="The node is gone from Ironic.")] = False,
+    as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
     """Publish an Ironic-style node event on ironic.node.CELL.EVENT."""
@@ -49,7 +50,7 @@ def set_command(
         settings, name, event, provision_state, power_state, maintenance, resource_class, cell, trait or [],
         deleted,
     )  # fmt: skip
-    run(publish(settings, node, say))
+    run(publish(settings, node, say, as_json))
 
 
 def node_event(
@@ -84,10 +85,10 @@ def node_event(
     )
 
 
-async def publish(settings: Settings, event: NodeChanged, say: Console) -> int:
+async def publish(settings: Settings, event: NodeChanged, say: Console, as_json: bool = False) -> int:
     event = checked(event)
     async with Bus(wiring.transport(settings, "client")) as bus:
         await publishing.publish(bus, event)
-    say.print(f"published on {topics.TOPIC_OF[type(event)].key(event)}")
-    say.print(f"node {event.node}")
+    key = topics.TOPIC_OF[type(event)].key(event)
+    tell(say, as_json, f"published on {key}\nnode {event.node}", node=event.node, name=event.name, key=key)
     return 0

@@ -94,6 +94,14 @@ def write_json(value: Any) -> None:
     sys.stdout.write(OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
+def tell(say: Console, as_json: bool, sentence: str, **facts: Any) -> None:
+    """What was done: to people in a sentence, to programs as an object with the facts of it."""
+    if as_json:
+        write_json(facts)
+    else:
+        say.print(sentence, markup=False)
+
+
 def coloured(status: str) -> str:
     colour = _COLOURS.get(status, "red")
     return f"[{colour}]{status}[/{colour}]"

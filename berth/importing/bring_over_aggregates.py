@@ -1,8 +1,7 @@
 """Brings Nova's aggregates into a running berth, again and again until nothing differs."""
 
-from collections.abc import Mapping, Sequence
-
-from rich.console import Console
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from berth.aggregates import find_aggregates, hosts_inside
 from berth.importing.nova_aggregates import NovaAggregate
@@ -24,30 +23,33 @@ from bus.not_done import Missing
 HOSTS_AT_ONCE = 500  # in one edit
 
 
+@dataclass(frozen=True)
+class Brought:
+    """What became of one of them, in words."""
+
+    name: str
+    uuid: str
+    did: str
+    notes: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()  # why parts of it could not be
+
+
 class BringOver:
     def __init__(self, bus: Bus, force: bool) -> None:
         self._bus = bus
         self._force = force
         self._there: dict[str, Aggregate] = {}  # by id
 
-    async def run(self, wanted: Sequence[NovaAggregate], dry_run: bool, say: Console) -> int:
-        """1 when something could not be brought over."""
+    async def run(self, wanted: Sequence[NovaAggregate], dry_run: bool) -> AsyncIterator[Brought]:
         self._there = {one.id: one for one, _ in await find_aggregates(self._bus)}
         nameless = {id_: await self._hosts(id_) for id_, one in self._there.items() if not one.name}
-        failed = 0
         for one in wanted:
             match = self._match(one, nameless)
             if dry_run:
-                say.print(f"{one.name}: {'would be made' if match is None else f'is {match}'}", markup=False)
+                yield Brought(one.name, match or "", "would be made" if match is None else f"is {match}")
                 continue
             nameless.pop(match or "", None)
-            trouble = await self._bring(one, match, say)
-            for sentence in trouble:
-                say.print(f"  not brought over: {sentence}", style="red", markup=False)
-            if one.hosts is None:
-                say.print("  the file does not say which hosts are in it", style="yellow", markup=False)
-            failed += bool(trouble)
-        return 1 if failed else 0
+            yield await self._bring(one, match)
 
     def _match(self, one: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
         """Which of ours it is: by uuid, by name, or the one nameless aggregate with just its hosts."""
@@ -61,8 +63,7 @@ class BringOver:
     async def _hosts(self, id_: str) -> set[str]:
         return {each.host or each.name for each in await hosts_inside(self._bus, id_)}
 
-    async def _bring(self, one: NovaAggregate, match: str | None, say: Console) -> list[str]:
-        """Why parts of it could not be."""
+    async def _bring(self, one: NovaAggregate, match: str | None) -> Brought:
         id_ = match or one.uuid or Clock().uuid()
         ours = self._there.get(id_)
         metadata = dict(one.metadata)
@@ -77,7 +78,7 @@ class BringOver:
             )
         said = await self._edit(first)
         if not isinstance(said, AggregateEdited):
-            return [f"{one.name}: {told(said)}"]
+            return Brought(one.name, id_, "could not be", failed=(f"{one.name}: {told(said)}",))
         trouble: list[str] = []
         added = 0
         for at in range(0, len(one.hosts or ()), HOSTS_AT_ONCE):
@@ -86,10 +87,11 @@ class BringOver:
             added += put
         did = "made" if said.made else "changed" if said.number or added else "is so already"
         put_in = f", {added:,} host{'' if added == 1 else 's'} put in" if added else ""
-        say.print(f"{one.name}: {did}{put_in}", markup=False)
-        for warning in said.warnings:
-            say.print(f"  {warning}", style="yellow", markup=False)
-        return trouble
+        notes = (
+            *said.warnings,
+            *(["the file does not say which hosts are in it"] if one.hosts is None else []),
+        )
+        return Brought(one.name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
     async def _put_in(self, id_: str, hosts: list[str], trouble: list[str]) -> int:
         """All that can be; one that cannot keeps no other out."""

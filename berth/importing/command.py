@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from berth.commands.terminal import write_json
 from berth.configuration import Effective
 from berth.settings import BadSetting
 from bus.masking import masked
@@ -44,6 +45,8 @@ Prune = Annotated[
     bool, typer.Option("--prune", help="Also remove providers and allocations that only berth has.")
 ]
 
+AsJson = Annotated[bool, typer.Option("--json", help="Say it as JSON: one object, when all is over.")]
+
 
 def commands(
     settings: Callable[[], Effective],
@@ -68,6 +71,7 @@ def commands(
         verify: Verify = False,
         dry_run: DryRun = False,
         prune: Prune = False,
+        as_json: AsJson = False,
     ) -> None:
         """Copy a running Placement into a running berth; again and again, until the switch."""
         from berth.importing.client import PlacementClient
@@ -80,7 +84,8 @@ def commands(
         target = PlacementClient(
             _url("--to", to or f"http://{here}"), _token(to_token_file, "BERTH_TOKEN"), cacert
         )
-        run(_import(source, target, verify, dry_run, prune, say, complain))
+        told = _AsJson() if as_json else _InWords(say)
+        run(_import(source, target, verify, dry_run, prune, told, complain))
 
     return app
 
@@ -117,7 +122,7 @@ async def _import(
     verify: bool,
     dry_run: bool,
     prune: bool,
-    say: Console,
+    told: "_InWords | _AsJson",
     complain: Console,
 ) -> int:
     from berth.importing.bring_over import Import
@@ -130,19 +135,22 @@ async def _import(
             found = differences(theirs, ours)
             if not dry_run:
                 outcome = await Import(theirs, ours, target, shown.under("here")).run(prune)
-        say.print(_read(source, theirs), markup=False)
+        told.read(source, theirs)
         if dry_run:
-            say.print(_would(found, prune), markup=False)
+            told.would(found, prune)
             if not verify:
-                return 0
-            return _compared(found, say)
-        failed = _done(outcome, say)
+                return told.ends(0)
+            told.compared(found)
+            return told.ends(1 if found else 0)
+        told.done(outcome)
+        failed = 1 if outcome.failed else 0
         if verify:
             with _Shown(complain) as shown:
                 theirs = await source.world(shown.under("there"))
                 ours = await target.world(shown.under("here"))
-            return _compared(differences(theirs, ours), say) or failed
-        return failed
+            told.compared(left := differences(theirs, ours))
+            failed = 1 if left else failed
+        return told.ends(failed)
 
 
 class _Shown:
@@ -170,11 +178,81 @@ class _Shown:
         return show
 
 
-def _read(source: "PlacementClient", theirs: "PlacementContents") -> str:
-    return (
-        f"read {_some(theirs.providers, 'provider')} and {_some(theirs.consumers, 'consumer')}"
-        f" at {source.place} (version 1.{source.minor})"
-    )
+class _InWords:
+    """What came of it, for people."""
+
+    def __init__(self, say: Console) -> None:
+        self._say = say
+
+    def read(self, source: "PlacementClient", theirs: "PlacementContents") -> None:
+        self._say.print(
+            f"read {_some(theirs.providers, 'provider')} and {_some(theirs.consumers, 'consumer')}"
+            f" at {source.place} (version 1.{source.minor})",
+            markup=False,
+        )
+
+    def would(self, found: "list[ContentsDifference]", prune: bool) -> None:
+        wanted, gone = _wanted(found, prune)
+        providers, consumers = _some(wanted["provider"], "provider"), _some(wanted["consumer"], "consumer")
+        names = _some(wanted["class"] + wanted["trait"], "name")
+        self._say.print(
+            f"would bring over {providers}, {consumers} and {names}, and remove {gone:,}", markup=False
+        )
+
+    def done(self, outcome: "Outcome") -> None:
+        if outcome.nothing:
+            self._say.print("nothing had to be changed")
+            return
+        parts = (
+            (outcome.names, "{} made", "name"),
+            (outcome.made, "{} made", "provider"),
+            (outcome.changed, "{} changed", "provider"),
+            (outcome.dropped, "{} removed", "provider"),
+            (outcome.claimed, "{} brought over", "consumer"),
+            (outcome.released, "{} released", "consumer"),
+        )
+        told = ", ".join(form.format(_some(count, name)) for count, form, name in parts if count)
+        self._say.print(told or "nothing could be changed", markup=False)
+        for id_, why in sorted(outcome.failed.items()):
+            self._say.print(f"not brought over: {id_}: {why}", style="red", markup=False)
+
+    def compared(self, found: "list[ContentsDifference]") -> None:
+        if not found:
+            self._say.print("verified: both sides hold the same", style="green")
+            return
+        self._say.print(f"verified: {_some(found, 'difference')}", style="red", markup=False)
+        for one in found[:_SHOWN]:
+            self._say.print(f"  {one}", markup=False)
+        if len(found) > _SHOWN:
+            self._say.print(f"  and {len(found) - _SHOWN:,} more", markup=False)
+
+    def ends(self, code: int) -> int:
+        return code
+
+
+class _AsJson:
+    """The same for programs: one object, when all is over."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, Any] = {}
+
+    def read(self, source: "PlacementClient", theirs: "PlacementContents") -> None:
+        counts = {"providers": len(theirs.providers), "consumers": len(theirs.consumers)}
+        self._facts["read"] = {"url": source.place, **counts}
+
+    def would(self, found: "list[ContentsDifference]", prune: bool) -> None:
+        wanted, gone = _wanted(found, prune)
+        self._facts["would"] = {**wanted, "remove": gone}
+
+    def done(self, outcome: "Outcome") -> None:
+        self._facts["done"] = vars(outcome)
+
+    def compared(self, found: "list[ContentsDifference]") -> None:
+        self._facts["differences"] = [vars(one) for one in found]
+
+    def ends(self, code: int) -> int:
+        write_json(self._facts)
+        return code
 
 
 def _some(things: Any, name: str) -> str:
@@ -182,42 +260,7 @@ def _some(things: Any, name: str) -> str:
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
-def _would(found: "list[ContentsDifference]", prune: bool) -> str:
+def _wanted(found: "list[ContentsDifference]", prune: bool) -> tuple[dict[str, int], int]:
     wanted = {what: len({one.id for one in found if one.what == what and not one.ours_alone})
               for what in ("class", "trait", "provider", "consumer")}  # fmt: skip
-    gone = len({one.id for one in found if one.ours_alone}) if prune else 0
-    return (
-        f"would bring over {_some(wanted['provider'], 'provider')}, {_some(wanted['consumer'], 'consumer')}"
-        f" and {_some(wanted['class'] + wanted['trait'], 'name')}, and remove {gone:,}"
-    )
-
-
-def _done(outcome: "Outcome", say: Console) -> int:
-    if outcome.nothing:
-        say.print("nothing had to be changed")
-        return 0
-    parts = (
-        (outcome.names, "{} made", "name"),
-        (outcome.made, "{} made", "provider"),
-        (outcome.changed, "{} changed", "provider"),
-        (outcome.dropped, "{} removed", "provider"),
-        (outcome.claimed, "{} brought over", "consumer"),
-        (outcome.released, "{} released", "consumer"),
-    )
-    told = ", ".join(form.format(_some(count, name)) for count, form, name in parts if count)
-    say.print(told or "nothing could be changed", markup=False)
-    for id_, why in sorted(outcome.failed.items()):
-        say.print(f"not brought over: {id_}: {why}", style="red", markup=False)
-    return 1 if outcome.failed else 0
-
-
-def _compared(found: "list[ContentsDifference]", say: Console) -> int:
-    if not found:
-        say.print("verified: both sides hold the same", style="green")
-        return 0
-    say.print(f"verified: {_some(found, 'difference')}", style="red", markup=False)
-    for one in found[:_SHOWN]:
-        say.print(f"  {one}", markup=False)
-    if len(found) > _SHOWN:
-        say.print(f"  and {len(found) - _SHOWN:,} more", markup=False)
-    return 1
+    return wanted, len({one.id for one in found if one.ours_alone}) if prune else 0

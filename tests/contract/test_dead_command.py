@@ -200,6 +200,22 @@ async def test_a_letter_whose_queue_is_gone_stays_and_the_others_are_replayed(
     assert len(broker.queues["scheduler:build.requested"].items) == 1
 
 
+async def test_for_programs_it_says_what_was_replayed_and_why_others_stay(
+    broker: LocalBroker, say: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.declare(QueueSpec("scheduler:build.requested"))
+    for id_, queue in (("a", "gone"), ("b", "scheduler:build.requested")):
+        broker.bury(a_json_letter(id_, queue=queue))
+    assert await dead.replay(Settings(), ["all"], say, as_json=True) == 1
+    assert await dead.show_letter(Settings(), "a", say, as_json=True) == 0
+    assert await dead.drop(Settings(), ["all"], say, as_json=True) == 0
+    replayed, shown, dropped = map(json.loads, capsys.readouterr().out.splitlines())
+    assert replayed == {"replayed": 1, "staying": ["a stays: there is no queue 'gone'"]}
+    assert (shown["id"], shown["queue"], shown["body"]) == ("a", "gone", '{"n":1}')
+    assert dropped == {"dropped": 1}
+    assert said(say) == ""
+
+
 # Across the wall
 
 

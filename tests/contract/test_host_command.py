@@ -70,6 +70,21 @@ async def test_a_host_is_closed_and_opened_and_what_its_agent_says_stays(host: H
 
 
 @LOCALLY
+async def test_what_was_done_is_an_object_for_each_host(host: HostCommand) -> None:
+    first, second = await host.json("disable", "host-1", "host-2", "--because", "disk")
+    assert first == {
+        "host": "host-1",
+        "uuid": uid(1, "a"),
+        "cell": "c1",
+        "becomes": "disabled, because of disk",
+    }
+    assert second["host"] == "host-2"
+    assert [one["becomes"] for one in await host.json("force-down", "host-1", "--undo")] == [
+        "is so already (disabled, because of disk)"
+    ]
+
+
+@LOCALLY
 async def test_a_host_is_forced_down_beside_whatever_else_and_no_longer(host: HostCommand) -> None:
     await host("disable", "--agent", "agent-2")
     assert await host("force-down", "host-2") == "host-2: forced down, disabled\n"

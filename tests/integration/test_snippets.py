@@ -1,7 +1,7 @@
 """Every command and example of docs/ and the README, done as a reader would: each page in an empty directory.
 
-Pages that need a RabbitMQ and a PostgreSQL are for `make snippets` (soak), and so is the check of types. What
-a page may say to this test is in tests/support/snippets.py.
+`make test` does the first and the cheap ones, `make snippets` all, also on RabbitMQ and PostgreSQL, and it checks
+types. What a page may say to this test is in tests/support/snippets.py.
 """
 
 import shutil
@@ -18,6 +18,8 @@ from tests.support.snippets import AMQP, DATABASE, PAGES, ROOT, Reader, needs_se
 
 PLAYED = [page for page in PAGES if any(one.played for one in snippets(page))]
 ALONE = [page for page in PLAYED if not needs_services(page)]
+# What a newcomer does first, and what is cheap: these are done by `make test` as well.
+EVERY_TIME = ("tutorial", "filter", "http", "placement", "metrics", "control_room", "scheduler")
 ON_SERVICES = [page for page in PLAYED if needs_services(page)]
 
 
@@ -26,7 +28,11 @@ def named(page: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ALONE, ids=named)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=() if page.stem in EVERY_TIME else (pytest.mark.soak,)) for page in ALONE],
+    ids=named,
+)
 def test_a_page_that_needs_no_services(page: Path, tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
         for one in snippets(page):

@@ -44,7 +44,7 @@ _FENCE = re.compile(
 _ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 # What does not end by itself, and what it says once it serves.
 _LASTING = re.compile(r"^(?:\w+=\S+ )*berth (?:--\S+ \S+ )*(?:up|run|ironic sim)\b")
-_SERVES = re.compile(r"berth is up|is ready|listens|serves|at http://")
+_SERVES = re.compile(r"berth is up|Ctrl-C stops it|is ready|listens|serves|at http://")
 
 
 @dataclass(frozen=True)
