@@ -1,6 +1,6 @@
 """Every command and example of docs/ and the README, done as a reader would: each page in an empty directory.
 
-`make test` does the first and the cheap ones, `make snippets` all, also on RabbitMQ and PostgreSQL, and it checks
+`make test` does the first and the cheap ones; `make snippets` all, on RabbitMQ and PostgreSQL too, and checks
 types. What a page may say to this test is in tests/support/snippets.py.
 """
 
@@ -14,7 +14,7 @@ import pytest
 
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
 from tests.support.servers import a_module_database, installed
-from tests.support.snippets import AMQP, DATABASE, PAGES, ROOT, Reader, needs_services, snippets
+from tests.support.snippets import AMQP, DATABASE, PAGES, ROOT, PageReader, needs_services, snippets
 
 PLAYED = [page for page in PAGES if any(one.played for one in snippets(page))]
 ALONE = [page for page in PLAYED if not needs_services(page)]
@@ -34,7 +34,7 @@ def named(page: Path) -> str:
     ids=named,
 )
 def test_a_page_that_needs_no_services(page: Path, tmp_path: Path) -> None:
-    with Reader(tmp_path) as reader:
+    with PageReader(tmp_path) as reader:
         for one in snippets(page):
             reader.read(one)
 
@@ -53,7 +53,7 @@ def services(postgres: Postgres) -> Iterator[dict[str, str]]:
 @pytest.mark.services
 @pytest.mark.parametrize("page", ON_SERVICES, ids=named)
 def test_a_page_on_rabbitmq_and_postgresql(page: Path, tmp_path: Path, services: dict[str, str]) -> None:
-    with Reader(tmp_path, services) as reader:
+    with PageReader(tmp_path, services) as reader:
         for one in snippets(page):
             reader.read(one)
 

@@ -115,7 +115,7 @@ class _Lasting:
 
 
 @dataclass
-class Reader:
+class PageReader:
     """Somebody with a shell in an empty directory, who does what a page says."""
 
     directory: Path
