@@ -133,12 +133,8 @@ def table(
 
 def offered() -> Table:
     """What there is, with nothing behind it: for documents."""
-    return table(
-        *(
-            object.__new__(kind)
-            for kind in (
-                ProviderHandlers, Inventories, Contents, ClassAndTraitHandlers, AllocationHandlers, Candidates,
-                ExtensionHandlers, ChangeFeed, AggregateHandlers,
-            )
-        )  # type: ignore[arg-type]
+    kinds = (
+        ProviderHandlers, Inventories, Contents, ClassAndTraitHandlers, AllocationHandlers, Candidates,
+        ExtensionHandlers, ChangeFeed, AggregateHandlers,
     )  # fmt: skip
+    return table(*(object.__new__(kind) for kind in kinds))  # type: ignore[arg-type]
