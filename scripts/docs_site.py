@@ -10,6 +10,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parent.parent
 BESIDE = ("ARCHITECTURE.md", "CHANGELOG.md")  # pages of the site that are beside docs/, not in it
 
+_TOPICS = re.compile(r"<!-- berth topology --markdown -->\n(.*?)<!-- end of berth topology -->", re.DOTALL)
 _PICTURE = re.compile(r"^!\[(?P<says>[^\]]*)\]\((?P<file>[^)]+\.svg)\)$", re.MULTILINE)
 # What a browser would fetch by itself.
 _FETCHED = re.compile(
@@ -25,12 +26,16 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links into and out of docs/ lead to the same pages on the site; drawings take its colours."""
+    """Links into and out of docs/ lead to pages of the site; drawings take its colours; topics are here too."""
     place = page.file.src_uri
     if place in BESIDE:
         markdown = markdown.replace("](docs/", "](")
     else:
         markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./({'|'.join(BESIDE)})", r"](\1\2", markdown)
+
+    if "<!-- the table of topics -->" in markdown:
+        (table,) = _TOPICS.findall((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+        markdown = markdown.replace("<!-- the table of topics -->", table)
 
     def drawn(found: re.Match[str]) -> str:
         text = (ROOT / "docs" / place).parent.joinpath(found["file"]).read_text(encoding="utf-8")
