@@ -26,7 +26,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links into and out of docs/ lead to pages of the site; drawings take its colours; topics are here too."""
+    """Links in and out of docs/ lead to pages of the site; drawings take its colours; topics are there."""
     place = page.file.src_uri
     if place in BESIDE:
         markdown = markdown.replace("](docs/", "](")
