@@ -8,11 +8,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from bus.messages import BuildRequested
 from bus.moves import FindMoves, MoveStands
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
 from control_room.asking import Reply, heard
 from control_room.core.decisions import DecisionShown, shown
 from control_room.core.timeline import AttemptShown, timeline
+from control_room.core.what_if_form import address_of
 from control_room.core.windows import latest
 from control_room.pages.frame import Frame, OpenRoom, PageRefused
 from control_room.pages.ids import uuid_in
@@ -106,6 +108,8 @@ class BuildPages:
             then=then,
             today=today,
             today_decision=self._decision_of(today),
+            what_if=self._what_if(known),
+            only_failed=request.query_params.get("attempts") == "failed",
             now=self._room.clock.now(),
         )
 
@@ -143,10 +147,21 @@ class BuildPages:
         decided = replies[0].answer or DecisionFound()
         return AllKnown(stands, sorted(moves.values(), key=lambda one: one.since), decided, list(silent))
 
-    async def _today(self, known: AllKnown) -> Reply[Any] | None:
+    def _request(self, known: AllKnown) -> BuildRequested | None:
+        """What was asked; None: it is not recorded as one request."""
         if known.decided.move is not None or not (known.decided.request or known.stands):
             return None
-        request = known.decided.request or self._room.means.requested(known.stands[0])
+        return known.decided.request or self._room.means.requested(known.stands[0])
+
+    def _what_if(self, known: AllKnown) -> str:
+        """Where the same request stands in a form, to be changed; empty: nowhere."""
+        request = self._request(known)
+        return address_of(request) if request is not None else ""
+
+    async def _today(self, known: AllKnown) -> Reply[Any] | None:
+        request = self._request(known)
+        if request is None:
+            return None
         return await heard("the scheduler", self._room.questions.what_if, WhatIf(request=request, room=True))
 
     def _decision_of(self, today: Reply[Any] | None) -> DecisionShown | None:

@@ -6,7 +6,7 @@ from bus.claims import Choice
 from bus.decisions import Decision, NearMiss, RecordedHost, RecordedScale, Removal
 from bus.decisions import Record as DecisionRecord
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
-from bus.moves import MovesFound
+from bus.moves import MovesFound, MoveStands
 from bus.queries import BuildsFound, BuildStands, DecisionFound, PlacedThere, RoomLeft, WhatIfAnswered
 from bus.requests import BuildSpec, Flavor
 from control_room.core.windows import EndHeard
@@ -94,3 +94,34 @@ async def test_those_that_ended_lately_are_listed_and_those_that_failed_alone() 
         found = await room.browser.get(f"/builds?id={uid(9).upper()}")
         assert (found.status_code, found.headers["location"]) == (303, f"/builds/{uid(9)}")
         assert "is not the uuid" in await room.page("/builds?id=x", 400)
+
+
+async def test_attempts_that_failed_are_shown_alone() -> None:
+    async with a_visited_room(told={**NOTHING, "builds": BuildsFound(builds=(STANDS,))}) as room:
+        every = await room.page(f"/builds/{uid(7)}")
+        failed = await room.page(f"/builds/{uid(7)}?attempts=failed")
+    assert ">Only those that failed<" in every and "2. <a" in every
+    assert "1. <a" in failed and "2. <a" not in failed and ">All of them<" in failed
+
+
+async def test_what_was_asked_leads_to_the_form_where_it_can_be_changed() -> None:
+    async with a_visited_room(told={**NOTHING, "builds": BuildsFound(builds=(STANDS,))}) as room:
+        page = await room.page(f"/builds/{uid(7)}")
+    assert 'href="/what-if?vcpus=1&amp;memory_mb=512&amp;disk_gb=1' in page
+
+
+async def test_one_that_waits_has_what_would_wake_it_and_who_may_ends_its_wait() -> None:
+    request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
+    waits = DecisionFound(
+        known=True, waits=True, request=request, reason="no room", wakes="2 VCPU free", until=2e9
+    )
+    moves = MovesFound(
+        moves=(MoveStands(move=uid(5), build=uid(7), kind="live", cell="c1", phase="done", ended=1.0),)
+    )
+    async with a_visited_room(told={**NOTHING, "decision": waits, "moves": moves}) as room:
+        looks = await room.page(f"/builds/{uid(8)}")
+        await room.sign_in("admin")
+        acts = await room.page(f"/builds/{uid(8)}")
+    assert "What would wake it: 2 VCPU free." in looks and "End its wait" not in looks
+    assert f'name="request" value="{uid(8)}"' in acts and "End its wait" in acts
+    assert f"/moves/{uid(5)}" in acts

@@ -9,6 +9,8 @@ PAGES = {
     "host": "/hosts/{host}",
     "builds": "/builds",
     "waiting": "/waiting",
+    "moves": "/moves",
+    "metal": "/metal?wait=1",
     "bus": "/bus",
     "dead-letters": "/bus/dead",
     "dead-letter": "/bus/letter?id={letter}",
