@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from berth import __version__
+from berth import __version__, traces
 from berth.commands import (
     adopting,
     agents,
@@ -82,6 +82,7 @@ def _before_every_command(
             raise typer.BadParameter(f"--set takes NAME=VALUE, not {masked(pair)!r}")
         sets[name.replace("-", "_")] = value
     given(config, sets)
+    traces.begin()
 
 
 for commands in (

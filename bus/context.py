@@ -11,6 +11,7 @@ from bus.clock import Clock
 from bus.codec import encode
 from bus.protocol import Envelope
 from bus.topics import TOPIC_OF
+from bus.tracing import BEGINNINGS, current_tracer
 from bus.vocabulary import Message
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})(?:-|\Z)")
@@ -95,9 +96,19 @@ def follow(
         correlation=correlation,
         causation=causation,
         sent_at=clock.now(),
-        traceparent=_child(cause.traceparent if cause else "", clock),
+        traceparent=_passed_on(cause, type(message).__name__, clock),
         framed=framed,
     )
+
+
+def _passed_on(cause: Envelope | None, type_: str, clock: Clock) -> str:
+    """What the next message carries: where spans are made it is the span in hand, and else a name for one."""
+    said = cause.traceparent if cause else ""
+    if (tracer := current_tracer()) is None:
+        return _child(said, clock)
+    if _TRACEPARENT.match(said) is not None:
+        return said
+    return tracer.beginning(type_) if type_ in BEGINNINGS else f"{_child('', clock)[:-2]}00"
 
 
 def _child(traceparent: str, clock: Clock) -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-START_TIMEOUT = 90.0
+START_TIMEOUT = 300.0  # a machine may be busy
 STOP_TIMEOUT = 30.0
 
 # Where package managers put things that are not on every user's PATH (Homebrew on Apple and Intel).

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from bus.clock import Clock
 from bus.codec import decode
-from bus.context import follow
+from bus.context import envelopes_handled, follow
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Unroutable
 from bus.protocol import Envelope, Inbox, QueueSpec, Transport
 from bus.routing import Query
+from bus.tracing import current_tracer
 from bus.vocabulary import Message
 from bus.worker import query_queue, reply_prefix
 
@@ -43,8 +44,25 @@ class PendingQuestions:
 
     async def ask(self, query: Query[A, R], questions: Sequence[A], timeout: float) -> Sequence[R]:
         """The answers, in the order of the questions."""
+        tracer = current_tracer()
+        asking = tracer.asking(query.name, envelopes_handled()) if tracer is not None else None
+        if asking is None:
+            return await self._ask(query, questions, timeout, "")
+        span, traceparent = asking
+        problem: BaseException | None = None
+        try:
+            return await self._ask(query, questions, timeout, traceparent)
+        except BaseException as raised:
+            problem = raised
+            raise
+        finally:
+            span.end(problem)
+
+    async def _ask(
+        self, query: Query[A, R], questions: Sequence[A], timeout: float, traceparent: str
+    ) -> Sequence[R]:
         await self._make_ready(query, {reply_prefix(query, query.cell(question)) for question in questions})
-        envelopes = [self._envelope(query, question) for question in questions]
+        envelopes = [self._envelope(query, question, traceparent) for question in questions]
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in envelopes]
         for envelope, future in zip(envelopes, futures, strict=True):
@@ -69,8 +87,10 @@ class PendingQuestions:
                 raise
             raise NoAnswer(f"{query.name}: {nobody}") from None
 
-    def _envelope(self, query: Query[A, R], question: A) -> Envelope:
+    def _envelope(self, query: Query[A, R], question: A, traceparent: str) -> Envelope:
         envelope = follow(question, f"ask.{query.key(question)}", self._clock, framed=True)
+        if traceparent:
+            envelope.traceparent = traceparent
         envelope.reply_to = self._replies[reply_prefix(query, query.cell(question))].name
         return envelope
 

@@ -20,6 +20,7 @@ from bus.delivery.verdicts import Again, Dead, verdict
 from bus.errors import Unavailable, Undecodable
 from bus.keys import matches
 from bus.protocol import Delivery, Envelope, Transport
+from bus.tracing import current_tracer
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Worker, messages_of
 
@@ -92,6 +93,23 @@ class ServedRow(ABC):
 
     async def _settle(self, readable: Readable) -> None:
         """Handle these together, and decide each one's fate."""
+        if (tracer := current_tracer()) is None:
+            await self._handle_together(readable)
+            return
+        spans = [tracer.handling(*self.labels, delivery.envelope) for delivery, _ in readable]
+        problem: BaseException | None = None
+        try:
+            problem = await self._handle_together(readable)
+        except BaseException as raised:
+            problem = raised
+            raise
+        finally:
+            for span in spans:
+                if span is not None:
+                    span.end(problem)
+
+    async def _handle_together(self, readable: Readable) -> Exception | None:
+        """What went wrong, if anything did for all of them."""
         alone = len(readable) == 1
         try:
             with handling((delivery.envelope, message) for delivery, message in readable):
@@ -102,7 +120,7 @@ class ServedRow(ABC):
             if alone or isinstance(problem, Unavailable):
                 for delivery, _ in readable:
                     await self._judge(delivery, problem)
-                return
+                return problem
         else:
             if log.isEnabledFor(logging.DEBUG):
                 self._tell(readable, made)
@@ -112,9 +130,10 @@ class ServedRow(ABC):
                     delivery.done()
                 else:
                     await self._judge(delivery, fate)
-            return
+            return None
         for one in readable:  # together they failed: find out which by itself
             await self._settle([one])
+        return None
 
     def _tell(self, readable: Readable, made: Made) -> None:
         """A line for each message, so that one build can be followed through all workers."""

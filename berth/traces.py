@@ -1,0 +1,132 @@
+"""Traces by OpenTelemetry: where its standard environment names an exporter, and else nothing at all."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from berth.settings import BadSetting
+from bus.protocol import Envelope
+from bus.tracing import Span, trace_by
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_CALLED = {"otlp": "otlp_proto_http"}  # the one that needs no more than the extra
+_HOW = "pip install 'berth[traces]'"
+
+
+def exporter_named(environment: Mapping[str, str]) -> str:
+    """Who is to have the traces of this process; empty: nobody."""
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ""
+    named = environment.get("OTEL_TRACES_EXPORTER", "")
+    if not named and any(environment.get(name) for name in _ENDPOINTS):
+        named = "otlp"
+    return "" if named == "none" else named
+
+
+def begin(environment: Mapping[str, str] = os.environ) -> None:
+    """Of this process, if somebody is named to have its traces. Nothing of OpenTelemetry is loaded before."""
+    if not (name := exporter_named(environment)):
+        return
+    try:
+        sdk = importlib.import_module("opentelemetry.sdk.trace")
+        export = importlib.import_module("opentelemetry.sdk.trace.export")
+    except ImportError:
+        raise BadSetting(f"OTEL_TRACES_EXPORTER={name}: OpenTelemetry is not here: {_HOW}") from None
+    known = {one.name: one for one in entry_points(group="opentelemetry_traces_exporter")}
+    found = known.get(_CALLED.get(name, name))
+    if found is None:
+        there = ", ".join(sorted(known)) or "none"
+        raise BadSetting(f"OTEL_TRACES_EXPORTER={name}: no such exporter ({_HOW}); there are: {there}")
+    resources = importlib.import_module("opentelemetry.sdk.resources")
+    named_by = {"service.name": environment.get("OTEL_SERVICE_NAME", "berth")}
+    provider = sdk.TracerProvider(resource=resources.Resource.create(named_by))
+    provider.add_span_processor(export.BatchSpanProcessor(found.load()()))
+    trace_by(SpansOf(provider))
+
+
+class SpansOf:
+    """Spans made by a provider of OpenTelemetry's."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._api: Any = importlib.import_module("opentelemetry.trace")
+        self._tracer = provider.get_tracer("berth")
+
+    def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
+        parent = self._told(envelope.traceparent)
+        if parent is None or not parent.trace_flags.sampled:
+            return None
+        span = self._tracer.start_span(
+            f"{row} {worker}",
+            context=self._under(parent),
+            kind=self._api.SpanKind.CONSUMER,
+            attributes={
+                "berth.worker": worker,
+                "berth.message": envelope.type,
+                "messaging.system": "rabbitmq",
+                "messaging.destination.name": envelope.key,
+                "messaging.message.id": envelope.id,
+                "messaging.message.conversation_id": envelope.correlation or envelope.id,
+                "berth.attempt": envelope.attempt,
+            },
+        )
+        envelope.traceparent = _words(span.get_span_context())
+        return _Open(span, self._api)
+
+    def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
+        told = [one for cause in causes if (one := self._told(cause.traceparent)) is not None]
+        led = [one for one in told if one.trace_flags.sampled]
+        if not led:
+            return None
+        span = self._tracer.start_span(
+            f"ask {query}",
+            context=self._under(led[0]),
+            kind=self._api.SpanKind.CLIENT,
+            links=[self._api.Link(one) for one in led[1:]],
+        )
+        return _Open(span, self._api), _words(span.get_span_context())
+
+    def beginning(self, type_: str) -> str:
+        span = self._tracer.start_span(
+            f"say {type_}", context=self._nothing(), kind=self._api.SpanKind.PRODUCER
+        )
+        span.end()
+        return _words(span.get_span_context())
+
+    def _told(self, traceparent: str) -> Any:
+        """The span that this names, somewhere else perhaps; None where it names none."""
+        parts = traceparent.split("-")
+        try:
+            trace, span, flags = (int(part, 16) for part in parts[1:4])
+        except ValueError:
+            return None
+        return (
+            self._api.SpanContext(trace, span, True, self._api.TraceFlags(flags)) if trace and span else None
+        )
+
+    def _under(self, parent: Any) -> Any:
+        return self._api.set_span_in_context(self._api.NonRecordingSpan(parent), self._nothing())
+
+    def _nothing(self) -> Any:
+        return importlib.import_module("opentelemetry.context").Context()
+
+
+class _Open:
+    def __init__(self, span: Any, api: Any) -> None:
+        self._span, self._api = span, api
+
+    def end(self, problem: BaseException | None = None) -> None:
+        if problem is not None:
+            why = f"{type(problem).__name__}: {problem}"
+            self._span.set_status(self._api.Status(self._api.StatusCode.ERROR, why[:500]))
+        self._span.end()
+
+
+def _words(context: Any) -> str:
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
