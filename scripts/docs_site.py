@@ -39,7 +39,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     def drawn(found: re.Match[str]) -> str:
         text = (ROOT / "docs" / place).parent.joinpath(found["file"]).read_text(encoding="utf-8")
-        return f"\n{text.strip()}\n"
+        return f'<div class="drawing">{text.strip()}</div>'  # as a block, whose inside is left as it is
 
     return _PICTURE.sub(drawn, markdown)
 
