@@ -57,13 +57,15 @@ class DrainsLooked:
             )
         known = moves.answer.moves if moves.answer else ()
         here = self._here.far(root.id)
+        under_way = sum(not one.ended and one.source == name for one in known)
         return DrainShown(
             root=root.id,
             host=name,
             cell=root.cell,
-            left=guests.answer.count if guests.answer else None,
+            # who moves is at his destination for his cell, and may yet come back
+            left=guests.answer.count + under_way if guests.answer else None,
             moved=moved_away(name, known, self._clock.now()),
-            under_way=sum(not one.ended and one.source == name for one in known),
+            under_way=under_way,
             causes=_others(root.traits),
             here=here is not None and here.going,
             problem=f"{guests.who} does not answer: {guests.problem}" if guests.problem else "",

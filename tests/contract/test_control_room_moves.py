@@ -11,6 +11,8 @@ from berth.commands import emptying, steering
 from bus.host_marks import DISABLED
 from bus.messages import Attempt
 from bus.moves import MoveRequested, MovesFound, MoveSteered, MoveTold, PhaseOver
+from bus.queries import InstancesFound
+from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
 from control_room.emptied import MARK
 from placement_worker import Placement, placement_worker
@@ -182,3 +184,24 @@ async def test_a_word_to_a_cell_that_nobody_hears_is_not_said_to_be_done(
         answer = await room.send(f"/moves/{MOVE}", act="abort")
         assert answer.status_code == 409
         assert "no queue hears move.steer.c1" in answer.text
+
+
+async def test_who_is_on_his_way_is_left_until_he_is_there() -> None:
+    """Of four one is there still and two move, whom their cell has at their destinations already."""
+    movers = FakeMovers()
+    moves = (
+        movers.keeps(1, 1, source="host-1"),
+        movers.keeps(2, 2, source="host-1"),
+        movers.keeps(3, 3, "done", source="host-1", ended=1_799_999_999.0),
+    )
+    root = Provider(
+        id=ROOT, name="host-1", parent=None, root=ROOT, generation=1, traits=(MARK,), cell="c1", host="host-1"
+    )
+    told_of = {
+        "providers": ProvidersFound(providers=(root,)),
+        "instances": InstancesFound(instances=(), count=1),
+        "moves": MovesFound(moves=moves),
+    }
+    async with a_visited_room(told=told_of) as room:
+        page = await room.page("/moves")
+    assert "3 instances left" in page and "1 moved away, 2 under way" in page and "25 of 100 gone" in page
