@@ -76,6 +76,12 @@ def test_what_is_left_over_is_too_small_or_beside_what_has_run_out() -> None:
     assert (memory.free, memory.taken, memory.small, memory.beside, memory.ends) == (11, 8, 1, 2, 1)
 
 
+WIDE_OPEN = PlannedHost(
+    root="r1",
+    name="h1",
+    traits=frozenset("A"),
+    stocks=(PlannedStock(resource_class="VCPU", free=4, capacity=4),),
+)
 MIXES: dict[str, tuple[list[PlannedHost], tuple[str, ...], int, int]] = {
     "of one flavor": ([a_host(1, VCPU=8)], ("2xVCPU:1",), 4, 4),
     "together on one host": ([a_host(1, VCPU=8)], ("VCPU:3", "VCPU:1"), 2, 2),
@@ -89,6 +95,18 @@ MIXES: dict[str, tuple[list[PlannedHost], tuple[str, ...], int, int]] = {
     "each needs what the other leaves": (
         [a_host(n, VCPU=9, MEMORY_MB=9) for n in range(2)],
         ("VCPU:8,MEMORY_MB:1", "VCPU:1,MEMORY_MB:8"),
+        2,
+        2,
+    ),
+    "whole mixes on each host, where the large ones would crowd": (
+        [a_host(n, VCPU=6, MEMORY_MB=6) for n in range(2)],
+        ("VCPU:2,MEMORY_MB:1", "VCPU:1,MEMORY_MB:2"),
+        4,
+        4,
+    ),
+    "who may go anywhere leaves what is wide open": (
+        [WIDE_OPEN, a_host(2, VCPU=4)],
+        ("VCPU:2", "VCPU:2,A"),
         2,
         2,
     ),
