@@ -206,6 +206,8 @@ async def test_novas_are_brought_over_with_all_that_can_be(berth: AggregateComma
     file = a_file(tmp_path, [{**LONG[0], "Properties": {"hdd": "true"}, "Hosts": ["host-1"]}])
     assert (await berth("import", file)).splitlines() == ["east: changed"]
     assert (await berth("import", file)).splitlines() == ["east: is so already"]
+    (told,) = await berth.json("import", file)
+    assert (told["name"], told["did"], told["notes"], told["failed"]) == ("east", "is so already", [], [])
     [east] = await berth.json("list", "--key", "hdd")
     assert (east["metadata"], east["host_count"]) == ({"hdd": "true", "availability_zone": "e"}, 2)
 
