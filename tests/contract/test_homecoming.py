@@ -4,10 +4,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
+from bus.guests import GuestsAsked
 from bus.local import LocalBroker, LocalTransport
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED
 from compute_sim import AgentDisk, Durations, FaultPlan, GuestFile, compute_sim, fleet
@@ -97,6 +99,25 @@ async def test_after_a_restore_who_is_unknown_may_be_spared_and_stays_stopped(
     await home.look()
     assert agent.guests() == guests
     assert agent.does.ready
+
+
+@in_virtual_time
+async def test_it_tells_all_its_guests_a_page_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compute_sim.agent.GUESTS_A_PAGE", 2)
+    agent = await MovingAgent().build()
+    [guest] = agent.disk.all_guests
+    builds = [BUILD, *(uid(number, "f") for number in range(1, 5))]
+    for build in builds[1:]:
+        assert agent.disk.hosted.add(structs.replace(guest, build=build))
+    heard: list[str] = []
+    pages, more = 0, True
+    while more:
+        asked = GuestsAsked(cell="c1", agent="a1", builds=(), after=heard[-1] if heard else "")
+        told = await agent.does.tell(asked)
+        heard += [one.build for one in told.guests]
+        pages, more = pages + 1, told.more
+        assert (told.after, len(told.guests) <= 2) == (asked.after, True)
+    assert (heard, pages) == (sorted(builds), 3)
 
 
 @in_virtual_time
