@@ -1,6 +1,7 @@
 """The bus: every topic and query, how full the queues are that carry them; told anew while somebody looks."""
 
 import asyncio
+from contextlib import suppress
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,6 +12,7 @@ from control_room.pages.frame import Frame, OpenRoom
 from control_room.pages.live import live
 
 SECONDS = 2.0
+PATIENCE = 0.5  # a page waits for the count; what comes later is told live
 _SHARE = 10.0  # of the time at most that is spent counting: with many queues it is done less often
 
 
@@ -23,17 +25,26 @@ class BusPages:
         self._shown: BusShown | None = None
         self._problem = ""
         self._good_until = float("-inf")
+        self._took = 0.0
+        self._quick = False  # counting takes so little that a page may wait for it
 
     async def page(self, request: Request) -> Response:
         topic = request.query_params.get("topic", "")
-        return self._frame.page(request, "bus.html", part=await self._part(topic), topic=topic)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if self._quick else PATIENCE):
+                await self._counted()
+        return self._frame.page(request, "bus.html", part=self._part(topic), topic=topic)
 
     async def events(self, request: Request) -> Response:
         topic = request.query_params.get("topic", "")
-        return live(lambda: self._part(topic), SECONDS, self._closing)
 
-    async def _part(self, topic: str) -> str:
-        await self._counted()
+        async def told() -> str:
+            await self._counted()
+            return self._part(topic)
+
+        return live(told, SECONDS, self._closing)
+
+    def _part(self, topic: str) -> str:
         return self._frame.part(
             "bus_part.html",
             bus=self._shown,
@@ -46,19 +57,21 @@ class BusPages:
         """Once for all who look."""
         clock = self._room.clock
         async with self._counting:
-            began = clock.monotonic()
-            if began < self._good_until:
+            if clock.monotonic() < self._good_until:
                 return
             try:
                 self._shown, self._problem = await self._count(), ""
             except (Unavailable, BrokerRefused) as problem:
                 self._problem = str(problem)
-            ended = clock.monotonic()
-            self._good_until = ended + max(SECONDS * 0.9, _SHARE * (ended - began))
+            self._good_until = clock.monotonic() + max(SECONDS * 0.9, _SHARE * self._took)
 
     async def _count(self) -> BusShown:
         looking, means = self._room.looking, self._room.means.bus
         cells = looking.cell_names(await looking.seen())
         heard = self._room.hearing.roll.agents(self._room.clock.now())
         queues = await means.queues(cells, [(one.cell, one.agent) for one in heard])
-        return bus_shown(queues, await means.depths([one.name for one in queues]))
+        began = self._room.clock.monotonic()
+        depths = await means.depths([one.name for one in queues])
+        self._took = self._room.clock.monotonic() - began
+        self._quick = self._took < PATIENCE
+        return bus_shown(queues, depths)

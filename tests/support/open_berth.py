@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 
 from berth.commands.builds import boot_request
@@ -17,7 +18,7 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildUnplaceable
 from tests.support.envelopes import a_letter
-from tests.support.waiting import in_time
+from tests.support.waiting import in_time, until
 
 
 @dataclass(frozen=True)
@@ -68,3 +69,9 @@ async def lived_in(berth: OpenBerth) -> None:
     letter = a_letter(body=msgspec.json.encode({"request": refused.request, "instances": []}))
     await berth.bus.transport.bury(letter)
     berth.named.update(build=first.build, host=first.host, refused=refused.request, letter=letter.id)
+    async with httpx.AsyncClient(base_url=berth.url, timeout=60) as visitor:
+
+        async def counted() -> bool:
+            return "Being counted" not in (await visitor.get("/bus")).text
+
+        await until(counted, "the Bus page has been counted once: from then on it waits for that")
