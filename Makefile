@@ -27,7 +27,7 @@ COMPILED := $(BIN)/python -m compileall -q bus placement_worker scheduler_worker
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compliance ironic-test check lint soak bench screenshots docs snippets services lock clean
+.PHONY: help demo test compliance ironic-test check lint soak bench screenshots room-bench docs snippets services lock clean
 
 help: ## say what each target does (the default)
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
@@ -79,6 +79,10 @@ docs: $(DOCS)/.stamp ## make the site of docs/ in build/docs; a link that leads 
 snippets: $(VENV)/.stamp-dev ## run every command and example of docs/ and the README, also those of minutes
 	@scripts/install-services
 	@$(BIN)/python -m pytest -q -m "" tests/integration/test_snippets.py $(ARGS)
+
+room-bench: $(VENV)/.stamp-dev ## the control room before 10,000 hosts: paints, updates, frames, memory (ARGS="--help")
+	@scripts/install-browser
+	@$(BIN)/python -m tests.browser.at_size $(ARGS)
 
 services: $(VENV)/.stamp-demo ## start a private RabbitMQ and PostgreSQL, print their URLs, run until Ctrl-C
 	@scripts/install-services

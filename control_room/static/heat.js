@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const SIZES = [[9, 9], [15, 15], [26, 20], [52, 24], [118, 26]]; // of a tile; the last has room for a name
-  const GAP = 1, HEAD = 24, EDGE = 8, STRIP = 400, EVERY = 5000, USUAL = 1;
+  const GAP = 1, HEAD = 24, EDGE = 8, STRIP = 128, EVERY = 5000, USUAL = 1;
   const get = (id) => document.getElementById(id);
   const [box, space, mark, about, problem, state] =
     ["heat", "heat-space", "heat-mark", "heat-about", "heat-problem", "heat-state"].map(get);
