@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,6 +36,7 @@ class ForkedCommands:
     def __init__(self, directory: Path) -> None:
         self.bin = directory / "bin"
         self._address = str(directory / "forked")
+        self._running: set[int] = set()
 
     def __enter__(self) -> Self:
         self.bin.mkdir()
@@ -50,6 +53,9 @@ class ForkedCommands:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for child in tuple(self._running):  # whoever started it is dead, and told it nothing
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self._serving.join()
@@ -60,26 +66,27 @@ class ForkedCommands:
                 way, _ = self._listening.accept()
             except OSError:
                 return  # closed
-            threading.Thread(target=_run, args=(way,), daemon=True).start()
+            threading.Thread(target=self._run, args=(way,), daemon=True).start()
 
-
-def _run(way: socket.socket) -> None:
-    with way:
-        head, files, _, _ = socket.recv_fds(way, 4, 2)
-        try:
-            asked, length = b"", int.from_bytes(head, "big")
-            while len(asked) < length:
-                asked += way.recv(length - len(asked))
-            arguments, directory, environment = json.loads(asked)
-            with started(arguments, directory, environment, files[0], files[1]) as child:
+    def _run(self, way: socket.socket) -> None:
+        with way:
+            head, files, _, _ = socket.recv_fds(way, 4, 2)
+            try:
+                asked, length = b"", int.from_bytes(head, "big")
+                while len(asked) < length:
+                    asked += way.recv(length - len(asked))
+                arguments, directory, environment = json.loads(asked)
+                with started(arguments, directory, environment, files[0], files[1]) as child:
+                    for file in files:
+                        os.close(file)
+                    files = []
+                    self._running.add(child.pid)
+                    way.sendall(b"%d\n" % child.pid)
+                    child.ends_within(None)
+                    self._running.discard(child.pid)
+                    way.sendall(b"%d\n" % child.code())
+            except BrokenPipeError:
+                pass  # who asked was killed
+            finally:
                 for file in files:
                     os.close(file)
-                files = []
-                way.sendall(b"%d\n" % child.pid)
-                child.ends_within(None)
-                way.sendall(b"%d\n" % child.code())
-        except BrokenPipeError:
-            pass  # who asked was killed
-        finally:
-            for file in files:
-                os.close(file)

@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
@@ -155,14 +156,15 @@ class PageReader:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            for one in reversed(self._lasting):
+            for one in reversed(self._lasting if self._bash.poll() is None else []):
                 self._stop(one)
         finally:
             assert self._bash.stdin
-            self._bash.stdin.close()
-            self._bash.wait(self.seconds)
+            with suppress(BrokenPipeError):  # it was killed
+                self._bash.stdin.close()
             self._codes.close()
             self._forked.__exit__(kind, problem, trace)
+            self._bash.wait(self.seconds)
 
     def read(self, one: Snippet) -> None:
         if one.marks.keys() & {"not run", "tested"}:
@@ -263,6 +265,7 @@ class PageReader:
     def _answer(self, what: str) -> int:
         if not select.select([self._codes], [], [], self.seconds)[0]:
             os.killpg(self._bash.pid, signal.SIGKILL)
+            self._bash.wait()
             raise AssertionError(f"{what}: no end in {self.seconds} s\n{self._logs()}")
         return int(self._codes.readline())
 
