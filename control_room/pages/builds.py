@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from starlette.requests import Request
@@ -22,6 +23,7 @@ from control_room.pages.live import live
 from control_room.stirring import Pace
 
 LISTED = 100
+ROWS_KEPT = 400  # for who looks at all of them, and for who looks at those that failed
 SECONDS = 5.0  # after which it reads otherwise, where nothing ends: so long ago
 
 
@@ -49,6 +51,8 @@ class BuildPages:
         self._closing = closing
         self._lists: dict[bool, tuple[int, float, str]] = {}  # what was heard by then, when, as it was told
         self._pace = Pace()
+        # But for how long ago it was a build that has ended reads the same for ever.
+        self._row = lru_cache(ROWS_KEPT)(lambda end: frame.part("builds_row.html", end=end))
 
     async def list_all(self, request: Request) -> Response:
         wanted = request.query_params.get("id", "").strip()
@@ -79,7 +83,7 @@ class BuildPages:
             part = self._frame.part(
                 "builds_part.html",
                 failed=failed,
-                ends=list(latest(recent, failed, LISTED)),
+                rows=[(end, self._row(end)) for end in latest(recent, failed, LISTED)],
                 known=len(recent),
                 now=self._room.clock.now(),
             )
