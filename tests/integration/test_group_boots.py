@@ -144,6 +144,7 @@ async def a_group_cloud(settings: Settings) -> AsyncIterator[GroupCloud]:
     await database.close()
 
 
+@pytest.mark.soak  # always: test_group_race
 async def test_groups_hold_while_builds_fail_over_and_their_conductor_is_killed(
     amqp_url: str, database_url: str, bus_name: str
 ) -> None:

@@ -73,6 +73,7 @@ async def test_a_scheduler_that_is_there_before_placement_waits_for_it(settings:
     assert {end.status for end in ends} == {"active"}
 
 
+@pytest.mark.soak  # always: each alone, and anybody in test_crashes
 async def test_placement_and_the_scheduler_killed_together_cost_no_build(settings: Settings) -> None:
     async def trouble(berth: Running) -> None:
         for _ in range(2):

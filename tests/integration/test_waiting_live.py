@@ -131,6 +131,7 @@ async def test_each_of_200_takes_the_node_that_becomes_free_within_100_ms(tmp_pa
         await until(the_others_wait, "the others wait")  # a row goes a moment after its host is said
 
 
+@pytest.mark.soak  # always: tests/contract/test_scheduler_killed
 @pytest.mark.services
 async def test_a_scheduler_that_is_killed_meanwhile_loses_nobody(
     amqp_url: str, database_url: str, bus_name: str

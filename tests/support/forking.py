@@ -85,7 +85,10 @@ class _Waiting:
         self._asking = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
-            around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
+            # A terminal's width is that of who runs the tests: tables are as wide as in a pipe.
+            around = {
+                key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "COLUMNS"))
+            }
             self._process = subprocess.Popen(
                 [
                     sys.executable,

@@ -100,7 +100,7 @@ def test_the_oldest_steps_are_forgotten_first() -> None:
     ("build_here", "keeper_type", "whose"),
     [
         (True, NOTHING, "ours"),
-        (False, NOTHING, "gone"),
+        (False, NOTHING, "unknown"),  # placement has nothing here: it may have had something, and lost it
         (False, "MIGRATION", "kept"),  # moved, or on its way: it may run elsewhere
         (True, "MIGRATION", "kept"),  # a resize on its own host
         (False, "CLEANUP", "gone"),
