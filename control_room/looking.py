@@ -12,6 +12,7 @@ from control_room.asking import Reply, RoomQuestions, heard
 from control_room.core.alarms import Questioned
 
 SECONDS = 4.0  # an answer is good for
+SELDOM = 25.0  # and what placement counts for so many times as long as it took to count
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Seen:
 
     at: float = float("-inf")
     cells: Reply[CellsFound] = field(default_factory=lambda: Reply("placement"))
+    counts: CellsFound | None = None  # of their hosts and instances
     waiting: Reply[WaitingFound] = field(default_factory=lambda: Reply("the scheduler"))
     building: dict[str, Reply[InstancesFound]] = field(default_factory=dict)  # by cell
 
@@ -37,6 +39,8 @@ class Looking:
         self._configured = tuple(configured)
         self._asking = asyncio.Lock()
         self._seen = Seen()
+        self._counts: CellsFound | None = None
+        self._counts_until = float("-inf")
 
     async def seen(self) -> Seen:
         if self._clock.monotonic() - self._seen.at < SECONDS:
@@ -47,17 +51,17 @@ class Looking:
         return self._seen
 
     def cell_names(self, seen: Seen) -> list[str]:
-        found = seen.cells.answer
-        known = [one.name for one in found.cells if not one.gone] if found else []
-        return list(dict.fromkeys((*known, *(found.hosts if found else ()), *self._configured)))
+        known = [one.name for one in seen.cells.answer.cells if not one.gone] if seen.cells.answer else []
+        return list(dict.fromkeys((*known, *(seen.counts.hosts if seen.counts else ()), *self._configured)))
 
     async def _look(self) -> Seen:
         ask = self._questions
         cells, waiting = await asyncio.gather(
-            heard("placement", ask.cells, FindCells()),
+            heard("placement", ask.cells, FindCells(counted=False)),
             heard("the scheduler", ask.waiting, FindWaiting(limit=1)),
         )
-        seen = Seen(cells=cells, waiting=waiting)
+        counts = await self._counted()
+        seen = Seen(cells=cells, waiting=waiting, counts=counts)
         names = self.cell_names(seen)
         question = [
             FindInstances(cell=name, statuses=("building", "swapping"), limit=1, count=True) for name in names
@@ -65,4 +69,13 @@ class Looking:
         found = await asyncio.gather(
             *(heard(f"the conductor of cell {one.cell}", ask.instances, one) for one in question)
         )
-        return Seen(self._clock.monotonic(), cells, waiting, dict(zip(names, found, strict=True)))
+        building = dict(zip(names, found, strict=True))
+        return Seen(self._clock.monotonic(), cells, counts, waiting, building)
+
+    async def _counted(self) -> CellsFound | None:
+        """Where there is much, placement is not kept at counting it."""
+        if self._clock.monotonic() >= self._counts_until:
+            reply = await heard("placement", self._questions.cells, FindCells())
+            self._counts = reply.answer or self._counts
+            self._counts_until = self._clock.monotonic() + SELDOM * reply.seconds
+        return self._counts

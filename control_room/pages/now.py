@@ -15,6 +15,7 @@ from control_room.pages.live import live
 from control_room.stirring import Pace
 
 SECONDS = 2.0
+AT_ONCE = 0.6  # what takes longer is shown when it has come
 
 
 class NowPages:
@@ -29,7 +30,12 @@ class NowPages:
         self._ten_minutes: TenMinutes | None = None
 
     async def page(self, request: Request) -> Response:
-        return self._frame.page(request, "now.html", part=await self._told())
+        try:
+            async with asyncio.timeout(None if request.query_params.get("wait") == "1" else AT_ONCE):
+                part = await self._told()
+        except TimeoutError:
+            part = self._part or self._frame.part("now_asked.html")
+        return self._frame.page(request, "now.html", part=part)
 
     async def events(self, request: Request) -> Response:
         return live(self._told, SECONDS, self._closing, self._room.hearing.stirring, self._pace)
@@ -83,6 +89,7 @@ class NowPages:
     def _cells(self, seen: Seen, now: float) -> list[CellNow]:
         found = seen.cells.answer
         enabled = {one.name: one.enabled for one in found.cells} if found else {}
+        counts = seen.counts
         agents = self._room.hearing.roll.agents(now)
         told = []
         for name in self._room.looking.cell_names(seen):
@@ -92,8 +99,8 @@ class NowPages:
                 CellNow(
                     name=name,
                     enabled=enabled.get(name, True),
-                    hosts=found.hosts.get(name, 0) if found else 0,
-                    instances=found.instances.get(name, 0) if found else 0,
+                    hosts=counts.hosts.get(name, 0) if counts else 0,
+                    instances=counts.instances.get(name, 0) if counts else 0,
                     building=asked.answer.count if asked and asked.answer else None,
                     agents=len(theirs),
                     late=sum(one.late(now) for one in theirs),

@@ -181,7 +181,7 @@ async def test_what_is_wrong_is_said_in_words(room: VisitedRoom) -> None:
 
 
 async def test_with_nobody_there_it_says_who_does_not_answer(room: VisitedRoom) -> None:
-    page = await room.page("/")
+    page = await room.page("/?wait=1")
     assert "placement does not answer: nobody listens there; it is not running" in page
     assert "the conductor of cell c1 does not answer" in page
     assert "Nothing in the last ten minutes." in page
@@ -211,7 +211,7 @@ async def test_what_is_heard_is_shown(room: VisitedRoom) -> None:
     heard = {end.build: end for end in lately.recent}
     assert (heard[uid(1)].status, heard[uid(1)].seconds) == ("active", 0.25)
     room.clock.now += 10.0
-    page = await room.page("/")
+    page = await room.page("/?wait=1")
     assert "&lt;b&gt;disk&lt;/b&gt; … is full" in page
     assert "scheduler s1" in page
 
@@ -226,7 +226,7 @@ async def test_with_a_placement_its_cells_are_there() -> None:
         async with a_visited_room(
             placement_worker(placement, nothing, ("c1", "c2")), answered=("cells",)
         ) as room:
-            page = await room.page("/")
+            page = await room.page("/?wait=1")
     assert "placement does not answer" not in page
     assert '<th scope="row">c2</th><td class="n">1</td>' in page
 

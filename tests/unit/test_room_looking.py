@@ -1,0 +1,37 @@
+"""What the control room asks again and again, and how seldom what is costly."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bus.cells import CellsFound, FindCells
+from control_room import looking
+from control_room.asking import Reply
+
+
+@pytest.mark.parametrize(("took", "counted"), [(0.0, 10), (0.1, 10), (0.4, 4), (1.0, 2)])
+async def test_the_longer_placement_counts_the_more_seldom_it_is_asked_to(
+    monkeypatch: pytest.MonkeyPatch, took: float, counted: int
+) -> None:
+    asked: list[Any] = []
+
+    async def answers(who: str, ask: Any, question: Any) -> Reply[Any]:
+        asked.append(question)
+        if isinstance(question, FindCells):
+            hosts = {"c1": 3} if question.counted else {}
+            return Reply(who, CellsFound(seen=1, cells=(), hosts=hosts), seconds=took)
+        return Reply(who)
+
+    monkeypatch.setattr(looking, "heard", answers)
+    clock: Any = SimpleNamespace()
+    questions: Any = SimpleNamespace(cells=None, waiting=None, instances=None)
+    room = looking.Looking(questions, clock, ["c2"])
+    for nth in range(10):
+        clock.monotonic = lambda now=nth * looking.SECONDS: now
+        seen = await room.seen()
+        assert seen.counts is not None
+        assert seen.counts.hosts == {"c1": 3}
+        assert room.cell_names(seen) == ["c1", "c2"]
+    found = [one.counted for one in asked if isinstance(one, FindCells)]
+    assert (found.count(False), found.count(True)) == (10, counted)
