@@ -122,27 +122,17 @@ $(VENV)/.stamp-dev: $(PROJECT) requirements-dev.lock | $(BIN)/python
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $(VENV)/.stamp-demo $@
 
-# A lock file whose every package is named with its hash; nothing of it is built here.
-$(COMPLIANCE)/.stamp: requirements-compliance.lock | $(BIN)/python
-	@echo "Installing OpenStack Placement, its tests and its clients into $(COMPLIANCE) ..."
-	@$(BIN)/python -m venv --clear $(COMPLIANCE)
-	@$(COMPLIANCE)/bin/python -m pip --disable-pip-version-check --no-input -qq install \
-		--require-hashes --only-binary :all: -r requirements-compliance.lock
+# Each from a lock file whose every package is named with its hash; nothing of it is built here.
+.venv-%/.stamp: requirements-%.lock | $(BIN)/python
+	@echo "Installing $(FOR_$*) into .venv-$* ..."
+	@$(BIN)/python -m venv --clear .venv-$*
+	@.venv-$*/bin/python -m pip --disable-pip-version-check --no-input -qq install \
+		--require-hashes --only-binary :all: -r requirements-$*.lock
 	@touch $@
 
-$(IRONIC)/.stamp: requirements-ironic.lock | $(BIN)/python
-	@echo "Installing OpenStack Ironic into $(IRONIC) ..."
-	@$(BIN)/python -m venv --clear $(IRONIC)
-	@$(IRONIC)/bin/python -m pip --disable-pip-version-check --no-input -qq install \
-		--require-hashes --only-binary :all: -r requirements-ironic.lock
-	@touch $@
-
-$(DOCS)/.stamp: requirements-docs.lock | $(BIN)/python
-	@echo "Installing what makes the site of docs/ into $(DOCS) ..."
-	@$(BIN)/python -m venv --clear $(DOCS)
-	@$(DOCS)/bin/python -m pip --disable-pip-version-check --no-input -qq install \
-		--require-hashes --only-binary :all: -r requirements-docs.lock
-	@touch $@
+FOR_compliance := OpenStack Placement, its tests and its clients
+FOR_ironic := OpenStack Ironic
+FOR_docs := what makes the site of docs/
 
 # Debian's python3 comes without ensurepip; python3-venv has it.
 $(BIN)/python:
