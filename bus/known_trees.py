@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.messages import PlacementChanged
+from bus.reports import capacity_of
 from bus.vocabulary import Compact, Count, Id, Message, Ordinal
 
 
@@ -19,6 +20,10 @@ class KnownInventory(Compact, frozen=True):
     max_unit: int
     step_size: int
     allocation_ratio: float
+
+    @property
+    def capacity(self) -> int:
+        return capacity_of(self.total, self.reserved, self.allocation_ratio)
 
 
 class KnownProvider(Compact, frozen=True):

@@ -29,7 +29,12 @@ class Inventory(Value, frozen=True, kw_only=True):
 
     @property
     def capacity(self) -> int:
-        return int((self.total - self.reserved) * self.allocation_ratio)
+        return capacity_of(self.total, self.reserved, self.allocation_ratio)
+
+
+def capacity_of(total: int, reserved: int, allocation_ratio: float) -> int:
+    """What of it may be claimed, at once used and free."""
+    return int((total - reserved) * allocation_ratio)
 
 
 class ProviderReport(Value, frozen=True, kw_only=True):

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from bus.aggregates import ZONE, AggregatesFound, FindAggregates
 from bus.cells import CellsFound, FindCells
-from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.known_trees import FindTrees, KnownProvider, KnownTree, TreesFound
 from bus.protocol import Ask
 from control_room.core.planning import PlannedHost, PlannedStock
+from control_room.core.reported import reported_host
 
 _PAGE = 2000
 
@@ -64,19 +64,17 @@ def _host(
     disabled: set[str],
 ) -> PlannedHost | None:
     """None: it is gone, or nobody reports it."""
-    if not tree.providers or not page.owners[tree.owner][1]:
+    host = reported_host(page, tree, zones)
+    if host is None:
         return None
-    cell, _, zone = page.owners[tree.owner]
-    top = tree.providers[0]
     every = [(page, one) for one in tree.providers]
     every += [(other, one) for other in rest for one in other.trees[0].providers]
-    own = page.traits[top.traits]
     return PlannedHost(
-        root=tree.root or top.id,
-        name=tree.host or top.name,
-        cell=cell,
-        zone=next((zones[one] for one in page.aggregates[top.aggregates] if one in zones), zone),
-        closed=DISABLED in own or FORCED_DOWN in own or cell in disabled,
+        root=host.root,
+        name=host.name,
+        cell=host.cell,
+        zone=host.zone,
+        closed=host.closed or host.cell in disabled,
         traits=frozenset(trait for where, one in every for trait in where.traits[one.traits]),
         stocks=tuple(stock for where, one in every for stock in _stocks(where, one)),
     )
@@ -86,12 +84,11 @@ def _stocks(page: TreesFound, provider: KnownProvider) -> list[PlannedStock]:
     told = []
     for at, taken in zip(page.stocks[provider.stock], provider.used, strict=False):
         inventory = page.inventories[at]
-        capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
         told.append(
             PlannedStock(
                 resource_class=inventory.resource_class,
-                free=capacity - taken,
-                capacity=capacity,
+                free=inventory.capacity - taken,
+                capacity=inventory.capacity,
                 min_unit=inventory.min_unit,
                 max_unit=inventory.max_unit,
                 step=inventory.step_size,

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.known_trees import KnownInventory, TreesFound
+from control_room.core.reported import reported_host
 
 MOST_FIT = 9999
 
@@ -98,19 +98,16 @@ def hosts_in(found: TreesFound, zones: Mapping[str, str]) -> list[HostHeat]:
         if not tree.providers:
             told.append(_nothing(tree.root or ""))
             continue
-        top = tree.providers[0]
-        cell, agent, zone = found.owners[tree.owner]
-        if not agent:
+        host = reported_host(found, tree, zones)
+        if host is None:
             continue
-        traits, aggregates = found.traits[top.traits], found.aggregates[top.aggregates]
-        zone = next((zones[one] for one in aggregates if one in zones), zone)
         told.append(
             HostHeat(
-                root=tree.root or top.id,
-                name=tree.host or top.name,
-                cell=cell,
-                zone=zone,
-                closed=DISABLED in traits or FORCED_DOWN in traits,
+                root=host.root,
+                name=host.name,
+                cell=host.cell,
+                zone=host.zone,
+                closed=host.closed,
                 providers=tuple(_heat(stocks[one.stock], one.used) for one in tree.providers),
             )
         )
@@ -124,8 +121,7 @@ def _nothing(root: str) -> HostHeat:
 def _heat(stock: Sequence[KnownInventory], used: Sequence[int]) -> ProviderHeat:
     has = {}
     for inventory, taken in zip(stock, used, strict=False):
-        capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
-        has[inventory.resource_class] = (capacity, taken, inventory.max_unit)
+        has[inventory.resource_class] = (inventory.capacity, taken, inventory.max_unit)
     return ProviderHeat(has)
 
 
