@@ -14,12 +14,15 @@ _MOST = 64  # questions whose answers are kept
 
 
 class Glances(Generic[K, V]):
-    """Asks when somebody looks and what is known is too old; an answer that took long is kept for longer."""
+    """Asks when somebody looks and what is known is too old; an answer is kept `times` as long as it took."""
 
-    def __init__(self, ask: Callable[[K], Awaitable[V]], clock: Clock, seconds: float) -> None:
+    def __init__(
+        self, ask: Callable[[K], Awaitable[V]], clock: Clock, seconds: float, times: float = 4.0
+    ) -> None:
         self._ask = ask
         self._clock = clock
         self._seconds = seconds
+        self._times = times
         self._asking: dict[K, asyncio.Lock] = {}
         self._known: OrderedDict[K, tuple[float, V]] = OrderedDict()
 
@@ -31,7 +34,7 @@ class Glances(Generic[K, V]):
                 return answer
             answer = await self._ask(question)
             now = self._clock.monotonic()
-            self._known[question] = (now + max(self._seconds, 4 * (now - began)), answer)
+            self._known[question] = (now + max(self._seconds, self._times * (now - began)), answer)
             self._known.move_to_end(question)
             while len(self._known) > _MOST:
                 oldest, _ = self._known.popitem(last=False)

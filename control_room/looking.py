@@ -10,9 +10,12 @@ from bus.clock import Clock
 from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
 from control_room.asking import Reply, RoomQuestions, heard
 from control_room.core.alarms import Questioned
+from control_room.glances import Glances
 
 SECONDS = 4.0  # an answer is good for
 SELDOM = 25.0  # and what placement counts for so many times as long as it took to count
+
+_COUNTED = FindCells()
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,10 @@ class Looking:
         self._asking = asyncio.Lock()
         self._seen = Seen()
         self._counts: CellsFound | None = None
-        self._counts_until = float("-inf")
+        # Where there is much, placement is not kept at counting it.
+        self._counting: Glances[FindCells, Reply[CellsFound]] = Glances(
+            lambda question: heard("placement", questions.cells, question), clock, 0.0, SELDOM
+        )
 
     async def seen(self) -> Seen:
         if self._clock.monotonic() - self._seen.at < SECONDS:
@@ -60,7 +66,8 @@ class Looking:
             heard("placement", ask.cells, FindCells(counted=False)),
             heard("the scheduler", ask.waiting, FindWaiting(limit=1)),
         )
-        counts = await self._counted()
+        counted = await self._counting.at(_COUNTED)
+        counts = self._counts = counted.answer or self._counts
         seen = Seen(cells=cells, waiting=waiting, counts=counts)
         names = self.cell_names(seen)
         question = [
@@ -71,11 +78,3 @@ class Looking:
         )
         building = dict(zip(names, found, strict=True))
         return Seen(self._clock.monotonic(), cells, counts, waiting, building)
-
-    async def _counted(self) -> CellsFound | None:
-        """Where there is much, placement is not kept at counting it."""
-        if self._clock.monotonic() >= self._counts_until:
-            reply = await heard("placement", self._questions.cells, FindCells())
-            self._counts = reply.answer or self._counts
-            self._counts_until = self._clock.monotonic() + SELDOM * reply.seconds
-        return self._counts

@@ -127,6 +127,12 @@ def session_of(request: Request) -> Visit:
     return session
 
 
+def who(request: Request) -> str:
+    """Who asks, as it is noted of what was done."""
+    visitor = session_of(request).visitor
+    return visitor.user if visitor else "?"
+
+
 def theme_of(cookies: Mapping[str, str]) -> str:
     theme = cookies.get("berth_theme", "")
     return theme if theme in THEMES else "auto"

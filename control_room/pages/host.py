@@ -15,7 +15,7 @@ from control_room.asking import heard
 from control_room.core.trees import closed_by, rows
 from control_room.core.windows import latest
 from control_room.emptied import MARK
-from control_room.pages.frame import Frame, OpenRoom, PageRefused, session_of
+from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
 from control_room.pages.ids import uuid_in
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,6 @@ class HostPages:
         what, cause = fields.get("act", ""), fields.get("cause", "").strip()
         if what not in (*MARKS, *DRAINS):
             raise PageRefused(400, "Not done", f"A host cannot be told to {what[:40]!r}.")
-        visitor = session_of(request).visitor
         try:
             if what in DRAINS:
                 stands = await self._drain(what, root.id, fields)
@@ -49,7 +48,7 @@ class HostPages:
                 stands = await self._room.means.mark_host(what, root.id, cause)
         except ActRefused as refused:
             return await self._page(request, problem=str(refused), status=409)
-        log.info("%s: %s %s %s: %s", visitor.user if visitor else "?", what, root.id, cause, stands)
+        log.info("%s: %s %s %s: %s", who(request), what, root.id, cause, stands)
         return RedirectResponse(f"/hosts/{root.id}", status_code=303)
 
     async def _drain(self, what: str, root: str, fields: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from bus.errors import BrokerRefused, NoSuchLetter, Unavailable
 from bus.protocol import DeadLetter
 from control_room.core.words import several
 from control_room.letters import letter_shown, letter_whole
-from control_room.pages.frame import Frame, OpenRoom, PageRefused, session_of
+from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,7 @@ class LetterPages:
                 count, stay = await self._room.means.bus.drop(ids), ()
         except _AWAY as problem:
             raise PageRefused(503, "The bus does not answer", f"{problem}.") from None
-        visitor = session_of(request).visitor
-        log.info("%s: %s of %d dead letters: %s", visitor.user if visitor else "?", what, count, ids)
+        log.info("%s: %s of %d dead letters: %s", who(request), what, count, ids)
         if stay or count < len(ids):
             gone = len(ids) - count - len(stay)
             problems = [*stay, *([f"{several(gone, 'letter')} had gone meanwhile."] if gone > 0 else [])]

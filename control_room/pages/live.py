@@ -2,12 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import Request
 
 from control_room.stirring import Pace, Stirring
 
 BEAT_SECONDS = 15.0  # between comments that keep a quiet stream open
+AT_ONCE = 0.6  # seconds a page waits for what it shows
+
+V = TypeVar("V")
 
 
 def live(
@@ -51,6 +56,15 @@ async def _passed(sooner: asyncio.Event, seconds: float) -> None:
             await sooner.wait()
     except TimeoutError:
         return
+
+
+async def at_once(request: Request, part: Awaitable[V]) -> V | None:
+    """What a page shows from the beginning; None: it takes longer, and is shown when it has come."""
+    try:
+        async with asyncio.timeout(None if request.query_params.get("wait") == "1" else AT_ONCE):
+            return await part
+    except TimeoutError:
+        return None
 
 
 def _beat() -> ServerSentEvent:

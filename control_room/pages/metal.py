@@ -9,10 +9,9 @@ from starlette.responses import Response
 from control_room.core.metal import MetalSeen, board
 from control_room.glances import Glances
 from control_room.pages.frame import Frame, OpenRoom
-from control_room.pages.live import live
+from control_room.pages.live import at_once, live
 
 SECONDS = 3.0
-AT_ONCE = 0.6  # what takes longer is shown when it has come
 SHOWN = 12  # of a column; of one that is looked at alone
 SHOWN_ALONE = 500
 
@@ -25,12 +24,7 @@ class MetalPages:
         self._glances: Glances[str, MetalSeen] = Glances(lambda _: room.means.metal(), room.clock, SECONDS)
 
     async def page(self, request: Request) -> Response:
-        asked = request.query_params
-        try:
-            async with asyncio.timeout(None if asked.get("wait") == "1" else AT_ONCE):
-                seen: MetalSeen | None = await self._glances.at("")
-        except TimeoutError:
-            seen = None
+        seen = await at_once(request, self._glances.at(""))
         said = urlencode({name: value for name, value in _said(request).items() if value})
         return self._frame.page(
             request,

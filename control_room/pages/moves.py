@@ -16,7 +16,7 @@ from control_room.core.decisions import shown
 from control_room.core.moves import MoveShown, move_shown, told_by_one
 from control_room.emptied import DrainsLooked, DrainsSeen
 from control_room.glances import Glances
-from control_room.pages.frame import Frame, OpenRoom, PageRefused, session_of
+from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
 from control_room.pages.ids import uuid_in
 from control_room.pages.live import live
 
@@ -194,5 +194,4 @@ def _id(request: Request) -> str:
 
 
 def _note(request: Request, what: str, *said: object) -> None:
-    visitor = session_of(request).visitor
-    log.info("%s: " + what, visitor.user if visitor else "?", *said)
+    log.info("%s: " + what, who(request), *said)

@@ -11,11 +11,10 @@ from control_room.core.windows import summed
 from control_room.core.words import duration, several
 from control_room.looking import Seen
 from control_room.pages.frame import Frame, OpenRoom
-from control_room.pages.live import live
+from control_room.pages.live import at_once, live
 from control_room.stirring import Pace
 
 SECONDS = 2.0
-AT_ONCE = 0.6  # what takes longer is shown when it has come
 
 
 class NowPages:
@@ -30,11 +29,7 @@ class NowPages:
         self._ten_minutes: TenMinutes | None = None
 
     async def page(self, request: Request) -> Response:
-        try:
-            async with asyncio.timeout(None if request.query_params.get("wait") == "1" else AT_ONCE):
-                part = await self._told()
-        except TimeoutError:
-            part = self._part or self._frame.part("now_asked.html")
+        part = await at_once(request, self._told()) or self._part or self._frame.part("now_asked.html")
         return self._frame.page(request, "now.html", part=part)
 
     async def events(self, request: Request) -> Response:

@@ -12,7 +12,7 @@ from bus.queries import FindWaiting, WaitingFound
 from control_room.acting import ActRefused
 from control_room.asking import Reply, heard
 from control_room.glances import Glances
-from control_room.pages.frame import Frame, OpenRoom, PageRefused, session_of
+from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
 from control_room.pages.ids import uuid_in
 from control_room.pages.live import live
 
@@ -58,14 +58,13 @@ class WaitingPages:
         id_ = uuid_in(fields.get("request", ""))
         if not id_:
             raise PageRefused(400, "Not done", f"{fields.get('request', '')[:60]!r} is no id of a request.")
-        visitor = session_of(request).visitor
         try:
             said = await self._room.means.end_wait(id_)
         except ActRefused as refused:
             return await self._page(request, problem=str(refused), status=409)
         finally:
             self._glances.forget()
-        log.info("%s: ended the wait of %s: %s", visitor.user if visitor else "?", id_, said)
+        log.info("%s: ended the wait of %s: %s", who(request), id_, said)
         return RedirectResponse(f"/waiting?{urlencode({'ended': id_})}", status_code=303)
 
     async def _page(self, request: Request, problem: str = "", status: int = 200) -> Response:

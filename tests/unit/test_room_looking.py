@@ -19,16 +19,17 @@ async def test_the_longer_placement_counts_the_more_seldom_it_is_asked_to(
     async def answers(who: str, ask: Any, question: Any) -> Reply[Any]:
         asked.append(question)
         if isinstance(question, FindCells):
-            hosts = {"c1": 3} if question.counted else {}
-            return Reply(who, CellsFound(seen=1, cells=(), hosts=hosts), seconds=took)
+            now[0] += took if question.counted else 0.0
+            return Reply(who, CellsFound(seen=1, cells=(), hosts={"c1": 3} if question.counted else {}))
         return Reply(who)
 
     monkeypatch.setattr(looking, "heard", answers)
-    clock: Any = SimpleNamespace()
+    now = [0.0]
+    clock: Any = SimpleNamespace(monotonic=lambda: now[0])
     questions: Any = SimpleNamespace(cells=None, waiting=None, instances=None)
     room = looking.Looking(questions, clock, ["c2"])
     for nth in range(10):
-        clock.monotonic = lambda now=nth * looking.SECONDS: now
+        now[0] = nth * (looking.SECONDS + 1.0)
         seen = await room.seen()
         assert seen.counts is not None
         assert seen.counts.hosts == {"c1": 3}
