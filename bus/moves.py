@@ -32,6 +32,8 @@ Steering = Literal["confirm", "revert", "abort", "force"]
 
 BEGUN = "begun"  # why the name of a move that has its claim is retired
 SHELVED = "shelved"  # why an instance is that holds nothing: only a claim that begins a move wakes it
+# What is under way when it goes back where it was, as a cell has it and as it is shown.
+WAY_BACK = ("undo", "back", "resume", "recall", "revert", "abort")
 
 
 class MoveRequested(Message, frozen=True, kw_only=True):
@@ -109,7 +111,7 @@ class MoveTold(Message, frozen=True, kw_only=True):
     build: Id
     cell: Word
     phase: str  # what is under way: a phase, verify, confirm, revert, abort
-    host: str = ""
+    host: str = ""  # where it goes; on the way back where it was; empty: nowhere (shelve)
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
     refused: Cause = ""  # what was asked of it, and why not
     reply_to: ReplyTo = ""
@@ -258,6 +260,11 @@ class MoveStands(Value, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     decision: Decision = Decision()
     in_cell: str = ""  # where the rest of it is, which is to be asked there; empty: here
+
+    @property
+    def towards(self) -> str:
+        """The host that `MoveTold` names: where it goes, or goes back to."""
+        return self.source if self.phase in WAY_BACK else self.host
 
 
 class FindMoves(Message, frozen=True, kw_only=True):

@@ -176,7 +176,7 @@ class FollowedMoves:
                 self._progress(
                     MoveTold(
                         move=stands.move, build=stands.build, cell=cell, phase=stands.phase,
-                        host=stands.host, percent=stands.percent,
+                        host=stands.towards, percent=stands.percent,
                     )
                 )  # fmt: skip
         await self._ask_again({*moves} - {stands.move for stands in found})

@@ -60,8 +60,10 @@ class ToldMoves:
             return
         self._phases[said.move] = (said.phase, said.host)
         if said.phase in _BEGINS:
-            host = printable(said.host) or "its host"
-            self.say.print(f"{said.build} {_BEGINS[said.phase].format(host=host)}", style="dim", markup=False)
+            words = _BEGINS[said.phase].format(host=printable(said.host) or "its host")
+            if said.phase == "send" and not said.host:
+                words = "is stopped, and its image made"
+            self.say.print(f"{said.build} {words}", style="dim", markup=False)
 
     def waits(self, said: WaitingRequest) -> None:
         """It waits for room: once, and whenever it lacks something else."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from bus.messages import Attempt
 from bus.moves import (
+    WAY_BACK,
     HandoverReported,
     MoveEnd,
     MoveEnded,
@@ -159,14 +160,14 @@ def never_begun(placed: MovePlaced, end: MoveEnd, why: str, now: float) -> Build
     return closed(move, end, why, "", "", now)
 
 
-def told(move: BuildMove, host: str, refused: str = "", reply_to: str | None = None) -> MoveTold:
+def told(move: BuildMove, refused: str = "", reply_to: str | None = None) -> MoveTold:
     placed = move.placed
     return MoveTold(
         move=move.id,
         build=placed.build,
         cell=placed.cell,
         phase=move.shown,
-        host=host,
+        host=move.left if move.phase in WAY_BACK else move.host,
         percent=move.percent,
         refused=refused[:MAX_CAUSE],
         reply_to=placed.reply_to if reply_to is None else reply_to,

@@ -54,9 +54,7 @@ def reminder(build: Build) -> MoveReported:
 
 def how_it_stands(build: Build, refused: str = "", reply_to: str | None = None) -> Message:
     assert build.move is not None
-    move = build.move
-    towards = move.host if move.leaves and move.host else build.guest_on.host
-    return told(move, towards, refused, reply_to)
+    return told(build.move, refused, reply_to)
 
 
 def ended_again(build: Build) -> Effects:

@@ -12,6 +12,7 @@ _PHASES = {
     "prepare": "gets its place on {host}",
     "send": "is copied to {host}",
     "start": "is started on {host}",
+    "back": "goes back to {host}",
     "resume": "goes on, on {host}",
     "build": "is built on {host}",
     "rebuild": "is rebuilt on {host}",
@@ -55,7 +56,7 @@ class MoveShown:
 
 
 def move_shown(one: MoveStands) -> MoveShown:
-    host = one.host or "its host"
+    host = one.towards or "its host"
     waits = one.phase in VERIFYING
     if one.in_cell:
         says = f"goes on in cell {one.in_cell}"

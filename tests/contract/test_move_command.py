@@ -174,6 +174,12 @@ ENDS: list[tuple[list[str], Callable[[FakeMovers], None], int, list[str]]] = [
         0,
         [f"{B1} gets its place on host-9", f"{B1} moved to host-9"],
     ),
+    (
+        ["shelve", B1],
+        then(lambda m, a: replace(m.told(a, "send"), host=""), lambda m, a: m.ended(a)),
+        0,
+        [f"{B1} is stopped, and its image made", f"{B1} shelved"],
+    ),
     (["move", B1], then(lambda m, a: m.refused(a)), 1, [f"{B1} refused [no_host]: no host would do"]),
     (
         ["move", B1],
@@ -225,6 +231,25 @@ async def test_what_was_said_and_lost_is_read_from_the_cell(
 
     movers.doing = lost
     assert await berth("move", B1, "--wait") == f"{B1} moved to host-9\n"
+
+
+@pytest.mark.parametrize(
+    ("phase", "host", "says"), [("send", 9, "leaves for host-9"), ("resume", 1, "goes on, on host-1")]
+)
+async def test_what_is_heard_and_read_of_one_phase_is_told_once(
+    movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch, phase: str, host: int, says: str
+) -> None:
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
+
+    def begins(asked: MoveRequested) -> list[Message]:
+        movers.keeps(1, 1, phase, move=asked.move)
+        return [movers.told(asked, phase, host, percent) for percent in (0, 50)]
+
+    movers.doing = begins
+    following_it = asyncio.create_task(berth("move", B1, "--wait"))
+    await until(lambda: movers.looked > 3)
+    movers.keeps(1, 1, "done", move=movers.asked[0].move, ended=1001.0)
+    assert await following_it == f"{B1} {says}\n{B1} moved to host-9\n"
 
 
 async def test_a_refusal_that_was_lost_is_asked_for_again(

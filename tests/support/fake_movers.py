@@ -84,6 +84,7 @@ class FakeMovers:
     cancels: bool = True  # false: what is to be cancelled has begun just then, as
     begun: list[MoveStands] = field(default_factory=list)
     would: Callable[[MoveRequested], WhatIfAnswered] | None = None  # without it, all would go to the spare
+    looked: int = 0  # how often somebody looked for moves
     supposed: list[WhatIfMoves] = field(default_factory=list)
     alone: bool = True  # no placement answers beside it, and hosts are nobody's
 
@@ -195,6 +196,7 @@ class FakeMovers:
         return BuildsFound(builds=tuple(self.builds[one] for one in asked.builds if one in self.builds))
 
     async def find_moves(self, asked: FindMoves) -> MovesFound:
+        self.looked += 1
         if self.cancelled and not self.cancels:  # it had begun
             self.moves |= {one.move: one for one in self.begun}
         found = [

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from bus.claims import Claimed, Full, Held, NothingHeld, Refused, Released, Retired, Walled
 from bus.messages import AgentReported, HostFailed
-from bus.moves import MoveEnded, MoveReported
+from bus.moves import MoveEnded, MoveReported, MoveTold
 from bus.not_done import Contended
 from bus.vocabulary import Message
 from cell_conductor.core.build import Build, keeper
@@ -21,7 +21,8 @@ from cell_conductor.core.events import (
     SwapImpossible,
 )
 from cell_conductor.core.limits import AttemptLimits
-from cell_conductor.core.move_orders import reminder
+from cell_conductor.core.move import move_stands
+from cell_conductor.core.move_orders import how_it_stands, reminder
 from cell_conductor.core.placed_move import put_off
 from cell_conductor.core.step import step
 from tests.support.cell_moves import a_move, a_report_of, a_steering, in_short
@@ -98,6 +99,12 @@ STATES: dict[str, list[Dated]] = {
     "rebuild": [*ACTIVE, REBUILD],
     "destroy": [*ACTIVE, SHELVE, done("send", 1)],
     "release": [*ACTIVE, SHELVE, done("send", 1), agent_says(1, 0, "destroyed")],
+}
+# Where a move goes, or goes back to, by what is under way
+TOWARDS = {
+    **dict.fromkeys(("prepare", "send", "start", "verify", "swap", "build"), "host5"),
+    **dict.fromkeys(("undo", "undo, then the next", "back", "resume", "rebuild"), "host0"),
+    **dict.fromkeys(("destroy", "release"), ""),
 }
 SAID = object()  # by an agent, of the phase as it is
 EVENTS: dict[str, object] = {
@@ -733,3 +740,12 @@ def test_a_shelved_instance_is_deleted_without_asking_any_host() -> None:
     assert said == ["release None for good", "ended done"]
     assert came(*SHELVED, a_delete(PLACED), GivenBack("deleting", Released()))[0].status == "deleted"
     assert came(*SHELVED, agent_says(1, 0, "progress"))[1] == ["destroy 1 at host0"]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_one_host_is_told_of_a_move_whether_it_is_heard_or_looked_up(state: str) -> None:
+    build = after(*STATES[state])
+    assert build.moving is not None
+    said = how_it_stands(build)
+    assert isinstance(said, MoveTold)
+    assert (said.host, move_stands(build.moving).towards) == (TOWARDS[state], TOWARDS[state])

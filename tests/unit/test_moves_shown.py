@@ -20,6 +20,7 @@ MOVE = MoveStands(
         ({"kind": "live"}, "is copied to h2", "", ("abort", "force")),
         ({"kind": "live", "phase": "start"}, "is started on h2", "", ("abort",)),
         ({"phase": "prepare", "host": ""}, "gets its place on its host", "", ("abort",)),
+        ({"phase": "resume"}, "goes on, on h1", "", ("abort",)),
         ({"phase": "verify"}, "runs on h2, and waits for a word", "warn", ("confirm", "revert")),
         ({"phase": "undo"}, "goes back where it was", "", ()),
         ({"phase": "abort"}, "goes back where it was", "", ()),
