@@ -9,6 +9,7 @@ import pytest_asyncio
 from tests.support.browser_tab import Tab, a_tab
 from tests.support.chromium import Chromium, a_chromium, find_chromium
 from tests.support.open_berth import OpenBerth, an_open_berth, lived_in
+from tests.support.served_ironic import a_served_ironic
 from tests.support.servers import installed
 
 _HERE = Path(__file__).parent
@@ -30,11 +31,20 @@ async def chromium() -> AsyncIterator[Chromium]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def berth(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenBerth]:
-    """Twenty hosts in two cells where something has happened."""
+    """Twenty hosts in two cells where something has happened, and an Ironic that is followed."""
     directory = tmp_path_factory.mktemp("berth")
-    async with an_open_berth(
-        directory, hosts=20, cells=("c1", "c2"), build_time="constant:0.01", seed=3
-    ) as opened:
+    async with (
+        a_served_ironic() as ironic,
+        an_open_berth(
+            directory,
+            hosts=20,
+            cells=("c1", "c2"),
+            build_time="constant:0.01",
+            seed=3,
+            ironic_api_url=ironic.url,
+            ironic_cell="c2",
+        ) as opened,
+    ):
         await lived_in(opened)
         yield opened
 

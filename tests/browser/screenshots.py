@@ -11,13 +11,23 @@ from tests.support.browser_tab import a_tab
 from tests.support.chromium import a_chromium
 from tests.support.open_berth import an_open_berth, lived_in
 from tests.support.room_pages import PAGES, SCHEMES, WIDTHS
+from tests.support.served_ironic import a_served_ironic
 
 
 async def make(folder: Path, names: list[str], hosts: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="berth-screenshots-") as directory:
         async with (
-            an_open_berth(Path(directory), hosts=hosts, cells=("c1", "c2"), fail=0.1, seed=3) as berth,
+            a_served_ironic() as ironic,
+            an_open_berth(
+                Path(directory),
+                hosts=hosts,
+                cells=("c1", "c2"),
+                fail=0.1,
+                seed=3,
+                ironic_api_url=ironic.url,
+                ironic_cell="c2",
+            ) as berth,
             a_chromium() as browser,
         ):
             await lived_in(berth)

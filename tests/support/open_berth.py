@@ -14,9 +14,12 @@ from berth.commands.run import ready
 from berth.control_room_place import room_url, with_a_room
 from berth.embedded import embedded
 from berth.settings import Settings
+from berth.wiring import metal_agent
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildUnplaceable
+from bus.moves import MoveRequested, MoveTold
+from bus.resources import FindProviders
 from tests.support.envelopes import a_letter
 from tests.support.waiting import in_time, until
 
@@ -38,6 +41,23 @@ class OpenBerth:
         found = [await in_time(ended.get()) for _ in range(count)]
         await ended.stop()
         return found
+
+    async def moved(self, build: str, **more: Any) -> MoveTold:
+        """On another host, where it waits for a word: to stay there, or to go back."""
+        asked = MoveRequested(
+            move=self.bus.clock.uuid(),
+            build=build,
+            kind="migrate",
+            verify=True,
+            reply_to=self.bus.clock.uuid(),
+            **more,
+        )
+        told = await self.bus.listen(topics.MOVE_TOLD.at(reply_to=asked.reply_to))
+        await self.bus.publish(asked)
+        while (said := await in_time(told.get())).phase != "verify":
+            pass
+        await told.stop()
+        return said
 
     async def boot_in_vain(self) -> BuildUnplaceable:
         """No host is large enough."""
@@ -65,10 +85,24 @@ async def lived_in(berth: OpenBerth) -> None:
     """Something of everything that pages show, and its name for their addresses."""
     built = await berth.boot(12)
     refused = await berth.boot_in_vain()
-    first = next(one for one in built if one.status == "active")
+    first, second, *_ = (one for one in built if one.status == "active")
+    moved = await berth.moved(second.build)
     letter = a_letter(body=msgspec.json.encode({"request": refused.request, "instances": []}))
     await berth.bus.transport.bury(letter)
-    berth.named.update(build=first.build, host=first.host, refused=refused.request, letter=letter.id)
+    berth.named.update(
+        build=first.build, host=first.host, refused=refused.request, letter=letter.id, move=moved.move
+    )
+
+    async def followed() -> bool:
+        ask = berth.bus.asker(topics.PROVIDERS)
+        return bool(
+            (
+                await ask(FindProviders(agents=(metal_agent(berth.settings, berth.settings.metal_cell),)))
+            ).providers
+        )
+
+    if berth.settings.ironic.is_read:
+        await until(followed, "berth believes something of Ironic's nodes")
     async with httpx.AsyncClient(base_url=berth.url, timeout=60) as visitor:
 
         async def counted() -> bool:

@@ -10,6 +10,7 @@ PAGES = {
     "builds": "/builds",
     "waiting": "/waiting",
     "moves": "/moves",
+    "move": "/moves/{move}",
     "metal": "/metal?wait=1",
     "bus": "/bus",
     "dead-letters": "/bus/dead",
@@ -29,7 +30,15 @@ SCHEMES = ("light", "dark")
 
 # What an operator does there, as its button says.
 ACTS = {
-    "host": ("button Disable", "button Enable", "button Force down", "button Take that back"),
+    "moves": ("button Confirm: it stays there", "button Revert: it goes back"),
+    "move": ("button Confirm: it stays there", "button Revert: it goes back"),
+    "host": (
+        "button Drain: disable it, and move all away",
+        "button Disable",
+        "button Enable",
+        "button Force down",
+        "button Take that back",
+    ),
     "dead-letters": ("button Replay those marked …", "button Drop those marked …"),
     "dead-letter": ("button Replay …", "button Drop …"),
     "what-if": ("button Would it fit?",),

@@ -1,0 +1,61 @@
+"""A host is emptied from its page, and that is stopped; a move that waits for a word is given one."""
+
+from tests.support.browser_tab import Tab
+from tests.support.open_berth import OpenBerth
+
+
+async def test_a_drain_is_begun_on_the_page_of_a_host_and_stopped_among_the_moves(
+    tab: Tab, berth: OpenBerth
+) -> None:
+    """One that is there moves away; another waits to be confirmed, so the host is not empty by itself."""
+    (waits,) = await berth.boot()
+    host = (await berth.moved(waits.build)).host
+    (goes,) = await berth.boot(wanted_host=host)
+    await tab.sign_in("admin")
+    await tab.open(f"/hosts/{host}")
+    async with tab.loading():
+        await tab.click("button[value=drain]")
+    await tab.sees("disabled, because of drain", "h1 .tag")
+
+    await tab.open(f"/moves?host={host}")
+    card = ".cards li:has(button[value=stop])"
+    await tab.sees("1 instance left", card)
+    await tab.sees("1 instance could not be moved", card)
+    await tab.sees(goes.build[:8], "table")
+    assert await tab.axe() == []
+    async with tab.loading():
+        await tab.click("button[value=stop]")
+    await tab.open(f"/hosts/{host}")
+    await tab.sees("disabled, because of operator", "h1 .tag")
+    await tab.sees("Guests 1")
+    async with tab.loading():
+        await tab.click("button[value=enable]")
+    await tab.sees("open", "h1 .tag")
+
+
+async def test_a_move_is_seen_as_it_begins_and_goes_back_at_an_operators_word(
+    tab: Tab, berth: OpenBerth
+) -> None:
+    (built,) = await berth.boot()
+    await tab.sign_in("admin")
+    await tab.open(f"/moves?host={built.host}")
+    told = await berth.moved(built.build)
+    await tab.sees(f"{built.host} → {told.host} runs on {told.host}, and waits for a word")
+    async with tab.loading():
+        await tab.click(f"#revert-{told.move}")
+    assert await tab.path() == f"/moves/{told.move}"
+    await tab.sees("went back where it was")
+    assert await tab.number_of("main form") == 0
+
+
+async def test_one_is_confirmed_by_the_keyboard(tab: Tab, berth: OpenBerth) -> None:
+    (built,) = await berth.boot()
+    told = await berth.moved(built.build)
+    await tab.sign_in("admin")
+    await tab.open(f"/moves/{told.move}")
+    await tab.evaluate("document.querySelector('button[value=confirm]').focus()")
+    async with tab.loading():
+        await tab.press("Enter")
+    await tab.sees("done", "main .tag")
+    await tab.open(f"/builds/{built.build}")
+    await tab.sees(f"active on {told.host}")
