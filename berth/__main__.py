@@ -8,43 +8,14 @@ import typer
 from rich.markup import escape
 
 from berth import __version__, traces
-from berth.commands import (
-    adopting,
-    agents,
-    aggregates,
-    audit,
-    builds,
-    cells,
-    completing,
-    dead,
-    deleting,
-    describe,
-    doctor,
-    draining,
-    evacuating,
-    groups,
-    heal,
-    hosts,
-    instances,
-    load,
-    move_list,
-    moves,
-    nodes,
-    providers,
-    run,
-    steering,
-    waiting,
-    what_if,
-    why,
-)
-from berth.commands.ironic import commands as ironic_commands
+from berth.commands import completing
+from berth.commands.index import EveryCommand
 from berth.commands.options import Json
-from berth.commands.terminal import complain, effective, explained, given, say, write_json
-from berth.commands.terminal import run as run_to_its_end
-from berth.importing.command import commands as import_commands
+from berth.commands.terminal import explained, given, say, write_json
 from bus.masking import masked
 
 app = typer.Typer(
+    cls=EveryCommand,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -83,39 +54,6 @@ def _before_every_command(
         sets[name.replace("-", "_")] = value
     given(config, sets)
     traces.begin()
-
-
-for commands in (
-    load.commands,
-    run.commands,
-    builds.commands,
-    deleting.commands,
-    instances.commands,
-    waiting.commands,
-    why.commands,
-    what_if.commands,
-    moves.commands,
-    steering.commands,
-    evacuating.commands,
-    draining.commands,
-):
-    app.add_typer(commands)
-app.add_typer(move_list.commands, name="moves", rich_help_panel="Moves")
-app.add_typer(nodes.commands, name="node", rich_help_panel="Builds")
-app.add_typer(groups.commands, name="group", rich_help_panel="Builds")
-app.add_typer(cells.commands, name="cell", rich_help_panel="Hosts")
-app.add_typer(agents.commands, name="agent", rich_help_panel="Hosts")
-app.add_typer(hosts.commands, name="host", rich_help_panel="Hosts")
-app.add_typer(aggregates.commands, name="aggregate", rich_help_panel="Hosts")
-app.add_typer(providers.commands, name="provider", rich_help_panel="Hosts")
-for commands in (audit.commands, heal.commands, doctor.commands, describe.commands, completing.commands):
-    app.add_typer(commands)
-app.add_typer(dead.commands, name="dead", rich_help_panel="Look and check")
-app.add_typer(
-    import_commands(effective, run_to_its_end, say, complain), name="import", rich_help_panel="Other systems"
-)
-app.add_typer(adopting.commands)
-app.add_typer(ironic_commands(effective, run_to_its_end, say), name="ironic", rich_help_panel="Other systems")
 
 
 @app.command("commands", rich_help_panel="Look and check")

@@ -1,18 +1,27 @@
 """What settings must keep to: ranges, choices, addresses, names, and what goes together."""
 
+from __future__ import annotations
+
 import ipaddress
 import math
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from berth.choice import Refuse, chosen
-from berth.request_options import pci_aliases
-from berth.settings import BadSetting, ComputeSettings, Settings, by_name, shown
-from compute_sim import BadMachine, Durations, machines
-from scheduler_worker import page_sizes
+from berth.settings import (
+    BadSetting,
+    ComputeSettings,
+    RequestSettings,
+    SchedulerSettings,
+    Settings,
+    by_name,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from berth.choice import Refuse
 
 # What may follow the ? of a PostgreSQL's URL: what its driver takes and berth does not set itself.
 DATABASE_PARAMETERS = frozenset(
@@ -199,7 +208,26 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_names(settings: Settings, refuse: Refuse) -> None:
-    compute = settings.compute
+    """Of what somebody set: the rest is right, and what reads such words takes long to load."""
+    if _words_of(settings.compute) != _words_of(ComputeSettings()):
+        _check_simulation(settings.compute, refuse)
+    if (settings.scheduler, settings.requests) != (SchedulerSettings(), RequestSettings()):
+        _check_choice(settings, refuse)
+
+
+def _words_of(compute: ComputeSettings) -> tuple[object, ...]:
+    return (
+        compute.build_time,
+        compute.move_time,
+        compute.drivers,
+        compute.machines,
+        compute.provider_config,
+    )
+
+
+def _check_simulation(compute: ComputeSettings, refuse: Refuse) -> None:
+    from compute_sim import BadMachine, Durations, machines
+
     for name, words in (("build_time", compute.build_time), ("move_time", compute.move_time)):
         try:
             if words or name == "build_time":
@@ -210,6 +238,13 @@ def _check_names(settings: Settings, refuse: Refuse) -> None:
         machines(compute.drivers, compute.machines, compute.provider_config)
     except BadMachine as problem:
         refuse(_said_by(str(problem), compute), str(problem))
+
+
+def _check_choice(settings: Settings, refuse: Refuse) -> None:
+    from berth.choice import chosen
+    from berth.request_options import pci_aliases
+    from scheduler_worker import page_sizes
+
     for name, read in (("pci_aliases", pci_aliases), ("large_pages", page_sizes)):
         try:
             read(getattr(settings.requests, name))

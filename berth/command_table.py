@@ -8,6 +8,8 @@ from typing import Any
 import click
 import typer
 
+from berth.commands.index import Later
+
 # What an exit code of 1 means beside "it could not be done", of those where it is an answer.
 ONE: dict[str, str] = {
     "adopt": "some could not be adopted, and are named",
@@ -34,6 +36,8 @@ def commands(app: typer.Typer) -> Iterator[tuple[str, click.Command]]:
 
 
 def _below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, Later):
+        command = command.loaded()
     if hasattr(command, "commands"):
         for name, one in command.commands.items():
             yield from _below(one, (*path, name))

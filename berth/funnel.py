@@ -6,7 +6,6 @@ from rich.text import Text
 
 from berth.commands.terminal import printable
 from bus.decisions import Decision, Record, RecordedHost
-from scheduler_worker import replay, scores_of
 
 NAME, NUMBER = 34, 8  # columns
 MOST_WEIGHERS = 4  # named by themselves; the others count together
@@ -59,6 +58,8 @@ def _bar(name: str, left: int, most: int, width: int, removed: str) -> Text:
 
 def _best(record: Record, width: int, chosen: str) -> Iterator[Text]:
     """The hosts that were looked at, best first, with what each weigher gave them."""
+    from scheduler_worker import replay
+
     again = replay("", record).order
     rest = [host for host in record.hosts if host.refused or host.root in record.turned_down]
     if not record.hosts:
@@ -84,6 +85,8 @@ def _best(record: Record, width: int, chosen: str) -> Iterator[Text]:
 def _row(
     host: RecordedHost, record: Record, weighers: Sequence[str], name: str, room: int, chosen: bool
 ) -> Text:
+    from scheduler_worker import scores_of
+
     scores = scores_of(record, host.root)
     points = "".join(f"{scores.get(one, 0.0):>12.4g}" for one in ("total", *weighers))
     said = [f"chosen {host.chosen} times before"] if host.chosen else []

@@ -1,9 +1,9 @@
 """What the control room's form supposes, as the request that `berth what-if` would make of it."""
 
-from berth.commands.boot_options import sense_of
 from berth.commands.builds import request_given
 from berth.commands.by_name import resolved
 from berth.commands.terminal import CommandRefused, checked
+from berth.request_sense import sense_of
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from berth.settings import BadSetting
@@ -34,6 +33,8 @@ def begin(environment: Mapping[str, str] = os.environ) -> None:
     """Of this process, if somebody is named to have its traces. Nothing of OpenTelemetry is loaded before."""
     if not (name := exporter_named(environment)):
         return
+    from importlib.metadata import entry_points
+
     try:
         sdk = importlib.import_module("opentelemetry.sdk.trace")
         export = importlib.import_module("opentelemetry.sdk.trace.export")

@@ -33,7 +33,7 @@ _SECONDS = 30.0  # an answer may take
 commands = typer.Typer()
 
 
-@commands.command("adopt", rich_help_panel="Other systems")
+@commands.command("adopt")
 def adopt_command(
     consumers: Annotated[
         list[str] | None, typer.Argument(metavar="[UUID]...", help="These instances, by their uuids.")

@@ -34,6 +34,7 @@ _LOOK_AGAIN = 0.5
 _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
 
 commands = typer.Typer(
+    name="agent",
     no_args_is_help=True,
     help="Who acts on bare metal, where several agents share a cell's nodes"
     " (`berth run metal --cell c1 --agent NAME`).",

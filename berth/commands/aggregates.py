@@ -46,6 +46,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 
 commands = typer.Typer(
+    name="aggregate",
     no_args_is_help=True,
     help="Put hosts and Ironic nodes together, and say what they are: an availability zone, for whom, "
     "with options of filters and weighers.",

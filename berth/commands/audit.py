@@ -18,7 +18,7 @@ _MOST = 50  # sentences of a kind
 commands = typer.Typer()
 
 
-@commands.command("audit", rich_help_panel="Look and check")
+@commands.command("audit")
 def audit_command(
     as_json: Json = False,
     settled: Annotated[

@@ -4,7 +4,7 @@ import difflib
 import math
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,9 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from berth.settings import BadSetting
-from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints
-from scheduler_worker import PciAlias, RequestOptions, Unreadable, wishes_of
 
 _LONGEST_NAME = 200
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
@@ -125,32 +123,3 @@ def _uuid(option: str, of: str, given: str) -> str:
         return str(uuid.UUID(given.strip()))
     except ValueError:
         raise BadSetting(f"{option}: {given.strip()!r} is not the uuid of {of}") from None
-
-
-class _AnyAlias(Mapping[str, PciAlias]):
-    """Which aliases there are is the scheduler's to know."""
-
-    def __getitem__(self, name: str) -> PciAlias:
-        return PciAlias("CUSTOM_ANY")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-_EVERYWHERE = RequestOptions(pci_aliases=_AnyAlias(), max_wait=math.inf, unscoped=True)
-
-
-def sense_of(request: BuildRequested) -> tuple[str, ...]:
-    """Refuses what would mean nothing in any cloud, before it is published; sentences about the rest.
-
-    Which hosts, aliases and longest waits there are, only the scheduler knows.
-    """
-    anywhere = msgspec.structs.replace(request, forced_host="", wanted_host="", ignore_hosts=())
-    try:
-        wishes = wishes_of(anywhere, _EVERYWHERE, lambda host: ())
-    except Unreadable as problem:
-        raise BadSetting(str(problem)) from None
-    return tuple(dict.fromkeys(note for wish in wishes for note in wish.notes))

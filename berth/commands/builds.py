@@ -16,7 +16,6 @@ from berth.commands.boot_options import (
     flavor_instead,
     hints_given,
     pairs,
-    sense_of,
     waiting_time,
     weights_given,
 )
@@ -44,7 +43,6 @@ from bus.messages import (
     BuildUnplaceable,
 )
 from bus.requests import Flavor, Image
-from scheduler_worker import seconds_of
 
 _METAL = {
     "resources:CUSTOM_BAREMETAL": "1",
@@ -59,7 +57,7 @@ commands = typer.Typer()
 _WHERE, _HOW = "Where", "How many, how long"
 
 
-@commands.command("boot", cls=WaitingCommand, rich_help_panel="Builds")
+@commands.command("boot", cls=WaitingCommand)
 def boot_command(
     vcpus: Vcpus = 1,
     memory_mb: MemoryMb = 512,
@@ -220,7 +218,10 @@ def boot_command(
     )
     request = msgspec.structs.replace(request, wait=waiting_time(wait), priority=priority, name=name)
     tell_notes(request)
-    timeout += seconds_of(request.wait)
+    if request.wait:
+        from scheduler_worker import seconds_of
+
+        timeout += seconds_of(request.wait)
     run(boot(settings, request, wait is not None, timeout, as_json, say, names))
 
 
@@ -269,6 +270,10 @@ def request_given(
 
 
 def tell_notes(request: BuildRequested) -> None:
+    from berth.request_sense import (
+        sense_of,  # how schedulers read takes long to load, and few commands need it
+    )
+
     for note in sense_of(checked(request)):
         complain.print(f"[yellow]note[/yellow]: {escape(note)}")
 
@@ -314,6 +319,8 @@ async def boot(
     say: Console,
     names: ByName,
 ) -> int:
+    from berth.request_sense import sense_of
+
     name = f"boot-{request.request[:8]}"
     if wait:
         request = msgspec.structs.replace(request, reply_to=name)

@@ -14,7 +14,7 @@ VARIABLE = "_BERTH_COMPLETE"  # by which the shell asks
 commands = typer.Typer()
 
 
-@commands.command("completion", rich_help_panel="Look and check")
+@commands.command("completion")
 def completion_command(
     shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:

@@ -30,7 +30,7 @@ _LOOK_SECONDS = 0.2
 commands = typer.Typer()
 
 
-@commands.command("delete", rich_help_panel="Builds")
+@commands.command("delete")
 def delete_command(
     build: Annotated[str, typer.Argument(help="The build's uuid; or a request's, while it waits.")],
     cell: Annotated[

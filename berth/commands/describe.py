@@ -8,7 +8,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from berth import reason_table, rule_table, topology, wiring
 from berth.commands.options import Json
 from berth.commands.terminal import complain, effective, say, write_json
 from berth.settings import GROUP_OF, by_name, shown
@@ -16,12 +15,14 @@ from berth.settings import GROUP_OF, by_name, shown
 commands = typer.Typer()
 
 
-@commands.command("topology", rich_help_panel="Look and check")
+@commands.command("topology")
 def topology_command(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
 ) -> None:
     """Show who emits and who hears what, and what of it goes in and out of cells."""
+    from berth import topology, wiring  # each command loads its own table: they bring whatever they tell of
+
     workers = wiring.all_workers_without_a_bus()
     if as_json:
         rows = [dict(zip(topology.COLUMNS, row, strict=True)) for row in topology.table(workers)]
@@ -36,12 +37,14 @@ def topology_command(
     say.print(table, soft_wrap=False)
 
 
-@commands.command(rich_help_panel="Look and check")
+@commands.command()
 def asyncapi(
     as_json: Annotated[bool, typer.Option("--json", help="As it is without.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/messages.md.")] = False,
 ) -> None:
     """Print an AsyncAPI 3 document of every topic and query, as JSON."""
+    from berth import topology, wiring
+
     if markdown:
         from berth import message_table
 
@@ -51,7 +54,7 @@ def asyncapi(
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-@commands.command("metrics", rich_help_panel="Look and check")
+@commands.command("metrics")
 def metrics_command(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
@@ -72,12 +75,14 @@ def metrics_command(
     say.print(table, soft_wrap=False)
 
 
-@commands.command("rules", rich_help_panel="Look and check")
+@commands.command("rules")
 def rules_command(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown tables.")] = False,
 ) -> None:
     """Show the filters that refuse hosts and the weighers that order them, and how they are set."""
+    from berth import rule_table
+
     settings = effective().settings
     if as_json:
         sys.stdout.write(json.dumps(rule_table.as_json(settings), indent=2) + "\n")
@@ -98,12 +103,14 @@ def rules_command(
     say.print(weighers, soft_wrap=False)
 
 
-@commands.command("reasons", rich_help_panel="Look and check")
+@commands.command("reasons")
 def reasons_command(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/reasons.md.")] = False,
 ) -> None:
     """Show every code that a decision can have, and what it says."""
+    from berth import reason_table
+
     if as_json:
         write_json(reason_table.as_json())
         return
@@ -116,7 +123,7 @@ def reasons_command(
     say.print(table, soft_wrap=False)
 
 
-@commands.command("http", rich_help_panel="Look and check")
+@commands.command("http")
 def http_command(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As the table of docs/http.md.")] = False,
@@ -136,7 +143,7 @@ def http_command(
     say.print(table, soft_wrap=False)
 
 
-@commands.command("settings", rich_help_panel="Look and check")
+@commands.command("settings")
 def settings_command(
     as_json: Json = False,
     markdown: Annotated[

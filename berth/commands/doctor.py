@@ -16,7 +16,7 @@ _COLOURS = {"broken": "red", "warning": "yellow", "fine": "green"}
 commands = typer.Typer()
 
 
-@commands.command("doctor", rich_help_panel="Look and check")
+@commands.command("doctor")
 def doctor_command(
     as_json: Json = False,
     management: Annotated[

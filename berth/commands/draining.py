@@ -30,7 +30,7 @@ from bus.resources import Provider
 commands = typer.Typer()
 
 
-@commands.command("drain", rich_help_panel="Moves")
+@commands.command("drain")
 def drain_command(
     hosts: Names = None,
     cell: Annotated[str, typer.Option(help="All hosts of this cell.")] = "",

@@ -26,7 +26,7 @@ from bus.resources import Provider
 commands = typer.Typer()
 
 
-@commands.command("evacuate", cls=WaitingCommand, rich_help_panel="Moves")
+@commands.command("evacuate", cls=WaitingCommand)
 def evacuate_command(
     host: Annotated[str, typer.Argument(metavar="HOST", help="Its name, or its root's uuid.")],
     wait: Annotated[

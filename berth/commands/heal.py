@@ -23,7 +23,7 @@ from bus.errors import Unavailable
 commands = typer.Typer()
 
 
-@commands.command("heal", rich_help_panel="Look and check")
+@commands.command("heal")
 def heal_command(
     yes: Annotated[bool, typer.Option("--yes", help="Mend it; without this it is only shown.")] = False,
     as_json: Json = False,

@@ -31,7 +31,7 @@ from bus.delivery.runner import Bus
 from bus.resources import FindProviders, Provider
 
 commands = typer.Typer(
-    no_args_is_help=True, help="See what hosts have, and keep new instances away from them."
+    name="host", no_args_is_help=True, help="See what hosts have, and keep new instances away from them."
 )
 
 Names = Annotated[

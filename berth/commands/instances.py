@@ -36,7 +36,7 @@ _COLUMNS = ("build", "name", "status", "host", "cell", "project", "flavor")
 commands = typer.Typer()
 
 
-@commands.command("instances", rich_help_panel="Builds")
+@commands.command("instances")
 def instances_command(
     project: Annotated[str, typer.Option(help="Only this project's.")] = "",
     host: Annotated[

@@ -66,7 +66,7 @@ Mix = Annotated[
 commands = typer.Typer()
 
 
-@commands.command("demo", rich_help_panel="Run")
+@commands.command("demo")
 def demo_command(
     boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000,
     cells: Cells = "4",
@@ -92,7 +92,7 @@ def demo_command(
     run(demo(with_a_room(found.settings), plan, stay, say))
 
 
-@commands.command("load", rich_help_panel="Builds")
+@commands.command("load")
 def load_command(
     boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000,
     rate: Annotated[

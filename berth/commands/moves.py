@@ -95,7 +95,7 @@ VerifyFor = Annotated[
 ]
 
 
-@commands.command("move", cls=WaitingCommand, rich_help_panel="Moves")
+@commands.command("move", cls=WaitingCommand)
 def move_command(
     builds: Builds,
     live: Annotated[
@@ -158,7 +158,7 @@ def move_command(
     )
 
 
-@commands.command("resize", cls=WaitingCommand, rich_help_panel="Moves")
+@commands.command("resize", cls=WaitingCommand)
 def resize_command(
     build: OneBuild,
     vcpus: Annotated[int | None, typer.Option(min=0, help="So many VCPU.")] = None,
@@ -237,7 +237,7 @@ def resize_command(
     run(request_moves(settings, [build], cell, asked, wait is not None, timeout, as_json, say, dry_run))
 
 
-@commands.command("shelve", rich_help_panel="Moves")
+@commands.command("shelve")
 def shelve_command(
     builds: Builds,
     wait: Follow = False,
@@ -254,7 +254,7 @@ def shelve_command(
     run(request_moves(settings, builds, cell, _alike(_simple("shelve")), wait, timeout, as_json, say))
 
 
-@commands.command("unshelve", cls=WaitingCommand, rich_help_panel="Moves")
+@commands.command("unshelve", cls=WaitingCommand)
 def unshelve_command(
     builds: Builds,
     to: To = "",
@@ -286,7 +286,7 @@ def unshelve_command(
     )
 
 
-@commands.command("rebuild", rich_help_panel="Moves")
+@commands.command("rebuild")
 def rebuild_command(
     build: OneBuild,
     image: Annotated[

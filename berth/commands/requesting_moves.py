@@ -22,7 +22,6 @@ from bus.errors import Unavailable, Unroutable
 from bus.moves import MoveRequested
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
-from scheduler_worker import seconds_of
 
 ANY = "00000000-0000-0000-0000-000000000000"  # in place of ids that each gets when it is asked for
 
@@ -78,6 +77,8 @@ async def request_moves(
                         f"asked for: {one.kind} of {one.build} (`berth moves show {one.move}`)", markup=False
                     )
             return 0
+        from scheduler_worker import seconds_of
+
         longest = max((seconds_of(one.wait) for one in asked), default=0.0)
         return await follow_moves(bus, name, asked, timeout + longest, ToldMoves(as_json, say))
 

@@ -52,7 +52,7 @@ _HOSTS_A_SECOND = 100  # that placement is given time to hear of beside, on a ma
 commands = typer.Typer()
 
 
-@commands.command("up", rich_help_panel="Run")
+@commands.command("up")
 def up_command(
     cells: Cells = None,
     hosts: Hosts = None,
@@ -80,7 +80,7 @@ def up_command(
     run(up(with_a_room(found.settings), say))
 
 
-@commands.command("run", rich_help_panel="Run")
+@commands.command("run")
 def run_command(
     worker: Annotated[
         str,
@@ -132,7 +132,7 @@ def run_command(
     run(run_one(settings, worker, cell, alone, agent))
 
 
-@commands.command("migrate", rich_help_panel="Run")
+@commands.command("migrate")
 def migrate_command(as_json: Json = False, cells: Cells = None, state_dir: StateDir = None) -> None:
     """Bring every worker's database up to date, which each also does by itself when it starts."""
     settings = effective(cells=cells_named(cells), state_dir=state_dir).settings

@@ -40,7 +40,7 @@ Timeout = Annotated[float, typer.Option(min=0, help="Seconds to follow it.")]
 Cell = Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")]
 
 
-@commands.command("confirm", rich_help_panel="Moves")
+@commands.command("confirm")
 def confirm_command(
     of: OfMove,
     wait: Follow = False,
@@ -53,7 +53,7 @@ def confirm_command(
     run(steer(effective(state_dir=state_dir).settings, of, "confirm", cell, wait, timeout, as_json, say))
 
 
-@commands.command("revert", rich_help_panel="Moves")
+@commands.command("revert")
 def revert_command(
     of: OfMove,
     wait: Follow = False,
@@ -66,7 +66,7 @@ def revert_command(
     run(steer(effective(state_dir=state_dir).settings, of, "revert", cell, wait, timeout, as_json, say))
 
 
-@commands.command("abort", rich_help_panel="Moves")
+@commands.command("abort")
 def abort_command(
     of: OfMove,
     wait: Follow = False,
@@ -83,7 +83,7 @@ def abort_command(
     run(steer(effective(state_dir=state_dir).settings, of, "abort", cell, wait, timeout, as_json, say))
 
 
-@commands.command("force", rich_help_panel="Moves")
+@commands.command("force")
 def force_command(
     of: OfMove,
     wait: Follow = False,

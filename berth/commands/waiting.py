@@ -25,7 +25,7 @@ _LOOK_SECONDS = 1.0
 commands = typer.Typer()
 
 
-@commands.command("waiting", rich_help_panel="Builds")
+@commands.command("waiting")
 def waiting_command(
     project: Annotated[str, typer.Option(help="Only what this one asked for.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="So many of them, those who go first.")] = 50,

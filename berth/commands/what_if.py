@@ -90,7 +90,7 @@ def _as_boot_takes() -> inspect.Signature:
 
 what_if_command.__signature__ = _as_boot_takes()  # type: ignore[attr-defined]
 what_if_command.__annotations__ |= boot_command.__annotations__
-commands.command("what-if", rich_help_panel="Builds")(what_if_command)
+commands.command("what-if")(what_if_command)
 
 
 async def what_if(

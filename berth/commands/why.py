@@ -27,14 +27,13 @@ from bus.errors import Unavailable, Unroutable
 from bus.messages import BuildRequested
 from bus.moves import FindMoves, MovesFound, MoveStands
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
-from scheduler_worker import replay
 
 SECONDS = 5.0  # an answer may take
 
 commands = typer.Typer()
 
 
-@commands.command("why", rich_help_panel="Builds")
+@commands.command("why")
 def why_command(
     build: Annotated[
         str,
@@ -184,6 +183,8 @@ def _again(known: Known, as_json: bool, say: Console) -> int:
         raise CommandRefused("it is a move: only the choice of a build is made again")
     if not known.stands:
         raise CommandRefused("it was placed nowhere: there is no choice to be made again")
+    from scheduler_worker import replay
+
     same = True
     for one in known.stands:
         record, chosen = one.placed.decision.record, one.placed.chosen

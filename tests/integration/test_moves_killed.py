@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import pytest
 
-from berth import wiring
+from berth import simulated_agents
 from bus.clock import monotonic
 from bus.moves import MoveEnd, MoveEnded, MoveKind, MovePhase, PhaseOver, Steering
 from bus.requests import Flavor, Image
@@ -232,7 +232,7 @@ class Killing:
 
     def has_said(self, agent: str, move: str, phase: str) -> bool:
         """Is it in this agent's file that this phase is over?"""
-        lines = wiring.guest_file(self.site.settings, agent).read_text().splitlines()
+        lines = simulated_agents.guest_file(self.site.settings, agent).read_text().splitlines()
         words = MovePhaseSaid.__name__, move, phase
         return any(all(f'"{word}"' in line for word in words) for line in lines)
 

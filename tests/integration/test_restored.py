@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
-from berth import wiring
+from berth import simulated_agents
 from berth.audit import audit
 from berth.guest_books import compare_guests
 from berth.settings import Settings
@@ -122,7 +122,9 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
         hearing.cancel()
 
     after = before.having(database_url=fresh_database, exchange=f"{bus_name}-new", spare_unknown_guests=True)
-    wiring.guest_file(before, AGENT).rename(wiring.guest_file(after, AGENT))  # the same hosts go on
+    simulated_agents.guest_file(before, AGENT).rename(
+        simulated_agents.guest_file(after, AGENT)
+    )  # the same hosts go on
     await run("pg_restore", "--no-owner", f"--dbname={for_postgres(fresh_database)}", dump)
 
     client.ends.clear()
@@ -165,7 +167,9 @@ async def nobody_is_built(settings: Settings) -> bool:
 
 def guests_of(settings: Settings) -> set[str]:
     """Of which builds its agent has guests, by its file."""
-    copied = shutil.copy(wiring.guest_file(settings, AGENT), f"{settings.database.state_dir}/copied")
+    copied = shutil.copy(
+        simulated_agents.guest_file(settings, AGENT), f"{settings.database.state_dir}/copied"
+    )
     disk = AgentDisk(file=GuestFile(Path(copied)))
     disk.close()
     return {*disk.guests}

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pytest
 
-from berth import wiring
+from berth import simulated_agents
 from berth.audit import audit
 from berth.commands.marking import forcing_down, host_named
 from berth.settings import Settings
@@ -71,7 +71,7 @@ class MovingSite:
     def __init__(self, berth: Running, notes: AgentNotes) -> None:
         self.berth, self.bus, self.settings, self.notes = berth, berth.bus, berth.settings, notes
         self.clock = Clock()
-        agents = {one.agent: one.hosts for one in wiring.agents(berth.settings)}
+        agents = {one.agent: one.hosts for one in simulated_agents.agents(berth.settings)}
         self.hosts = {agent: [host.host for host in hosts] for agent, hosts in agents.items()}
         self.agent_of = {host.root: agent for agent, hosts in agents.items() for host in hosts}
         self.builds: dict[str, BuildEnded] = {}

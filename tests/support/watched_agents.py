@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from berth import wiring
+from berth import simulated_agents, wiring
 from berth.services import Supervisor
 from bus.clock import monotonic
 from bus.messages import AgentReported, DestroyOrdered
@@ -140,6 +140,6 @@ class AgentNotes:
 if __name__ == "__main__":
     from berth.__main__ import main
 
-    wiring.AgentDisk = NotingDisk  # type: ignore[attr-defined]
+    simulated_agents.AgentDisk = NotingDisk  # type: ignore[attr-defined]
     sys.argv = ["berth", *sys.argv[1:]]
     main()

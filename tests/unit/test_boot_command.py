@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from berth import request_sense
 from berth.__main__ import app
 from berth.commands import builds, terminal
 from berth.commands.by_name import ByName
@@ -150,7 +151,7 @@ def test_flavors_that_would_do_instead(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("silver.json").write_text(json.dumps({"name": "silver", "vcpus": 3}))
-    monkeypatch.setattr(builds, "sense_of", lambda request: ())
+    monkeypatch.setattr(request_sense, "sense_of", lambda request: ())
     assert said("--flavor", "f", "--spec", "trait:A=required", "--or-else", given)[0] == 0
     assert published.request.or_else == (flavor,)
 

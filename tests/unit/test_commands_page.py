@@ -1,15 +1,19 @@
 """The page of all commands is what the command line has; what programs rely on; completion in shells."""
 
+import inspect
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from berth import command_table
 from berth.__main__ import app
+from berth.commands import index
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 BEGIN, END = "<!-- berth commands --markdown -->", "<!-- end of berth commands -->"
@@ -26,6 +30,37 @@ def test_the_page_is_what_the_command_line_has() -> None:
     assert written.strip() == command_table.markdown(app).strip(), (
         f"{PAGE.name} is behind the code: put what `berth commands --markdown` prints between its marks"
     )
+
+
+def first_paragraph(text: str) -> str:
+    return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
+
+
+@pytest.mark.parametrize("listed", index.COMMANDS, ids=lambda listed: listed.name)
+def test_the_index_says_what_the_command_says_of_itself(listed: index.Listed) -> None:
+    loaded = index.Later(listed).loaded()
+    assert listed.says == first_paragraph(loaded.help)
+    assert loaded.name == listed.name
+
+
+def test_the_index_has_every_command_of_the_files_that_it_names() -> None:
+    for file in {listed.file for listed in index.COMMANDS}:
+        around = typer.Typer()
+        around.add_typer(import_module(f"berth.commands.{file}").commands)
+        theirs = typer.main.get_group(around).commands
+        assert set(theirs) == {listed.name for listed in index.COMMANDS if listed.file == file}
+
+
+def test_help_and_a_list_of_names_load_no_command_and_nothing_that_only_commands_need() -> None:
+    script = (
+        "import sys; from berth.__main__ import app; app(['--help'], standalone_mode=False);"
+        "print('loaded:', {'numpy', 'sqlalchemy', 'aio_pika', 'httpx', 'prometheus_client',"
+        " 'berth.wiring', 'scheduler_worker'} & {*sys.modules})"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=PAGE.parents[1], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.rstrip().endswith("loaded: set()")
 
 
 def test_every_command_that_ends_speaks_json() -> None:

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml  # type: ignore[import-untyped]
 
-from berth import wiring
+from berth import command_table, wiring
 from berth.__main__ import app
 from berth.settings import KINDS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-RUN: Any = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+RUN = dict(command_table.commands(app))["run"]
 OPTIONS = {option for parameter in RUN.params for option in parameter.opts}
 
 

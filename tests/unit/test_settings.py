@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from berth import ironic, wiring
+from berth import ironic, simulated_agents, wiring
 from berth.checks import DATABASE_PARAMETERS
 from berth.configuration import EFFECTIVE_ENV, Effective, read
 from berth.request_options import request_options
@@ -419,7 +419,7 @@ def test_each_of_several_agents_of_a_cell_is_a_process_and_has_its_own_hosts() -
     assert wiring.role("compute", "c2", settings, "c2-agent2") == computes[-1]
     assert wiring.role("compute", "c2", settings) == wiring.Role("compute", "c2")  # all of them in one
     for role, alone in ((computes[-1], ["agent.c2.c2-agent2"]), (wiring.Role("compute", "c2"), None)):
-        tables = wiring._agents_at_work(role, settings, Bus(wiring.alone()), None)
+        tables = simulated_agents.at_work(role, settings, Bus(wiring.alone()), None)
         assert [one.name for one in tables] == (alone or ["agent.c2.c2-agent1", "agent.c2.c2-agent2"])
     with pytest.raises(BadSetting, match="--agent 'c1-agent1': those of cell 'c2' are c2-agent1, c2-agent2"):
         wiring.role("compute", "c2", settings, "c1-agent1")
@@ -428,7 +428,7 @@ def test_each_of_several_agents_of_a_cell_is_a_process_and_has_its_own_hosts() -
 
 
 def sorted_by_name(settings: Settings) -> list[SimAgent]:
-    return sorted(wiring.agents(settings), key=lambda one: one.agent)
+    return sorted(simulated_agents.agents(settings), key=lambda one: one.agent)
 
 
 def test_who_is_selected_belongs_to_the_agent_that_is_run() -> None:

@@ -1,0 +1,216 @@
+"""Every command by its name: what it does, in a sentence, and the file that has it.
+
+A command's file is loaded when the command is called, with all that it needs; `berth --help` and a shell that
+completes a name read this table alone. A test holds the table against the files.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A command, or a group of them."""
+
+    name: str
+    file: str
+    panel: str
+    says: str  # the first paragraph of its help
+
+
+COMMANDS = (  # in the order in which they are shown
+    Listed(
+        "demo", "load", "Run",
+        "Show it all in one process: boots on simulated hosts, free bare-metal nodes, and the audit.",
+    ),
+    Listed(
+        "load", "load", "Builds",
+        "Boot many instances at once and follow them to their ends: throughput, latency, audit. "
+        "Loopback only.",
+    ),
+    Listed(
+        "up", "run", "Run",
+        "Run everything until Ctrl-C: in this process, or given service URLs, each worker as its own.",
+    ),
+    Listed(
+        "run", "run", "Run",
+        "Run one worker as this process, in service mode: as many of each as you like, compute once "
+        "a cell (or, with --agent, once for each of its agents).",
+    ),
+    Listed(
+        "migrate", "run", "Run",
+        "Bring every worker's database up to date, which each also does by itself when it starts.",
+    ),
+    Listed("boot", "builds", "Builds", "Publish a build request; with --wait, see it through."),
+    Listed(
+        "delete", "deleting", "Builds",
+        "Take a build down and give its resources back; or end its wait for a host.",
+    ),
+    Listed(
+        "instances", "instances", "Builds",
+        "What runs where: every cell is asked for its builds, all at once.",
+    ),
+    Listed(
+        "waiting", "waiting", "Builds",
+        "Who waits for room, with builds and with moves: in which order, what they lack, what would "
+        "wake them.",
+    ),
+    Listed(
+        "why", "why", "Builds",
+        "Why a build is where it is, or nowhere; why a move went where it did, waits, or was refused.",
+    ),
+    Listed(
+        "what-if", "what_if", "Builds",
+        "Would this fit now, where, how many more, and what would change it. Nothing is claimed.",
+    ),
+    Listed(
+        "move", "moves", "Moves",
+        "Move instances to other hosts, as the scheduler chooses or you say; of another cell, if you "
+        "name it.",
+    ),
+    Listed("resize", "moves", "Moves", "Give an instance another size; only what is said changes."),
+    Listed("shelve", "moves", "Moves", "Stop instances, keep what they are, and give all their room back."),
+    Listed(
+        "unshelve", "moves", "Moves",
+        "Build shelved instances again, as what they were, wherever there is room.",
+    ),
+    Listed(
+        "rebuild", "moves", "Moves",
+        "Build an instance anew, of an image, on the host and in the room it has.",
+    ),
+    Listed(
+        "confirm", "steering", "Moves",
+        "It stays where it went: what waited for your word is done, and its old room is given back.",
+    ),
+    Listed(
+        "revert", "steering", "Moves",
+        "It goes back to where it was, as it was: what waited for your word. Its old room was kept for it.",
+    ),
+    Listed("abort", "steering", "Moves", "End a move early: the instance goes on where it was."),
+    Listed(
+        "force", "steering", "Moves",
+        "Have a live move's copying end sooner: the instance is stopped for what is left of it.",
+    ),
+    Listed(
+        "evacuate", "evacuating", "Moves",
+        "A host is dead: build all its instances again on others, from what they are.",
+    ),
+    Listed(
+        "drain", "draining", "Moves",
+        "Empty hosts: close them to new instances, and move all they have to others, so many at a time.",
+    ),
+    Listed(
+        "moves", "move_list", "Moves",
+        "Moves of instances from host to host (docs/moves.md): what is under way, and how others "
+        "went. `berth move`, `resize`, `shelve`, `evacuate`, `drain` ask for them.",
+    ),
+    Listed("node", "nodes", "Builds", "Speak for a bare-metal node, as Ironic would."),
+    Listed(
+        "group", "groups", "Builds",
+        "Server groups: instances that are to be together, or apart. `berth boot --group` joins one.",
+    ),
+    Listed(
+        "cell", "cells", "Hosts",
+        "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md). "
+        "Close one to new instances, empty it, make one, end one.",
+    ),
+    Listed(
+        "agent", "agents", "Hosts",
+        "Who acts on bare metal, where several agents share a cell's nodes (`berth run metal --cell "
+        "c1 --agent NAME`).",
+    ),
+    Listed("host", "hosts", "Hosts", "See what hosts have, and keep new instances away from them."),
+    Listed(
+        "aggregate", "aggregates", "Hosts",
+        "Put hosts and Ironic nodes together, and say what they are: an availability zone, for whom, "
+        "with options of filters and weighers.",
+    ),
+    Listed(
+        "provider", "providers", "Hosts",
+        "Whose hosts are. A cell's reports are believed of its own only (docs/cells.md).",
+    ),
+    Listed(
+        "audit", "audit", "Look and check",
+        "Check from the databases that nothing is over-allocated, doubled or without an owner; else exit 1.",
+    ),
+    Listed(
+        "heal", "heal", "Look and check",
+        "Put right what `berth audit` finds wrong, where it is proven; list what only you can judge.",
+    ),
+    Listed(
+        "doctor", "doctor", "Look and check",
+        "Look at every service, worker, queue and database, and say what is wrong and what to do about it.",
+    ),
+    Listed(
+        "topology", "describe", "Look and check",
+        "Show who emits and who hears what, and what of it goes in and out of cells.",
+    ),
+    Listed(
+        "asyncapi", "describe", "Look and check",
+        "Print an AsyncAPI 3 document of every topic and query, as JSON.",
+    ),
+    Listed(
+        "metrics", "describe", "Look and check",
+        "Show every metric that workers serve for Prometheus (metrics_port), with its labels.",
+    ),
+    Listed(
+        "rules", "describe", "Look and check",
+        "Show the filters that refuse hosts and the weighers that order them, and how they are set.",
+    ),
+    Listed(
+        "reasons", "describe", "Look and check",
+        "Show every code that a decision can have, and what it says.",
+    ),
+    Listed(
+        "http", "describe", "Look and check",
+        "Show every address of the Placement API, with its methods, microversions and rules.",
+    ),
+    Listed(
+        "settings", "describe", "Look and check",
+        "Show the settings in force by group, and where each comes from, passwords masked.",
+    ),
+    Listed(
+        "completion", "completing", "Look and check",
+        "Print what makes a shell complete `berth`: `eval \"$(berth completion bash)\"` in ~/.bashrc.",
+    ),
+    Listed("dead", "dead", "Look and check", "Messages nobody could handle, each with its reason."),
+    Listed("import", "other_systems", "Other systems", "Bring over what another service knows."),
+    Listed(
+        "adopt", "adopting", "Other systems",
+        "Take over instances that placement knows from another system, so that they can be moved and "
+        "deleted.",
+    ),
+    Listed(
+        "ironic", "other_systems", "Other systems",
+        "Ironic: what differs between it and placement, the nodes of any, and a simulated one.",
+    ),
+)  # fmt: skip
+
+
+class Later(TyperCommand):
+    """Stands for a command, or a group, of a file that is loaded when it is called."""
+
+    def __init__(self, listed: Listed) -> None:
+        super().__init__(listed.name, help=listed.says, rich_help_panel=listed.panel)
+        self._listed = listed
+
+    def loaded(self) -> Any:
+        """The one that it stands for."""
+        around = typer.Typer()
+        around.add_typer(import_module(f"berth.commands.{self._listed.file}").commands)
+        return typer.main.get_group(around).commands[self._listed.name]
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        return self.loaded().make_context(*args, **kwargs)
+
+
+class EveryCommand(TyperGroup):
+    """All of the table, behind those that it is given."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.commands.update({listed.name: Later(listed) for listed in COMMANDS})

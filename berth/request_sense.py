@@ -1,0 +1,39 @@
+"""Whether a request means something, before it is published: as a scheduler reads it."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from berth.settings import BadSetting
+from bus.messages import BuildRequested
+from scheduler_worker import PciAlias, RequestOptions, Unreadable, wishes_of
+
+
+class _AnyAlias(Mapping[str, PciAlias]):
+    """Which aliases there are is the scheduler's to know."""
+
+    def __getitem__(self, name: str) -> PciAlias:
+        return PciAlias("CUSTOM_ANY")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+_EVERYWHERE = RequestOptions(pci_aliases=_AnyAlias(), max_wait=math.inf, unscoped=True)
+
+
+def sense_of(request: BuildRequested) -> tuple[str, ...]:
+    """Refuses what would mean nothing in any cloud, before it is published; sentences about the rest.
+
+    Which hosts, aliases and longest waits there are, only the scheduler knows.
+    """
+    anywhere = replace(request, forced_host="", wanted_host="", ignore_hosts=())
+    try:
+        wishes = wishes_of(anywhere, _EVERYWHERE, lambda host: ())
+    except Unreadable as problem:
+        raise BadSetting(str(problem)) from None
+    return tuple(dict.fromkeys(note for wish in wishes for note in wish.notes))

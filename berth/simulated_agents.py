@@ -1,0 +1,110 @@
+"""Settings → simulated agents, their hosts, their faults and their files."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.worker import Worker
+from compute_sim import (
+    AgentDisk,
+    BadMachine,
+    CrashPlan,
+    Durations,
+    FaultPlan,
+    GuestFile,
+    Machine,
+    MoveFaults,
+    SimAgent,
+    agent_name,
+    compute_sim,
+    fleet,
+    machines,
+)
+
+if TYPE_CHECKING:
+    from berth.wiring import Role
+
+
+def names_of(cell: str, settings: Settings) -> list[str]:
+    """The simulated agents of a cell, by their names."""
+    return [agent_name(cell, number + 1) for number in range(settings.compute.agents_per_cell)]
+
+
+def agents(settings: Settings) -> list[SimAgent]:
+    return fleet(
+        settings.cell_names,
+        settings.compute.hosts,
+        settings.compute.agents_per_cell,
+        zones=settings.compute.zones or ("",),
+        architectures=settings.compute.architectures or ("x86_64",),
+        machines=_machines(settings),
+        baremetal=settings.compute.baremetal,
+        seed=settings.compute.seed,
+    )
+
+
+def _machines(settings: Settings) -> tuple[Machine, ...]:
+    said = settings.compute
+    try:
+        return machines(said.drivers, said.machines, said.provider_config)
+    except BadMachine as problem:
+        raise BadSetting(f"compute_drivers: {problem}") from None
+
+
+def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
+    """The agents of a cell, or the one that is named; with `disks`, what each must know after a restart is in
+    a file of its own."""
+    faults, crashes = _faults(settings)
+    found = []
+    for agent in agents(settings):
+        if agent.cell != role.cell or role.agent not in ("", agent.agent):
+            continue
+        disk = None
+        if disks is not None:
+            disk = AgentDisk(file=GuestFile(guest_file(settings, agent.agent)))
+            disks.callback(disk.close)
+        found.append(
+            compute_sim(
+                agent.agent,
+                agent.cell,
+                agent.hosts,
+                faults=faults,
+                crashes=crashes,
+                period=settings.compute.heartbeat,
+                clock=bus.clock,
+                disk=disk,
+                providers=bus.asker(topics.CELL_PROVIDERS),
+                allocations=bus.asker(topics.CELL_ALLOCATIONS),
+                spares_unknown=settings.compute.spare_unknown_guests,
+            )
+        )
+    return found
+
+
+def guest_file(settings: Settings, agent: str) -> Path:
+    """Where an agent keeps its guests. Clouds on one machine, at once or one after the other, share none."""
+    cloud = f"{settings.bus.amqp_url} {settings.bus.exchange} {settings.database.url}"
+    mark = "" if settings.embedded else f"-{blake2b(cloud.encode(), digest_size=4).hexdigest()}"
+    return Path(settings.database.state_dir) / f"{agent}{mark}.guests"
+
+
+def _faults(settings: Settings) -> tuple[FaultPlan, CrashPlan]:
+    try:
+        faults = FaultPlan(
+            seed=settings.compute.seed,
+            reschedule=settings.compute.fail,
+            abort=settings.compute.abort,
+            hang=settings.compute.hang,
+            durations=Durations.parse(settings.compute.build_time),
+            moves=MoveFaults.of_each(settings.compute.move_fail, settings.compute.move_hang),
+            move_durations=Durations.parse(moving) if (moving := settings.compute.move_time) else None,
+        )
+    except ValueError as problem:
+        raise BadSetting(str(problem)) from None
+    return faults, CrashPlan(seed=settings.compute.seed, orders=settings.compute.crash_after)
