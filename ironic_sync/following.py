@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from bus.clock import Clock
+from bus.context import Story, resumed
 from bus.errors import BrokerRefused, TooBig, Unavailable, Unroutable
 from bus.messages import InventoryReported, PlacementChanged
 from bus.resources import Provider
@@ -17,6 +18,7 @@ from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import Invalid, is_open
 from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, LAG_SECONDS, REPORTED_SECONDS, SKIPPED
 from ironic_sync.reader import NodeRead
+from ironic_sync.stories import EventStories
 from ironic_sync.survey import SurveyedNode
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ class Following:
         self._clock = clock
         self._wish = wish
         self._look = look
+        self._stories = EventStories()
         self._heard_at = -math.inf  # monotonic: when Ironic last said anything to us
         self._opening: dict[str, float] = {}  # nodes that are about to open: when Ironic said so
         self._opened: dict[str, float] = {}  # placement was told, and has not said yet that it knows
@@ -109,7 +112,7 @@ class Following:
         pause = FIRST_PAUSE
         while reports:
             try:
-                await self._publish(*reports)
+                await self._tell_once(reports)
                 return
             except (Unavailable, Unroutable) as condition:
                 if pause == FIRST_PAUSE:
@@ -123,6 +126,22 @@ class Following:
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _tell_once(self, reports: Sequence[InventoryReported]) -> None:
+        """Each as a consequence of what Ironic said; what was told already may be told again."""
+
+        async def tell(story: Story, some: Sequence[InventoryReported]) -> None:
+            with resumed(story):
+                await self._publish(*some)
+
+        told = await asyncio.gather(
+            *(tell(story, some) for story, some in self._stories.parted(reports)), return_exceptions=True
+        )
+        for problem in told:
+            if problem is not None:
+                raise problem
+        for one in reports:
+            self._stories.over(one.root)
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
         """Placement says what it has taken in, of us and of others."""
@@ -153,7 +172,8 @@ class Following:
             self._look()
             return None
         try:
-            step = self.beliefs.hear(said, latest=now + AHEAD_SECONDS)
+            with self._stories.hearing(said):
+                step = self.beliefs.hear(said, latest=now + AHEAD_SECONDS)
         except Invalid as problem:
             EVENTS.labels(event, "invalid").inc()
             log.warning("node %s, %s: %s", said.uuid, event, problem)
@@ -168,6 +188,8 @@ class Following:
         self._watch(said.uuid, step.report)
         if step.read and self._wish is not None:
             self._wish(said.uuid)
+        elif step.report is None:
+            self._stories.over(said.uuid)
         return step
 
     def _believe(
@@ -191,6 +213,7 @@ class Following:
             self._wish(uuid)
         elif step.report is None:
             self._opening.pop(uuid, None)
+            self._stories.over(uuid)
         self._watch(uuid, step.report)
         return step.report
 

@@ -1,6 +1,8 @@
-"""One boot is one trace through every worker, each span beneath the one that led to it; so is a move."""
+"""One boot is one trace through every worker, each span beneath the one that led to it; so is a move, and
+so is what Ironic says of a node."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,10 +20,14 @@ from berth.traces import SpansOf
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import BuildRequested
+from bus.messages import BuildRequested, NodeChanged
 from bus.moves import MoveRequested
 from bus.requests import Flavor
+from bus.resources import FindProviders
 from bus.tracing import trace_by
+from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
+from tests.support.fake_ironic import FakeIronic, node_number
+from tests.support.followed_ironic import SaidByHand
 from tests.support.waiting import in_time, until
 
 SMALL = Flavor(name="small", vcpus=1, memory_mb=512, disk_gb=1)
@@ -89,3 +95,58 @@ async def test_a_boot_and_a_move_are_each_one_trace_over_all_who_had_a_part_in_i
     move_trace = traces(spans)["say MoveRequested"]
     assert workers(move_trace) >= {"scheduler", "placement", "conductor", "agent"}, workers(move_trace)
     assert "nothing" not in traces(spans)  # heartbeats, and what timers ask, make none
+
+
+def the_trace_of(spans: InMemorySpanExporter, begins: str) -> Callable[[], bool]:
+    """Does it lead from who hears of Ironic to placement?"""
+
+    def holds() -> bool:
+        trace = traces(spans).get(begins, [])
+        return {"ironic_sync", "placement"} <= workers(trace) and is_one_tree(trace)
+
+    return holds
+
+
+async def test_what_ironic_says_of_a_node_is_one_trace_also_where_it_is_read_first(
+    spans: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    settings = Settings().having(cells=("c1",), hosts=1, state_dir=str(tmp_path), control_room_http="off")
+    ironic, voice, stopping = FakeIronic(), SaidByHand(), asyncio.Event()
+    ironic.now = int(Clock().now()) - 1000
+    node = ironic.have(2)
+    followed = FollowedIronic(
+        selection=NodeSelection(cell="c1"),
+        notifications=voice,  # type: ignore[arg-type]
+        api=ironic.api(),
+    )
+    async with embedded(settings) as berth, asyncio.TaskGroup() as group:
+        await ready(berth.bus, settings)
+        bus = berth.bus
+        by_tool = NodeChanged(
+            event="provision_set", node=node_number(1), at=Clock().now(), cell="c1", agent="c1-metal",
+            resource_class="gold", provision_state="available",
+        )  # fmt: skip
+        await bus.publish(by_tool)
+        await until(the_trace_of(spans, "say NodeChanged"), picture=lambda: told(spans))
+
+        group.create_task(
+            bus.serve(ironic_sync(followed, bus.publish, bus.asker(topics.PROVIDERS)), stopping)
+        )
+
+        async def known() -> bool:
+            asked = FindProviders(ids=(node,))
+            return bool((await bus.asker(topics.PROVIDERS)(asked)).providers)
+
+        await until(known, "its first look at everything has told placement of the node")
+        for maintenance in (True, False):  # what closes it is believed, what opens it is read first
+            spans.clear()
+            ironic.change(2, maintenance=maintenance)
+            await voice.say("maintenance_set.end", Clock().now(), ironic.nodes[node])
+            await until(
+                the_trace_of(spans, "say baremetal.node.maintenance_set.end"), picture=lambda: told(spans)
+            )
+        stopping.set()
+
+
+def told(spans: InMemorySpanExporter) -> dict[str, list[str]]:
+    return {name: [one.name for one in trace] for name, trace in traces(spans).items()}
