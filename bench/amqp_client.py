@@ -1,8 +1,8 @@
-"""aio-pika's own classes against its underlay channel: messages a second, and microseconds of our processor.
+"""aio-pika's classes, its underlay channel, and our own frames: messages a second, and what each costs us.
 
-Both publish the same persistent messages with confirms, as many at once as the bus does, and read them with
+All publish the same persistent messages with confirms, as many at once as the bus does, and read them with
 the same prefetch, acknowledging each. Turns alternate in one run. What they say is written down in
-bus/rabbit/underlay.py, which is there because of it.
+bus/rabbit/wire.py, which is there because of it.
 """
 
 import argparse
@@ -12,11 +12,15 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable
 
-from aio_pika import Connection, DeliveryMode, Message, connect
+import uvloop
+from aio_pika import Connection, DeliveryMode, Message
 from aio_pika.abc import AbstractIncomingMessage
 from aiormq import Channel
 
 from bench.own_servers import broker_at
+from bus.rabbit.connection import dial
+from bus.rabbit.underlay import BulkChannel
+from bus.rabbit.wire import Arrived, Post
 
 AT_ONCE = 256  # unconfirmed, and unacknowledged
 
@@ -100,13 +104,45 @@ async def read_below(connection: Connection, queue: str, count: int) -> None:
     await channel.close()
 
 
+async def publish_frames(connection: Connection, queue: str, count: int) -> None:
+    channel = await BulkChannel().open(connection, confirms=True)
+
+    async def some() -> None:
+        for _ in range(count // AT_ONCE):
+            message = a_message()
+            await channel.publish(Post("", queue, message.body, message.properties, mandatory=True))
+
+    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    await channel.close()
+
+
+async def read_frames(connection: Connection, queue: str, count: int) -> None:
+    channel = await BulkChannel().open(connection, confirms=False)
+    left, last, over, heard = count, 0, asyncio.Event(), asyncio.Event()
+
+    def hear(message: Arrived) -> None:
+        nonlocal left, last
+        left, last = left - 1, message.tag
+        heard.set()
+        if not left:
+            over.set()
+
+    await channel.consume(queue, AT_ONCE, hear)
+    while not over.is_set():
+        await heard.wait()
+        heard.clear()
+        await channel.ack(last, multiple=True)
+    await channel.close()
+
+
 async def measure(url: str, count: int, turns: int) -> None:
     queue = f"bench{os.getpid()}"
-    connection = await connect(url)
+    connection = await dial(url)
     await (await connection.channel()).declare_queue(queue, durable=True)
     ways: dict[str, tuple[Turn, Turn]] = {
         "aio-pika's classes": (publish_above, read_above),
         "underlay channel": (publish_below, read_below),
+        "our own frames": (publish_frames, read_frames),
     }
     figures: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for _ in range(turns):
@@ -132,7 +168,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
     with broker_at(arguments.amqp_url) as url:
-        asyncio.run(measure(url, arguments.messages, arguments.turns))
+        uvloop.run(measure(url, arguments.messages, arguments.turns))
 
 
 if __name__ == "__main__":

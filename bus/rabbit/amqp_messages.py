@@ -11,7 +11,7 @@ from bus.codec import FRAME_TYPE, decode_frame
 from bus.errors import Undecodable
 from bus.protocol import MAX_COUNT, MAX_MESSAGE_BYTES, MAX_TIME, DeadLetter, Envelope
 from bus.rabbit.topology import LETTER, BrokerNames
-from bus.rabbit.underlay import PERSISTENT, Arrived, Properties
+from bus.rabbit.wire import PERSISTENT, Arrived, Properties
 from bus.worker import cell_of
 
 JSON = "application/json"

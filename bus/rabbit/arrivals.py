@@ -7,7 +7,7 @@ believed. Only what was sent to a queue by its name says its key itself.
 """
 
 from bus.rabbit.topology import BrokerNames
-from bus.rabbit.underlay import Arrived
+from bus.rabbit.wire import Arrived
 
 
 def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:

@@ -1,4 +1,4 @@
-"""One AMQP connection: opening it, reading it whatever strangers publish, and how it fails."""
+"""One AMQP connection: opening it, and how it fails."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
-from aio_pika import Connection, Message
+from aio_pika import Connection
 from aio_pika.abc import AbstractChannel, AbstractConnection
 from aio_pika.connection import make_url
 from aio_pika.exceptions import (
@@ -21,6 +21,7 @@ from aio_pika.exceptions import (
 
 from bus.certificates import distrusted
 from bus.errors import Unavailable
+from bus.rabbit.wire import Wire
 
 # What it says about connections we say ourselves, once, and without a traceback for every attempt.
 logging.getLogger("aiormq.connection").setLevel(logging.CRITICAL)
@@ -93,7 +94,7 @@ def user_of(url: str) -> str | None:
 async def dial(url: str) -> Connection:
     """A new connection, or a reason why not: Unavailable, or BadCredentials."""
     connection = Connection(make_url(url))
-    connection.kwargs["transport_factory"] = _TolerantStreams()
+    connection.kwargs["transport_factory"] = _Streams()
     try:
         async with asyncio.timeout(_DIAL_SECONDS):
             await connection.connect()
@@ -139,54 +140,27 @@ def reason(problem: BaseException) -> str:
     return " ".join(said.split()) or type(problem).__name__
 
 
-def blank_if_unreadable(header: bytes) -> bytes:
-    """A content header frame; when its properties cannot be decoded, one that has none, of the same length.
+class _Streams:
+    """Opens TCP and TLS connections, and keeps the two ends of the one it opened."""
 
-    Without this a stranger's odd timestamp ends our connection, again at every redelivery.
-    """
-    flags = int.from_bytes(header[12:14], "big")  # after the class, the weight and the size of the body
-    try:
-        if flags & 1:
-            raise ValueError("there are no properties beyond the first word of flags")
-        _Properties().unmarshal(flags, header[14:-1])
-    except Exception:  # whatever a decoder may stumble over
-        return header[:12] + b"\0\0" + header[14:]
-    return header
-
-
-_Properties = type(Message(b"").properties)
-
-
-class _TolerantStreams:
-    """Opens TCP and TLS connections whose reader is tolerant."""
+    def __init__(self) -> None:
+        self.wire: Wire
+        self.writer: asyncio.StreamWriter
 
     async def create(self, url: Any, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         provider = options.pop("ssl_context_provider")
         context: ssl.SSLContext | None = await provider.get_context() if url.scheme == "amqps" else None
-        reader, writer = await asyncio.open_connection(
-            url.host, url.port, ssl=context, limit=1024 * 1024, **options
+        loop = asyncio.get_running_loop()
+        self.wire = Wire(loop)
+        protocol = asyncio.StreamReaderProtocol(self.wire, loop=loop)
+        transport, _ = await loop.create_connection(
+            lambda: protocol, url.host, url.port, ssl=context, **options
         )
-        return cast(asyncio.StreamReader, _TolerantReader(reader)), writer
+        self.writer = asyncio.StreamWriter(transport, protocol, self.wire, loop)
+        return self.wire, self.writer
 
 
-class _TolerantReader:
-    """Replaces message headers that cannot be decoded, which would end the connection, again and again.
-
-    An AMQP frame is read in three steps: its type (1 byte), channel and size (6 bytes), and the rest.
-    """
-
-    _HEADER = b"\x02"
-
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._read = reader.readexactly
-        self.at_eof = reader.at_eof
-        self.read = reader.read
-        self._type = b""
-
-    async def readexactly(self, size: int) -> bytes:
-        data = await self._read(size)
-        if size == 1:
-            self._type = data
-        elif self._type == self._HEADER and size > 6:
-            return blank_if_unreadable(data)
-        return data
+def streams_of(connection: AbstractConnection) -> tuple[Wire, asyncio.StreamWriter]:
+    """Both ends of a connection that `dial` opened."""
+    streams: _Streams = cast(Connection, connection).kwargs["transport_factory"]
+    return streams.wire, streams.writer

@@ -14,7 +14,7 @@ from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reaso
 from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
-from bus.rabbit.underlay import Arrived
+from bus.rabbit.wire import Arrived
 
 log = logging.getLogger(__name__)
 

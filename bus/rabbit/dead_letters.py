@@ -12,7 +12,8 @@ from bus.rabbit.connection import BROKEN, cancelled_by_us
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
 from bus.rabbit.topology import letter_key
-from bus.rabbit.underlay import Arrived, BulkChannel, Post
+from bus.rabbit.underlay import BulkChannel
+from bus.rabbit.wire import Arrived, Post
 from bus.worker import cell_of
 
 Rescue = Callable[[DeadLetter], Awaitable[bool]]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from bus.protocol import MAX_IN_HAND_BYTES, Envelope
 from bus.rabbit.connection import BROKEN, cancelled_by_us
-from bus.rabbit.underlay import Arrived, BulkChannel
+from bus.rabbit.underlay import BulkChannel
+from bus.rabbit.wire import Arrived
 
 SendBack = Callable[["Parcel", Sequence[Envelope]], None]
 

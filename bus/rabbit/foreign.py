@@ -28,7 +28,8 @@ from bus.rabbit.connection import (
     reason,
     telling_refusals,
 )
-from bus.rabbit.underlay import PERSISTENT, Arrived, BulkChannel, Post, Properties, hang_up
+from bus.rabbit.underlay import BulkChannel, hang_up
+from bus.rabbit.wire import PERSISTENT, Arrived, Post, Properties
 
 __all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "Hear"]
 

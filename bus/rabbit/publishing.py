@@ -14,7 +14,7 @@ from bus.errors import Unavailable
 from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope
 from bus.rabbit.amqp_messages import properties_of, properties_of_frame
 from bus.rabbit.reconnecting import Link
-from bus.rabbit.underlay import Post
+from bus.rabbit.wire import Post
 
 _FRAMES_AT_ONCE = 1  # unconfirmed frames of one lane; a second would only be smaller
 _SINGLES_AT_ONCE = 256  # the same for messages that share nothing

@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from aio_pika.exceptions import DeliveryError, PublishError
-
 from bus.backoff import Backoff
 from bus.clock import Clock, monotonic
 from bus.errors import BrokerRefused, Unavailable, Unroutable
@@ -25,7 +23,8 @@ from bus.rabbit.connection import (
 from bus.rabbit.meters import CONNECTIONS, LOST
 from bus.rabbit.session import Session
 from bus.rabbit.topology import DELAYS, BrokerNames, Declared, ExchangeMissing, Topology, delay_for
-from bus.rabbit.underlay import Post, ended, hang_up
+from bus.rabbit.underlay import ended, hang_up
+from bus.rabbit.wire import NobodyHears, NotTaken, Post
 
 log = logging.getLogger(__name__)
 
@@ -180,9 +179,9 @@ class Link:
             try:
                 await session.publish(post, apart=apart)
                 return
-            except PublishError:
+            except NobodyHears:
                 raise Unroutable(f"no queue hears {post.key}") from None
-            except DeliveryError:
+            except NotTaken:
                 nacks += 1
                 if nacks == _NACKS:
                     raise Unavailable(

@@ -9,7 +9,8 @@ from aio_pika.abc import AbstractConnection
 from bus.errors import BrokerRefused
 from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
 from bus.rabbit.topology import Declared, ExchangeMissing, Topology
-from bus.rabbit.underlay import BulkChannel, Post
+from bus.rabbit.underlay import BulkChannel
+from bus.rabbit.wire import Post
 
 log = logging.getLogger(__name__)
 

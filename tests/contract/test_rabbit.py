@@ -57,7 +57,7 @@ async def test_of_large_messages_few_are_sent_in_advance(transport: RabbitTransp
     await settled(100)
 
     async def many() -> bool:
-        return await in_advance() == 512
+        return await in_advance() >= 512 / 4  # within a factor of four it is left as it is
 
     await until(many)
     body = msgspec.Raw(b'"%s"' % (b"x" * (1024 * 1024 - 2)))

@@ -10,7 +10,7 @@ import pytest
 from bus.protocol import MAX_COUNT, MAX_TIME, DeadLetter, Envelope
 from bus.rabbit.amqp_messages import letter_in, open_message, properties_of, properties_of_letter
 from bus.rabbit.topology import BrokerNames
-from bus.rabbit.underlay import Arrived, Properties
+from bus.rabbit.wire import Arrived, Properties
 
 HUGE = 2**200
 NAN, ENDLESS = float("nan"), float("inf")

@@ -1,0 +1,316 @@
+"""The frames that every message takes, as bytes: published and confirmed, delivered and acknowledged.
+
+aio-pika makes an object of each frame and hands it through queues and tasks of its own: half of what a
+conductor did while messages came one by one. These few go straight between the socket and their channel; all
+other frames are aio-pika's as ever: it opens, declares, consumes, cancels and closes.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable, Mapping
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+from aio_pika import DeliveryMode, Message
+
+Properties = type(Message(b"").properties)  # what AMQP lets a message say beside its body
+PERSISTENT = DeliveryMode.PERSISTENT.value
+
+_START = struct.Struct(">BHI")  # what a frame is, its channel, and the size of what follows; then comes _END
+_END = b"\xce"
+_METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
+_KINDS = (_METHOD, _HEADER, _BODY, _HEARTBEAT)
+_SIGN_OF_LIFE = _START.pack(_HEARTBEAT, 0, 0) + _END
+_LIFE_SECONDS = 5.0  # aio-pika gives a connection up that it reads nothing from for three heartbeats
+
+# Class and method of those that are read and written here, and of the two that end a channel.
+_DELIVER, _RETURN, _PUBLISH, _ACK, _NACK = 0x3C003C, 0x3C0032, 0x3C0028, 0x3C0050, 0x3C0078
+_CLOSE, _CLOSED = 0x140028, 0x140029
+_SETTLED = struct.Struct(">QB")  # a tag, and whether it stands for all before it
+_CONTENT = struct.Struct(">HHQH")  # class, weight, size of the body, and which properties follow
+_BASIC = 60
+
+
+class Post(msgspec.Struct, frozen=True):
+    """One AMQP message on its way out. `mandatory`: somebody must hear it."""
+
+    exchange: str
+    key: str
+    body: bytes
+    properties: Any
+    mandatory: bool
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """One AMQP message as it came. What strangers may set may be anything."""
+
+    tag: int
+    exchange: str
+    key: str
+    redelivered: bool
+    body: bytes
+    id: object
+    type: object
+    correlation: object
+    reply_to: object
+    timestamp: object
+    headers: Mapping[str, Any]
+
+
+Heard = Callable[[Arrived], None]
+
+
+class NobodyHears(Exception):
+    """No queue is bound to the key of a message that somebody must hear."""
+
+
+class NotTaken(Exception):
+    """The broker could not keep the message."""
+
+
+class Wire(asyncio.StreamReader):
+    """What comes over one connection: a channel's own frames go to it, all others can be read here."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=1024 * 1024, loop=loop)
+        self.channels: dict[int, FramesOfChannel] = {}
+        self._clock = loop.time
+        self._rest = b""
+        self._framed = True
+        self._last_read = self._clock()
+
+    def feed_data(self, data: bytes) -> None:  # type: ignore[override]  # sockets give nothing else
+        if not self._framed:
+            super().feed_data(data)
+            return
+        data = self._rest + data if self._rest else data
+        others = []
+        at, end = 0, len(data)
+        while end - at >= _START.size:
+            kind, number, size = _START.unpack_from(data, at)
+            if kind not in _KINDS:  # it is no broker, or none of this protocol: aio-pika says so
+                self._framed = False
+                others.append(data[at:])
+                at = end
+                break
+            past = at + _START.size + size + len(_END)
+            if past > end:
+                break
+            channel = self.channels.get(number)
+            if channel is None or not channel.take(kind, data, at + _START.size, past - len(_END)):
+                others.append(_readable(kind, data[at:past]))
+            at = past
+        self._rest = data[at:]
+        now = self._clock()
+        if not others and now - self._last_read > _LIFE_SECONDS:
+            others.append(_SIGN_OF_LIFE)
+        if others:
+            self._last_read = now
+            super().feed_data(b"".join(others))
+
+
+class FramesOfChannel:
+    """One channel's own frames: what it publishes, hears and acknowledges."""
+
+    def __init__(
+        self, wire: Wire, writer: asyncio.StreamWriter, number: int, frame_max: int, *, confirms: bool
+    ) -> None:
+        self.heard: dict[str, Heard] = {}  # by the consumer's tag
+        self._writer = writer
+        self._number = number
+        self._most = frame_max - _START.size - len(_END)
+        self._confirms = confirms
+        self._published = 0
+        self._unconfirmed: dict[int, _Unconfirmed] = {}  # by tag, the oldest first
+        self._tags: dict[str, int] = {}  # of those, by id: what comes back says no other
+        self._coming: _Coming | None = None
+        self._over = False
+        self._channels = wire.channels
+        self._channels[number] = self
+
+    # What goes out
+
+    async def publish(self, post: Post) -> None:
+        """Returns when it is confirmed, on a channel that confirms."""
+        frames = self._frames_of(post)
+        confirmed = self._awaited(post) if self._confirms else None
+        if not self._over:
+            self._writer.write(frames)
+            await self._writer.drain()
+        if confirmed is not None:
+            await confirmed
+
+    def ack(self, tag: int, *, multiple: bool) -> None:
+        self._settle(_ACK, tag, multiple)
+
+    def nack(self, tag: int, *, multiple: bool) -> None:
+        """Back into the queue."""
+        self._settle(_NACK, tag, multiple + 2)
+
+    def end(self, why: BaseException) -> None:
+        """Nothing will be confirmed any more."""
+        self._over = True
+        for tag in tuple(self._unconfirmed):
+            self._settled(tag, why)
+
+    def _frames_of(self, post: Post) -> bytes:
+        method = b"".join(
+            (_PUBLISH.to_bytes(4), b"\0\0", _short(post.exchange), _short(post.key), bytes((post.mandatory,)))
+        )
+        header = struct.pack(">HHQ", _BASIC, 0, len(post.body)) + post.properties.marshal()
+        bodies = [post.body[at : at + self._most] for at in range(0, len(post.body), self._most)]
+        framed = [self._frame(_METHOD, method), self._frame(_HEADER, header)]
+        return b"".join((*framed, *(self._frame(_BODY, body) for body in bodies)))
+
+    def _frame(self, kind: int, payload: bytes) -> bytes:
+        return b"".join((_START.pack(kind, self._number, len(payload)), payload, _END))
+
+    def _awaited(self, post: Post) -> asyncio.Future[None]:
+        self._published += 1
+        id_ = post.properties.message_id or ""
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unconfirmed[self._published] = confirmed, id_
+        self._tags[id_] = self._published
+        return confirmed
+
+    def _settle(self, method: int, tag: int, how: int) -> None:
+        if not self._over:
+            self._writer.write(self._frame(_METHOD, method.to_bytes(4) + _SETTLED.pack(tag, how)))
+
+    # What comes in
+
+    def take(self, kind: int, data: bytes, at: int, end: int) -> bool:
+        """Is this frame one of ours? Then it is done with."""
+        if kind == _METHOD:
+            return self._take_method(int.from_bytes(data[at : at + 4]), data, at + 4)
+        coming = self._coming
+        if coming is None:
+            return False
+        if kind == _HEADER:
+            coming.size = int.from_bytes(data[at + 4 : at + 12])
+            coming.header = data[at:end]
+        else:
+            coming.bodies.append(data[at:end])
+            coming.size -= end - at
+        if coming.size <= 0:
+            self._coming = None
+            self._has_come(coming)
+        return True
+
+    def _take_method(self, method: int, data: bytes, at: int) -> bool:
+        if method == _DELIVER:
+            consumer, at = _text(data, at)
+            tag, redelivered = _SETTLED.unpack_from(data, at)
+            exchange, at = _text(data, at + _SETTLED.size)
+            key, at = _text(data, at)
+            self._coming = _Coming(consumer, tag, exchange, key, bool(redelivered))
+        elif method in (_ACK, _NACK):
+            tag, how = _SETTLED.unpack_from(data, at)
+            self._confirm(tag, bool(how & 1), None if method == _ACK else NotTaken())
+        elif method == _RETURN:
+            self._coming = _Coming(None, 0, "", "", False)
+        else:
+            if method in (_CLOSE, _CLOSED):  # its number may be another's from now on
+                self._over = True
+                self._channels.pop(self._number, None)
+            return False
+        return True
+
+    def _confirm(self, tag: int, before_it_too: bool, problem: Exception | None) -> None:
+        for one in list(takewhile(tag.__ge__, self._unconfirmed)) if before_it_too else (tag,):
+            self._settled(one, problem)
+
+    def _settled(self, tag: int, problem: BaseException | None) -> None:
+        confirmed, id_ = self._unconfirmed.pop(tag, _NONE)
+        if self._tags.get(id_) == tag:
+            del self._tags[id_]
+        if confirmed is None or confirmed.done():
+            return
+        if problem is None:
+            confirmed.set_result(None)
+        else:
+            confirmed.set_exception(problem)
+            confirmed.exception()  # whoever waited for it may be gone
+
+    def _has_come(self, coming: "_Coming") -> None:
+        said = _said(coming.header)
+        if coming.consumer is None:  # it has come back: the confirm that follows means nothing
+            self._settled(self._tags.get(str(said[0]), 0), NobodyHears())
+            return
+        heard = self.heard.get(coming.consumer)
+        if heard is not None:
+            body = coming.bodies[0] if len(coming.bodies) == 1 else b"".join(coming.bodies)
+            heard(Arrived(coming.tag, coming.exchange, coming.key, coming.redelivered, body, *said))
+
+
+_Unconfirmed = tuple[asyncio.Future[None], str]
+_NONE: tuple[None, str] = (None, "")
+
+
+class _Coming:
+    """A message of which not all frames have come."""
+
+    __slots__ = ("bodies", "consumer", "exchange", "header", "key", "redelivered", "size", "tag")
+
+    def __init__(self, consumer: str | None, tag: int, exchange: str, key: str, redelivered: bool) -> None:
+        self.consumer = consumer  # None: it comes back to who published it
+        self.tag = tag
+        self.exchange = exchange
+        self.key = key
+        self.redelivered = redelivered
+        self.size = 0  # of its body, so far as that has not come
+        self.header = b""
+        self.bodies: list[bytes] = []
+
+
+# Bytes that strangers may have chosen
+
+
+_Said = tuple[object, object, object, object, object, Mapping[str, Any]]
+
+
+def _said(header: bytes) -> _Said:
+    """The id, type, correlation, address for answers, time and headers; none that cannot be read."""
+    said = Properties()
+    try:
+        _read(said, header)
+    except Exception:  # whatever a decoder may stumble over
+        said = Properties()
+    return (
+        said.message_id, said.message_type, said.correlation_id, said.reply_to, said.timestamp,
+        said.headers or {},
+    )  # fmt: skip
+
+
+def _read(said: Any, header: bytes) -> None:
+    *_, flags = _CONTENT.unpack_from(header)
+    if flags & 1:
+        raise ValueError("there are no properties beyond the first word of flags")
+    said.unmarshal(flags, header[_CONTENT.size :])
+
+
+def _readable(kind: int, frame: bytes) -> bytes:
+    """A frame; of one whose properties cannot be decoded, one of the same length that has none.
+
+    Without this a stranger's odd timestamp ends our connection, again at every redelivery.
+    """
+    if kind != _HEADER:
+        return frame
+    try:
+        _read(Properties(), frame[_START.size : -len(_END)])
+    except Exception:  # whatever a decoder may stumble over
+        flags = _START.size + _CONTENT.size - 2
+        return frame[:flags] + b"\0\0" + frame[flags + 2 :]
+    return frame
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    """A short string, and where it ends."""
+    end = at + 1 + data[at]
+    return data[at + 1 : end].decode("utf-8", "replace"), end
+
+
+def _short(text: str) -> bytes:
+    data = text.encode()
+    return bytes((len(data),)) + data  # ValueError: longer than AMQP can carry
