@@ -28,7 +28,7 @@ class Sink:
         pass
 
 
-class World:
+class OneChannel:
     """A connection with one channel of ours, and what came of it."""
 
     def __init__(self, *, confirms: bool = True, frame_max: int = 131_072) -> None:
@@ -90,7 +90,7 @@ def settled(what: tuple[int, int], tag: int, how: int = 0) -> bytes:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 50, 10_000])
 async def test_a_delivery_is_heard_however_it_is_cut(size: int) -> None:
-    world = World()
+    world = OneChannel()
     when = datetime(2026, 11, 22, tzinfo=UTC)
     coming = delivered(
         b"x" * 2500,
@@ -121,7 +121,7 @@ async def test_a_delivery_is_heard_however_it_is_cut(size: int) -> None:
     ids=["another channel", "an answer", "a heartbeat", "the end"],
 )
 async def test_all_other_frames_are_left_as_they_are(what: str, others: bytes) -> None:
-    world = World()
+    world = OneChannel()
     world.wire.feed_data(delivered(b"before") + others)
     assert await world.others() == others, what
     assert [message.body for message in world.heard] == [b"before"]
@@ -132,7 +132,7 @@ async def test_properties_that_cannot_be_read_are_none() -> None:
     odd = struct.pack(">HHQHQ", 60, 0, 1, 0x0040, 2**63)
     more = struct.pack(">HHQH", 60, 0, 1, 0x0001)
     for header in (odd, more):
-        world = World()
+        world = OneChannel()
         arguments = short("me") + struct.pack(">QB", 7, 0) + short("ex") + short("key")
         world.wire.feed_data(method(DELIVER, arguments) + frame(HEADER, header) + frame(BODY, b"1"))
         assert world.heard == [Arrived(7, "ex", "key", False, b"1", None, None, None, None, None, {})]
@@ -142,7 +142,7 @@ async def test_properties_that_cannot_be_read_are_none() -> None:
 
 
 async def test_a_key_that_is_no_text_is_heard_nevertheless() -> None:
-    world = World()
+    world = OneChannel()
     arguments = short("me") + struct.pack(">QB", 7, 0) + short("ex") + b"\x01\xff"
     world.wire.feed_data(method(DELIVER, arguments) + content(b"1", Properties()))
     assert [message.key for message in world.heard] == ["\N{REPLACEMENT CHARACTER}"]
@@ -162,7 +162,7 @@ async def test_a_key_that_is_no_text_is_heard_nevertheless() -> None:
 async def test_each_publisher_hears_what_became_of_its_own(
     answer: bytes, fates: list[type[Exception] | None]
 ) -> None:
-    world = World()
+    world = OneChannel()
     tasks = [await world.published(id_) for id_ in ("one", "two", "three")]
     assert not any(task.done() for task in tasks)
     world.wire.feed_data(answer)
@@ -172,7 +172,7 @@ async def test_each_publisher_hears_what_became_of_its_own(
 
 
 async def test_what_is_not_confirmed_fails_with_its_channel() -> None:
-    world = World()
+    world = OneChannel()
     first = await world.published("one")
     world.wire.feed_data(method(CLOSE))
     written = world.sink.written
@@ -185,7 +185,7 @@ async def test_what_is_not_confirmed_fails_with_its_channel() -> None:
 
 
 async def test_the_number_of_a_channel_that_ended_is_another_s() -> None:
-    world = World()
+    world = OneChannel()
     world.wire.feed_data(method(CLOSE) + settled(ACK, 1))
     assert await world.others() == method(CLOSE) + settled(ACK, 1)
 
@@ -199,14 +199,14 @@ async def test_the_number_of_a_channel_that_ended_is_another_s() -> None:
     ids=["done", "put back"],
 )
 async def test_what_was_handled_is_said(how: Callable[[FramesOfChannel], None], expected: bytes) -> None:
-    world = World()
+    world = OneChannel()
     how(world.channel)
     assert world.sink.written == expected
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"y" * 100, b"z" * 250])
 async def test_what_is_published_is_a_method_a_header_and_the_body_in_frames(body: bytes) -> None:
-    world = World(confirms=False, frame_max=108)
+    world = OneChannel(confirms=False, frame_max=108)
     said = Properties(message_id="i", content_type="application/json")
     await world.channel.publish(Post("ex", "key", body, said, mandatory=True))
     publish = method((60, 40), b"\0\0" + short("ex") + short("key") + b"\1")
@@ -215,7 +215,7 @@ async def test_what_is_published_is_a_method_a_header_and_the_body_in_frames(bod
 
 @pytest.mark.parametrize("field", ["exchange", "key"])
 async def test_a_name_longer_than_amqp_carries_is_refused_before_anything_is_written(field: str) -> None:
-    world = World()
+    world = OneChannel()
     names = {"exchange": "ex", "key": "key", field: "k" * 256}
     with pytest.raises(ValueError, match="256"):
         await world.channel.publish(Post(**names, body=b"", properties=Properties(), mandatory=False))
@@ -224,7 +224,7 @@ async def test_a_name_longer_than_amqp_carries_is_refused_before_anything_is_wri
 
 async def test_aio_pika_knows_that_the_broker_lives_while_it_sends_only_our_frames() -> None:
     """It gives a connection up that it reads nothing from for three heartbeats."""
-    world = World()
+    world = OneChannel()
     now = asyncio.get_running_loop().time()
     world.wire._clock = lambda: now
     for _ in range(20):
@@ -236,7 +236,7 @@ async def test_aio_pika_knows_that_the_broker_lives_while_it_sends_only_our_fram
 
 
 async def test_what_is_no_frame_is_left_to_aio_pika_to_refuse() -> None:
-    world = World()
+    world = OneChannel()
     world.wire.feed_data(b"HTTP/1.1 400 Bad Request")
     world.wire.feed_data(b"\r\n")
     assert await world.others() == b"HTTP/1.1 400 Bad Request\r\n"
