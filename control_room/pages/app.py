@@ -32,7 +32,7 @@ def pages_app(room: OpenRoom) -> Starlette:
     now, builds = NowPages(room, frame, closing), BuildPages(room, frame, closing)
     signing = SigningIn(room, frame)
     waiting, moves = WaitingPages(room, frame, closing), MovePages(room, frame, closing)
-    metal = MetalPages(room, frame, closing)
+    metal, capacity = MetalPages(room, frame, closing), CapacityPages(room, frame, closing)
     bus, letters = BusPages(room, frame, closing), LetterPages(room, frame)
     app = Starlette(
         routes=[
@@ -50,7 +50,8 @@ def pages_app(room: OpenRoom) -> Starlette:
             Route("/waiting", waiting.act, methods=["POST"]),
             Route("/waiting/events", waiting.events, methods=["GET"]),
             Route("/what-if", WhatIfPages(room, frame).page, methods=["GET"]),
-            Route("/what-if/capacity", CapacityPages(room, frame).page, methods=["GET"]),
+            Route("/what-if/capacity", capacity.page, methods=["GET"]),
+            Route("/what-if/capacity/events", capacity.events, methods=["GET"]),
             Route("/bus", bus.page, methods=["GET"]),
             Route("/bus/events", bus.events, methods=["GET"]),
             Route("/bus/dead", letters.list_all, methods=["GET"]),

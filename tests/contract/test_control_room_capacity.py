@@ -1,16 +1,22 @@
 """Capacity in the control room: planned with what a real placement tells of its hosts."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 
+from bus.aggregates import AggregatesFound
+from bus.cells import CellsFound
 from bus.host_marks import DISABLED
+from bus.known_trees import FindTrees, TreesFound
 from bus.reports import Inventory
 from placement_worker import placement_worker
 from tests.support.placement_builders import a_placement, a_provider, a_report
 from tests.support.placement_calls import report
 from tests.support.visited_room import VisitedRoom, a_visited_room
+from tests.support.waiting import in_time
 
 ASKED = ("trees", "aggregates", "cells")
 
@@ -53,7 +59,7 @@ async def room() -> AsyncIterator[VisitedRoom]:
 async def test_what_fits_is_worked_out_of_what_placement_knows(
     room: VisitedRoom, query: str, says: tuple[str, ...]
 ) -> None:
-    page = await room.page(f"/what-if/capacity?{query}")
+    page = await room.page(f"/what-if/capacity?wait=1&{query}")
     assert 'role="alert"' not in page
     for one in says:
         assert one in page
@@ -69,10 +75,46 @@ async def test_what_fits_is_worked_out_of_what_placement_knows(
     ],
 )
 async def test_what_makes_no_sense_is_said(room: VisitedRoom, query: str, says: str) -> None:
-    assert says in await room.page(f"/what-if/capacity?{query}")
+    assert says in await room.page(f"/what-if/capacity?wait=1&{query}")
 
 
 async def test_nothing_is_read_before_anything_is_asked() -> None:
     async with a_visited_room() as alone:
         assert "Say what is to fit" in await alone.page("/what-if/capacity")
-        assert "Placement does not answer" in await alone.page("/what-if/capacity?mix=VCPU:1")
+        assert "Placement does not answer" in await alone.page("/what-if/capacity?wait=1&mix=VCPU:1")
+
+
+async def test_what_takes_longer_comes_when_it_is_worked_out_and_nothing_is_read_twice() -> None:
+    let, asked = asyncio.Event(), list[int]()
+
+    async def late(question: FindTrees) -> TreesFound:
+        """The second of two pages is."""
+        asked.append(question.after)
+        if question.after:
+            await let.wait()
+        return TreesFound(trees=(), more=None if question.after else 7)
+
+    known = {
+        "trees": late,
+        "aggregates": AggregatesFound(seen=0, aggregates=()),
+        "cells": CellsFound(seen=0, cells=()),
+    }
+    async with a_visited_room(told=known) as room:
+        page = await room.page("/what-if/capacity?mix=VCPU:1&zone=z")
+        assert "It is being worked out" in page
+        assert 'data-live="/what-if/capacity/events?mix=VCPU%3A1&amp;zone=z"' in page
+        let.set()
+
+        async def until_told(scope: Any, receive: Any, send: Any) -> None:
+            async def said(message: Any) -> None:
+                await send(message)
+                if b"fit now" in message.get("body", b""):
+                    room.app.state.closing.set()  # else it would never end
+
+            await room.app(scope, receive, said)
+
+        way = httpx.ASGITransport(until_told)
+        async with httpx.AsyncClient(transport=way, base_url="http://127.0.0.1:8780") as browser:
+            told = await in_time(browser.get("/what-if/capacity/events?mix=VCPU%3A1&zone=z"))
+        assert "0 whole mixes fit now" in told.text
+        assert asked == [0, 7, 7]  # it is gone on with where the page was shown without it
