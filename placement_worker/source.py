@@ -158,6 +158,8 @@ class HostSearch:
         self._trees: Snapshot = AsIfEmpty(index) if empty else self._beside
         self._plan = made = plan(index, question, self._trees, named=True)
         self._finder = FitFinder(self._trees, made, 0)
+        self._lone = not made.slots  # every host offers one way, and all of it itself
+        self._asked = tuple(made.query.groups[0].resources.items())  # of it, where it is alone
         self.considered = made.considered
         self.positions: Ints = np.flatnonzero(self._finder.anchors)
         self._free: dict[str, Floats] = {}
@@ -220,13 +222,13 @@ class HostSearch:
         row = self._index.at[position]
         if row is None or not finder.anchors.item(position):
             return ()
-        if not self._plan.slots or finder.alone(row):  # since the search nothing but promises has come
-            group, free = self._plan.query.groups[0], self._free_now(row)
-            for name, asked in group.resources.items():
+        if self._lone or finder.alone(row):  # since the search nothing but promises has come
+            free = self._free_now(row)
+            for name, asked in self._asked:
                 if free[name] < asked:
                     self._without.add(position)
                     return ()
-            return (lone_candidate(row, group, free),)
+            return (lone_candidate(row, self._plan.query.groups[0], free),)
         anchor = self._trees.row_at(position)
         if anchor is None:
             return ()

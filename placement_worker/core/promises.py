@@ -1,6 +1,7 @@
 """What a scheduler has chosen and placement does not know of yet: to that scheduler it counts as used."""
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from placement_worker.core.row_set import Bools
 from placement_worker.core.snapshot import Snapshot, Tops
 
 Promised = dict[str, int]
+_NOTHING: Promised = {}
 
 
 class Promises:
@@ -26,12 +28,14 @@ class Promises:
         self.changes = 0
         self._arrays: dict[str, Sums] = {}
         self._count: dict[str, int] = {}  # class → of how many providers something is promised
+        # Class → providers of which its array does not tell yet.
+        self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
         self._index: Index | None = None
         self._layout = -1
 
     def add(self, allocations: Allocations) -> None:
         self.changes += 1
-        of, count = self.of, self._count
+        of, count, unwritten = self.of, self._count, self._unwritten
         for uuid, resources in allocations.items():
             held = of.get(uuid)
             if held is None:
@@ -44,58 +48,58 @@ class Promises:
                 else:
                     held[name] = amount
                     count[name] = count.get(name, 0) + 1
+                unwritten[name].add(uuid)
             if held:
                 of[uuid] = held
-                self._write(uuid, resources, held)
 
     def take_back(self, allocations: Allocations) -> None:
         """What was promised before."""
         self.changes += 1
-        of, count = self.of, self._count
+        of, count, unwritten = self.of, self._count, self._unwritten
         for uuid, resources in allocations.items():
             held = of.get(uuid)
             if held is None:
                 continue
-            gone = [name for name, amount in resources.items() if 0 < held.get(name, 0) <= amount]
-            for name in gone:
-                del held[name]
-            if held:
-                for name, amount in resources.items():
-                    if name in held:
-                        held[name] -= amount
-            else:
+            for name, amount in resources.items():
+                left = held.get(name, 0) - amount
+                if left > 0:
+                    held[name] = left
+                elif held.pop(name, 0):
+                    count[name] -= 1
+                unwritten[name].add(uuid)
+            if not held:
                 del of[uuid]
-            self._write(uuid, resources, held)
-            for name in gone:
-                count[name] -= 1
-                if not count[name]:
-                    self._arrays.pop(name, None)
 
     def arrays(self, index: Index) -> Mapping[str, Sums]:
-        """How much of each class is promised of each row at this moment. Where nothing is, it is missing."""
+        """How much of each class is promised of each row at this moment. Where nothing is, it is missing.
+
+        Written when somebody looks, many promises at a time, which costs less than one by one.
+        """
         if index is not self._index or index.layout != self._layout:
             self._index, self._layout = index, index.layout
             self._arrays = {}
+            self._unwritten.clear()
             for uuid, held in self.of.items():
-                self._write(uuid, held, held)
+                for name in held:
+                    self._unwritten[name].add(uuid)
+        for name, uuids in self._unwritten.items():
+            self._write(index, name, uuids)
+        self._unwritten.clear()
         return self._arrays
 
-    def _write(self, uuid: str, names: Iterable[str], held: Promised) -> None:
-        """So much is promised there now of the classes named."""
-        index, arrays = self._index, self._arrays
-        if index is None or index.layout != self._layout:
-            return  # they are made anew when they are read
-        row = index.rows.get(uuid)
-        if row is None:
+    def _write(self, index: Index, name: str, uuids: Collection[str]) -> None:
+        """So much of a class is promised of these now."""
+        of, rows = self.of, index.rows
+        if not self._count.get(name):
+            self._arrays.pop(name, None)
             return
-        position = row.position
-        for name in names:
-            amount = held.get(name, 0)
-            if name in arrays:
-                arrays[name][position] = amount
-            elif amount:
-                arrays[name] = np.zeros(len(index.at))
-                arrays[name][position] = amount
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = np.zeros(len(index.at))
+        there = [uuid for uuid in uuids if uuid in rows]
+        array[[rows[uuid].position for uuid in there]] = [
+            of.get(uuid, _NOTHING).get(name, 0) for uuid in there
+        ]
 
 
 class BesidePromises(Snapshot):

@@ -104,6 +104,11 @@ class Choosing:
     def packs(self) -> bool:
         return self._policy.packs
 
+    @property
+    def draws(self) -> bool:
+        """Is it drawn among the best?"""
+        return self._policy.subset > 1
+
     def join(self, order: Order, instance: Id, root: str) -> None:
         if order.wish.group is not None:
             self._joined.join(order.wish.group.id, instance, root)
@@ -177,6 +182,7 @@ class _Kind:
         self._wish = first.wish
         self._seed = first.request.request
         self._choices = PACKED_CHOICES if choosing.packs else CHOICES
+        self._draws = choosing.draws
         self._ranking: Ranking | None = None
         self._shortage: tuple[object, Shortage] | None = None
 
@@ -215,11 +221,12 @@ class _Kind:
                 min(self._choices, several),
                 min(several, MAX_CHOICES_EACH),
                 order.avoid,
-                partial(drawn, self._seed, instance),
+                partial(drawn, self._seed, instance) if self._draws else None,
             )
             if pick is None:
                 break
-            self._choosing.join(order, instance, pick.root)
+            if grouped:
+                self._choosing.join(order, instance, pick.root)
             picks.append((self._ranking, pick))
         return picks
 

@@ -25,15 +25,16 @@ class FoundHosts:
         return self.host(index).host
 
     def facts(self, index: int) -> HostFacts:
-        """As they were when they were first asked for, or since `changed`."""
+        """As they were when they were first asked for, or `read_again`."""
         facts = self._facts.get(index)
         if facts is None:
-            facts = self._facts[index] = self._now.facts(self._search, self._positions.item(index))
+            facts = self.read_again(index)
         return facts
 
-    def changed(self, index: int) -> None:
+    def read_again(self, index: int) -> HostFacts:
         """More or less is free there than was."""
-        self._facts.pop(index, None)
+        facts = self._facts[index] = self._now.facts(self._search, self._positions.item(index))
+        return facts
 
     def nobody_builds(self, index: int) -> str:
         return self._hosts.nobody_builds(self.host(index))

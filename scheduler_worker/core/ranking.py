@@ -105,7 +105,7 @@ class Ranking:
         self._passed_over: list[Entry] = []  # the best of them
         self._full: dict[int, Entry] = {}  # whoever has no room left
         self._values: dict[int, tuple[float, ...]] = {}  # of whoever moved
-        self._recorded: dict[int, RecordedHost] = {}
+        self._recorded: dict[int, RecordedHost] = {}  # as admitted
         self._lone_ways: dict[int, tuple[Candidate, ...]] = {}
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
         self._spares: dict[str, Spares] = {}
@@ -403,11 +403,10 @@ class Ranking:
         if len(way.allocations) > 1 or way.root not in way.allocations:
             self._tree_ways.clear()
             self._look_again()
-        self._found.changed(index)
-        for known in (self._recorded, self._refused):
-            known.pop(index, None)
+        self._recorded.pop(index, None)
+        self._refused.pop(index, None)
         self._admits_now.discard(index)
-        facts, weights = self._found.facts(index), self._weights
+        facts, weights = self._found.read_again(index), self._weights
         values = self._values[index] = weights.read(facts)
         score, outside = weights.worth(facts, values), int(self._is_outside(index))
         self.moved[index] = entry = outside, -score, self._chosen[index], its_tie, index
@@ -472,42 +471,45 @@ class Ranking:
 
     def _record(self, best: Sequence[Entry], avoided: Sequence[Entry]) -> Record:
         """Those that were looked at, best first, with what was read of each."""
-        looked_at = [(entry, "") for entry in best]
         if avoided or self._passed_over or self._policy.subset > 1:
-            looked_at = self._with_refused(looked_at, avoided)
+            looked_at = self._with_refused(best, avoided)
+            hosts = [self._recorded_host(entry, refused) for entry, refused in looked_at]
+        else:
+            hosts = [self._recorded.get(entry[-1]) or self._recorded_host(entry) for entry in best]
         return Record(
             flavor=self.wish.nth,
             seed=self._seed,
             near=self._policy.near,
             subset=self._policy.subset,
             scales=self._weights.recorded,
-            hosts=tuple([self._recorded_host(entry, refused) for entry, refused in looked_at]),
+            hosts=tuple(hosts),
         )
 
-    def _with_refused(
-        self, admitted: list[tuple[Entry, str]], avoided: Sequence[Entry]
-    ) -> list[tuple[Entry, str]]:
-        looked_at = [*admitted, *[(entry, AVOIDED) for entry in avoided[:RECORDED_REFUSED]]]
+    def _with_refused(self, best: Sequence[Entry], avoided: Sequence[Entry]) -> list[tuple[Entry, str]]:
+        looked_at = [(entry, "") for entry in best]
+        looked_at += [(entry, AVOIDED) for entry in avoided[:RECORDED_REFUSED]]
         for entry in self._passed_over:
             rule, why = self._refused.get(entry[-1], (None, ""))
             if rule is not None:
                 looked_at.append((entry, f"{rule.name}: {why}"))
         return sorted(looked_at)
 
-    def _recorded_host(self, entry: Entry, refused: str) -> RecordedHost:
-        index = entry[-1]
-        known = self._recorded.get(index)
-        if known is None or known.refused != refused:
-            host, weights = self._found.host(index), self._weights
-            known = self._recorded[index] = RecordedHost(
-                root=host.uuid,
-                host=host.host,
-                values=self._values.get(index) or weights.at_first(index),
-                refused=refused,
-                multipliers=weights.overridden(self._found.facts(index)) if weights.overriding else {},
-                chosen=entry[2],
-                outside=entry[0] > 0,
+    def _recorded_host(self, entry: Entry, refused: str = "") -> RecordedHost:
+        index, weights = entry[-1], self._weights
+        known = None if refused else self._recorded.get(index)
+        if known is None:
+            host = self._found.host(index)
+            known = RecordedHost(
+                host.uuid,
+                host.host,
+                self._values.get(index) or weights.at_first(index),
+                refused,
+                weights.overridden(self._found.facts(index)) if weights.overriding else {},
+                entry[2],
+                entry[0] > 0,
             )
+            if not refused:
+                self._recorded[index] = known
         return known
 
 

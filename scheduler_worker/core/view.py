@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import isnan
 
+import msgspec
 import numpy as np
 
 from bus.aggregates import Aggregate
@@ -208,8 +209,7 @@ class AllHosts:
         return slice(first, first + bool(found))
 
 
-@dataclass(frozen=True, slots=True)
-class OneHost:
+class OneHost(msgspec.Struct, frozen=True, gc=False):
     """One host, as numbers."""
 
     host: HostFacts

@@ -240,6 +240,11 @@ def test_arrays_follow_what_is_promised_and_forget_what_was_taken_back() -> None
     assert promises.of == {one: {"MEMORY_MB": 16}, other: {"VCPU": 2}}
     promises.take_back({one: {"MEMORY_MB": 16}, other: {"VCPU": 2}})
     assert (dict(promises.arrays(index)), promises.of) == ({}, {})
+    promises.add({one: {"VCPU": 1}})
+    assert levelled("VCPU") == [1, 0, 0]
+    promises.take_back({one: {"VCPU": 1}})
+    promises.add({other: {"VCPU": 4}})  # between two looks
+    assert levelled("VCPU") == [0, 4, 0]
 
 
 def test_a_promise_counts_where_something_is_used_that_the_provider_has_no_more() -> None:
