@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bus.clock import Clock
 from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, HostReported, SchedulerAlive
-from bus.moves import MoveEnded
+from bus.moves import MoveEnded, MoveTold
 from control_room.core.agents_heard import RollCall
 from control_room.core.windows import EndHeard, HeardLately
 from control_room.stirring import Stirring
@@ -16,6 +16,7 @@ class Hearing:
         self.lately = HeardLately()
         self.roll = RollCall()
         self.stirring = Stirring()
+        self.moving = Stirring()  # by moves alone
 
     async def ended(self, messages: Sequence[BuildEnded]) -> Sequence[None]:
         now = self.clock.now()
@@ -50,6 +51,10 @@ class Hearing:
     async def move_ended(self, message: MoveEnded) -> None:
         self.lately.hear_move(message.end, self.clock.now())
         self.stirring.stir()
+        self.moving.stir()
+
+    async def move_told(self, message: MoveTold) -> None:
+        self.moving.stir()
 
     async def host_reported(self, message: HostReported) -> None:
         self.roll.hear(message, self.clock.now())

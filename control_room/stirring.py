@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import thread_time
 
+from bus.clock import monotonic
+
 SOONEST = 0.1  # seconds between two looks
 _SHARE = 0.02  # of a processor, that looking again and again may take
+_OTHERS = 0.1  # of a second of asking counts: a sixth of the time is spent with that at most
 
 
 class Stirring:
@@ -34,13 +37,14 @@ class Stirring:
 class Closing(asyncio.Event):
     """Once set, it ends what would never end by itself; who waits for news is woken."""
 
-    def __init__(self, stirring: Stirring) -> None:
+    def __init__(self, *stirring: Stirring) -> None:
         super().__init__()
         self._stirring = stirring
 
     def set(self) -> None:
         super().set()
-        self._stirring.stir()
+        for one in self._stirring:
+            one.stir()
 
 
 class Pace:
@@ -48,6 +52,13 @@ class Pace:
 
     def __init__(self) -> None:
         self.pause = SOONEST
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Others are asked in the block: they are not to be kept at it either."""
+        began = monotonic()
+        yield
+        self.cost((monotonic() - began) * _OTHERS)
 
     @contextmanager
     def making(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from control_room.glances import Glances
 from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
 from control_room.pages.ids import uuid_in
 from control_room.pages.live import live
+from control_room.stirring import Pace
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,11 @@ class MovePages:
         self._frame = frame
         self._closing = closing
         drains = DrainsLooked(room.questions, room.means.drains, room.clock)
-        self._moves: Glances[str, MovesSeen] = Glances(self._seen, room.clock, SECONDS * 0.9)
+        self._pace = Pace()
+        # What was known when moves had stirred less often is not what is asked for.
+        self._moves: Glances[tuple[str, int], MovesSeen] = Glances(
+            lambda asked: self._seen(asked[0]), room.clock, SECONDS * 0.9
+        )
         self._drains: Glances[str, DrainsSeen] = Glances(lambda _: drains.seen(), room.clock, 2.0)
 
     # All of them
@@ -51,7 +56,9 @@ class MovePages:
         return await self._page(request)
 
     async def events(self, request: Request) -> Response:
-        return live(lambda: self._part(request), SECONDS, self._closing)
+        return live(
+            lambda: self._part(request), SECONDS, self._closing, self._room.hearing.moving, self._pace
+        )
 
     async def act(self, request: Request) -> Response:
         """Stops a drain."""
@@ -82,7 +89,9 @@ class MovePages:
 
     async def _part(self, request: Request) -> str:
         host = _host(request)
-        moves, drains = await asyncio.gather(self._moves.at(host), self._drains.at(""))
+        stirred = self._room.hearing.moving.count
+        with self._pace.asking():
+            moves, drains = await asyncio.gather(self._moves.at((host, stirred)), self._drains.at(""))
         if host:
             kept = tuple(one for one in drains.drains if host in (one.host, one.root))
             drains = DrainsSeen(kept, 0, drains.problem)
@@ -129,10 +138,12 @@ class MovePages:
         id_ = _id(request)
 
         async def told() -> str:
-            found, silent = await self._asked(FindMoves(cell="any", moves=(id_,)))
+            with pace.asking():
+                found, silent = await self._asked(FindMoves(cell="any", moves=(id_,)))
             return self._one_part(request, found[0] if found else None, silent)
 
-        return live(told, SECONDS, self._closing)
+        pace = Pace()
+        return live(told, SECONDS, self._closing, self._room.hearing.moving, pace)
 
     async def steer(self, request: Request) -> Response:
         fields = await self._frame.form(request)

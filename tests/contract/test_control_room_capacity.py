@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
 
 from bus.aggregates import AggregatesFound
@@ -16,7 +15,7 @@ from placement_worker import placement_worker
 from tests.support.placement_builders import a_placement, a_provider, a_report
 from tests.support.placement_calls import report
 from tests.support.visited_room import VisitedRoom, a_visited_room
-from tests.support.waiting import in_time
+from tests.support.waiting import until
 
 ASKED = ("trees", "aggregates", "cells")
 
@@ -104,17 +103,6 @@ async def test_what_takes_longer_comes_when_it_is_worked_out_and_nothing_is_read
         assert "It is being worked out" in page
         assert 'data-live="/what-if/capacity/events?mix=VCPU%3A1&amp;zone=z"' in page
         let.set()
-
-        async def until_told(scope: Any, receive: Any, send: Any) -> None:
-            async def said(message: Any) -> None:
-                await send(message)
-                if b"fit now" in message.get("body", b""):
-                    room.app.state.closing.set()  # else it would never end
-
-            await room.app(scope, receive, said)
-
-        way = httpx.ASGITransport(until_told)
-        async with httpx.AsyncClient(transport=way, base_url="http://127.0.0.1:8780") as browser:
-            told = await in_time(browser.get("/what-if/capacity/events?mix=VCPU%3A1&zone=z"))
-        assert "0 whole mixes fit now" in told.text
+        async with room.following("/what-if/capacity/events?mix=VCPU%3A1&zone=z") as told:
+            await until(lambda: "0 whole mixes fit now" in "".join(told))
         assert asked == [0, 7, 7]  # it is gone on with where the page was shown without it

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from berth.commands import emptying, steering
 from bus.host_marks import DISABLED
 from bus.messages import Attempt
-from bus.moves import MoveRequested, MovesFound, MoveSteered, MoveTold, PhaseOver
+from bus.moves import MoveEnded, MoveRequested, MovesFound, MoveSteered, MoveTold, PhaseOver
 from bus.queries import InstancesFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
 from control_room.emptied import MARK
+from control_room.pages import moves as pages
 from placement_worker import Placement, placement_worker
 from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
@@ -94,6 +95,27 @@ async def test_a_cell_that_has_not_answered_yet_has_the_word_all_the_same(
         await room.sign_in("admin")
         assert (await room.send(f"/moves/{MOVE}", act="abort")).status_code == 303
         await until(lambda: [one.to for one in movers.steered] == ["abort"])
+
+
+@pytest.mark.parametrize("path", ["/moves/events", f"/moves/{MOVE}/events"])
+async def test_what_a_cell_says_of_a_move_is_on_the_page_at_once(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Nobody would look again by himself for an hour."""
+    monkeypatch.setattr(pages, "SECONDS", 3600.0)
+    movers = FakeMovers()
+    movers.keeps(1, 1, "prepare")
+    async with a_room(movers) as room, room.following(path) as told:
+        await until(lambda: "gets its place on host-9" in "".join(told))
+        movers.keeps(1, 1, "start")
+        said = MoveTold(move=MOVE, build=uid(1), cell="c1", phase="start", reply_to="who-asked")
+        await room.bus.publish(said)
+        await until(lambda: "is started on host-9" in "".join(told))
+        stands = movers.keeps(1, 1, "done", ended=1030.0)
+        await room.bus.publish(
+            MoveEnded(move=MOVE, build=uid(1), kind=stands.kind, cell="c1", end="done", host="host-9")
+        )
+        await until(lambda: "30 s" in "".join(told))  # it took
 
 
 async def test_nothing_is_said_in_sentences_and_who_is_silent_is_named() -> None:

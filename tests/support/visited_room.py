@@ -1,5 +1,6 @@
 """A control room whose pages are asked for without a network, with as much of a berth as is wanted."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -59,6 +60,27 @@ class VisitedRoom:
         """A form as a page of this room sends it."""
         given = {"form_token": await self.form_token(), **given}
         return await self.browser.post(path, data=given, headers={**HTML, **(headers or {})})
+
+    @asynccontextmanager
+    async def following(self, path: str) -> AsyncIterator[list[str]]:
+        """What a page that is open is told, piece by piece as it comes; the room closes with the block."""
+        told = list[str]()
+
+        async def watched(scope: Any, receive: Any, send: Any) -> None:
+            async def say(message: Any) -> None:
+                await send(message)
+                told.append(message.get("body", b"").decode())
+
+            await self.app(scope, receive, say)
+
+        way = httpx.ASGITransport(watched)
+        async with (
+            httpx.AsyncClient(transport=way, base_url=self.browser.base_url) as visitor,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(visitor.get(path))
+            yield told
+            self.app.state.closing.set()  # else it would never end
 
     async def sign_in(self, token: str) -> httpx.Response:
         return await self.send("/login", token=token)
