@@ -41,7 +41,7 @@ test: $(VENV)/.stamp-dev ## run all tests but the soak ones; installs RabbitMQ, 
 		[ $$status -eq 3 ] || exit $$status; \
 		echo "Going on without: the tests that need it are skipped (and fail where CI is set)."; }; done
 	@$(COMPILED)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not soak and not ironic" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not soak and not ironic" $(ARGS)
 
 compliance: $(VENV)/.stamp-dev $(COMPLIANCE)/.stamp ## hold it against OpenStack Placement: its tests, its clients, itself
 	@scripts/install-services

@@ -27,7 +27,9 @@ from tests.support.certificates import Authority
 from tests.support.schemas import BY_ALEMBIC, said_again
 from tests.support.servers import MEMORY, ExternalServer, a_database, installed, roomy, url_of
 
-# The cheap tests first: one that fails then says so before any server has started.
+# The cheap tests first: one that fails then says so before any server has started. Where several processes
+# run them it is the other way round: who waits for servers then does so beside others at work, and at the
+# end there are only short files, so that no core waits long for another's.
 _ORDER = ("unit", "contract", "browser", "simulation", "integration")
 
 
@@ -41,15 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
 
+    several = hasattr(config, "workerinput")  # as pytest-xdist marks them
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
 
-    def rank(item: pytest.Item) -> tuple[bool, int, bool]:
+    def rank(item: pytest.Item) -> tuple[int, ...]:
         parts = item.path.relative_to(tests).parts if item.path.is_relative_to(tests) else ()
         directory = parts[0] if parts else ""
         place = _ORDER.index(directory) if directory in _ORDER else len(_ORDER)
         services = item.get_closest_marker("services") is not None
-        # Of integration the long files first: at the end no core then waits long for another's file.
-        return services, place, directory == "integration" and item.path not in slow
+        alone = services, place, directory == "integration" and item.path not in slow
+        return alone if not several else (-place, item.path not in slow)
 
     items.sort(key=rank)  # stable: the order inside a directory stays
     changing = [item.nodeid for item in items if " at 0x" in item.nodeid]

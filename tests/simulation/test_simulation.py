@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,14 @@ from tests.simulation.world import SimulatedWorld, Trouble
 from tests.support.virtual_time import run
 
 SEEDS = 500
-_AT_ONCE = 14
-_ALWAYS = _AT_ONCE
+_AT_ONCE = 12
+_ALWAYS = range(2, 2 + _AT_ONCE)  # seed 1 alone takes as long as seven of the others
+_SOAKING = [(0, 1), *(range(at, at + _AT_ONCE) for at in range(_ALWAYS.stop, SEEDS, _AT_ONCE))]
 _GROUPS = [
-    pytest.param(
-        first, id=f"{first}-{first + _AT_ONCE - 1}", marks=[] if first < _ALWAYS else pytest.mark.soak
-    )
-    for first in range(0, SEEDS, _AT_ONCE)
+    pytest.param(seeds, id=f"{seeds[0]}-{seeds[-1]}", marks=[] if seeds is _ALWAYS else pytest.mark.soak)
+    for seeds in (_ALWAYS, *_SOAKING)
 ]
+_told: dict[int, str] = {}  # the digest of each history that there was
 
 
 def simulate(seed: int, trouble: Trouble | None = None, moves: bool | None = None) -> SimulatedWorld:
@@ -55,18 +55,22 @@ def simulate_all(seeds: Iterable[int]) -> list[SimulatedWorld]:
     for seed in seeds:
         try:
             worlds.append(simulate(seed))
+            _told[seed] = worlds[-1].digest
         except Exception as problem:
             problem.add_note(f"in the simulation of seed {seed}")
             raise
     return worlds
 
 
-@pytest.mark.parametrize("first", _GROUPS)
-def test_no_seed_breaks_a_promise(first: int) -> None:
-    worlds = simulate_all(range(first, first + _AT_ONCE))
+@pytest.mark.parametrize("seeds", _GROUPS)
+def test_no_seed_breaks_a_promise(seeds: Sequence[int]) -> None:
+    worlds = simulate_all(seeds)
+    assert len({world.digest for world in worlds}) == len(seeds)  # each has a history of its own
+    assert all(world.steps > 100 for world in worlds)
+    if len(seeds) < _AT_ONCE:
+        return
     ends = Counter(status for world in worlds for status, _ in world.ends.values())
     # and the seeds did make something happen
-    assert all(world.steps > 100 for world in worlds)
     assert min(ends["active"], ends["error"], ends["unplaceable"]) > 0
     assert any(world.deleted for world in worlds)
     assert any(host.endswith("-numa") for world in worlds for status, host in world.ends.values())
@@ -80,7 +84,7 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
 @pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (8, 9))])
 def test_the_same_seed_replays_the_same_history(seed: int) -> None:
     """Also in another process, where sets and dictionaries are hashed otherwise, and garbage goes sooner."""
-    here = simulate(seed)
+    here = _told.get(seed) or simulate(seed).digest
     program = (
         "import gc, logging; logging.disable(); gc.set_threshold(50); "
         "from tests.simulation.test_simulation import simulate; "
@@ -90,11 +94,7 @@ def test_the_same_seed_replays_the_same_history(seed: int) -> None:
     there = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
-    assert there.stdout.strip() == here.digest
-
-
-def test_other_seeds_have_other_histories() -> None:
-    assert simulate(1).digest != simulate(2).digest
+    assert there.stdout.strip() == here
 
 
 # Bugs planted on purpose: the simulation must find each of them, or it is of no use.
@@ -235,7 +235,7 @@ def test_a_planted_bug_is_found(
 ) -> None:
     plant(monkeypatch)
     # Two schedulers seldom meet in one group, and few clouds are crowded: the first seeds prove nothing.
-    found_within(60, first=28 if plant is _forget_the_group else 3 if plant is _count_no_room else 0)
+    found_within(60, first=29 if plant is _forget_the_group else 7 if plant is _count_no_room else 0)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_bug_planted_in_moves_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    assert complaint in found_within(60, moves=True)
+    assert complaint in found_within(60, first=3, moves=True)  # seed 0 takes long to come to it
 
 
 @pytest.mark.soak
