@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -79,11 +80,55 @@ def test_every_command_and_option_says_what_it_does(name: str) -> None:
     assert silent == (["switch"] if name in ("ironic node maintenance", "ironic node power") else [])
 
 
-@pytest.mark.parametrize("words", [("topology", "--json"), ("metrics", "--json"), ("commands", "--json")])
-def test_lists_are_json_for_programs(words: tuple[str, ...]) -> None:
-    ended = CliRunner().invoke(app, [*words])
-    assert ended.exit_code == 0
-    assert len(json.loads(ended.stdout)) > 10
+# What needs no berth: a row of each, found by what identifies it, and some of what it says.
+LISTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "topology": (
+        {"topic or query": "move.told.{cell}"},
+        {"message": "MoveTold", "from": "conductor", "to": "control_room, whoever asked", "wall": "out"},
+    ),
+    "metrics": ({"name": "berth_info"}, {"kind": "gauge", "labels": ["version"], "by": "every process"}),
+    "commands": ({"command": "drain"}, {"json": True, "one": "something stays, and is named with why"}),
+    "rules": ({"name": "up"}, {"on": True, "options": {}, "called": ["ComputeFilter"]}),
+    "reasons": ({"code": "cell"}, {"of": "hosts", "says": "it is in another cell"}),
+    "http": ({"address": "/reshaper", "method": "POST"}, {"since": "1.30", "until": ""}),
+}
+
+
+@pytest.mark.parametrize("command", LISTS)
+def test_lists_are_json_for_programs(command: str) -> None:
+    which, says = LISTS[command]
+    told = in_json(command)
+    rows = told["filters"] if command == "rules" else told
+    assert len(rows) > 10
+    (row,) = [one for one in rows if which.items() <= one.items()]
+    assert {name: row[name] for name in says} == says
+
+
+def test_what_is_one_document_is_that_for_programs() -> None:
+    settings = in_json("settings")["control_room_http"]
+    assert (set(settings), settings["group"]) == ({"value", "from", "group"}, "control_room")
+    described = in_json("asyncapi")
+    assert {"channels", "operations", "components"} <= set(described)
+    assert "MoveTold" in described["components"]["schemas"]
+    may = in_json("cell", "permissions", "c1")["permissions"]
+    assert [(one["user"], one["vhost"]) for one in may] == [("berth-c1", "/")]
+
+
+def test_a_migration_says_what_it_applied_and_then_that_it_was_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("BERTH_CELLS", "c1")
+    applied = in_json("migrate")
+    assert {one["store"] for one in applied} == {"placement", "cell_c1", "scheduler"}
+    assert applied[0] == {"store": "placement", "applied": "0001_first"}
+    assert in_json("migrate") == []
+
+
+def in_json(*words: str) -> Any:
+    ended = CliRunner().invoke(app, [*words, "--json"])
+    assert ended.exit_code == 0, ended.output
+    return json.loads(ended.stdout)
 
 
 @pytest.mark.parametrize(
