@@ -19,15 +19,15 @@ async def test_a_drain_is_begun_on_the_page_of_a_host_and_stopped_among_the_move
 
     await tab.open(f"/moves?host={host}")
     card = ".cards li:has(button[value=stop])"
-    await tab.sees("1 instance left", card)
-    await tab.sees("1 instance could not be moved", card)
+    await tab.sees("could not be moved", card)  # others that wait may be there as well
     await tab.sees(goes.build[:8], "table")
     assert await tab.axe() == []
     async with tab.loading():
         await tab.click("button[value=stop]")
     await tab.open(f"/hosts/{host}")
     await tab.sees("disabled, because of operator", "h1 .tag")
-    await tab.sees("Guests 1")
+    await tab.sees(waits.build, ".two table")
+    assert goes.build not in await tab.text(".two table")
     async with tab.loading():
         await tab.click("button[value=enable]")
     await tab.sees("open", "h1 .tag")
