@@ -62,7 +62,7 @@ from scheduler_worker.what_if_moves import WhatIfsOfMoves
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
-REQUESTS_AT_ONCE = 1024  # of each kind among them all hosts are searched and weighed once
+REQUESTS_AT_ONCE = 1280  # of each kind among them all hosts are searched and weighed once
 MOVES_AT_ONCE = 128
 TRIES_UNHEARD = 3  # to hand a build to its cell's conductor, before it is looked at how long that went on
 
