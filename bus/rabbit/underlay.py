@@ -29,7 +29,7 @@ from bus.rabbit.connection import (
     streams_of,
     telling_refusals,
 )
-from bus.rabbit.wire import Arrived, FramesOfChannel, Heard, Post
+from bus.rabbit.wire import Arrived, FramesOfChannel, Heard, Post, arrived
 
 _HANGING_UP_SECONDS = 5.0
 
@@ -113,19 +113,13 @@ async def _never(_: object) -> None:
 
 
 def _arrived(message: Any) -> Arrived:
-    said = message.header.properties
-    return Arrived(
+    return arrived(
         message.delivery_tag or 0,
         message.exchange or "",
         message.routing_key or "",
         bool(message.redelivered),
         message.body,
-        said.message_id,
-        said.message_type,
-        said.correlation_id,
-        said.reply_to,
-        said.timestamp,
-        said.headers or {},
+        message.header.properties,
     )
 
 

@@ -58,6 +58,23 @@ class Arrived(msgspec.Struct, frozen=True):
     headers: Mapping[str, Any]
 
 
+def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, said: Any) -> Arrived:
+    """One with these properties."""
+    return Arrived(
+        tag,
+        exchange,
+        key,
+        redelivered,
+        body,
+        said.message_id,
+        said.message_type,
+        said.correlation_id,
+        said.reply_to,
+        said.timestamp,
+        said.headers or {},
+    )
+
+
 Heard = Callable[[Arrived], None]
 
 
@@ -142,11 +159,11 @@ class FramesOfChannel:
             await confirmed
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        self._settle(_ACK, tag, multiple)
+        self._say_settled(_ACK, tag, multiple)
 
     def nack(self, tag: int, *, multiple: bool) -> None:
         """Back into the queue."""
-        self._settle(_NACK, tag, multiple + 2)
+        self._say_settled(_NACK, tag, multiple + 2)
 
     def end(self, why: BaseException) -> None:
         """Nothing will be confirmed any more."""
@@ -174,7 +191,7 @@ class FramesOfChannel:
         self._tags[id_] = self._published
         return confirmed
 
-    def _settle(self, method: int, tag: int, how: int) -> None:
+    def _say_settled(self, method: int, tag: int, how: int) -> None:
         if not self._over:
             self._writer.write(self._frame(_METHOD, method.to_bytes(4) + _SETTLED.pack(tag, how)))
 
@@ -234,14 +251,16 @@ class FramesOfChannel:
             confirmed.exception()  # whoever waited for it may be gone
 
     def _has_come(self, coming: "_Coming") -> None:
-        said = _said(coming.header)
+        said = _properties(coming.header)
+        if said is None:
+            said = Properties()
         if coming.consumer is None:  # it has come back: the confirm that follows means nothing
-            self._settled(self._tags.get(str(said[0]), 0), NobodyHears())
+            self._settled(self._tags.get(str(said.message_id), 0), NobodyHears())
             return
         heard = self.heard.get(coming.consumer)
         if heard is not None:
             body = coming.bodies[0] if len(coming.bodies) == 1 else b"".join(coming.bodies)
-            heard(Arrived(coming.tag, coming.exchange, coming.key, coming.redelivered, body, *said))
+            heard(arrived(coming.tag, coming.exchange, coming.key, coming.redelivered, body, said))
 
 
 _Unconfirmed = tuple[asyncio.Future[None], str]
@@ -267,27 +286,17 @@ class _Coming:
 # Bytes that strangers may have chosen
 
 
-_Said = tuple[object, object, object, object, object, Mapping[str, Any]]
-
-
-def _said(header: bytes) -> _Said:
-    """The id, type, correlation, address for answers, time and headers; none that cannot be read."""
+def _properties(header: bytes) -> Any | None:
+    """What a content header says; None when that cannot be read."""
     said = Properties()
     try:
-        _read(said, header)
+        *_, flags = _CONTENT.unpack_from(header)
+        if flags & 1:
+            raise ValueError("there are no properties beyond the first word of flags")
+        said.unmarshal(flags, header[_CONTENT.size :])
     except Exception:  # whatever a decoder may stumble over
-        said = Properties()
-    return (
-        said.message_id, said.message_type, said.correlation_id, said.reply_to, said.timestamp,
-        said.headers or {},
-    )  # fmt: skip
-
-
-def _read(said: Any, header: bytes) -> None:
-    *_, flags = _CONTENT.unpack_from(header)
-    if flags & 1:
-        raise ValueError("there are no properties beyond the first word of flags")
-    said.unmarshal(flags, header[_CONTENT.size :])
+        return None
+    return said
 
 
 def _readable(kind: int, frame: bytes) -> bytes:
@@ -295,14 +304,10 @@ def _readable(kind: int, frame: bytes) -> bytes:
 
     Without this a stranger's odd timestamp ends our connection, again at every redelivery.
     """
-    if kind != _HEADER:
+    if kind != _HEADER or _properties(frame[_START.size : -len(_END)]) is not None:
         return frame
-    try:
-        _read(Properties(), frame[_START.size : -len(_END)])
-    except Exception:  # whatever a decoder may stumble over
-        flags = _START.size + _CONTENT.size - 2
-        return frame[:flags] + b"\0\0" + frame[flags + 2 :]
-    return frame
+    flags = _START.size + _CONTENT.size - 2
+    return frame[:flags] + b"\0\0" + frame[flags + 2 :]
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
