@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from itertools import islice
+from itertools import cycle, islice
 
 from bus.claims import keeper
 from bus.clock import Clock
@@ -21,6 +21,7 @@ from compute_sim.host_trees import HostTrees
 log = logging.getLogger(__name__)
 
 HOSTS_IN_A_REPORT = 500
+HOSTS_IN_A_BEAT = 250  # who hears one does nothing else meanwhile
 HYPERVISOR_VERSION = 8_002_000  # 8.2.0, as libvirt tells it
 GUESTS_A_QUESTION = 250
 RESHAPE_GAP = 1.0  # after a report that moves what guests hold, before it is looked what became of it
@@ -64,13 +65,27 @@ class HostNews:
         self._states: dict[str, tuple[object, HostState]] = {}  # as last told, and what that follows from
         self._reshaped: set[str] = set()  # roots of which something was to move
         self._begun = clock.monotonic()
+        roots = [*self.hosts]
+        self._shares = [roots[at : at + HOSTS_IN_A_BEAT] for at in range(0, len(roots), HOSTS_IN_A_BEAT)]
+        self._turns = cycle(self._shares)
+        self._told_while = -1  # so often it had been away when all of it was told
+
+    @property
+    def beat_every(self) -> float:
+        """Each host is told of once a period, some of them at a time: all at once would keep a scheduler from
+        all else for as long as it takes to hear."""
+        return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:
-        """The state of all hosts, while there is power and it is known whose its guests are."""
-        if not self._does.ready:
+        """The state of some hosts by turns, of all when it comes back; while there is power and it is known
+        whose its guests are."""
+        if not self._does.ready or not self._shares:
             return []
+        if self._told_while != (away := self._does.times_away):
+            self._told_while, told = away, self._shares
+        else:
+            told = [next(self._turns)]
         sequence = self._sequence.next()
-        hosts = list(self.hosts.values())
         return [
             HostReported(
                 cell=self.cell,
@@ -78,9 +93,9 @@ class HostNews:
                 sequence=sequence,
                 run=self._run,
                 period=self.period,
-                hosts=tuple(map(self._state, hosts[start : start + HOSTS_IN_A_REPORT])),
+                hosts=tuple(self._state(self.hosts[root]) for root in roots),
             )
-            for start in range(0, len(hosts), HOSTS_IN_A_REPORT)
+            for roots in told
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:

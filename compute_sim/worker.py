@@ -91,7 +91,7 @@ def compute_sim(
         timers=[
             every(0.5, comes_back.look, emits=[AGENT_REPORT], at_once=True),
             every(progress_every, moves.progress, emits=[AGENT_MOVED]),
-            every(period, tells.beat, emits=[HOST_REPORTED], at_once=True),
+            every(tells.beat_every, tells.beat, emits=[HOST_REPORTED], at_once=True),
             every(0.1, tells.announce, emits=[INVENTORY_REPORTED, IRONIC_NODE], at_once=True),
         ],
     )

@@ -42,7 +42,7 @@ class OneAgent:
         self.lost = self.away = False
         self.refused: list[str] = []
         trees = HostTrees(some, "c1", "a1", self.disk)
-        self.does = SimulatedAgent("a1", FaultPlan(), CrashPlan(), self.disk, trees.use_changed)
+        self.does = SimulatedAgent("a1", FaultPlan(), CrashPlan(away=0.01), self.disk, trees.use_changed)
         self.news = HostNews(
             SimAgent("a1", "c1", tuple(some)), self.does, trees, 10.0, 300.0, wall.clock, self.ask
         )
@@ -239,6 +239,27 @@ async def test_a_disabled_host_says_so_to_placement_and_to_schedulers(
     assert [each.name for each in found.providers if "COMPUTE_STATUS_DISABLED" in each.traits] == [ONE]
     ((beat),) = await agent.news.beat()
     assert [(each.enabled, each.why_disabled) for each in beat.hosts] == [(False, "a new disk"), (True, "")]
+
+
+async def test_many_hosts_are_told_of_by_turns_and_all_at_once_when_it_comes_back(
+    placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compute_sim.telling.HOSTS_IN_A_BEAT", 2)
+    agent = OneAgent(placement, wall, hosts(NumaDriver(), count=5))
+    news = agent.news
+
+    async def told() -> list[list[str]]:
+        return [[each.root for each in report.hosts] for report in await news.beat()]
+
+    one, two, three, four, five = (each.root for each in agent.hosts)
+    assert await told() == [[one, two], [three, four], [five]]
+    assert [await told() for _ in range(4)] == [[[one, two]], [[three, four]], [[five]], [[one, two]]]
+    assert news.beat_every * 3 == pytest.approx(news.period)
+    agent.does.power.fail()
+    assert await told() == []
+    await agent.does.at_home()
+    assert await told() == [[one, two], [three, four], [five]]
+    assert await told() == [[three, four]]
 
 
 async def test_more_providers_than_a_page_has_are_all_compared(

@@ -16,6 +16,7 @@ from bus.resources import FindProviders, Provider, ProvidersFound
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
 from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
+from compute_sim.telling import HOSTS_IN_A_BEAT
 from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report
 from tests.support.virtual_time import run
 from tests.support.waiting import DEADLINE, in_time, until
@@ -235,7 +236,7 @@ async def test_all_hosts_are_announced_and_their_hearts_beat(world: AgentWorld) 
     async with world.serving(compute_sim("agent0", CELL, everything, period=0.05)):
         async with asyncio.timeout(DEADLINE):
             announced = [await world.inventories.get() for _ in everything]
-            beats = [await world.beats.get() for _ in range(3)]
+            beats = [await world.beats.get() for _ in range(0, len(everything), HOSTS_IN_A_BEAT)]
     assert {said.root for said in announced} == {host.root for host in everything}
     assert announced[0].providers[0].inventories == everything[0].inventory
     assert [host.root for beat in beats for host in beat.hosts] == [host.root for host in everything]
