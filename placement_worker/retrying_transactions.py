@@ -30,11 +30,11 @@ def again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitabl
 @asynccontextmanager
 async def changing(database: Database, book: Book) -> AsyncIterator[Transaction]:
     """A transaction that goes by names and numbers which another process may just take, drop or rename."""
-    edition = book.edition
+    reading = book.reading
     try:
         async with database.write() as tx:
             yield tx
-            if book.edition != edition:
+            if book.reading != reading:
                 raise Conflict("names were dropped or renamed meanwhile")
     except IntegrityError as error:
         await book.read_again(database)

@@ -167,7 +167,7 @@ async def open_world(
     `named` are the server groups that are claimed for; None: nobody is judged by his group. `cell` is the one
     that asks, where it is asked from within one: whose everything is, is read under the locks as well.
     """
-    edition = book.edition
+    reading = book.reading
     holders: dict[str, Holder] = {}
     placeholders: dict[str, ConsumerClaim | None] = {}
     locked = False
@@ -206,7 +206,7 @@ async def open_world(
         world.sharing = await server_groups.sharing(tx, world.rooms)
     if cell:
         world.wall = await walls.around(tx, cell, world.rooms)
-    if book.edition != edition:
+    if book.reading != reading:
         raise Conflict("a class was renamed between the one and the other")
     return Opened(world, placeholders)
 

@@ -45,6 +45,7 @@ class NumberedNames:
         self._again = again
         self.ids: dict[str, int] = _Numbers()
         self.names: dict[int, str] = {}
+        self.forgotten = 0  # so often a number came to mean something else here, or nothing
         self._all = Statement(f"SELECT id, {column} FROM {table} ORDER BY id")
         self._find = Statement(
             f"SELECT t.id, t.{column} FROM {{n}} JOIN {table} t ON t.{column} = n.called", called=str
@@ -73,6 +74,7 @@ class NumberedNames:
 
     def forget(self, ids: Iterable[int]) -> None:
         for id_ in list(ids):
+            self.forgotten += 1
             name = self.names.pop(id_, "")
             if self.ids.get(name) == id_:
                 del self.ids[name]
@@ -152,6 +154,14 @@ class Book:
         self.projects = NumberedNames(again, "projects", "external_id")
         self.users = NumberedNames(again, "users", "external_id")
         self.types = NumberedNames(again, "consumer_types")
+
+    @property
+    def reading(self) -> tuple[int, ...]:
+        """As long as it is the same, a name that was read a moment ago means what it means now.
+
+        Names may be newer than their edition: one that is looked up brings those of now.
+        """
+        return self.edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:
         """Make the standard names and read what there is. Projects and users are learned as they come."""

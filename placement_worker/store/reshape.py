@@ -69,7 +69,7 @@ async def _open(
     tx: Transaction, book: Book, order: Reshape, now: float
 ) -> tuple[claims.Opened, WorkingTrees]:
     """All it concerns, locked: consumers first, then all providers in their order, as whoever claims does."""
-    edition = book.edition
+    reading = book.reading
     listed = [one.provider for one in order.inventories]
     before = WorkingTrees(await tree_reads.read(tx, book, listed))
     newcomers, others = claims.consumers_of(order.claims)
@@ -78,7 +78,7 @@ async def _open(
     working = WorkingTrees(await tree_reads.read(tx, book, listed))
     if any(opened.world.rooms.get(uuid) is None for uuid in working.homes):
         raise Conflict("a tree grew while it was being locked")
-    if book.edition != edition:
+    if book.reading != reading:
         raise Conflict("a class was renamed between the one and the other")
     return opened, working
 

@@ -1,13 +1,14 @@
 """Resource classes and traits: listed, made, renamed and dropped, here and in other processes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 import pytest
 
+from bus.claims import Claimed
 from bus.names import (
     DropName,
     FindNames,
@@ -22,7 +23,9 @@ from bus.names import (
 from bus.not_done import InUse, Missing, Taken
 from bus.reports import Inventory
 from bus.resources import Edited, EditResult, SetInventories, SetTraits
+from bus.sql.transaction import Transaction
 from placement_worker import Placement
+from placement_worker.store import claims
 from tests.support.ids import uid
 from tests.support.placement_builders import Wall, a_claim, a_placement, a_report, an_order, on_hosts, seen_by
 from tests.support.placement_calls import edit, edit_name, report
@@ -225,3 +228,35 @@ async def test_a_class_is_used_while_it_is_being_renamed_or_dropped(url: str, pl
             there = set(await listed(placement, "resource class"))
             assert placement.memory.index.rows[A].inventories.keys() <= there
             assert seen_by(placement) == seen_by(other)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+async def test_a_class_gets_another_name_between_what_a_claim_reads_of_holders_and_of_hosts(
+    url: str, placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await has_host(placement, inventories={"VCPU": Inventory(total=4), "CUSTOM_OLD": Inventory(total=4)})
+    first = an_order(a_claim(1, on_hosts(1, VCPU=1, CUSTOM_OLD=1)))
+    [claimed] = (await placement.claims.claim_many([first]))[0].results
+    assert isinstance(claimed, Claimed)
+    lock_providers = claims._lock_providers
+    turns = 0
+
+    async with a_placement(url) as other:
+
+        async def renamed_meanwhile(tx: Transaction, wanted: Collection[str]) -> set[str]:
+            nonlocal turns
+            turns += 1
+            if turns == 1:
+                await edit_name(other, "resource class", RenameName(name="CUSTOM_OLD", to="CUSTOM_NEW"))
+                # as when a class that nobody here has heard of is looked up
+                async with placement.database.read() as reading:
+                    await placement.book.classes.read_all(reading)
+            return await lock_providers(tx, wanted)
+
+        monkeypatch.setattr(claims, "_lock_providers", renamed_meanwhile)
+        again = an_order(a_claim(1, on_hosts(1, VCPU=2), generation=claimed.generation))
+        [more] = (await placement.claims.claim_many([again]))[0].results
+    assert isinstance(more, Claimed) and turns > 1
+    await placement.memory.fresh()
+    assert placement.memory.index.rows[A].used == {"VCPU": 2, "CUSTOM_NEW": 0}
