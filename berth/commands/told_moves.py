@@ -37,6 +37,7 @@ _BEGINS = {  # what a phase is, for who reads along
     "resume": "goes on, on {host}",
     "build": "is built on {host}",
     "rebuild": "is rebuilt on {host}",
+    "swap": "did not come to {host}: its next host is tried",
     "undo": "goes back where it was",
     "revert": "goes back where it was",
     "abort": "goes back where it was",

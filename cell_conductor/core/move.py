@@ -119,11 +119,18 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         return self.placed.out_of if self.silent else ""
 
     @property
+    def goes_back(self) -> bool:
+        """Else an undo makes way for the next destination."""
+        return self.phase in WAY_BACK and (self.phase != "undo" or bool(self.goal))
+
+    @property
     def shown(self) -> str:
         """What is under way, for people; or how it ended."""
         if self.end:
             return self.end
         if self.phase == "undo":
+            if not self.goes_back:
+                return "swap"
             return {"reverted": "revert", "aborted": "abort"}.get(self.goal, "undo")
         return self.phase
 
@@ -167,7 +174,7 @@ def told(move: BuildMove, refused: str = "", reply_to: str | None = None) -> Mov
         build=placed.build,
         cell=placed.cell,
         phase=move.shown,
-        host=move.left if move.phase in WAY_BACK else move.host,
+        host=move.left if move.goes_back else move.host,
         percent=move.percent,
         refused=refused[:MAX_CAUSE],
         reply_to=placed.reply_to if reply_to is None else reply_to,

@@ -16,6 +16,7 @@ _PHASES = {
     "resume": "goes on, on {host}",
     "build": "is built on {host}",
     "rebuild": "is rebuilt on {host}",
+    "swap": "did not come to {host}: its next host is tried",
     "undo": "goes back where it was",
     "revert": "goes back where it was",
     "abort": "goes back where it was",

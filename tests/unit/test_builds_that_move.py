@@ -102,8 +102,8 @@ STATES: dict[str, list[Dated]] = {
 }
 # Where a move goes, or goes back to, by what is under way
 TOWARDS = {
-    **dict.fromkeys(("prepare", "send", "start", "verify", "swap", "build"), "host5"),
-    **dict.fromkeys(("undo", "undo, then the next", "back", "resume", "rebuild"), "host0"),
+    **dict.fromkeys(("prepare", "send", "start", "verify", "swap", "build", "undo, then the next"), "host5"),
+    **dict.fromkeys(("undo", "back", "resume", "rebuild"), "host0"),
     **dict.fromkeys(("destroy", "release"), ""),
 }
 SAID = object()  # by an agent, of the phase as it is
@@ -316,7 +316,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "failed": ("build", ["build 2 at host5"]),
         "failed, not cleanly": ("build", ["build 2 at host5"]),
         "an old report": ("build", ["build 2 at host5"]),
-        "overdue": ("undo", ["told undo", "destroy 2 at host5 above 1"]),
+        "overdue": ("swap", ["told swap", "destroy 2 at host5 above 1"]),
         "built": ("done", ["destroy 1 at host0", "ended done at host5"]),
         "failed to build": ("swap", ["told swap", "swap 2 to 1"]),
         "destroyed": ("swap", ["told swap", "swap 2 to 1"]),
@@ -328,25 +328,25 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "stalled": ("build", ["build 2 at host5"]),
     },
     "undo, then the next": {
-        "placed": ("undo", ["destroy 2 at host5 above 1"]),
-        "the build placed": ("undo", ["active"]),
-        "done": ("undo", ["destroy 2 at host5 above 1"]),
-        "failed": ("undo", ["destroy 2 at host5 above 1"]),
-        "failed, not cleanly": ("undo", ["destroy 2 at host5 above 1"]),
-        "an old report": ("undo", ["destroy 2 at host5 above 1"]),
+        "placed": ("swap", ["destroy 2 at host5 above 1"]),
+        "the build placed": ("swap", ["active"]),
+        "done": ("swap", ["destroy 2 at host5 above 1"]),
+        "failed": ("swap", ["destroy 2 at host5 above 1"]),
+        "failed, not cleanly": ("swap", ["destroy 2 at host5 above 1"]),
+        "an old report": ("swap", ["destroy 2 at host5 above 1"]),
         "overdue": ("swap", ["told swap", "swap 2 to 1 keeping 2"]),
-        "built": ("undo", ["destroy 2 at host5 above 1"]),
-        "failed to build": ("undo", ["destroy 2 at host5 above 1"]),
+        "built": ("swap", ["destroy 2 at host5 above 1"]),
+        "failed to build": ("swap", ["destroy 2 at host5 above 1"]),
         "destroyed": ("swap", ["told swap", "swap 2 to 1"]),
-        "confirm": ("undo", ["told undo: it does not wait to be confirmed: undo"]),
-        "revert": ("undo", ["told undo: it does not wait to be reverted: undo"]),
+        "confirm": ("swap", ["told swap: it does not wait to be confirmed: undo"]),
+        "revert": ("swap", ["told swap: it does not wait to be reverted: undo"]),
         "abort": ("abort", ["told abort", "destroy 2 at host5 above 1"]),
-        "force": ("undo", ["told undo: only the copying of a live migration ends sooner: undo"]),
+        "force": ("swap", ["told swap: only the copying of a live migration ends sooner: undo"]),
         "delete": (
             "deleting",
             ["destroy 2 at host5", "destroy 2 at host5 above 1", "destroy 1 at host0", "ended deleted"],
         ),
-        "stalled": ("undo", ["destroy 2 at host5 above 1"]),
+        "stalled": ("swap", ["destroy 2 at host5 above 1"]),
     },
     "rebuild": {
         "placed": ("rebuild", ["rebuild 2 (was 1) at host0"]),

@@ -22,6 +22,7 @@ MOVE = MoveStands(
         ({"phase": "prepare", "host": ""}, "gets its place on its host", "", ("abort",)),
         ({"phase": "resume"}, "goes on, on h1", "", ("abort",)),
         ({"phase": "verify"}, "runs on h2, and waits for a word", "warn", ("confirm", "revert")),
+        ({"phase": "swap"}, "did not come to h2: its next host is tried", "", ("abort",)),
         ({"phase": "undo"}, "goes back where it was", "", ()),
         ({"phase": "abort"}, "goes back where it was", "", ()),
         ({"phase": "something {new}"}, "something", "", ("abort",)),
