@@ -19,9 +19,8 @@ DOCS := .venv-docs
 PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; do \
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
 
-# Tests start hundreds of processes. Where PYTHONDONTWRITEBYTECODE is set each would compile all of it anew.
-COMPILED := $(BIN)/python -m compileall -q bus placement_worker scheduler_worker cell_conductor compute_sim \
-	ironic_sync control_room berth deploy
+# Tests start hundreds of processes, and where this is set each would compile all of it anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 # How many processes run the tests, each with servers of its own: `make JOBS=0 test` runs them in one.
 JOBS ?= 2
@@ -40,12 +39,10 @@ test: $(VENV)/.stamp-dev ## run all tests but the soak ones; installs RabbitMQ, 
 	@for program in scripts/install-services scripts/install-browser; do $$program || { status=$$?; \
 		[ $$status -eq 3 ] || exit $$status; \
 		echo "Going on without: the tests that need it are skipped (and fail where CI is set)."; }; done
-	@$(COMPILED)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not soak and not ironic" $(ARGS)
 
 compliance: $(VENV)/.stamp-dev $(COMPLIANCE)/.stamp ## hold it against OpenStack Placement: its tests, its clients, itself
 	@scripts/install-services
-	@$(COMPILED)
 	@$(COMPLIANCE)/bin/python -m tests.compliance.gabbits $(ARGS)
 	@$(COMPLIANCE)/bin/python -m pytest -q -c tests/compliance/pytest.ini tests/compliance
 

@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
+from cliff.help import HelpCommand
 from openstackclient.shell import OpenStackShell
 
 from tests.compliance.api import NEWEST, PlacementApi
@@ -77,8 +78,18 @@ _SHOWING = (
 )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def _loaded() -> None:
+    """The commands of all services, and whose they are: the shell, a child of ours, finds them loaded."""
+    for group in entry_points().groups:
+        if group.startswith("openstack."):
+            for entry in entry_points(group=group):
+                entry.load()
+    HelpCommand(None, None).get_parser("help")
+
+
 @pytest.fixture
-def openstack(request: pytest.FixtureRequest, api: PlacementApi) -> Any:
+def openstack(request: pytest.FixtureRequest, api: PlacementApi, _loaded: None) -> Any:
     openstack = OpenStack(api.wire.base_url)
     yield openstack
     wanted = set(request.node.get_closest_marker("tour").args)
