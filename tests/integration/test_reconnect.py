@@ -161,6 +161,31 @@ async def test_publishers_and_declarers_wait_while_there_is_no_broker(
             await unheard
 
 
+async def test_publishers_wait_while_the_broker_is_short_of_memory(
+    broker: RabbitMQ, connect: Callable[[], RabbitTransport]
+) -> None:
+    async def told(what: str) -> str:
+        return await asyncio.to_thread(broker.control, *what.split())
+
+    transport = connect()
+    await transport.open()
+    inbox = await transport.consume(QUEUE, 100)
+    await told("set_vm_memory_high_watermark absolute 1MB")
+    publishing = [
+        asyncio.create_task(transport.publish([an_envelope(n)], expected=[True])) for n in range(50)
+    ]
+    async with asyncio.timeout(DEADLINE):  # it reads what came with the first, and no more
+        while "blocked" not in await told("list_connections state"):
+            pass
+    late = asyncio.create_task(transport.publish([an_envelope(50)], expected=[True]))
+    assert "blocked" in await told("list_connections state")
+    assert not late.done()
+    await told("set_vm_memory_high_watermark 0.4")
+    await in_time(asyncio.gather(late, *publishing), DEADLINE)
+    heard = [await in_time(inbox.get(), DEADLINE) for _ in range(51)]
+    assert sorted(map(number_in, heard)) == list(range(51))
+
+
 async def test_a_broker_that_falls_silent_is_given_up_and_found_again(
     broker: RabbitMQ, bus_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -160,10 +160,11 @@ class Up:
         return self.log_path.read_text()
 
     def start(self) -> None:
-        """Returns when it says that it is up."""
+        """Returns when it says that it is up. Others come up beside it: its page is at a port of its own."""
+        up = [sys.executable, "-m", "berth", "up", "--control-room", "127.0.0.1:0", *self._flags]
         with self.log_path.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "berth", "up", *self._flags],
+                up,
                 cwd=self.directory,
                 env=self.environment,
                 stdout=log,
