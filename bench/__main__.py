@@ -9,13 +9,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from bench import machine, runs
 from bench.chart import chart_svg
 from bench.figures import BenchRun, Measured, compared, machine_ratio, rows, told
 from bench.suite import LONG, SHORT, SUITE, BenchSizes
+from berth.commands.terminal import console
 from berth.loadtest import MIX, MOST_MIXED
 
 _BY_THEMSELVES = (
@@ -95,7 +95,6 @@ def measured(names: Sequence[str], sizes: BenchSizes, long: bool) -> BenchRun:
 
 
 def show(run: BenchRun, before: tuple[Path, BenchRun] | None) -> None:
-    console = Console()
     table = Table(
         box=None, title=f"{run.commit}, {run.at}, {run.seconds / 60:.1f} minutes", title_justify="left"
     )
@@ -104,7 +103,7 @@ def show(run: BenchRun, before: tuple[Path, BenchRun] | None) -> None:
     found = compared(run, before[1] if before else None)
     for row in rows(found):
         table.add_row(*row, style="red" if row[-1] else None)
-    console.print(table)
+    console(sys.stdout).print(table)
     if before is None:
         print("nothing is recorded yet to compare it with: --record makes this run the one")
         return

@@ -2,7 +2,7 @@
 
 All publish the same persistent messages with confirms, as many at once as the bus does, and read them with
 the same prefetch, acknowledging each. Turns alternate in one run. What they say is written down in
-bus/rabbit/wire.py, which is there because of it.
+bus/rabbit/underlay.py; bus/rabbit/wire.py is there because of it.
 """
 
 import argparse
