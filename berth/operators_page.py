@@ -11,8 +11,9 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker
 from control_room.access import RoomAccess, Sessions, Visitor
-from control_room.acting import DrainsHere, RoomMeans
+from control_room.acting import DrainsHere, MetalMeans, RoomMeans
 from control_room.asking import RoomQuestions
+from control_room.beside import beside_the_pages
 from control_room.hearing import Hearing
 from control_room.looking import Looking
 from control_room.worker import control_room
@@ -32,7 +33,7 @@ def operators_page(settings: Settings, bus: Bus) -> Worker:
         from control_room.pages.frame import OpenRoom
 
         asks = questions(bus)
-        async with drains_here(bus) as drains:
+        async with drains_here(bus) as drains, beside_the_pages() as beside:
             room = OpenRoom(
                 questions=asks,
                 hearing=hearing,
@@ -41,6 +42,7 @@ def operators_page(settings: Settings, bus: Bus) -> Worker:
                 sessions=Sessions(),
                 clock=bus.clock,
                 means=means(bus, settings, drains),
+                beside=beside,
             )
             app = pages_app(room)
             await serve(
@@ -75,7 +77,7 @@ def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
     from berth.bus_watch import bus_means
     from berth.commands.why import requested
     from berth.room_acts import RoomActs
-    from berth.room_metal import metal
+    from berth.room_metal import metal, placement_heard
     from berth.room_what_if import asked_for
     from scheduler_worker import replay, scores_of
 
@@ -85,7 +87,7 @@ def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
         end_wait=acts.end_wait,
         steer=acts.steer,
         drains=drains,
-        metal=partial(metal, settings, bus),
+        metal=MetalMeans(read=partial(metal, settings, bus), changes=partial(placement_heard, bus)),
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,
         requested=requested,

@@ -3,12 +3,13 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from berth.settings import Settings
 from bus import topics
-from bus.delivery.runner import Bus
+from bus.delivery.runner import Bus, Listener
 from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.messages import PlacementChanged
 from bus.resources import FindAllocations, FindProviders, Provider
 from control_room.core.metal import BerthBelief, IronicWord, MetalSeen, NodeOnBoard
 from control_room.core.trees import closed_by
@@ -19,8 +20,26 @@ if TYPE_CHECKING:  # what speaks HTTP takes long to load
 
 SECONDS = 90.0  # reading all of them may take
 _A_QUESTION = 200
+_PARTS: Final = ("inventories", "traits", "owner")
 _ALSO = ("last_error", "maintenance_reason")
 Raw = dict[str, Any]
+
+
+class _Ear:
+    """What changed at placement, by root."""
+
+    def __init__(self, listener: Listener[PlacementChanged]) -> None:
+        self._listener = listener
+
+    async def get(self) -> Sequence[tuple[str, bool]]:
+        return [(one.root, one.reshaped or one.gone) for one in (await self._listener.get()).changes]
+
+    async def stop(self) -> None:
+        await self._listener.stop()
+
+
+async def placement_heard(bus: Bus) -> _Ear:
+    return _Ear(await bus.listen(topics.PLACEMENT_CHANGED.at()))
 
 
 class _Remembering:
@@ -42,14 +61,14 @@ class _Remembering:
         return said
 
 
-async def metal(settings: Settings, bus: Bus) -> MetalSeen:
-    """What cannot be read is named; what can is shown."""
+async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None) -> MetalSeen:
+    """All, or these nodes. What cannot be read is named; what can is shown."""
     now = bus.clock.now()
     try:
         async with asyncio.timeout(SECONDS):
             if settings.ironic.is_read:
-                return await _both_sides(settings, bus, now)
-            return await _placed_alone(settings, bus, now)
+                return await _both_sides(settings, bus, now, nodes)
+            return await _placed_alone(settings, bus, now, nodes)
     except TimeoutError:
         problem = f"Reading the nodes took longer than {SECONDS:g} s."
     except (Unavailable, Unroutable, AnswerRefused) as trouble:
@@ -57,7 +76,7 @@ async def metal(settings: Settings, bus: Bus) -> MetalSeen:
     return MetalSeen(at=now, reads_ironic=settings.ironic.is_read, problem=problem)
 
 
-async def _both_sides(settings: Settings, bus: Bus, now: float) -> MetalSeen:
+async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence[str] | None) -> MetalSeen:
     from berth.ironic import followed
     from ironic_sync.api import IronicRefused
     from ironic_sync.side_by_side import survey_of
@@ -74,41 +93,46 @@ async def _both_sides(settings: Settings, bus: Bus, now: float) -> MetalSeen:
     async with ironic.api as api:
         remembering = _Remembering(api)
         survey = survey_of(ironic, remembering, bus.asker(topics.PROVIDERS), bus.clock)
-        placed = await survey.placed()
+        placed = await survey.placed() if wanted is None else await survey.placed_of(wanted)
         try:
-            async for page in survey.everything(placed, read):
-                for one in page:
-                    differ(one.differences)
-            for one in await survey.unlisted(survey.unread(placed, read), placed):
+            if wanted is None:
+                async for page in survey.everything(placed, read):
+                    for one in page:
+                        differ(one.differences)
+                found = await survey.unlisted(survey.unread(placed, read), placed)
+            else:
+                found = await survey.alone(wanted, placed)
+            for one in found:
                 differ(one.differences)
         except (IronicRefused, Unavailable) as trouble:
             problem = f"Ironic does not answer: {trouble}. What it said before that is shown."
-    holders = await _holders(bus, placed)
+    holders, said = await _holders(bus, placed), remembering.said
     nodes = [
         NodeOnBoard(
             id=uuid,
-            name=str((remembering.said.get(uuid) or {}).get("name") or ""),
-            ironic=_word(remembering.said.get(uuid)),
+            name=str((said.get(uuid) or {}).get("name") or ""),
+            ironic=_word(said.get(uuid)),
             belief=_belief(placed.get(uuid), holders),
             differs=tuple(differs[uuid]),
         )
-        for uuid in {**placed, **remembering.said}
+        for uuid in {**placed, **said}
     ]
     return MetalSeen(at=now, nodes=tuple(nodes), reads_ironic=not problem, problem=problem)
 
 
-async def _placed_alone(settings: Settings, bus: Bus, now: float) -> MetalSeen:
+async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequence[str] | None) -> MetalSeen:
     from berth.wiring import metal_agent
 
     agents = tuple(sorted({metal_agent(settings, cell) for cell in settings.cell_names}))
-    ask, placed, after, more = bus.asker(topics.PROVIDERS), dict[str, Provider](), "", True
+    ask, found, after, more = bus.asker(topics.PROVIDERS), list[Provider](), "", wanted is None
+    if wanted:
+        found += (await ask(FindProviders(ids=tuple(wanted), parts=_PARTS))).providers
     while more:
-        query = FindProviders(
-            agents=agents, parts=("inventories", "traits", "owner"), after=after, limit=_A_QUESTION
-        )
+        query = FindProviders(agents=agents, parts=_PARTS, after=after, limit=_A_QUESTION)
         page = (await ask(query)).providers
-        placed.update((one.id, one) for one in page if _is_node(one))
+        found += page
         after, more = max((one.id for one in page), default=""), len(page) == _A_QUESTION
+    placed = {one.id: one for one in found if _is_node(one) and one.agent in agents}
     holders = await _holders(bus, placed)
     nodes = [
         NodeOnBoard(id=one.id, name=one.host or one.name, belief=_belief(one, holders))

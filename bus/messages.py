@@ -264,6 +264,7 @@ class SchedulerAlive(Message, frozen=True, kw_only=True):
     """A scheduler takes part: it looks first at a share of the hosts of its own."""
 
     scheduler: Word
+    waits: Count = 0  # another than before: who waits with it, or what they lack, has changed
 
 
 class HostFailed(Message, frozen=True, kw_only=True):
@@ -302,6 +303,15 @@ class PlacementChanged(Message, frozen=True, kw_only=True):
     changes: tuple[ProviderChange, ...]
     aggregates: tuple[Aggregate, ...] = ()  # whose name or metadata changed, as they are now
     cells: tuple[RegisteredCell, ...] = ()  # the same of cells
+
+
+MOST_SPOKEN = 1000
+
+
+class IronicSpoke(Message, frozen=True, kw_only=True):
+    """Ironic said something of these nodes, for whoever shows them. It may come twice, or never."""
+
+    nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_SPOKEN)] = ()  # none: of so many that none is named
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ from bus.messages import (
     HostFailed,
     HostReported,
     InventoryReported,
+    IronicSpoke,
     NodeChanged,
     PlacementChanged,
     SchedulerAlive,
@@ -304,6 +305,14 @@ IRONIC_NODE = Topic(
     "Ironic-style state change from simulation and tools",
     ANYONE,
     "ironic_sync",
+)
+IRONIC_SPOKE = Topic(
+    "ironic.spoke",
+    IronicSpoke,
+    "Ironic said something of these nodes: who shows them reads them again",
+    "ironic_sync",
+    "control_room",
+    expected=False,
 )
 
 FIND_CANDIDATES = Query(
@@ -606,6 +615,7 @@ TOPICS: tuple[Topic[Any], ...] = (
     HOST_FAILED,
     PLACEMENT_CHANGED,
     IRONIC_NODE,
+    IRONIC_SPOKE,
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, EDIT_OWNER,

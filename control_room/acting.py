@@ -37,6 +37,22 @@ class DrainsHere(Protocol):
         """Whoever sees to it: a drain goes on only while its host is closed for its cause."""
 
 
+class ChangesHeard(Protocol):
+    """Placement's changes, as they are told to everybody."""
+
+    async def get(self) -> Sequence[tuple[str, bool]]:
+        """The roots of the next, and whether more than their use is another."""
+
+    async def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetalMeans:
+    # Ironic's nodes, and what placement has of them: all, or these
+    read: Callable[[Sequence[str] | None], Awaitable[MetalSeen]]
+    changes: Callable[[], Awaitable[ChangesHeard]]  # from now on
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoomMeans:
     # disable, enable, force-down or undo-force-down; the root; a cause, or none: how it stands then
@@ -44,7 +60,7 @@ class RoomMeans:
     end_wait: Callable[[str], Awaitable[str]]  # of a request or a move; what was said of it
     steer: Callable[[MoveStands, str], Awaitable[str]]  # confirm, revert, abort or force
     drains: DrainsHere
-    metal: Callable[[], Awaitable[MetalSeen]]  # Ironic's nodes, and what placement has of them
+    metal: MetalMeans
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     requested: Callable[[BuildStands], BuildRequested]  # what was asked for it, as its record has it

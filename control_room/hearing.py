@@ -3,11 +3,19 @@
 from collections.abc import Sequence
 
 from bus.clock import Clock
-from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, HostReported, SchedulerAlive
+from bus.messages import (
+    Attempt,
+    BuildEnded,
+    BuildUnplaceable,
+    HostFailed,
+    HostReported,
+    IronicSpoke,
+    SchedulerAlive,
+)
 from bus.moves import MoveEnded, MoveTold
 from control_room.core.agents_heard import RollCall
 from control_room.core.windows import EndHeard, HeardLately
-from control_room.stirring import Stirring
+from control_room.stirring import MetalNews, Stirring
 
 
 class Hearing:
@@ -17,6 +25,8 @@ class Hearing:
         self.roll = RollCall()
         self.stirring = Stirring()
         self.moving = Stirring()  # by moves alone
+        self.waiting = Stirring()  # by who waits for a host
+        self.metal = MetalNews()
 
     async def ended(self, messages: Sequence[BuildEnded]) -> Sequence[None]:
         now = self.clock.now()
@@ -59,8 +69,12 @@ class Hearing:
     async def host_reported(self, message: HostReported) -> None:
         self.roll.hear(message, self.clock.now())
 
+    async def ironic_spoke(self, message: IronicSpoke) -> None:
+        self.metal.heard(message.nodes)
+
     async def scheduler_alive(self, message: SchedulerAlive) -> None:
-        self.roll.hear_scheduler(message.scheduler, self.clock.now())
+        if self.roll.hear_scheduler(message.scheduler, self.clock.now(), message.waits):
+            self.waiting.stir()
 
 
 def _taken(attempts: Sequence[Attempt]) -> float | None:

@@ -1,7 +1,7 @@
 """News on the bus wakes the pages that show them; how often, what it costs to show them says."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from time import thread_time
 
@@ -34,6 +34,22 @@ class Stirring:
             self._waiting.discard(stirred)
 
 
+class MetalNews(Stirring):
+    """Nodes of which something was heard since they were read, while somebody looks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: dict[str, None] = {}
+        self.all = False  # so many that it is not said which
+
+    def heard(self, nodes: Collection[str]) -> None:
+        """None named: it may be any."""
+        if self._waiting:
+            self.nodes.update(dict.fromkeys(nodes))
+            self.all = self.all or not nodes
+            self.stir()
+
+
 class Closing(asyncio.Event):
     """Once set, it ends what would never end by itself; who waits for news is woken."""
 
@@ -50,8 +66,10 @@ class Closing(asyncio.Event):
 class Pace:
     """How long to leave a part as it is, by the processor's time that it took to make."""
 
-    def __init__(self) -> None:
-        self.pause = SOONEST
+    def __init__(self, share: float = _SHARE, soonest: float = SOONEST) -> None:
+        self.pause = soonest
+        self._share = share
+        self._soonest = soonest
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -68,4 +86,4 @@ class Pace:
         self.cost(thread_time() - began)
 
     def cost(self, seconds: float) -> None:
-        self.pause = max(SOONEST, 0.7 * self.pause + 0.3 * seconds / _SHARE)
+        self.pause = max(self._soonest, 0.7 * self.pause + 0.3 * seconds / self._share)

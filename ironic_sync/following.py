@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from bus.clock import Clock
@@ -44,13 +44,16 @@ class Following:
         clock: Clock,
         wish: Callable[[str], None] | None = None,
         look: Callable[[], None] = lambda: None,
+        spoken: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
-        """`wish` asks for a node to be read, `look` to look for what has changed."""
+        """`wish` asks for a node to be read, `look` to look for what has changed; `spoken` is told of whom
+        Ironic said something."""
         self.beliefs = Beliefs(rules)
         self._publish = publish
         self._clock = clock
         self._wish = wish
         self._look = look
+        self._spoken = spoken
         self._stories = EventStories()
         self._heard_at = -math.inf  # monotonic: when Ironic last said anything to us
         self._opening: dict[str, float] = {}  # nodes that are about to open: when Ironic said so
@@ -65,16 +68,20 @@ class Following:
         self._heard_at = self._clock.monotonic()
         reports: dict[str, InventoryReported] = {}  # of one node the last says it all
         dates = []
+        nodes = set[str]()
         for body in bodies:
             said = opened(body)
             if isinstance(said, Skipped):
                 self._skip(said)
                 continue
             step = self._heard(said)
+            nodes.add(said.uuid)
             if step is not None and step.report is not None:
                 reports[said.uuid] = step.report
                 dates.append(said.at)
         await self.tell(tuple(reports.values()))
+        if named := nodes - {""}:
+            self._spoken(named)
         now = self._clock.now()
         for date in dates:
             REPORTED_SECONDS.observe(max(0.0, now - date))

@@ -118,6 +118,12 @@ class Survey:
             found.update((one.id, one) for one in await self._ask(ids=some))
         return found
 
+    async def placed_of(self, uuids: Sequence[str]) -> dict[str, Provider]:
+        """Those of these that are nodes of our agents."""
+        agents = self._selection.all_agents()
+        found = await self.placed_now(uuids)
+        return {uuid: one for uuid, one in found.items() if _is_node(one) and one.agent in agents}
+
     async def _ask(self, **which: Any) -> tuple[Provider, ...]:
         return (await self._find(FindProviders(parts=PARTS, **which))).providers
 
@@ -168,6 +174,19 @@ class Survey:
             found += await self.judged([(raw, began) for raw in reads if raw is not None], placed)
             if most_gone is not None and sum(one.gone for one in found) > most_gone:
                 break
+        return found
+
+    async def alone(self, uuids: Sequence[str], placed: Mapping[str, Provider]) -> list[SurveyedNode]:
+        """These, each read by itself: those that differ."""
+        found: list[SurveyedNode] = []
+        for some in portions(uuids, READS_AT_ONCE):
+            began = self._moment()
+            reads = await asyncio.gather(*(self._api.node(uuid, self._fields) for uuid in some))
+            for uuid, raw in zip(some, reads, strict=True):
+                if raw is None and uuid in placed:
+                    gone = (NodeDifference(uuid, "gone"),)
+                    found.append(SurveyedNode(uuid, None, began, placed[uuid], gone))
+            found += await self.judged([(raw, began) for raw in reads if raw is not None], placed)
         return found
 
     async def horizon(self) -> Horizon | None:

@@ -6,11 +6,11 @@ Placement knows by the sequence which of two reports of a node counts, whoever m
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from bus.clock import Clock
 from bus.errors import Poison
-from bus.messages import InventoryReported, NodeChanged
+from bus.messages import InventoryReported, IronicSpoke, NodeChanged
 from bus.protocol import Ask
 from bus.resources import FindProviders, ProvidersFound
 from bus.topics import INVENTORY_REPORTED, IRONIC_NODE, PLACEMENT_CHANGED, PROVIDERS
@@ -19,10 +19,11 @@ from ironic_sync.api import WITH_ALL, IronicApi
 from ironic_sync.core.belief import BeliefRules
 from ironic_sync.core.rule import Invalid, inventory_of
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.following import Following, Publish
+from ironic_sync.following import Following
 from ironic_sync.notifications import Notifications
 from ironic_sync.reader import Reader
 from ironic_sync.schedule import SweepSchedule
+from ironic_sync.spoken import SpokenNodes
 from ironic_sync.survey import Survey
 from ironic_sync.sweep import Sweep
 
@@ -48,9 +49,15 @@ class FollowedIronic:
     share_gone: float = 0.1  # of the nodes; more are not removed at once
 
 
+class Says(Protocol):
+    """Returns when the bus has them safe."""
+
+    async def __call__(self, *messages: InventoryReported | IronicSpoke) -> None: ...
+
+
 def ironic_sync(
     ironic: FollowedIronic | None = None,
-    publish: Publish | None = None,
+    publish: Says | None = None,
     find: Find | None = None,
     *,
     skip_reserve_in_use: bool = False,
@@ -69,7 +76,7 @@ def ironic_sync(
     return _following(ironic, publish, find, clock or Clock())
 
 
-def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, clock: Clock) -> Worker:
+def _following(ironic: FollowedIronic, publish: Says, find: Find | None, clock: Clock) -> Worker:
     rules = BeliefRules(
         place=ironic.selection.place,
         can_read=ironic.api is not None,
@@ -77,13 +84,14 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
         skip_reserve_in_use=ironic.skip_reserve_in_use,
     )
     notifications = ironic.notifications
+    spoken = SpokenNodes(publish)
     runs: list[Run] = []
     after_gap: list[Callable[[], None]] = [lambda: following.interrupted()]
     if ironic.api is None or find is None:
-        following = Following(rules, publish, clock)
+        following = Following(rules, publish, clock, spoken=spoken.of)
     else:
         following = Following(
-            rules, publish, clock, lambda uuid: reader.wish(uuid), lambda: schedule.hinted()
+            rules, publish, clock, lambda uuid: reader.wish(uuid), lambda: schedule.hinted(), spoken.of
         )
         reader = Reader(
             ironic.api,
@@ -121,7 +129,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
             for tell in after_gap:
                 tell()
 
-        runs.append(lambda: notifications.run(following.hear, interrupted))
+        runs += [lambda: notifications.run(following.hear, interrupted), spoken.run]
         consumes.append(on_many(PLACEMENT_CHANGED, following.changed, private=True))
     return Worker(
         "ironic_sync",
@@ -130,7 +138,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
         starts=[ironic.api.open] if ironic.api is not None else [],
         runs=runs,
         stops=[ironic.api.close] if ironic.api is not None else [],
-        announces=frozenset({InventoryReported}),
+        announces=frozenset({InventoryReported, IronicSpoke}),
     )
 
 

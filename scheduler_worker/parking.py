@@ -40,6 +40,7 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.sight import Sight, beside, needs_of
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
+from scheduler_worker.waits_told import WaitsTold
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class Parking:
         self.parked: dict[Id, ParkedRequest] = {}
         self.scheduler = scheduler
         self.moves: TriesMoves | None = None
+        self.told = WaitsTold(scheduler.roster, say)
         self._say = say
         self._clock = clock or Clock()
         self._called = asyncio.Event()
@@ -119,6 +121,7 @@ class Parking:
             self._naming[kept.request] = kept
             self.company.stirred = True
         WAITING_NOW.set(len(self.room))
+        self.told.moved()
 
     def begin(self, kept: ParkedRequest) -> tuple[Order, Begun]:
         """As it is known to ask."""
@@ -145,6 +148,8 @@ class Parking:
             self._tries.pop(request, None)
             self.room.leave(request)
         WAITING_NOW.set(len(self.room))
+        if requests:
+            self.told.moved()
 
     async def keep_decisions(self, ending: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
         """Why these have no host, for whoever asks later."""
@@ -341,6 +346,7 @@ class Parking:
         if kept:
             async with self.database.write() as tx:
                 await parked.looked_at(tx, kept)
+            self.told.moved()
 
     def waits_on(self, kept: ParkedRequest, end: End, seen: int) -> list[ParkedRequest]:
         """Not now. What it lacks is kept where that has changed."""

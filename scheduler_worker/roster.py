@@ -17,6 +17,7 @@ class Roster:
 
     def __init__(self, clock: Clock, name: str = "") -> None:
         self.name = name or f"s{clock.uuid()[:8]}"
+        self.waits = 0  # how often it has changed who waits here
         self._clock = clock
         self._heard: dict[str, float] = {}
         self._live: tuple[str, ...] = (self.name,)
@@ -33,7 +34,7 @@ class Roster:
         return self._live
 
     async def say(self) -> SchedulerAlive:
-        return SchedulerAlive(scheduler=self.name)
+        return SchedulerAlive(scheduler=self.name, waits=self.waits)
 
     async def hear(self, message: SchedulerAlive) -> None:
         if message.scheduler == self.name:

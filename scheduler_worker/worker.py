@@ -8,7 +8,7 @@ from bus.candidates import CandidateSource
 from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.groups import FindGroups, GroupsFound
-from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable
+from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.moves import MovePlaced, MoveRefused
 from bus.protocol import Ask
 from bus.queries import BuildsFound, FindBuilds
@@ -184,9 +184,11 @@ def _those_that_wait(parking: Parking, cancelling: Cancelling) -> _Part:
             every(SWEEP_SECONDS, keeping.sweep),
             every(PRUNE_SECONDS, keeping.prune),
         ],
-        runs=[parking.run],
+        runs=[parking.run, parking.told.run],
         stops=[keeping.let_go],
-        announces=frozenset({BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused}),
+        announces=frozenset(
+            {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
+        ),
     )
 
 

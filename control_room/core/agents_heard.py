@@ -35,7 +35,7 @@ class RollCall:
 
     def __init__(self) -> None:
         self._agents: OrderedDict[tuple[str, str], AgentHeard] = OrderedDict()
-        self._schedulers: OrderedDict[str, float] = OrderedDict()
+        self._schedulers: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def hear(self, report: HostReported, now: float) -> None:
         hosts = report.hosts
@@ -54,11 +54,14 @@ class RollCall:
         while len(self._agents) > MOST:
             self._agents.popitem(last=False)
 
-    def hear_scheduler(self, name: str, now: float) -> None:
-        self._schedulers[name] = now
+    def hear_scheduler(self, name: str, now: float, waits: int = 0) -> bool:
+        """Has it changed who waits with it?"""
+        before = self._schedulers.get(name)
+        self._schedulers[name] = now, waits
         self._schedulers.move_to_end(name)
         while len(self._schedulers) > MOST:
             self._schedulers.popitem(last=False)
+        return before is None or before[1] != waits
 
     def agents(self, now: float) -> Sequence[AgentHeard]:
         """By cell and name; who was silent for an hour is forgotten."""
@@ -68,6 +71,6 @@ class RollCall:
 
     def schedulers(self, now: float) -> dict[str, float]:
         """Name → seconds since it was heard."""
-        while self._schedulers and now - next(iter(self._schedulers.values())) > FORGOTTEN:
+        while self._schedulers and now - next(iter(self._schedulers.values()))[0] > FORGOTTEN:
             self._schedulers.popitem(last=False)
-        return {name: max(0.0, now - at) for name, at in sorted(self._schedulers.items())}
+        return {name: max(0.0, now - at) for name, (at, _) in sorted(self._schedulers.items())}

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from control_room.core.agents_heard import AgentHeard
 from control_room.core.alarms import Alarm
 from control_room.core.charts import Chart, chart
-from control_room.core.latencies import percentiles
-from control_room.core.windows import TICK, Tick, summed
+from control_room.core.latencies import percentiles, together
+from control_room.core.windows import TICK, HeardLately, Tick, summed
 from control_room.core.words import duration
 
 SHARES = (0.5, 0.95, 0.99)
 _LATELY = 12  # ticks: the last minute
+_OVER = 6  # ticks that a point of the latencies is worked out of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +72,10 @@ class TenMinutes:
     latency: Chart
 
 
-def ten_minutes(ticks: Sequence[Tick], known: TenMinutes | None) -> TenMinutes:
-    if known is not None and known.number == ticks[-1].number:
+def ten_minutes(lately: HeardLately, now: float, known: TenMinutes | None) -> TenMinutes:
+    if known is not None and known.number == int(now // TICK) - 1:
         return known
+    ticks = lately.ticks(now)
     return TenMinutes(ticks[-1].number, summed(ticks), last_minute(ticks), *charts(ticks))
 
 
@@ -86,8 +88,8 @@ def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
         ],
         least=1.0,
     )
-    over = [summed(ticks[max(0, end - 6) : end]).durations for end in range(1, len(ticks) + 1)]
-    points = [percentiles(durations, SHARES) for durations in over]
+    over = [ticks[max(0, end - _OVER) : end] for end in range(1, len(ticks) + 1)]
+    points = [percentiles(together(one.durations for one in some if one.durations), SHARES) for some in over]
     names = ("half", "95 of 100", "99 of 100")
     latency = chart([(name, [point[place] for point in points]) for place, name in enumerate(names)])
     return speed, latency

@@ -71,9 +71,12 @@ class HeardLately:
 
     def ticks(self, now: float) -> list[Tick]:
         """One for each stretch up to now, the oldest first, the one under way left out."""
-        last = int(now // TICK)
+        return self._ticks_until(int(now // TICK), TICKS)
+
+    def _ticks_until(self, last: int, several: int) -> list[Tick]:
         known = {tick.number: tick for tick in self._ticks}
-        return [known.get(number) or Tick(number) for number in range(last - TICKS, last)]
+        quiet = Tick(last - 1)  # one for all of them
+        return [known.get(number) or quiet for number in range(last - several, last)]
 
     def under_way(self, now: float) -> Tick:
         """What has come since the last whole stretch."""
@@ -82,7 +85,7 @@ class HeardLately:
 
     def rate(self, now: float, ticks: int = 2) -> float:
         """Boots a second that became active, of the last whole ticks."""
-        lately = self.ticks(now)[-ticks:]
+        lately = self._ticks_until(int(now // TICK), ticks)
         return sum(tick.ends["active"] for tick in lately) / (ticks * TICK)
 
     def _at(self, at: float) -> Tick:
@@ -108,6 +111,8 @@ def summed(ticks: Sequence[Tick]) -> Tick:
     """All of them as one."""
     whole = Tick(ticks[-1].number if ticks else 0)
     for tick in ticks:
+        if not tick.ends and not tick.moves and not tick.host_failures:
+            continue
         whole.ends.update(tick.ends)
         whole.durations.update(tick.durations)
         whole.causes.update(tick.causes)

@@ -26,7 +26,7 @@ from control_room.stirring import Closing
 
 def pages_app(room: OpenRoom) -> Starlette:
     """`app.state.closing`, once set, ends what would never end by itself."""
-    closing = Closing(room.hearing.stirring, room.hearing.moving)
+    closing = Closing(room.hearing.stirring, room.hearing.moving, room.hearing.waiting, room.hearing.metal)
     frame = Frame(room)
     heat, host = HeatPages(room, frame, closing), HostPages(room, frame)
     now, builds = NowPages(room, frame, closing), BuildPages(room, frame, closing)

@@ -14,6 +14,7 @@ from bus.clock import Clock
 from control_room.access import RoomAccess, Sessions, Visit
 from control_room.acting import RoomMeans
 from control_room.asking import RoomQuestions
+from control_room.beside import Beside
 from control_room.core import words
 from control_room.hearing import Hearing
 from control_room.looking import Looking
@@ -51,6 +52,7 @@ class OpenRoom:
     sessions: Sessions
     clock: Clock
     means: RoomMeans
+    beside: Beside
 
 
 class Frame:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TypeVar
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -21,22 +22,24 @@ def live(
     closing: asyncio.Event,
     stirring: Stirring | None = None,
     pace: Pace | None = None,
+    meanwhile: AbstractAsyncContextManager[None] | None = None,
 ) -> EventSourceResponse:
     """The part at once, and again when it reads otherwise: looked at so often, and, where it is known what
-    stirs it, as soon as that does and its pace allows; `closing` ends it."""
+    stirs it, as soon as that does and its pace allows; `closing` ends it. `meanwhile` lasts as long."""
     stirs, stirring, pace = stirring is not None, stirring or Stirring(), pace or Pace()
 
     async def events() -> AsyncIterator[ServerSentEvent]:
         told = None
-        with stirring.awaited() as stirred:
-            while not closing.is_set():
-                stirred.clear()
-                now = await part()
-                if now != told:
-                    yield ServerSentEvent(now, event="part", sep="\n")
-                    told = now
-                await _passed(closing, min(pace.pause, seconds))
-                await _passed(stirred if stirs else closing, seconds - pace.pause)
+        async with meanwhile or nullcontext():
+            with stirring.awaited() as stirred:
+                while not closing.is_set():
+                    stirred.clear()
+                    now = await part()
+                    if now != told:
+                        yield ServerSentEvent(now, event="part", sep="\n")
+                        told = now
+                    await _passed(closing, min(pace.pause, seconds))
+                    await _passed(stirred if stirs else closing, seconds - pace.pause)
 
     return EventSourceResponse(
         events(),

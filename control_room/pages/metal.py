@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from control_room.core.metal import MetalSeen, board
-from control_room.glances import Glances
+from control_room.metal_looks import MetalLooks
 from control_room.pages.frame import Frame, OpenRoom
 from control_room.pages.live import at_once, live
 
-SECONDS = 3.0
+SECONDS = 10.0  # from one look at all nodes to the next: those of which something is heard are read at once
 SHOWN = 12  # of a column; of one that is looked at alone
 SHOWN_ALONE = 500
 
@@ -21,10 +21,10 @@ class MetalPages:
         self._room = room
         self._frame = frame
         self._closing = closing
-        self._glances: Glances[str, MetalSeen] = Glances(lambda _: room.means.metal(), room.clock, SECONDS)
+        self._looks = MetalLooks(room.means.metal, room.clock, room.hearing.metal, room.beside, SECONDS)
 
     async def page(self, request: Request) -> Response:
-        seen = await at_once(request, self._glances.at(""))
+        seen = await at_once(request, self._looks.at())
         said = urlencode({name: value for name, value in _said(request).items() if value})
         return self._frame.page(
             request,
@@ -37,20 +37,22 @@ class MetalPages:
 
     async def events(self, request: Request) -> Response:
         async def told() -> str:
-            return self._part(request, await self._glances.at(""))
+            return self._part(request, await looks.latest())
 
-        return live(told, SECONDS, self._closing)
+        looks = self._looks
+        return live(told, SECONDS, self._closing, looks.news, looks.pace, looks.open())
 
     def _part(self, request: Request, seen: MetalSeen | None) -> str:
         said, now = _said(request), self._room.clock.now()
         most = SHOWN_ALONE if said["state"] else SHOWN
-        return self._frame.part(
-            "metal_part.html",
-            seen=seen,
-            columns=board(seen, now, said["q"], said["state"], most) if seen else [],
-            now=now,
-            **said,
-        )
+        with self._looks.pace.making():
+            return self._frame.part(
+                "metal_part.html",
+                seen=seen,
+                columns=board(seen, now, said["q"], said["state"], most) if seen else [],
+                now=now,
+                **said,
+            )
 
 
 def _said(request: Request) -> dict[str, str]:

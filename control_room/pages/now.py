@@ -15,6 +15,8 @@ from control_room.pages.live import at_once, live
 from control_room.stirring import Pace
 
 SECONDS = 2.0
+SOONEST = 0.17  # seconds between two looks: where builds end all the time nobody reads more
+SHARE = 0.01  # of a processor that it may take while builds end all the time: sums are read, not followed
 
 
 class NowPages:
@@ -25,7 +27,7 @@ class NowPages:
         self._part = ""
         self._made = float("-inf")
         self._stirred = 0
-        self._pace = Pace()
+        self._pace = Pace(SHARE, SOONEST)
         self._ten_minutes: TenMinutes | None = None
 
     async def page(self, request: Request) -> Response:
@@ -47,7 +49,7 @@ class NowPages:
 
     def _page(self, seen: Seen) -> NowPage:
         hearing, now = self._room.hearing, self._room.clock.now()
-        past = self._ten_minutes = ten_minutes(hearing.lately.ticks(now), self._ten_minutes)
+        past = self._ten_minutes = ten_minutes(hearing.lately, now, self._ten_minutes)
         under_way = hearing.lately.under_way(now)
         whole, minute = summed([past.whole, under_way]), summed([past.minute, under_way])
         agents = hearing.roll.agents(now)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import OrderedDict
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -11,15 +12,16 @@ from starlette.responses import RedirectResponse, Response
 from bus.queries import FindWaiting, WaitingFound
 from control_room.acting import ActRefused
 from control_room.asking import Reply, heard
-from control_room.glances import Glances
 from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
 from control_room.pages.ids import uuid_in
 from control_room.pages.live import live
+from control_room.shared_looks import SharedLooks
 
 log = logging.getLogger(__name__)
 
-SECONDS = 1.0
+SECONDS = 5.0  # from one look to the next, where nobody comes and nobody goes: time passes
 A_PAGE = 50
+MADE = 64  # parts that are kept
 _DEEPEST = 1_000_000
 
 
@@ -41,16 +43,21 @@ class WaitingPages:
         self._room = room
         self._frame = frame
         self._closing = closing
-        self._glances: Glances[WaitsLooked, Reply[WaitingFound]] = Glances(
-            self._asked, room.clock, SECONDS * 0.9
+        self._looks: SharedLooks[WaitsLooked, Reply[WaitingFound]] = SharedLooks(
+            self._asked, room.clock, room.hearing.waiting, SECONDS * 0.9
         )
+        self._made: OrderedDict[tuple[WaitsLooked, str], tuple[Reply[WaitingFound], str]] = OrderedDict()
 
     async def page(self, request: Request) -> Response:
         return await self._page(request)
 
     async def events(self, request: Request) -> Response:
         wanted = _wanted(request)
-        return live(lambda: self._part(request, wanted), SECONDS, self._closing)
+
+        async def told() -> str:
+            return self._part(request, wanted, await self._looks.latest(wanted))
+
+        return live(told, SECONDS, self._closing, self._room.hearing.waiting, self._looks.pace)
 
     async def act(self, request: Request) -> Response:
         """Ends one's wait."""
@@ -63,7 +70,7 @@ class WaitingPages:
         except ActRefused as refused:
             return await self._page(request, problem=str(refused), status=409)
         finally:
-            self._glances.forget()
+            self._looks.forget()
         log.info("%s: ended the wait of %s: %s", who(request), id_, said)
         return RedirectResponse(f"/waiting?{urlencode({'ended': id_})}", status_code=303)
 
@@ -73,23 +80,35 @@ class WaitingPages:
             request,
             "waiting.html",
             status=status,
-            part=await self._part(request, wanted),
+            part=self._part(request, wanted, await self._looks.at(wanted)),
             live=wanted.address("/waiting/events"),
             wanted=wanted,
             problem=problem,
             ended=uuid_in(request.query_params.get("ended", "")),
         )
 
-    async def _part(self, request: Request, wanted: WaitsLooked) -> str:
-        reply = await self._glances.at(wanted)
-        return self._frame.part(
-            "waiting_part.html",
-            **self._frame.of_visitor(request),
-            reply=reply,
-            wanted=wanted,
-            most=max((kind.requests for kind in reply.answer.kinds), default=1) if reply.answer else 1,
-            now=self._room.clock.now(),
-        )
+    def _part(self, request: Request, wanted: WaitsLooked, reply: Reply[WaitingFound]) -> str:
+        """Made once of a look for all who may only look, and once for each who may act: it has his form."""
+        visitor = self._frame.of_visitor(request)
+        for_whom = wanted, visitor["form_token"] if visitor["may_act"] else ""
+        before, part = self._made.get(for_whom, (None, ""))
+        if before is not reply:
+            with self._looks.pace.making():
+                part = self._frame.part(
+                    "waiting_part.html",
+                    **visitor,
+                    reply=reply,
+                    wanted=wanted,
+                    most=max((kind.requests for kind in reply.answer.kinds), default=1)
+                    if reply.answer
+                    else 1,
+                    now=self._room.clock.now(),
+                )
+            self._made[for_whom] = reply, part
+            self._made.move_to_end(for_whom)
+            while len(self._made) > MADE:
+                self._made.popitem(last=False)
+        return part
 
     async def _asked(self, wanted: WaitsLooked) -> Reply[WaitingFound]:
         question = FindWaiting(project=wanted.project, after=wanted.after, limit=A_PAGE)

@@ -7,9 +7,24 @@
   function put(place, html) {
     const on = document.activeElement, inside = place.contains(on);
     const scrolled = [...place.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
-    place.innerHTML = html; // made and escaped by our own templates
+    const made = document.createElement("template");
+    made.innerHTML = html; // made and escaped by our own templates
+    settle(place, made.content);
     [...place.querySelectorAll(".scroll")].forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
     if (inside) again(place, on)?.focus({ preventScroll: true });
+  }
+
+  // Only what reads otherwise is put in its place: what stays as it is need not be laid out and drawn again.
+  function settle(old, fresh) {
+    const before = [...old.childNodes], after = [...fresh.childNodes];
+    if (before.length !== after.length) return old.replaceChildren(...after);
+    before.forEach((one, at) => {
+      const other = after[at];
+      if (one.isEqualNode(other)) return;
+      const alike = one.nodeType === 1 && other.nodeType === 1 && one.cloneNode().isEqualNode(other.cloneNode());
+      if (alike && one.childNodes.length) settle(one, other);
+      else one.replaceWith(other);
+    });
   }
 
   // What has the keyboard keeps it, where the same is there again: nobody presses another's button.

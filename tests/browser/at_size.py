@@ -2,17 +2,19 @@
 
 What it prints: how long the first paint of each page takes, an update after its event, and a frame while
 the heat map scrolls; the browser's memory while pages stay open and builds end; how fast builds end with
-the first page open and without, by turns.
+the first page open and without, by turns, and how much of the processor each process takes for a build.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from time import monotonic, time
 
 import msgspec
@@ -60,7 +62,7 @@ async def a_berth(directory: str, hosts: int) -> AsyncIterator[OpenBerth]:
                 url = line.split()[-1]
         settings = Settings().having(state_dir=directory, hosts=hosts)
         async with Bus(wiring.transport(settings, "load")) as bus:
-            yield OpenBerth(url, bus, settings)
+            yield OpenBerth(url, bus, settings, {"pid": str(process.pid)})
     finally:
         if process.returncode is None:
             process.terminate()
@@ -93,15 +95,57 @@ async def memory(browser: Chromium, berth: OpenBerth, minutes: float, rate: floa
             say(minutes_left=round((until - monotonic()) / 60, 1), heap_mb=used, nodes=nodes, rate=ended)
 
 
-async def ratio(browser: Chromium, berth: OpenBerth, turns: int, count: int) -> None:
+def processor_seconds(process: int) -> float:
+    """That this process has used; of one that has ended it is not known."""
+    try:
+        said = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(said[11]) + int(said[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def used(berth: OpenBerth) -> dict[str, float]:
+    """Seconds of the processor until now: of berth, of the browser's processes, of what boots."""
+    of_berth = _below(int(berth.named["pid"]))
+    browser = set(_below(os.getpid())) - {os.getpid(), *of_berth}
+    return {
+        "berth": sum(map(processor_seconds, of_berth)),
+        "browser": sum(map(processor_seconds, browser)),
+        "load": processor_seconds(os.getpid()),
+    }
+
+
+def _below(process: int) -> list[int]:
+    """It, and all that it has begun."""
+    found = [process]
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):
+            found += [one for child in task.read_text().split() for one in _below(int(child))]
+    return found
+
+
+async def ratio(browser: Chromium, berth: OpenBerth, given: argparse.Namespace) -> None:
+    """Boots a second, and the milliseconds of the processor that a boot takes of each, with and without."""
+
+    async def one(seed: int) -> tuple[float, dict[str, float]]:
+        await asyncio.sleep(2.0)  # a tab that was closed has gone, and its time with it
+        before = used(berth)
+        rate = await boots_a_second(berth, given.builds, given.paced, seed=seed)
+        after = used(berth)
+        return rate, {name: (after[name] - before[name]) * 1000 / given.builds for name in after}
+
     with_it, without = [], []
-    for turn in range(turns):
-        without.append(await boots_a_second(berth, count, seed=turn))
-        async with a_tab(browser, berth.url, "/"):
-            with_it.append(await boots_a_second(berth, count, seed=turn))
-        say(turn=turn, without=round(without[-1]), with_it=round(with_it[-1]))
-    each = [round(a / b, 3) for a, b in zip(with_it, without, strict=True)]
-    say(ratio=round(sum(with_it) / sum(without), 3), of=each)
+    for turn in range(given.turns):
+        without.append(await one(turn))
+        async with a_tab(browser, berth.url, given.page):
+            with_it.append(await one(turn))
+        for name, (rate, costs) in (("without", without[-1]), ("with", with_it[-1])):
+            say(turn=turn, page=name, rate=round(rate), **{who: round(ms, 2) for who, ms in costs.items()})
+    each = [round(a / b, 3) for (a, _), (b, _) in zip(with_it, without, strict=True)]
+    say(ratio=round(sum(a for a, _ in with_it) / sum(b for b, _ in without), 3), of=each)
+    for who in ("berth", "browser", "load"):
+        beside, alone = (statistics.median(costs[who] for _, costs in some) for some in (with_it, without))
+        say(of=who, ms_a_boot=round(alone, 3), with_the_page=round(beside, 3), more=round(beside - alone, 3))
 
 
 async def paints(browser: Chromium, berth: OpenBerth, times: int = 3) -> None:
@@ -149,6 +193,36 @@ async def updates(browser: Chromium, berth: OpenBerth, times: int = 10) -> None:
     say(update_ms=[round(one) for one in took], median=round(statistics.median(took)))
 
 
+async def waits(browser: Chromium, berth: OpenBerth, times: int = 10) -> None:
+    """From when its scheduler says that somebody waits until he stands on the page; and from his asking."""
+    took, since_asked = [], []
+    alive = await berth.bus.listen(topics.SCHEDULER_ALIVE.at())
+    async with a_tab(browser, berth.url, "/waiting") as tab:
+        await tab.evaluate(_WATCH.replace("a.mono", "span.mono"))
+        for nth in range(times):
+            request = msgspec.structs.replace(
+                boot_request(1, 256, 1, "small", (), 1, "nowhere", ""), wait="1h", priority=nth
+            )
+            known = (await alive.get()).waits  # its sign of life, which comes every second
+            asked = time()
+            await berth.bus.publish(request)
+            while (await alive.get()).waits == known:
+                pass
+            said = time()
+            await tab.sees(request.request)
+            seen = float(await tab.evaluate(f"window.seenAt['{request.request}']"))
+            took.append(seen - said * 1000)
+            since_asked.append(seen - asked * 1000)
+            await asyncio.sleep(2.0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    while True:
+                        await alive.get()
+    await alive.stop()
+    say(waits_ms=[round(one) for one in took], median=round(statistics.median(took)))
+    say(since_asked_ms=[round(one) for one in since_asked], median=round(statistics.median(since_asked)))
+
+
 async def frames(browser: Chromium, berth: OpenBerth) -> None:
     """How long each frame takes while the heat map scrolls at its usual size."""
     async with a_tab(browser, berth.url, "/hosts") as tab:
@@ -169,20 +243,32 @@ async def frames(browser: Chromium, berth: OpenBerth) -> None:
     say(frame_ms=round(statistics.median(took), 1), p95=round(sorted(took)[int(len(took) * 0.95)], 1))
 
 
-async def measure(hosts: int, minutes: float, rate: float, turns: int, count: int) -> None:
+async def measure(given: argparse.Namespace) -> None:
+    def wanted(what: str) -> bool:
+        return not given.only or what in given.only
+
     with tempfile.TemporaryDirectory(prefix="berth-room-bench-") as directory:
         began = monotonic()
-        async with a_berth(directory, hosts) as berth, a_chromium() as browser:
-            say(hosts=hosts, up_after=round(monotonic() - began))
+        async with a_berth(directory, given.hosts) as berth, a_chromium() as browser:
+            say(hosts=given.hosts, up_after=round(monotonic() - began))
+            if given.before:
+                say(builds=given.before, rate=round(await boots_a_second(berth, given.before)))
             await lived_in(berth)
-            await paints(browser, berth)
-            await updates(browser, berth)
-            await frames(browser, berth)
-            await memory(browser, berth, minutes, rate)
-            await ratio(browser, berth, turns, count)
-            await lived_in(berth)
-            await paints(browser, berth)
-            await updates(browser, berth)
+            if wanted("paints"):
+                await paints(browser, berth)
+            if wanted("updates"):
+                await updates(browser, berth)
+                await waits(browser, berth)
+            if wanted("frames"):
+                await frames(browser, berth)
+            if wanted("memory"):
+                await memory(browser, berth, given.minutes, given.rate)
+            if wanted("ratio"):
+                await ratio(browser, berth, given)
+            if not given.only:
+                await lived_in(berth)
+                await paints(browser, berth)
+                await updates(browser, berth)
 
 
 def main() -> None:
@@ -192,8 +278,12 @@ def main() -> None:
     said.add_argument("--rate", type=float, default=100.0, help="builds a second meanwhile")
     said.add_argument("--turns", type=int, default=4, help="with the page and without")
     said.add_argument("--builds", type=int, default=5_000, help="of each turn, twice")
+    said.add_argument("--page", default="/", help="that is open in those turns")
+    said.add_argument("--paced", type=float, default=0.0, help="builds a second in those; 0: all it can")
+    said.add_argument("--before", type=int, default=0, help="builds that there are when it begins")
+    said.add_argument("--only", nargs="*", choices=("paints", "updates", "frames", "memory", "ratio"))
     given = said.parse_args()
-    asyncio.run(measure(given.hosts, given.minutes, given.rate, given.turns, given.builds))
+    asyncio.run(measure(given))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from compute_sim.ironic import Simulation
 from tests.support.browser_tab import Tab, a_tab
 from tests.support.chromium import Chromium, a_chromium, find_chromium
 from tests.support.open_berth import OpenBerth, an_open_berth, lived_in
@@ -30,21 +31,24 @@ async def chromium() -> AsyncIterator[Chromium]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def berth(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenBerth]:
+async def ironic() -> AsyncIterator[Simulation]:
+    async with a_served_ironic() as simulation:
+        yield simulation
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def berth(tmp_path_factory: pytest.TempPathFactory, ironic: Simulation) -> AsyncIterator[OpenBerth]:
     """Twenty hosts in two cells where something has happened, and an Ironic that is followed."""
     directory = tmp_path_factory.mktemp("berth")
-    async with (
-        a_served_ironic() as ironic,
-        an_open_berth(
-            directory,
-            hosts=20,
-            cells=("c1", "c2"),
-            build_time="constant:0.01",
-            seed=3,
-            ironic_api_url=ironic.url,
-            ironic_cell="c2",
-        ) as opened,
-    ):
+    async with an_open_berth(
+        directory,
+        hosts=20,
+        cells=("c1", "c2"),
+        build_time="constant:0.01",
+        seed=3,
+        ironic_api_url=ironic.url,
+        ironic_cell="c2",
+    ) as opened:
         await lived_in(opened)
         yield opened
 

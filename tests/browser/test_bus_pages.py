@@ -1,5 +1,7 @@
 """Dead letters replayed and dropped, queues that fill, and what-if, in a browser."""
 
+import re
+
 import msgspec
 
 from tests.support.browser_tab import Tab
@@ -77,8 +79,8 @@ async def test_a_form_asks_what_if(tab: Tab, berth: OpenBerth) -> None:
     async with tab.loading():
         await tab.press("Enter")
     await tab.sees("It does not fit")
-    await tab.sees("20 hosts would fit with 3")  # 32 VCPU, or 31: others boot here too
-    await tab.sees("VCPU instead of 4000")
+    # 31 where others have booted meanwhile
+    await tab.sees(re.compile("20 hosts would fit with 3[12] VCPU instead of 4000"))
     await tab.fill("input[name=vcpus]", "2")
     async with tab.loading():
         await tab.click("button.main")

@@ -48,4 +48,4 @@ async def test_the_keyboard_reaches_all_that_can_be_done_and_is_seen(
     missed = await operator.missed()
     assert missed == []
     for act in ACTS.get(page, ()):
-        assert act in stops
+        assert act.format_map(berth.named) in stops

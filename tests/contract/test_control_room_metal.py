@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -10,6 +11,8 @@ import pytest
 import berth.ironic
 from berth.settings import Settings
 from bus.claims import Choice
+from bus.messages import IronicSpoke, PlacementChanged, ProviderChange
+from control_room.pages import metal as pages
 from ironic_sync import FollowedIronic, NodeSelection
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report as told_of
@@ -19,6 +22,7 @@ from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, an_order
 from tests.support.placement_calls import claim, report
 from tests.support.visited_room import VisitedRoom, a_visited_room
+from tests.support.waiting import until
 
 READS = Settings().having(ironic_api_url="http://ironic.test")
 TOLD = 1_600_000_000  # a minute before the room's now
@@ -107,3 +111,65 @@ async def test_without_an_ironic_the_belief_alone_is_shown(ironic: FakeIronic) -
 async def test_no_metal_and_no_placement_are_sentences() -> None:
     async with a_room(Settings().having(cells=("c1",))) as room:
         assert "There is no bare metal" in await room.page("/metal?wait=1")
+
+
+def said(told: list[str], text: str) -> bool:
+    return text in "".join(told)
+
+
+async def test_of_which_something_is_heard_those_nodes_are_read_again_at_once(
+    ironic: FakeIronic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would look again by himself for an hour; and all are read once."""
+    monkeypatch.setattr(pages, "SECONDS", 3600.0)
+    for number in (1, 2, 3):
+        ironic.have(number)
+    asked = list[str]()
+
+    def note(request: httpx.Request) -> None:
+        asked.append(request.url.path)
+
+    ironic.before = note
+    async with a_room(READS, *(dict(one) for one in ironic.nodes.values())) as room:
+        async with room.following("/metal/events") as other, room.following("/metal/events") as told:
+            await until(lambda: "Free" in "".join(told) and "Free" in "".join(other))
+            ironic.change(2, maintenance=True, maintenance_reason="fan <3>")
+            await room.bus.publish(IronicSpoke(nodes=(node_number(2),)))
+            for one in (told, other):
+                await until(partial(said, one, "it is in maintenance: fan &lt;3&gt;"))
+            del ironic.nodes[node_number(3)]
+            ironic.have(4, provision_state="clean failed", last_error="no disk")
+            await room.bus.publish(IronicSpoke(nodes=(node_number(3), node_number(4))))
+            await until(lambda: "Ironic does not have it any more" in "".join(told))
+            await until(lambda: "Ironic has it clean failed: no disk" in "".join(told))
+            assert sum(path.endswith("/nodes") for path in asked) == 1
+            assert len([path for path in asked if path.endswith(node_number(2))]) == 1  # for both pages
+
+
+async def test_what_placement_commits_is_listened_to_only_while_a_page_is_open(
+    monkeypatch: pytest.MonkeyPatch, ironic: FakeIronic
+) -> None:
+    monkeypatch.setattr(pages, "SECONDS", 3600.0)
+    ironic.have(1)
+    node, stranger = node_number(1), node_number(8)
+    async with a_room(READS, dict(ironic.nodes[node])) as room:
+        news = room.hearing.metal
+
+        async def commit() -> None:
+            changes = tuple(
+                ProviderChange(provider=one, root=one, generation=2, used={}) for one in (node, stranger)
+            )
+            await room.bus.publish(PlacementChanged(number=1, changes=changes))
+
+        await commit()
+        async with room.following("/metal/events") as told:
+            await until(lambda: "on the board" in "".join(told) or "held" in "".join(told))
+            assert news.count == 0
+            ironic.change(1, power_state="power on")
+
+            async def seen() -> bool:
+                await commit()  # it is heard as soon as somebody listens
+                return "power on" in "".join(told)
+
+            await until(seen)
+        assert stranger not in news.nodes

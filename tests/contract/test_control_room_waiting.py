@@ -1,13 +1,19 @@
 """The waiting room: who waits, in order of turn, with what he lacks; and the end of one's wait."""
 
+import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from bus import topics
-from bus.messages import BuildCancelled, BuildCancelRequested
-from bus.queries import WaitingFound, WaitingKind, WaitingRequest
+from bus.messages import BuildCancelled, BuildCancelRequested, SchedulerAlive
+from bus.queries import FindWaiting, WaitingFound, WaitingKind, WaitingRequest
 from bus.worker import Worker, on
+from control_room.pages import waiting as pages
+from control_room.shared_looks import SPACED, SharedLooks
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
+from tests.support.waiting import until
 
 NOW = 1_800_000_000.0
 
@@ -127,3 +133,58 @@ async def test_who_may_ends_a_wait_and_of_one_that_waits_no_more_it_is_said() ->
         again = await room.send("/waiting", request=uid(1))
         assert (again.status_code, "It does not wait: no such build" in again.text) == (409, True)
     assert [(one.build, one.anywhere) for one in ending.told] == [(uid(1), False)] * 2
+
+
+async def test_who_comes_and_who_goes_is_on_every_open_page_at_once_and_asked_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody would look again by himself for an hour."""
+    monkeypatch.setattr(pages, "SECONDS", 3600.0)
+    there, asked = [waits(1)], list[object]()
+
+    async def told(question: object) -> WaitingFound:
+        asked.append(question)
+        return WaitingFound(waiting=tuple(there), count=len(there))
+
+    async with (
+        a_visited_room(told={"waiting": told}) as room,
+        room.following("/waiting/events") as one,
+        room.following("/waiting/events") as other,
+    ):
+        await until(lambda: all("1 × m1" in "".join(heard) for heard in (one, other)))
+        assert len(asked) == 1
+        there.append(waits(2))
+        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))
+        await until(lambda: all("1 × m2" in "".join(heard) for heard in (one, other)))
+        assert len(asked) == 2
+        there.clear()
+        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))  # nothing new
+        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=2))
+        await until(lambda: all("Nobody waits" in "".join(heard) for heard in (one, other)))
+        assert len(asked) == 3
+
+
+async def test_where_it_changes_all_the_time_it_is_asked_for_a_few_times_a_second_whoever_looks() -> None:
+    asked = list[object]()
+
+    async def told(question: object) -> WaitingFound:
+        asked.append(question)
+        return WaitingFound(waiting=(waits(len(asked)),), count=1)
+
+    async with a_visited_room(told={"waiting": told}) as room:
+        looks = SharedLooks(told, room.bus.clock, room.hearing.waiting, 5.0)
+
+        async def look(project: str) -> None:
+            while not over.is_set():
+                room.hearing.waiting.stir()
+                await looks.latest(FindWaiting(project=project))
+                await asyncio.sleep(0)
+
+        over = asyncio.Event()
+        began = room.bus.clock.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for project in ("", "", "web", "web", "db"):
+                group.create_task(look(project))
+            await until(lambda: len(asked) == 6)
+            over.set()
+        assert room.bus.clock.monotonic() - began >= 5 * SPACED

@@ -437,3 +437,38 @@ async def test_who_comes_again_and_again_is_tried_ever_less_often_and_at_once_wh
         await world.node(2)
         await asyncio.sleep(0.1)
         assert len(tried) > several and tried[several] - now < 0.1
+
+
+@in_virtual_time
+async def test_who_looks_hears_at_once_that_somebody_waits_or_waits_no_more() -> None:
+    """And ten times a second at most."""
+    async with a_world() as world:
+        heard = list[int]()
+        listener = await world.bus.listen(topics.SCHEDULER_ALIVE.at())
+
+        async def listen() -> None:
+            while True:
+                heard.append((await listener.get()).waits)
+
+        async def another(what: str) -> None:
+            """Within a twentieth of a second; and then it is quiet again."""
+            before = heard[-1]
+            await asyncio.sleep(0.05)
+            assert heard[-1] > before, what
+            await asyncio.sleep(5.0)
+
+        listening = asyncio.create_task(listen())
+        await asyncio.sleep(5.0)
+        assert set(heard) == {0}
+        await world.ask(1)
+        await another("one has come")
+        assert len(set(heard[-3:])) == 1
+        await world.node(1)
+        await another("it has its node")
+        assert len(world.placed) == 1
+        several = len(heard)
+        for number in range(10, 110):
+            await world.ask(number)
+            await asyncio.sleep(0.01)
+        assert several + 8 <= len(heard) <= several + 14
+        listening.cancel()

@@ -6,6 +6,7 @@ forbids, a request to another host.
 
 import base64
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
@@ -113,12 +114,13 @@ class Tab:
         said = await self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
         return " ".join(str(said).split())
 
-    async def sees(self, text: str, selector: str = "main") -> None:
+    async def sees(self, text: str | re.Pattern[str], selector: str = "main") -> None:
         """It is there, or comes without the page being loaded again."""
         loads = self._loads
+        wanted = re.compile(re.escape(text)) if isinstance(text, str) else text
 
         async def seen() -> bool:
-            return text in await self.text(selector)
+            return wanted.search(await self.text(selector)) is not None
 
         await until(seen, f"{text!r} is seen in {selector}", picture=lambda: self.text(selector))
         assert self._loads == loads, "the page was loaded again"

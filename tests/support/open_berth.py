@@ -17,8 +17,9 @@ from berth.settings import Settings
 from berth.wiring import metal_agent
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.messages import BuildEnded, BuildUnplaceable
+from bus.messages import BuildCancelRequested, BuildEnded, BuildUnplaceable
 from bus.moves import MoveRequested, MoveTold
+from bus.queries import FindWaiting
 from bus.resources import FindProviders
 from tests.support.envelopes import a_letter
 from tests.support.waiting import in_time, until
@@ -59,6 +60,22 @@ class OpenBerth:
         await told.stop()
         return said
 
+    async def boot_later(self, *, vcpus: int = 1, zone: str = "", **more: Any) -> str:
+        """There is no room for it, and it waits for some; the id of its request."""
+        asked = boot_request(vcpus, 512, 5, "small" if vcpus == 1 else "huge", (), 1, zone, "")
+        request = msgspec.structs.replace(asked, wait="2h", **more)
+        await self.bus.publish(request)
+
+        async def waits() -> bool:
+            found = await self.bus.asker(topics.WAITING)(FindWaiting(requests=(request.request,)))
+            return bool(found.waiting)
+
+        await until(waits, "it waits for a host")
+        return request.request
+
+    async def end_wait(self, request: str) -> None:
+        await self.bus.publish(BuildCancelRequested(build=request))
+
     async def boot_in_vain(self) -> BuildUnplaceable:
         """No host is large enough."""
         request = msgspec.structs.replace(
@@ -87,10 +104,18 @@ async def lived_in(berth: OpenBerth) -> None:
     refused = await berth.boot_in_vain()
     first, second, *_ = (one for one in built if one.status == "active")
     moved = await berth.moved(second.build)
+    waits = await berth.boot_later(zone="nowhere", priority=5)
+    await berth.boot_later(zone="nowhere")
+    await berth.boot_later(vcpus=4000)
     letter = a_letter(body=msgspec.json.encode({"request": refused.request, "instances": []}))
     await berth.bus.transport.bury(letter)
     berth.named.update(
-        build=first.build, host=first.host, refused=refused.request, letter=letter.id, move=moved.move
+        build=first.build,
+        host=first.host,
+        refused=refused.request,
+        letter=letter.id,
+        move=moved.move,
+        waits=waits,
     )
 
     async def followed() -> bool:

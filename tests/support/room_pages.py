@@ -30,6 +30,7 @@ SCHEMES = ("light", "dark")
 
 # What an operator does there, as its button says.
 ACTS = {
+    "waiting": ("button Show", "button End the wait of {waits}"),
     "moves": ("button Confirm: it stays there", "button Revert: it goes back"),
     "move": ("button Confirm: it stays there", "button Revert: it goes back"),
     "host": (

@@ -19,6 +19,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker
 from control_room.access import Sessions
 from control_room.asking import RoomQuestions
+from control_room.beside import beside_the_pages
 from control_room.hearing import Hearing
 from control_room.looking import Looking
 from control_room.worker import control_room
@@ -128,6 +129,7 @@ async def a_visited_room(
     async with (
         serving(lambda: LocalTransport(broker), control_room(hearing), *workers) as bus,
         drains_here(bus) as drains,
+        beside_the_pages() as beside,
     ):
         asks = asked_of(bus, answered)
         asks = replace(asks, **{name: _telling(answer) for name, answer in (told or {}).items()})
@@ -139,6 +141,7 @@ async def a_visited_room(
             sessions=Sessions(),
             clock=clock,
             means=means(bus, settings or Settings(), drains),
+            beside=beside,
         )
         app = pages_app(room)
         way = httpx.ASGITransport(app)

@@ -1,14 +1,18 @@
 """What is heard and read is told to placement, whatever its bus does."""
 
+import asyncio
+
 from bus.clock import Clock
 from bus.errors import BrokerRefused, Unroutable
-from bus.messages import InventoryReported
+from bus.messages import InventoryReported, IronicSpoke
 from ironic_sync.core.belief import BeliefRules
 from ironic_sync.core.node import from_rest
 from ironic_sync.following import Following
 from ironic_sync.reader import NodeRead
+from ironic_sync.spoken import SpokenNodes
 from tests.support.fake_ironic import FakeIronic
 from tests.support.ironic_builders import PLACE, a_notification
+from tests.support.virtual_time import in_virtual_time
 
 
 class Bad:
@@ -76,3 +80,28 @@ async def test_a_node_of_which_something_was_said_while_it_was_read_is_read_agai
     assert wished == [node["uuid"]] * 2 and not bus.took
     await following.found([NodeRead(node["uuid"], from_rest(node), following.moment())])
     assert len(wished) == 2 and len(bus.took) == 1
+
+
+@in_virtual_time
+async def test_of_whom_ironic_spoke_is_told_when_what_came_of_it_is_safe_and_ten_times_a_second_at_most() -> (
+    None
+):
+    ironic, bus = FakeIronic(), Bad()
+    nodes = [ironic.nodes[ironic.have(number)] for number in range(1, 51)]
+    told: list[tuple[int, IronicSpoke]] = []
+
+    async def say(*messages: IronicSpoke) -> None:
+        told.extend((len(bus.took), one) for one in messages)
+
+    spoken = SpokenNodes(say)
+    rules = BeliefRules(place=lambda node: PLACE)
+    following = Following(rules, bus.publish, Clock(), spoken=spoken.of)
+    running = asyncio.create_task(spoken.run())
+    for node in nodes:
+        await following.hear([a_notification("provision_set.end", 1_790_000_000.5, node)])
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(1.0)
+    running.cancel()
+    assert told[0] == (1, IronicSpoke(nodes=(nodes[0]["uuid"],)))
+    assert {one for _, said in told for one in said.nodes} == {node["uuid"] for node in nodes}
+    assert 5 <= len(told) <= 7

@@ -1,0 +1,43 @@
+"""What goes on beside the pages, for as long as they are there."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class Beside:
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
+        """It ends with the pages, or when it is cancelled; a fault of it is logged, and does not end them."""
+        task = self._group.create_task(_logged(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def end_all(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+@asynccontextmanager
+async def beside_the_pages() -> AsyncIterator[Beside]:
+    async with asyncio.TaskGroup() as group:
+        tasks = Beside(group)
+        try:
+            yield tasks
+        finally:
+            tasks.end_all()
+
+
+async def _logged(work: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await work
+    except Exception:
+        log.exception("beside the pages: a bug")

@@ -1,0 +1,30 @@
+"""Of which nodes Ironic said something is told to whoever shows them."""
+
+from collections.abc import Awaitable, Collection
+from typing import Protocol
+
+from bus.messages import MOST_SPOKEN, IronicSpoke
+from bus.spaced_word import SpacedWord
+
+
+class SaysSpoke(Protocol):
+    def __call__(self, *messages: IronicSpoke) -> Awaitable[None]: ...
+
+
+class SpokenNodes:
+    """Nothing is lost that counts: who shows nodes reads all of them from time to time."""
+
+    def __init__(self, say: SaysSpoke) -> None:
+        self._say = say
+        self._nodes: set[str] = set()
+        self._word = SpacedWord(self._tell, "that Ironic spoke of nodes")
+        self.run = self._word.run
+
+    def of(self, nodes: Collection[str]) -> None:
+        """What came of it is safe with placement by now, where anything did."""
+        self._nodes.update(nodes)
+        self._word.due()
+
+    async def _tell(self) -> None:
+        nodes, self._nodes = self._nodes, set()
+        await self._say(IronicSpoke(nodes=tuple(sorted(nodes)) if len(nodes) <= MOST_SPOKEN else ()))
