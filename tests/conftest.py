@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from deploy.servers import (
     private_directory,
 )
 from tests.support.certificates import Authority
+from tests.support.overdue import limited
 from tests.support.schemas import BY_ALEMBIC, said_again
 from tests.support.servers import MEMORY, ExternalServer, a_database, installed, roomy, url_of
 
@@ -58,6 +59,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     changing = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if changing:  # several processes run the tests, and each must call them by the same names
         raise pytest.UsageError(f"this test's name is another in every process: {changing[0]}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    with limited(f"the setting up of {item.nodeid}"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with limited(item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    with limited(f"the taking down of {item.nodeid}"):
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)
