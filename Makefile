@@ -16,8 +16,7 @@ IRONIC := .venv-ironic
 DOCS := .venv-docs
 
 # The Python that makes the virtual environment: `make PYTHON=python3.12 test` overrides the search.
-PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; do \
-	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
+PYTHON ?= $(shell scripts/find-python)
 
 # Tests start hundreds of processes, and where this is set each would compile all of it anew.
 export PYTHONDONTWRITEBYTECODE :=
