@@ -97,7 +97,8 @@ def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **mor
     environment = of_berth(amqp_url, database_url, cells, hosts, **more)
     names = tuple(environment["BERTH_CELLS"].split(","))
     settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
-    return BenchBerth(environment, settings.having(cells=names, hosts=hosts))
+    on_the_bus = {name: more[name] for name in ("queue_type",) if name in more}
+    return BenchBerth(environment, settings.having(cells=names, hosts=hosts, **on_the_bus))
 
 
 @contextmanager

@@ -1,0 +1,112 @@
+"""One berth after another with more processes of a kind, more cells, or the other kind of queue: what helps?
+
+    python -m bench.scaling [--boots 6000] [--hosts 10000] [schedulers placements conductors agents cells ...]
+
+Everything real and durable, every worker a process of its own, a mix of flavors. The first line of each kind
+is the same berth as that of the others, measured again: so much a figure moves by itself.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.loading import BenchBerth, LoadedBoots, a_berth
+from bench.processes import BESIDE
+from berth.loadtest import LoadPlan, mixed
+
+CELLS = 4
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is other than usual."""
+
+    name: str
+    cells: int = CELLS
+    settings: dict[str, Any] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()  # workers that run once more, as `berth run` is told
+
+
+def _times(worker: str, several: int) -> Variant:
+    """So many of a worker, in each cell where it belongs to one."""
+    names = [f"c{nth}" for nth in range(1, CELLS + 1)]
+    commands = [f"{worker} --cell {cell}" for cell in names] if worker == "conductor" else [worker]
+    beside = tuple(command for command in commands for _ in range(several - 1))
+    return Variant(f"{several} {worker}{'s' if several > 1 else ''}", beside=beside)
+
+
+KINDS: dict[str, Sequence[Variant]] = {
+    "schedulers": [_times("scheduler", several) for several in (1, 2, 4)],
+    "placements": [_times("placement", several) for several in (1, 2, 4)],
+    "conductors": [_times("conductor", several) for several in (1, 2, 4)],
+    "agents": [
+        Variant(f"{several} agents in each cell", settings={"agents_per_cell": several})
+        for several in (1, 2, 4)
+    ],
+    "cells": [
+        *(Variant(f"{several} cells", cells=several) for several in (4, 1, 16)),
+        Variant("16 cells, 4 in a process", cells=16, settings={"cells_a_process": 4}),
+        Variant("4 cells, 4 in a process", settings={"cells_a_process": 4}),
+    ],
+    "queues": [Variant(kind, settings={"queue_type": kind}) for kind in ("quorum", "classic")],
+}
+
+
+@contextmanager
+def _beside(berth: BenchBerth, workers: Sequence[str]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for worker in workers:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "berth", "run", *worker.split()],
+                env=berth.environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.callback(process.wait, 30)
+            stack.callback(process.terminate)
+        yield
+
+
+def measured(variant: Variant, boots: int, hosts: int, mix: int) -> LoadedBoots:
+    """A load, after one that warms it up and that nobody counts."""
+    with a_berth(hosts, variant.cells, fail=0.1, **variant.settings) as berth, _beside(berth, variant.beside):
+        berth.load(LoadPlan(boots=boots // 4, flavors=mixed(mix)))
+        run = berth.load(LoadPlan(boots=boots, flavors=mixed(mix)))
+        berth.judge()
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("kinds", nargs="*", metavar="kind", help=", ".join(KINDS), default=[*KINDS])
+    parser.add_argument("--boots", type=int, default=6000)
+    parser.add_argument("--hosts", type=int, default=10_000)
+    parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
+    arguments = parser.parse_args()
+    if unknown := [kind for kind in arguments.kinds if kind not in KINDS]:
+        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(KINDS)}")
+    for kind in arguments.kinds:
+        print(
+            f"{kind:26} {'boots/s':>8} {'of first':>9} {'CPU ms/boot':>12} {'of first':>9}  of which",
+            flush=True,
+        )
+        first: LoadedBoots | None = None
+        for variant in KINDS[kind]:
+            run = measured(variant, arguments.boots, arguments.hosts, arguments.mix)
+            first = first or run
+            cost = sorted(run.cost.items(), key=lambda one: -one[1])
+            parts = ", ".join(f"{name} {spent:.2f}" for name, spent in cost if name not in BESIDE)
+            print(
+                f"{variant.name:26} {run.outcome.per_second:8.0f}"
+                f" {run.outcome.per_second / first.outcome.per_second:9.2f}"
+                f" {run.in_all:12.2f} {run.in_all / first.in_all:9.2f}  {parts}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
