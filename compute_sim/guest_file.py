@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -105,6 +106,7 @@ class GuestFile:
         self._writing: asyncio.Future[None] | None = None
         self._file = -1
         self._lock = -1
+        self._in_use = threading.Lock()  # a number that is closed may be another's file a moment later
 
     def open(self) -> list[GuestLine]:
         """What is known from before."""
@@ -157,13 +159,14 @@ class GuestFile:
 
     def close(self) -> None:
         """What nobody waited for is written as well."""
-        if self._file < 0:
-            return
-        if self._waiting:
-            _write(self._file, self._waiting)
-        os.close(self._file)
-        os.close(self._lock)
-        self._file = -1
+        with self._in_use:
+            if self._file < 0:
+                return
+            if self._waiting:
+                _write(self._file, self._waiting)
+            os.close(self._file)
+            os.close(self._lock)
+            self._file = -1
 
     def _begin(self, done: asyncio.Future[None]) -> None:
         lines, self._waiting = self._waiting, []
@@ -194,17 +197,20 @@ class GuestFile:
 
     def _write(self, lines: list[bytes], anew: list[GuestLine] | None) -> int:
         """In a thread: how many lines there are in the file now."""
-        if anew is None:
-            _write(self._file, lines)
-            return self._lines + len(lines)
-        beside = self.path.with_suffix(".new")
-        file = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        _write(file, [_line(one) for one in anew])
-        os.rename(beside, self.path)
-        _sync_directory(self.path.parent)
-        os.close(self._file)
-        self._file = file
-        return len(anew)
+        with self._in_use:
+            if self._file < 0:
+                raise OSError("it was closed")
+            if anew is None:
+                _write(self._file, lines)
+                return self._lines + len(lines)
+            beside = self.path.with_suffix(".new")
+            file = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            _write(file, [_line(one) for one in anew])
+            os.rename(beside, self.path)
+            _sync_directory(self.path.parent)
+            os.close(self._file)
+            self._file = file
+            return len(anew)
 
 
 def _line(one: GuestLine) -> bytes:

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
 
 from bus.clock import Clock
 from bus.delivery.answering import AnsweredRow
@@ -34,11 +35,16 @@ async def serve(
         return AnsweredRow(row, worker, replica, transport, clock)
 
     rows = [*map(served, worker.consumes), *map(served, worker.answers)]
-    await transport.declare(
-        *(row.queue for row in rows),
-        *(query_queue(query.name) for query in worker.asks if not query.narrowed),
-    )
-    if worker.starts and not await _started(worker, stopping):
+
+    async def start() -> None:
+        await transport.declare(
+            *(row.queue for row in rows),
+            *(query_queue(query.name) for query in worker.asks if not query.narrowed),
+        )
+        for each in worker.starts:
+            await each()
+
+    if not await _unless_told(stopping, start()):
         log.info("%s: stopped before it had started", worker.name)
         return
     readers: dict[QueueReader, None] = {}
@@ -70,9 +76,10 @@ async def serve(
 
         background = [group.create_task(run()) for run in worker.runs]
         background += [group.create_task(Timer(row, emitter).run()) for row in worker.timers]
-        await begin(rows)
-        log.info("%s: serving", worker.name)
-        widening = [group.create_task(grow(widen)) for grow in worker.widens]
+        widening = []
+        if await _unless_told(stopping, begin(rows)):
+            log.info("%s: serving", worker.name)
+            widening = [group.create_task(grow(widen)) for grow in worker.widens]
         await stopping.wait()
         log.info("%s: draining", worker.name)
         for task in widening:
@@ -86,26 +93,25 @@ async def serve(
     log.info("%s: stopped", worker.name)
 
 
-async def _started(worker: Worker, stopping: asyncio.Event) -> bool:
-    """False when it was told to stop first: one that waits for another to come need not end waiting."""
+async def _unless_told(stopping: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+    """Do this. False when told to stop first: who waits for a broker, or for others, need not end waiting."""
+
+    async def outcome() -> Exception | None:
+        try:
+            await work
+        except Exception as problem:  # raised again outside of the group, as it is
+            return problem
+        return None
+
     async with asyncio.TaskGroup() as group:
-        starting = group.create_task(_start(worker))
+        working = group.create_task(outcome())
         told = group.create_task(stopping.wait())
-        await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, told), return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
-        starting.cancel()
-    if starting.cancelled():
+        working.cancel()
+    if working.cancelled():
         return False
-    problem = starting.result()
+    problem = working.result()
     if problem is not None:
         raise problem
     return True
-
-
-async def _start(worker: Worker) -> Exception | None:
-    try:
-        for start in worker.starts:
-            await start()
-    except Exception as problem:  # raised again outside of the group, as it is
-        return problem
-    return None

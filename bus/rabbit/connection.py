@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
@@ -28,6 +28,7 @@ logging.getLogger("aiormq.connection").setLevel(logging.CRITICAL)
 
 HEARTBEAT = 15  # seconds; a peer that is silent for three of them is gone
 _DIAL_SECONDS = 10.0
+ANSWER_SECONDS = 60.0  # a connection may live on whose broker has lost a question, or a confirm
 _OPENING_SECONDS = 30.0  # a broker short of memory blocks us; one that is gone meanwhile never answers
 
 # The channel or the connection broke. A future may also end as cancelled then: see `cancelled_by_us`.
@@ -55,6 +56,14 @@ def telling_refusals() -> Iterator[None]:
         yield
     except ChannelClosed as closed:
         raise refusal(closed) from None
+
+
+@asynccontextmanager
+async def answered() -> AsyncIterator[None]:
+    """The same, and a request that is not answered in time raises one of BROKEN, too."""
+    with telling_refusals():
+        async with asyncio.timeout(ANSWER_SECONDS):
+            yield
 
 
 def refusal(closed: ChannelClosed) -> Exception:

@@ -79,13 +79,18 @@ class Link:
         self.closed = True
         self._changed.set()
         session, self._session = self._session, None
-        if session is not None:  # first, so that nobody is cancelled in the middle of a request to the broker
-            await hang_up(session.connection)
-            session.whole.set()
-        if self._life is not None:
-            self._life.cancel()
-            await asyncio.wait([self._life])
-            self._life = None
+        try:
+            if (
+                session is not None
+            ):  # first: nobody is to be cancelled in the middle of a request to the broker
+                await hang_up(session.connection)
+        finally:
+            if session is not None:
+                session.whole.set()
+            if self._life is not None:
+                self._life.cancel()
+                await asyncio.wait([self._life])
+                self._life = None
 
     def check(self) -> None:
         if self.closed:
@@ -245,24 +250,26 @@ class Link:
         try:
             async with asyncio.TaskGroup() as self._group:
                 started.set()
-                while True:
-                    self._session = session
-                    self._changed.set()
-                    connections.inc()
-                    watching = self._group.create_task(session.watch())
-                    why = await ended(session.connection)
-                    self._session = None
-                    connections.dec()
-                    watching.cancel()
-                    session.whole.set()  # who waits for it finds out that the connection is gone
-                    if self.closed:
-                        return
-                    LOST.labels(self.place).inc()
-                    log.warning("lost the connection to RabbitMQ at %s: %s", self.place, why)
-                    await hang_up(session.connection)
-                    session = await self._reconnect()
+                try:
+                    while True:
+                        self._session = session
+                        self._changed.set()
+                        connections.inc()
+                        watching = self._group.create_task(session.watch())
+                        why = await ended(session.connection)
+                        self._session = None
+                        connections.dec()
+                        watching.cancel()
+                        session.whole.set()  # who waits for it finds out that the connection is gone
+                        if self.closed:
+                            return
+                        LOST.labels(self.place).inc()
+                        log.warning("lost the connection to RabbitMQ at %s: %s", self.place, why)
+                        await hang_up(session.connection)
+                        session = await self._reconnect()
+                finally:  # before the group waits for those whom it cancels: they are not to begin anything
+                    self.closed = True
         finally:
-            self.closed = True
             self._changed.set()
 
     async def _reconnect(self) -> Session:

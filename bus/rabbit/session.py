@@ -15,6 +15,9 @@ from bus.rabbit.wire import Post
 log = logging.getLogger(__name__)
 
 _LOOKS_TO_A_ROUND = 15
+UNCONFIRMED_SECONDS = (
+    60.0  # a broker that lives confirms at once, but for one that is short of memory or disk
+)
 
 
 class Session:
@@ -33,6 +36,8 @@ class Session:
         self._opening = asyncio.Lock()
         self._apart = asyncio.Lock()
         self._under_way: set[str | None] = set()
+        self._oldest: tuple[BulkChannel, int] | None = None  # unconfirmed, when somebody last looked
+        self._oldest_since = 0.0
 
     async def channel(self) -> BulkChannel:
         """A channel to read from."""
@@ -45,10 +50,12 @@ class Session:
             async with self._apart:
                 own = await BulkChannel().open(self.connection, confirms=True)
                 try:
-                    await own.publish(post)
+                    async with asyncio.timeout(UNCONFIRMED_SECONDS):
+                        await own.publish(post)
                 finally:
                     if not own.closed:
-                        await own.close()
+                        with suppress(TimeoutError):
+                            await own.close()
             return
         self._under_way.add(id_)
         try:
@@ -64,6 +71,22 @@ class Session:
             if self._publisher is None or self._publisher.closed:
                 self._publisher = await BulkChannel().open(self.connection, confirms=True)
             return self._publisher
+
+    async def _mind_the_unconfirmed(self) -> None:
+        """What the broker has confirmed neither way for long is sent again: it may have lost that confirm."""
+        channel, now = self._publisher, asyncio.get_running_loop().time()
+        oldest = (channel, channel.oldest) if channel is not None and channel.oldest else None
+        if channel is None or oldest is None or oldest != self._oldest:
+            self._oldest, self._oldest_since = oldest, now
+        elif now - self._oldest_since >= UNCONFIRMED_SECONDS:
+            log.warning("messages are unconfirmed for %g s: they are sent again", now - self._oldest_since)
+            self._oldest = self._publisher = None
+            channel.give_up(ConnectionError("it was not confirmed"))
+            try:
+                await channel.close()
+            except BROKEN as problem:
+                if cancelled_by_us(problem):
+                    raise
 
     # What is declared
 
@@ -124,6 +147,7 @@ class Session:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._look_seconds):
                 await self._missed.wait()
+        await self._mind_the_unconfirmed()
         if not self._missed.is_set():
             try:
                 missing = await self.topology.missing(delays=bool(self._declared.delays))

@@ -26,7 +26,7 @@ from aio_pika.abc import AbstractChannel, AbstractConnection
 
 from bus.errors import BrokerRefused
 from bus.protocol import QueueSpec
-from bus.rabbit.connection import RequestRefused, open_channel, telling_refusals
+from bus.rabbit.connection import RequestRefused, answered, open_channel
 
 T = TypeVar("T")
 
@@ -262,7 +262,7 @@ class Topology:
     async def _ask(self, request: Callable[[AbstractChannel], Awaitable[T]]) -> T:
         if self._channel is None or self._channel.is_closed:
             self._channel = await open_channel(self._connection, confirms=False)
-        with telling_refusals():
+        async with answered():
             return await request(self._channel)
 
 

@@ -51,11 +51,15 @@ class RabbitTransport:
         await self._link.open(self._patience)
 
     async def close(self) -> None:
-        for inbox in self._inboxes:
-            await inbox.close()
-        self._inboxes.clear()
-        await self._link.close()
-        self._publisher.abandon()
+        try:
+            for inbox in self._inboxes:
+                await inbox.close()
+        finally:  # also for who is being cancelled: a link that stays open would go on to read for nobody
+            self._inboxes.clear()
+            try:
+                await self._link.close()
+            finally:
+                self._publisher.abandon()
 
     async def declare(self, *queues: QueueSpec) -> None:
         await self._link.declare(*queues)

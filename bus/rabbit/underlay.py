@@ -15,20 +15,13 @@ its way through two queues. A `Message` takes 10 µs to make, too; the propertie
 import asyncio
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self
 
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import ChannelClosed, ChannelInvalidStateError, ConnectionClosed
 
-from bus.rabbit.connection import (
-    BROKEN,
-    cancelled_by_us,
-    open_channel,
-    reason,
-    refusal,
-    streams_of,
-    telling_refusals,
-)
+from bus.rabbit.connection import BROKEN, answered, open_channel, reason, refusal, streams_of
 from bus.rabbit.wire import Arrived, FramesOfChannel, Heard, Post, arrived
 
 _HANGING_UP_SECONDS = 5.0
@@ -40,9 +33,11 @@ class BulkChannel:
     async def open(self, connection: AbstractConnection, *, confirms: bool) -> Self:
         self._channel = await open_channel(connection, confirms=confirms)
         self._under = await self._channel.get_underlay_channel()
-        assert connection.transport is not None  # or there would be no channel
+        if connection.transport is None:
+            raise ConnectionError("the connection was closed while a channel was opened on it")
         most = connection.transport.connection.connection_tune.frame_max
-        self._frames = FramesOfChannel(*streams_of(connection), self._under.number, most, confirms=confirms)
+        self._wire, writer = streams_of(connection)
+        self._frames = FramesOfChannel(self._wire, writer, self._under.number, most, confirms=confirms)
         self._under.closing.add_done_callback(self._ended)
         self._consumers = itertools.count(1)
         return self
@@ -54,9 +49,19 @@ class BulkChannel:
     def when_closed(self, call: Callable[[], None]) -> None:
         self._under.closing.add_done_callback(lambda _: call())
 
+    @property
+    def oldest(self) -> int:
+        """The tag of what waits longest to be confirmed; 0: nothing does, or cannot be yet."""
+        return 0 if self._wire.blocked else self._frames.oldest
+
+    def give_up(self, why: Exception) -> None:
+        """Whoever still waits for a confirm over it hears this, whatever becomes of the channel."""
+        self._frames.end(why)
+
     async def close(self) -> None:
         """Whoever still waits for an answer over it hears that it is closed."""
-        await self._under.close(ChannelInvalidStateError("the channel is closed"))
+        async with answered():
+            await self._under.close(ChannelInvalidStateError("the channel is closed"))
 
     async def publish(self, post: Post) -> None:
         """Returns when the broker has confirmed it, on a channel that confirms."""
@@ -71,7 +76,7 @@ class BulkChannel:
         """Have this called with each message, so many of them unsettled; the tag to cancel it by."""
         consumer = f"{self._under.number}.{next(self._consumers)}"
         self._frames.heard[consumer] = heard
-        with telling_refusals():
+        async with answered():
             await self._channel.set_qos(in_advance)
             await self._under.basic_consume(queue, _never, consumer_tag=consumer)
         return consumer
@@ -81,18 +86,19 @@ class BulkChannel:
         self._under.on_consumer_cancel_callbacks.add(lambda frame: call(frame.consumer_tag or ""))
 
     async def cancel(self, consumer: str) -> None:
-        await self._under.basic_cancel(consumer)
+        async with answered():
+            await self._under.basic_cancel(consumer)
         self._frames.heard.pop(consumer, None)
 
     async def get(self, queue: str) -> Arrived | None:
         """The next message, without waiting for one."""
-        with telling_refusals():
+        async with answered():
             message = await self._under.basic_get(queue)
         return None if message.delivery_tag is None else _arrived(message)
 
     async def ready(self, queue: str) -> int:
         """How many messages of this queue nobody holds."""
-        with telling_refusals():
+        async with answered():
             found = await self._channel.get_queue(queue)
         return found.declaration_result.message_count or 0
 
@@ -143,14 +149,21 @@ async def hang_up(connection: AbstractConnection) -> None:
     if transport is None:
         return
     under = transport.connection
+    # In a task of its own: whoever is being cancelled, or waits no longer, leaves nothing half-way.
+    closing = asyncio.create_task(_closed(under))  # noqa: TID251  there is no group that outlives us
     try:
-        async with asyncio.timeout(_HANGING_UP_SECONDS):
-            await under.close(ConnectionClosed(0, "closed by us"))
-    except (*BROKEN, TimeoutError) as problem:
-        if cancelled_by_us(problem):
-            raise
+        await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
+    finally:
+        if not closing.done():  # the other side lives and does not read: it is told nothing more
+            streams_of(connection)[1].transport.abort()
+    await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
     # its queue of frames to write is bounded, and who waits for room in it would wait for ever
     while not under.write_queue.empty():
         while not under.write_queue.empty():
             under.write_queue.get_nowait()
         await asyncio.sleep(0)
+
+
+async def _closed(under: Any) -> None:
+    with suppress(*BROKEN):
+        await under.close(ConnectionClosed(0, "closed by us"))

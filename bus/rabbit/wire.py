@@ -24,9 +24,10 @@ _KINDS = (_METHOD, _HEADER, _BODY, _HEARTBEAT)
 _SIGN_OF_LIFE = _START.pack(_HEARTBEAT, 0, 0) + _END
 _LIFE_SECONDS = 5.0  # aio-pika gives a connection up that it reads nothing from for three heartbeats
 
-# Class and method of those that are read and written here, and of the two that end a channel.
+# Class and method of those that are read and written here, and of those that are only heard.
 _DELIVER, _RETURN, _PUBLISH, _ACK, _NACK = 0x3C003C, 0x3C0032, 0x3C0028, 0x3C0050, 0x3C0078
 _CLOSE, _CLOSED = 0x140028, 0x140029
+_BLOCKED, _UNBLOCKED = 0x0A003C, 0x0A003D  # the broker takes no messages, and takes some again
 _SETTLED = struct.Struct(">QB")  # a tag, and whether it stands for all before it
 _CONTENT = struct.Struct(">HHQH")  # class, weight, size of the body, and which properties follow
 _BASIC = 60
@@ -92,6 +93,7 @@ class Wire(asyncio.StreamReader):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=1024 * 1024, loop=loop)
         self.channels: dict[int, FramesOfChannel] = {}
+        self.blocked = False  # the broker is short of something, and takes nothing
         self._clock = loop.time
         self._rest = b""
         self._framed = True
@@ -114,6 +116,8 @@ class Wire(asyncio.StreamReader):
             past = at + _START.size + size + len(_END)
             if past > end:
                 break
+            if number == 0 and kind == _METHOD:
+                self._heard(int.from_bytes(data[at + _START.size : at + _START.size + 4]))
             channel = self.channels.get(number)
             if channel is None or not channel.take(kind, data, at + _START.size, past - len(_END)):
                 others.append(_readable(kind, data[at:past]))
@@ -125,6 +129,10 @@ class Wire(asyncio.StreamReader):
         if others:
             self._last_read = now
             super().feed_data(b"".join(others))
+
+    def _heard(self, method: int) -> None:
+        if method in (_BLOCKED, _UNBLOCKED):
+            self.blocked = method == _BLOCKED
 
 
 class FramesOfChannel:
@@ -145,6 +153,11 @@ class FramesOfChannel:
         self._over = False
         self._channels = wire.channels
         self._channels[number] = self
+
+    @property
+    def oldest(self) -> int:
+        """The tag of what waits longest to be confirmed; 0: nothing does."""
+        return next(iter(self._unconfirmed), 0)
 
     # What goes out
 

@@ -73,18 +73,23 @@ class InsistentIronic:
                 await asyncio.sleep(0.02)
 
     async def _publish(self, key: str, body: bytes) -> None:
-        channel = await (await self._connected()).channel(on_return_raises=True)
-        try:
-            exchange = await channel.declare_exchange(
-                self._exchange, ExchangeType.TOPIC, durable=self._durable
-            )
-            message = Message(
-                body, content_type="application/json", content_encoding="utf-8", delivery_mode=2, priority=0
-            )
-            await exchange.publish(message, key)
-        finally:
-            if not channel.is_closed:
-                await channel.close()
+        async with asyncio.timeout(10):  # one that has just started may never answer what it was asked first
+            channel = await (await self._connected()).channel(on_return_raises=True)
+            try:
+                exchange = await channel.declare_exchange(
+                    self._exchange, ExchangeType.TOPIC, durable=self._durable
+                )
+                message = Message(
+                    body,
+                    content_type="application/json",
+                    content_encoding="utf-8",
+                    delivery_mode=2,
+                    priority=0,
+                )
+                await exchange.publish(message, key)
+            finally:
+                if not channel.is_closed:
+                    await channel.close()
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._gone:

@@ -171,16 +171,18 @@ async def test_publishers_wait_while_the_broker_is_short_of_memory(
     await transport.open()
     inbox = await transport.consume(QUEUE, 100)
     await told("set_vm_memory_high_watermark absolute 1MB")
-    publishing = [
-        asyncio.create_task(transport.publish([an_envelope(n)], expected=[True])) for n in range(50)
-    ]
-    async with asyncio.timeout(DEADLINE):  # it reads what came with the first, and no more
-        while "blocked" not in await told("list_connections state"):
-            pass
-    late = asyncio.create_task(transport.publish([an_envelope(50)], expected=[True]))
-    assert "blocked" in await told("list_connections state")
-    assert not late.done()
-    await told("set_vm_memory_high_watermark 0.4")
+    try:
+        publishing = [
+            asyncio.create_task(transport.publish([an_envelope(n)], expected=[True])) for n in range(50)
+        ]
+        async with asyncio.timeout(DEADLINE):  # it reads what came with the first, and no more
+            while "blocked" not in await told("list_connections state"):
+                pass
+        late = asyncio.create_task(transport.publish([an_envelope(50)], expected=[True]))
+        assert "blocked" in await told("list_connections state")
+        assert not late.done()
+    finally:  # other tests need it
+        await told("set_vm_memory_high_watermark 0.4")
     await in_time(asyncio.gather(late, *publishing), DEADLINE)
     heard = [await in_time(inbox.get(), DEADLINE) for _ in range(51)]
     assert sorted(map(number_in, heard)) == list(range(51))

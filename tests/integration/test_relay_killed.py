@@ -50,7 +50,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.mark.parametrize(("when", "printed"), [("committed", ""), ("published", "1 2\n")])
 async def test_what_a_killed_process_committed_is_told(url: str, when: str, printed: str) -> None:
     killed = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", PROCESS, url, when], cwd=ROOT, capture_output=True, text=True
+        subprocess.run,
+        [sys.executable, "-c", PROCESS, url, when],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
     )
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, printed), killed.stderr
 

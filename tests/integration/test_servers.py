@@ -231,6 +231,7 @@ def test_a_free_port_is_given_to_one_process_only() -> None:
         capture_output=True,
         text=True,
         check=True,
+        timeout=60,
     )
     assert (len(ours), asked.stdout) == (50, "[]\n")
 

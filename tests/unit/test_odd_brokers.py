@@ -1,0 +1,146 @@
+"""A broker that lives and loses an answer now and then holds up nobody for ever; nothing is lost by it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.delivery.serving import serve
+from bus.messages import BuildUnplaceable
+from bus.protocol import QueueSpec
+from bus.rabbit import RabbitTransport, connection, session, underlay
+from bus.rabbit.connection import dial, streams_of
+from bus.rabbit.underlay import hang_up
+from bus.worker import Worker, on
+from tests.support.envelopes import an_envelope
+from tests.support.odd_broker import OddBroker, an_odd_broker
+from tests.support.waiting import in_time, until
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "_OPENING_SECONDS", 0.2)
+    monkeypatch.setattr(session, "UNCONFIRMED_SECONDS", 0.2)
+    monkeypatch.setattr(underlay, "_HANGING_UP_SECONDS", 0.2)
+
+
+@asynccontextmanager
+async def a_transport(broker: OddBroker) -> AsyncIterator[RabbitTransport]:
+    transport = RabbitTransport(broker.url, exchange="x", look_seconds=0.05)
+    await transport.open()
+    try:
+        yield transport
+    finally:
+        await in_time(transport.close())
+
+
+def once(matches: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """It loses the first of these."""
+    lost: list[Any] = []
+
+    def silent(asked: Any) -> bool:
+        if lost or not matches(asked):
+            return False
+        lost.append(asked)
+        return True
+
+    return silent
+
+
+async def test_what_was_not_confirmed_is_sent_again() -> None:
+    async with (
+        an_odd_broker(once(lambda asked: asked.name == "ContentBody")) as broker,
+        a_transport(broker) as transport,
+    ):
+        await in_time(transport.publish([an_envelope(1)], expected=[True]))
+        assert broker.heard["ContentBody"] == 2
+        await in_time(transport.publish([an_envelope(2)], expected=[True]))
+        assert broker.heard["ContentBody"] == 3
+
+
+async def test_while_it_is_short_of_memory_nothing_is_sent_again() -> None:
+    def short(asked: Any) -> bool:
+        return bool(asked.name == "ContentBody")
+
+    async with an_odd_broker(short) as broker, a_transport(broker) as transport:
+        publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
+        await until(lambda: broker.heard["ContentBody"])
+        broker.say_blocked(True)
+        looks = broker.heard["Exchange.Declare"]
+        await until(
+            lambda: broker.heard["Exchange.Declare"] > looks + 50
+        )  # it looks on, long beyond the limit
+        assert broker.heard["ContentBody"] == 1
+        broker.say_blocked(False)
+        broker.silent = lambda _: False
+        await in_time(publishing)
+        assert broker.heard["ContentBody"] == 2
+
+
+@pytest.mark.parametrize("name", ["Queue.Declare", "Queue.Bind", "Exchange.Declare"])
+async def test_a_question_without_an_answer_is_asked_again(name: str) -> None:
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+        broker.silent = once(lambda asked: asked.name == name)
+        await in_time(transport.declare(QueueSpec("one", ("k",))))
+        await in_time(transport.declare(QueueSpec("another", ("k",))))
+        assert await in_time(transport.waiting("one")) == 0
+
+
+@pytest.mark.parametrize("name", ["Basic.Qos", "Basic.Consume", "Channel.Open"])
+async def test_a_reader_begins_all_the_same(name: str) -> None:
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+        broker.silent = once(lambda asked: asked.name == name)
+        inbox = await in_time(transport.consume(QueueSpec("one", ("k",)), 10))
+        broker.silent = lambda asked: asked.name == "Basic.Cancel"
+        await in_time(inbox.stop())
+
+
+@pytest.mark.parametrize("name", ["Channel.Close", "Connection.Close", "Basic.Cancel"])
+async def test_who_is_cancelled_leaves_no_connection(name: str) -> None:
+    reading = asyncio.Event()
+
+    async with an_odd_broker(lambda asked: asked.name == name) as broker:
+
+        async def live() -> None:
+            async with Bus(RabbitTransport(broker.url, exchange="x", look_seconds=0.05)) as bus:
+                await bus.transport.consume(QueueSpec("one", ("k",)), 10)
+                reading.set()
+                await asyncio.Event().wait()
+
+        living = asyncio.create_task(live())
+        await in_time(reading.wait())
+        living.cancel()
+        await in_time(asyncio.wait([living]))
+        assert living.cancelled()
+        await until(lambda: not broker.there)
+
+
+async def test_one_that_reads_nothing_any_more_is_hung_up_on() -> None:
+    async with an_odd_broker() as broker:
+        dialled = await dial(broker.url)
+        broker.reads.clear()
+        _, writer = streams_of(dialled)
+        writer.write(b"\x08\0\0\0\0\0\0\xce" * (2 << 20))  # more than the sockets hold
+        await in_time(hang_up(dialled))
+        broker.reads.set()
+        await until(lambda: not broker.there)
+
+
+@pytest.mark.parametrize("name", ["Queue.Declare", "Basic.Consume"])
+async def test_a_worker_told_to_stop_waits_for_no_broker(name: str) -> None:
+    async def hear(_: BuildUnplaceable) -> None: ...
+
+    worker = Worker("one", [on(topics.BUILD_UNPLACEABLE, hear)])
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+        broker.silent = lambda asked: asked.name == name
+        stopping = asyncio.Event()
+        serving = asyncio.create_task(serve(worker, transport, Clock(), "r", stopping, 0.1))
+        await until(lambda: broker.heard[name])
+        stopping.set()
+        await in_time(serving)
