@@ -1,5 +1,6 @@
 """The bus in the control room: how full it is, its dead letters, and who may send them again."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from html import unescape
@@ -7,6 +8,7 @@ from html import unescape
 import httpx
 import pytest
 
+from bus.cells import CellsFound
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from tests.support.envelopes import a_letter, an_envelope, publish
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
@@ -62,6 +64,23 @@ async def counted(room: VisitedRoom, path: str = "/bus") -> str:
 
 
 # How full it is
+
+
+async def test_a_count_that_takes_longer_than_a_page_waits_comes_to_its_end() -> None:
+    asked, answer = 0, asyncio.Event()
+
+    async def slow(_: object) -> CellsFound:
+        nonlocal asked
+        asked += 1
+        await answer.wait()
+        return CellsFound(seen=0, cells=())
+
+    async with a_visited_room(told={"cells": slow}) as room:
+        assert "Being counted" in await room.page("/bus")
+        assert "Being counted" in await room.page("/bus")
+        answer.set()
+        await counted(room)
+        assert asked == 2  # which cells there are, and how much is in each: once for both pages
 
 
 async def test_every_topic_is_there_with_what_waits_in_its_queues_and_who_reads(room: VisitedRoom) -> None:
