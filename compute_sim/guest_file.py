@@ -101,6 +101,7 @@ class GuestFile:
         self.path = path
         self._snapshot: Callable[[], Iterable[GuestLine]] = tuple
         self._lines = 0  # in the file
+        self._long = SLACK  # more than so many may be too many: then it is looked what it must say
         self._waiting: list[bytes] = []
         self._added = self._kept = 0  # lines ever added; of them those that are on the disk
         self._writing: asyncio.Future[None] | None = None
@@ -172,9 +173,10 @@ class GuestFile:
         lines, self._waiting = self._waiting, []
         loop = asyncio.get_running_loop()
         anew = None
-        if self._lines + len(lines) > SLACK:
+        if self._lines + len(lines) > self._long:
             known = list(self._snapshot())
-            if self._lines + len(lines) > 2 * len(known) + SLACK:
+            self._long = 2 * len(known) + SLACK
+            if self._lines + len(lines) > self._long:
                 anew = known
         work = loop.run_in_executor(None, self._write, lines, anew)
 

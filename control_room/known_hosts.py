@@ -12,38 +12,24 @@ from control_room.core.reported import reported_host
 _PAGE = 2000
 
 
-class HostReading:
-    """Who is cut short while he reads goes on where that was."""
-
-    def __init__(
-        self,
-        trees: Ask[FindTrees, TreesFound],
-        aggregates: Ask[FindAggregates, AggregatesFound],
-        cells: Ask[FindCells, CellsFound],
-    ) -> None:
-        self._trees = trees
-        self._aggregates = aggregates
-        self._cells = cells
-        self._disabled: set[str] | None = None
-        self._zones: dict[str, str] | None = None
-        self._found: dict[str, PlannedHost] = {}  # one that moves from page to page meanwhile is there once
-        self._after: int | None = 0
-
-    async def all(self) -> list[PlannedHost]:
-        """Whoever is asked and does not answer: his error is raised."""
-        if self._disabled is None:
-            known = (await self._cells(FindCells(counted=False))).cells
-            self._disabled = {one.name for one in known if not one.enabled}
-        if self._zones is None:
-            self._zones = await zones_by_aggregate(self._aggregates)
-        while self._after is not None:
-            page = await self._trees(FindTrees(after=self._after, limit=_PAGE))
-            for tree in page.trees:
-                rest = await _rest(tree, self._trees) if tree.left_out else ()
-                if (host := _host(page, tree, rest, self._zones, self._disabled)) is not None:
-                    self._found[host.root] = host
-            self._after = page.more
-        return list(self._found.values())
+async def known_hosts(
+    trees: Ask[FindTrees, TreesFound],
+    aggregates: Ask[FindAggregates, AggregatesFound],
+    cells: Ask[FindCells, CellsFound],
+) -> list[PlannedHost]:
+    """Whoever is asked and does not answer: his error is raised."""
+    disabled = {one.name for one in (await cells(FindCells(counted=False))).cells if not one.enabled}
+    zones = await zones_by_aggregate(aggregates)
+    found: dict[str, PlannedHost] = {}  # one that moves from page to page meanwhile is there once
+    after: int | None = 0
+    while after is not None:
+        page = await trees(FindTrees(after=after, limit=_PAGE))
+        for tree in page.trees:
+            rest = await _rest(tree, trees) if tree.left_out else ()
+            if (host := _host(page, tree, rest, zones, disabled)) is not None:
+                found[host.root] = host
+        after = page.more
+    return list(found.values())
 
 
 async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -> dict[str, str]:

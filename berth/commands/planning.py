@@ -15,7 +15,7 @@ from bus.requests import Flavor
 from control_room.core.plan import BadPlan, plan_said
 from control_room.core.planning import FlavorRoom, PlanAnswer, planned
 from control_room.core.words import listed, several
-from control_room.known_hosts import HostReading
+from control_room.known_hosts import known_hosts
 
 SECONDS = 30.0  # an answer may take
 
@@ -33,11 +33,11 @@ async def plan_room(
     try:
         plan = plan_said(mix, add, without, zone, cell)
         async with Bus(wiring.transport(settings, "what-if")) as bus:
-            hosts = await HostReading(
+            hosts = await known_hosts(
                 bus.asker(topics.TREES, SECONDS),
                 bus.asker(topics.AGGREGATES, SECONDS),
                 bus.asker(topics.CELLS, SECONDS),
-            ).all()
+            )
         answer = planned(hosts, plan)
     except BadPlan as bad:
         raise BadSetting("; ".join(str(one) for one in bad.args)) from None

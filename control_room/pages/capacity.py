@@ -12,7 +12,7 @@ from bus.errors import AnswerRefused, Unavailable, Unroutable
 from control_room.core.plan import BadPlan, plan_said
 from control_room.core.planning import PlanAnswer, PlannedHost, planned
 from control_room.core.what_if_form import words
-from control_room.known_hosts import HostReading
+from control_room.known_hosts import known_hosts
 from control_room.pages.frame import Frame, OpenRoom
 from control_room.pages.live import at_once, live
 
@@ -36,12 +36,12 @@ class CapacityPages:
         self._reading = asyncio.Lock()
         self._hosts: Sequence[PlannedHost] = ()
         self._good_until = float("-inf")
-        self._going: tuple[float, HostReading] | None = None  # since when; a page did not wait for its end
+        self._plans: dict[str, asyncio.Future[WorkedOut]] = {}  # those under way, by what was asked
 
     async def page(self, request: Request) -> Response:
         said = _said(request)
-        asked = urlencode({name: value for name, value in said.items() if value})
-        found = await at_once(request, self._worked_out(said)) if asked else WorkedOut()
+        asked = _asked(said)
+        found = await at_once(request, self._worked_out(said, asked)) if asked else WorkedOut()
         return self._frame.page(
             request,
             "capacity.html",
@@ -55,7 +55,8 @@ class CapacityPages:
         """The answer, where the page had to be shown before it was worked out."""
 
         async def told() -> str:
-            return self._part(await self._worked_out(_said(request)), "")
+            said = _said(request)
+            return self._part(await self._worked_out(said, _asked(said)), "")
 
         return live(told, STANDS, self._closing)
 
@@ -69,13 +70,25 @@ class CapacityPages:
             fragments=(answer.then or answer.now) if answer else None,
         )
 
-    async def _worked_out(self, said: Mapping[str, str]) -> WorkedOut:
+    async def _worked_out(self, said: Mapping[str, str], asked: str) -> WorkedOut:
+        """Once for all who ask the same. It goes on when a page waits no longer: another is open by then."""
+        plan = self._plans.get(asked)
+        if plan is None:
+            plan = self._plans[asked] = asyncio.get_running_loop().create_future()
+            plan.add_done_callback(lambda _: self._plans.pop(asked, None))
+            self._room.beside.begin(self._work_out(said, plan))
+        return await asyncio.shield(plan)
+
+    async def _work_out(self, said: Mapping[str, str], plan: "asyncio.Future[WorkedOut]") -> None:
         try:
-            return WorkedOut(await self._planned(said))
+            plan.set_result(WorkedOut(await self._planned(said)))
         except BadPlan as bad:
-            return WorkedOut(problems=[f"{str(one)[:1].upper()}{str(one)[1:]}." for one in bad.args])
+            problems = [f"{str(one)[:1].upper()}{str(one)[1:]}." for one in bad.args]
+            plan.set_result(WorkedOut(problems=problems))
         except (Unavailable, Unroutable, AnswerRefused) as problem:
-            return WorkedOut(problems=[f"Placement does not answer: {problem}."])
+            plan.set_result(WorkedOut(problems=[f"Placement does not answer: {problem}."]))
+        finally:
+            plan.cancel()  # it was not settled: the room is closing, or there is a bug, which is logged
 
     async def _planned(self, said: Mapping[str, str]) -> PlanAnswer:
         plan = plan_said(
@@ -88,16 +101,15 @@ class CapacityPages:
         clock = self._room.clock
         async with self._reading:  # one plan at a time: it may be over 10,000 hosts
             if clock.monotonic() >= self._good_until:
-                self._hosts = await self._reading_of_hosts().all()
-                self._going, self._good_until = None, clock.monotonic() + FRESH
+                asks = self._room.questions
+                self._hosts = await known_hosts(asks.trees, asks.aggregates, asks.cells)
+                self._good_until = clock.monotonic() + FRESH
             return await asyncio.to_thread(planned, self._hosts, plan)
-
-    def _reading_of_hosts(self) -> HostReading:
-        now, asks = self._room.clock.monotonic(), self._room.questions
-        if self._going is None or now - self._going[0] > FRESH:
-            self._going = now, HostReading(asks.trees, asks.aggregates, asks.cells)
-        return self._going[1]
 
 
 def _said(request: Request) -> dict[str, str]:
     return {name: request.query_params.get(name, "").strip() for name in _FIELDS}
+
+
+def _asked(said: Mapping[str, str]) -> str:
+    return urlencode({name: value for name, value in said.items() if value})

@@ -105,4 +105,4 @@ async def test_what_takes_longer_comes_when_it_is_worked_out_and_nothing_is_read
         let.set()
         async with room.following("/what-if/capacity/events?mix=VCPU%3A1&zone=z") as told:
             await until(lambda: "0 whole mixes fit now" in "".join(told))
-        assert asked == [0, 7, 7]  # it is gone on with where the page was shown without it
+        assert asked == [0, 7]  # it went on while the page was shown without it

@@ -200,6 +200,29 @@ async def test_it_is_shortened_to_what_counts(
     two.close()
 
 
+async def test_with_many_guests_it_is_seldom_looked_whether_it_could_be_shorter(
+    disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLACK", 10)
+    one, looks = disk(), 0
+    assert one.file is not None
+    whole = one.file._snapshot
+
+    def looked() -> Any:
+        nonlocal looks
+        looks += 1
+        return whole()
+
+    one.file.shorten_by(looked)
+    for number in range(400):
+        order = an_order(number)
+        one.begin(order)
+        one.finished(a_report(order))
+        await one.settled()
+    one.close()
+    assert 0 < looks < 10  # each at twice as many lines as the one before
+
+
 async def test_while_the_disk_is_full_nothing_is_said_and_then_all_of_it(
     disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
