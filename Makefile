@@ -38,7 +38,8 @@ test: $(VENV)/.stamp-dev ## run all tests but the soak ones; installs RabbitMQ, 
 	@for program in scripts/install-services scripts/install-browser; do $$program || { status=$$?; \
 		[ $$status -eq 3 ] || exit $$status; \
 		echo "Going on without: the tests that need it are skipped (and fail where CI is set)."; }; done
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not soak and not ironic" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not soak and not ironic" \
+		-o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 compliance: $(VENV)/.stamp-dev $(COMPLIANCE)/.stamp ## hold it against OpenStack Placement: its tests, its clients, itself
 	@scripts/install-services

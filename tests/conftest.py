@@ -11,6 +11,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -61,21 +62,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"this test's name is another in every process: {changing[0]}")
 
 
+def _limited(item: pytest.Item, what: str = "") -> AbstractContextManager[None]:
+    lasting = any(item.get_closest_marker(name) is not None for name in ("soak", "ironic"))
+    return nullcontext() if lasting else limited(f"{what}{item.nodeid}")
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    with limited(f"the setting up of {item.nodeid}"):
+    with _limited(item, "the setting up of "):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    with limited(item.nodeid):
+    with _limited(item):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    with limited(f"the taking down of {item.nodeid}"):
+    with _limited(item, "the taking down of "):
         return (yield)
 
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from control_room.stirring import Pace, Stirring
 
 BEAT_SECONDS = 15.0  # between comments that keep a quiet stream open
-AT_ONCE = 0.6  # seconds a page waits for what it shows
+AT_ONCE = 0.4  # seconds a page waits for what it shows
 
 V = TypeVar("V")
 

@@ -1,7 +1,7 @@
 """A test that waits for ever fails, says what everything in its process was doing, and lets the others run.
 
-What nothing in Python can interrupt ends with its process a while later (`faulthandler_timeout` in
-pyproject.toml): pytest-xdist says which test that was, and goes on in a new process.
+What nothing in Python can interrupt ends with its process a while later (`faulthandler_timeout` in the
+Makefile): pytest-xdist says which test that was, and goes on in a new process.
 """
 
 import asyncio
