@@ -25,6 +25,7 @@ from bus.topics import CELL_CLAIM, CELL_RELEASE
 from cell_conductor import cell_conductor
 from cell_conductor.builds import Builds
 from cell_conductor.listing import Listing
+from tests.support.buses import queues_of
 from tests.support.command_line import plainly
 from tests.support.conductor_builders import (
     CELL,
@@ -164,7 +165,9 @@ async def test_every_cell_is_asked_and_one_that_is_away_is_named(
     try:
         async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
             asks = bus.asker_of_many(CELL_CLAIM), bus.asker_of_many(CELL_RELEASE)
-            group.create_task(bus.serve(cell_conductor(CELL, store, *asks), stopping))
+            conductor = cell_conductor(CELL, store, *asks)
+            group.create_task(bus.serve(conductor, stopping))
+            await bus.transport.declare(*queues_of(conductor, bus.replica))
             settings = Settings(cells=tuple(map(Cell, [CELL, "gone"] if away else [CELL])))
             question = FindInstances(cell="any", project="")
             try:

@@ -70,6 +70,7 @@ async def test_its_end_goes_on_with_its_story(then: Callable[[WaitingWorld], Awa
     async with a_world() as world:
         stories = Stories()
         world.lives["stories"] = world.group.create_task(stories.live(world))
+        await asyncio.sleep(1.0)  # now it listens
         await world.node(1, free=False)
         numbers = range(1, SEVERAL + 1)
         await world.bus.publish(*(a_request(number, flavor=METAL, wait="90s") for number in numbers))
