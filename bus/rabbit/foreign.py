@@ -17,9 +17,11 @@ from bus.backoff import Backoff
 from bus.clock import Clock
 from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.connection import (
+    ANSWER_SECONDS,
     BROKEN,
     BadCredentials,
     RequestRefused,
+    answered,
     broker_url,
     cancelled_by_us,
     dial,
@@ -133,7 +135,7 @@ class ForeignListener:
             kind = {**kind, "x-expires": int(self._kept_seconds * 1000)}
         channel = await open_channel(connection, confirms=False)
         try:
-            with telling_refusals():
+            async with answered():
                 arguments = {**kind, "x-single-active-consumer": True}
                 await channel.declare_queue(self._queue, durable=True, arguments=arguments)
                 await channel.close()
@@ -149,7 +151,7 @@ class ForeignListener:
         if self._binding is None or self._binding.is_closed:
             self._binding = await open_channel(connection, confirms=False)
         try:
-            with telling_refusals():
+            async with answered():
                 queue = await self._binding.get_queue(self._queue, ensure=False)
                 for key in self._keys:
                     await queue.bind(self._exchange, key)
@@ -247,8 +249,14 @@ class ForeignPublisher:
         """Each body under its key, in this order. Returns when the broker has all, if it confirms."""
         channel = await self._opened()
         sending = [channel.publish(self._post(key, body)) for key, body in messages]
-        for problem in await asyncio.gather(*sending, return_exceptions=True):
-            if isinstance(problem, BaseException):
+        problems: list[BaseException | None] = []
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                problems += await asyncio.gather(*sending, return_exceptions=True)
+        except TimeoutError as unconfirmed:
+            problems.append(unconfirmed)
+        for problem in problems:
+            if problem is not None:
                 await self._broke_off(problem)
 
     async def close(self) -> None:
@@ -262,7 +270,7 @@ class ForeignPublisher:
         await self.close()
         self._connection = await dial(self._url)
         try:
-            with telling_refusals():
+            async with answered():
                 await self._make_exchange(self._connection)
                 self._channel = await BulkChannel().open(self._connection, confirms=self._confirms)
         except (*BROKEN, RequestRefused) as problem:
