@@ -149,6 +149,22 @@ async def test_builds_of_before_there_was_a_list_are_found_by_host_and_project(
         assert [one.build for one in found] == [uid(n, "b") for n in expected]
 
 
+async def test_those_that_are_being_built_are_counted_without_reading_all(listed: Listing) -> None:
+    """By the database's own plan, even where a table is so small that it would rather read it all."""
+    await listed.find(FindInstances(cell=CELL, statuses=("building", "swapping"), limit=1, count=True))
+    (count,) = (made for sql, made in listed._statements.items() if "count(*)" in sql)
+    database = listed._database
+    made = count.made(database.dialect, False)
+    async with database.read() as tx:
+        if database.dialect == "postgresql":
+            await tx.execute(text("SET LOCAL enable_seqscan = off"))
+        explain = "EXPLAIN" if database.dialect == "postgresql" else "EXPLAIN QUERY PLAN"
+        rows = await tx.fetch(f"{explain} {made.alone}", [])
+    plan = "\n".join(str(tuple(row)) for row in rows)
+    assert "builds_unsettled" in plan
+    assert "Seq Scan on builds" not in plan and "SCAN builds" not in plan
+
+
 @pytest.mark.parametrize("away", [False, True], ids=["all there", "one away"])
 async def test_every_cell_is_asked_and_one_that_is_away_is_named(
     monkeypatch: pytest.MonkeyPatch, away: bool

@@ -16,7 +16,7 @@ from tests.support.waiting import DEADLINE, until
 pytestmark = pytest.mark.services
 
 QUEUE = QueueSpec("q", ("build.requested",))
-LOOK = 0.4  # everybody must have looked within twice that, on a busy machine as well
+LOOK = 0.6  # everybody must have looked within twice that, on a busy machine as well
 
 Connected = Callable[[], Awaitable[RabbitTransport]]
 
