@@ -102,6 +102,19 @@ def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **mor
 
 
 @contextmanager
+def a_worker(environment: dict[str, str], *words: str) -> Iterator[None]:
+    """One more of a berth's workers, as `berth run` is told."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "berth", "run", *words], env=environment, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
 def berth_up(environment: dict[str, str], hosts: int = 0) -> Iterator[str]:
     """A berth in service mode, from ready to stopped; what it said when it was ready."""
     with tempfile.TemporaryFile("w+") as said:

@@ -7,14 +7,12 @@ is the same berth as that of the others, measured again: so much a figure moves 
 """
 
 import argparse
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.loading import BenchBerth, LoadedBoots, a_berth
+from bench.loading import LoadedBoots, a_berth, a_worker
 from bench.processes import BESIDE
 from berth.loadtest import LoadPlan, mixed
 
@@ -56,24 +54,12 @@ KINDS: dict[str, Sequence[Variant]] = {
 }
 
 
-@contextmanager
-def _beside(berth: BenchBerth, workers: Sequence[str]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for worker in workers:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "berth", "run", *worker.split()],
-                env=berth.environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            stack.callback(process.wait, 30)
-            stack.callback(process.terminate)
-        yield
-
-
 def measured(variant: Variant, boots: int, hosts: int, mix: int) -> LoadedBoots:
     """A load, after one that warms it up and that nobody counts."""
-    with a_berth(hosts, variant.cells, fail=0.1, **variant.settings) as berth, _beside(berth, variant.beside):
+    with ExitStack() as stack:
+        berth = stack.enter_context(a_berth(hosts, variant.cells, fail=0.1, **variant.settings))
+        for worker in variant.beside:
+            stack.enter_context(a_worker(berth.environment, *worker.split()))
         berth.load(LoadPlan(boots=boots // 4, flavors=mixed(mix)))
         run = berth.load(LoadPlan(boots=boots, flavors=mixed(mix)))
         berth.judge()

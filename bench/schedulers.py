@@ -10,12 +10,12 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 from urllib.request import urlopen
 
-from bench.loading import berth_up
+from bench.loading import a_worker, berth_up
 from bench.own_servers import broker_and_database, of_berth
 from bench.processes import in_all, processor_time, share_of
 from deploy.servers import free_port
@@ -81,7 +81,8 @@ def _run(
         ports = [int(port) for port in _OWN_PORT.findall(said)]
         for _ in range(several - 1):
             ports.append(free_port())
-            stack.enter_context(_scheduler({**environment, "BERTH_METRICS_PORT": str(ports[-1])}))
+            more = {**environment, "BERTH_METRICS_PORT": str(ports[-1])}
+            stack.enter_context(a_worker(more, "scheduler"))
         command = [sys.executable, "-m", "berth", "load", "--attach", "--json"]
         command += ["--boots", str(arguments.boots), "--mix", str(arguments.mix)]
         command += ["--window", str(arguments.window)]
@@ -92,18 +93,6 @@ def _run(
     if loader.returncode:
         sys.exit(f"the load failed: {loader.stdout.decode()}")
     return json.loads(loader.stdout), share_of(before, after, arguments.boots), counted
-
-
-@contextmanager
-def _scheduler(environment: dict[str, str]) -> Iterator[None]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "berth", "run", "scheduler"], env=environment, stderr=subprocess.DEVNULL
-    )
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def _counted(ports: Sequence[int]) -> defaultdict[str, float]:

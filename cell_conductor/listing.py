@@ -4,7 +4,7 @@ from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
 from bus.sql.statement import Statement
 from cell_conductor.core.build import Build
-from cell_conductor.schema import UNSETTLED
+from cell_conductor.schema import UNSETTLED, UNSETTLED_STATUSES, status_in
 from cell_conductor.store import BUILD, readable
 
 _WANTED = {
@@ -12,7 +12,6 @@ _WANTED = {
     "host": "(host = :host OR root = :host)",
     "name": "name = :name AND name <> ''",
 }
-_UNSETTLED = {"building", "swapping", "deleting"}
 
 
 class Listing:
@@ -26,9 +25,8 @@ class Listing:
         given = {name: value for name in _WANTED if (value := getattr(question, name))}
         conditions = [_WANTED[name] for name in given]
         if question.statuses:
-            listed = ", ".join(f"'{status}'" for status in question.statuses)  # words of a Literal
-            conditions.append(f"status IN ({listed})")
-            if _UNSETTLED.issuperset(question.statuses):
+            conditions.append(status_in(question.statuses))
+            if set(question.statuses).issubset(UNSETTLED_STATUSES):
                 conditions.append(UNSETTLED)  # in the words of an index: else all builds are read for few
         else:
             conditions.append("status NOT IN ('deleted', 'moved')")

@@ -1,10 +1,20 @@
 """A conductor's tables, in the cell's own database: its builds, their moves, and who acts on which node."""
 
+from collections.abc import Iterable
+
 from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, MetaData, Table, Text, text
 
 metadata = MetaData()
 
-UNSETTLED = "status IN ('building', 'swapping', 'deleting')"
+
+def status_in(statuses: Iterable[str]) -> str:
+    """In SQL; they are words of ours. An index is found by the same words that it was made with."""
+    listed = ", ".join(f"'{status}'" for status in statuses)
+    return f"status IN ({listed})"
+
+
+UNSETTLED_STATUSES = ("building", "swapping", "deleting")
+UNSETTLED = status_in(UNSETTLED_STATUSES)
 OVER = "status IN ('error', 'deleted', 'moved')"
 LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
 MOVING = "status IN ('moving', 'verifying', 'shelved', 'moved')"

@@ -80,9 +80,8 @@ class Link:
         self._changed.set()
         session, self._session = self._session, None
         try:
-            if (
-                session is not None
-            ):  # first: nobody is to be cancelled in the middle of a request to the broker
+            if session is not None:
+                # First: nobody is to be cancelled in the middle of a request to the broker.
                 await hang_up(session.connection)
         finally:
             if session is not None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from aio_pika.abc import AbstractConnection
 
 from bus.errors import BrokerRefused
-from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
+from bus.rabbit.connection import ANSWER_SECONDS, BROKEN, RequestRefused, cancelled_by_us, reason
 from bus.rabbit.topology import Declared, ExchangeMissing, Topology
 from bus.rabbit.underlay import BulkChannel
 from bus.rabbit.wire import Post
@@ -15,9 +15,8 @@ from bus.rabbit.wire import Post
 log = logging.getLogger(__name__)
 
 _LOOKS_TO_A_ROUND = 15
-UNCONFIRMED_SECONDS = (
-    60.0  # a broker that lives confirms at once, but for one that is short of memory or disk
-)
+# A broker that lives confirms at once, but for one that is short of memory or disk.
+UNCONFIRMED_SECONDS = ANSWER_SECONDS
 
 
 class Session:
@@ -78,15 +77,18 @@ class Session:
         oldest = (channel, channel.oldest) if channel is not None and channel.oldest else None
         if channel is None or oldest is None or oldest != self._oldest:
             self._oldest, self._oldest_since = oldest, now
-        elif now - self._oldest_since >= UNCONFIRMED_SECONDS:
-            log.warning("messages are unconfirmed for %g s: they are sent again", now - self._oldest_since)
-            self._oldest = self._publisher = None
-            channel.give_up(ConnectionError("it was not confirmed"))
-            try:
-                await channel.close()
-            except BROKEN as problem:
-                if cancelled_by_us(problem):
-                    raise
+            return
+        waited = now - self._oldest_since
+        if waited < UNCONFIRMED_SECONDS:
+            return
+        log.warning("messages are unconfirmed for %g s: they are sent again", waited)
+        self._oldest = self._publisher = None
+        channel.give_up(ConnectionError("it was not confirmed"))
+        try:
+            await channel.close()
+        except BROKEN as problem:
+            if cancelled_by_us(problem):
+                raise
 
     # What is declared
 

@@ -81,14 +81,20 @@ class CapacityPages:
 
     async def _work_out(self, said: Mapping[str, str], plan: "asyncio.Future[WorkedOut]") -> None:
         try:
-            plan.set_result(WorkedOut(await self._planned(said)))
-        except BadPlan as bad:
-            problems = [f"{str(one)[:1].upper()}{str(one)[1:]}." for one in bad.args]
-            plan.set_result(WorkedOut(problems=problems))
-        except (Unavailable, Unroutable, AnswerRefused) as problem:
-            plan.set_result(WorkedOut(problems=[f"Placement does not answer: {problem}."]))
+            plan.set_result(await self._answer(said))
+        except Exception as bug:  # every page that waits for it shows that there is one
+            plan.set_exception(bug)
+            raise
         finally:
-            plan.cancel()  # it was not settled: the room is closing, or there is a bug, which is logged
+            plan.cancel()  # where it was not settled: the room is closing
+
+    async def _answer(self, said: Mapping[str, str]) -> WorkedOut:
+        try:
+            return WorkedOut(await self._planned(said))
+        except BadPlan as bad:
+            return WorkedOut(problems=[f"{str(one)[:1].upper()}{str(one)[1:]}." for one in bad.args])
+        except (Unavailable, Unroutable, AnswerRefused) as problem:
+            return WorkedOut(problems=[f"Placement does not answer: {problem}."])
 
     async def _planned(self, said: Mapping[str, str]) -> PlanAnswer:
         plan = plan_said(
