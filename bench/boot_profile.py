@@ -1,7 +1,8 @@
 """Where the processor time of a boot goes: workers are sampled with py-spy during a load, the samples summed.
 
 Each worker's milliseconds a boot are what the system counted for it; its samples say what they were spent on.
-A sample belongs to the innermost function of ours on its stack, or to the event loop when none is.
+A sample belongs to the innermost function of ours on its stack, or to the event loop when none is. One whose
+innermost frame is where a thread waits for work is of a moment before or after some, and is left out.
 """
 
 import argparse
@@ -28,6 +29,7 @@ _ROOMS = (
     "ironic_sync",
     "berth",
 )
+_WAITING = ("asyncio/runners.py", "concurrent/futures/thread.py")
 _KINDS = ("scheduler", "placement", "conductor", "compute")
 
 
@@ -38,6 +40,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=4)
     parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
     parser.add_argument("--fail", type=float, default=0.1)
+    parser.add_argument("--rate", type=float, default=0.0, help="boots a second; 0: as fast as possible")
     parser.add_argument("--hertz", type=int, default=80)
     parser.add_argument("--top", type=int, default=25, help="lines a worker")
     parser.add_argument("--keep", type=Path, help="a directory for the raw samples")
@@ -47,7 +50,7 @@ def main() -> None:
         kept.mkdir(parents=True, exist_ok=True)
         with a_berth(given.hosts, given.cells, fail=given.fail) as berth:
             with _sampled(processor_time(), kept, given.hertz):
-                run = berth.load(LoadPlan(boots=given.boots, flavors=mixed(given.mix)))
+                run = berth.load(LoadPlan(boots=given.boots, rate=given.rate, flavors=mixed(given.mix)))
         print(f"{run.outcome.per_second:.0f} boots/s, {run.in_all:.2f} ms of processor a boot")
         for kind, milliseconds in sorted(run.cost.items(), key=lambda one: -one[1]):
             print(f"\n{kind}: {milliseconds:.3f} ms a boot")
@@ -97,6 +100,8 @@ def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
     for line in (line for raw in raws for line in raw.splitlines()):
         stack, _, count = line.rpartition(" ")
         frames = stack.split(";")
+        if any(place in frames[-1] for place in _WAITING):
+            continue
         ours = next((frame for frame in reversed(frames) if _room(frame, here)), None)
         rooms[_room(ours, here) if ours else "event loop"] += int(count)
         functions[ours.replace(here, "") if ours else "event loop"] += int(count)

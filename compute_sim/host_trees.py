@@ -31,6 +31,7 @@ class HostTrees:
         self._stored: dict[str, tuple[TreeProvider, ...]] = {}
         self._trees: dict[str, ProviderTree] = {}
         self._told: dict[str, int] = {}  # root → the sequence of its last report
+        self._newest_taken = -1  # the highest sequence of ours that the last look found
         self._not_taken: dict[str, int] = {}  # root → how many looks in a row have not found it
         self._changed: dict[str, None] = {}
         self._alike: dict[str, list[Provider]] = {}  # root → placement's answer that it was as it is
@@ -78,8 +79,11 @@ class HostTrees:
         for one in providers:
             answers.setdefault(one.root, []).append(one)
         differing = []
+        coming = self._still_coming(owners)
         for root, host in self._hosts.items():
             owner, answer = owners.get(root), answers.get(root, [])
+            if root in coming:
+                continue
             if self._is_as_before(root, owner, answer):
                 continue
             self._alike.pop(root, None)
@@ -98,6 +102,17 @@ class HostTrees:
                 self._alike[root] = answer
             self._note_taken(host, owner)
         return differing
+
+    def _still_coming(self, owners: Mapping[str, Provider]) -> set[str]:
+        """Hosts whose reports wait for placement, which goes on taking those before them: told once more they
+        would wait behind themselves."""
+        ours = [one.sequence for one in owners.values() if (one.cell, one.agent) == (self.cell, self.agent)]
+        newest, before = max(ours, default=-1), self._newest_taken
+        self._newest_taken = newest
+        if newest <= before:
+            return set()
+        later = [root for root, told in self._told.items() if told > newest]
+        return {root for root in later if not self._taken(root, owners.get(root))}
 
     def _is_as_before(self, root: str, owner: Provider | None, answer: list[Provider]) -> bool:
         """There was nothing to say of it, and nothing is otherwise since, but what is used of it."""

@@ -40,6 +40,7 @@ class OneAgent:
         self.hosts = some
         self.disk = AgentDisk()
         self.lost = self.away = False
+        self.waiting: list[InventoryReported] | None = None  # reports that placement has not come to
         self.refused: list[str] = []
         trees = HostTrees(some, "c1", "a1", self.disk)
         self.does = SimulatedAgent("a1", FaultPlan(), CrashPlan(away=0.01), self.disk, trees.use_changed)
@@ -57,7 +58,9 @@ class OneAgent:
         """The hosts it reports when so much time has passed."""
         self.wall.time += after
         said = [one for one in await self.news.announce() if isinstance(one, InventoryReported)]
-        if not self.lost:
+        if self.waiting is not None:
+            self.waiting += said
+        elif not self.lost:
             outcomes = await self.placement.reports.report_many(said)
             self.refused += [str(one) for one in outcomes if isinstance(one, Poison)]
         return [one.host for one in said]
@@ -143,6 +146,23 @@ async def test_what_was_lost_is_reported_at_the_next_look(agent: OneAgent) -> No
     assert await agent.says(after=20.0) == []
 
 
+async def test_what_placement_has_not_come_to_yet_is_not_told_again_while_it_goes_on(
+    placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compute_sim.telling.HOSTS_IN_A_REPORT", 2)
+    agent = OneAgent(placement, wall, hosts(count=6))
+    agent.waiting = []
+    assert len([host for _ in range(4) for host in await agent.says()]) == 6
+    for gap in (10.0, 20.0):
+        await placement.reports.report_many([agent.waiting.pop(0), agent.waiting.pop(0)])
+        assert await agent.says(after=gap) == []
+    agent.waiting = None  # the others are lost
+    assert [host for _ in range(2) for host in await agent.says(after=40.0)] == [
+        f"c1-host0000{number}" for number in (5, 6)
+    ]
+    assert await agent.says(after=80.0) == []
+
+
 async def test_while_placement_is_away_nothing_is_said_and_then_all_of_it(agent: OneAgent) -> None:
     agent.away = True
     for _ in range(3):  # both may have been started at once
@@ -209,8 +229,9 @@ async def test_a_gpu_that_is_open_again_is_told_until_it_is_heard(placement: Pla
     agent.lost = True
     assert await agent.says() == [ONE]
     agent.lost = False
+    assert await agent.says(after=20.0) == []  # it may be on its way: the one before it came a moment ago
     assert await agent.says(after=20.0) == [ONE]
-    assert await agent.says(after=20.0) == []
+    assert await agent.says(after=40.0) == []
 
 
 async def test_what_placement_withholds_is_left_so_until_it_is_free(placement: Placement, wall: Wall) -> None:

@@ -137,6 +137,7 @@ def test_samples_belong_to_the_innermost_function_of_ours() -> None:
         "run (/here/bus/delivery/runner.py:1);decode (/here/bus/codec.py:3);loads (/lib/json/decoder.py:9) 3",
         "run (/here/bus/delivery/runner.py:1);select (/lib/python3/selectors.py:4) 2",
         "main (/lib/python3/runpy.py:1);poll (/here/.venv/lib/site-packages/uvloop/loop.py:4) 5",
+        "run (/here/berth/commands/terminal.py:7);run (/lib/python3/asyncio/runners.py:118) 90",  # it waits
     ])  # fmt: skip
     told = summed([raw], "/here/")
     assert told["room"] == {"bus": 3, "bus/delivery": 2, "event loop": 5}
