@@ -57,6 +57,8 @@ class RabbitInbox:
             delivery = self.get_nowait()
             if delivery is not None:
                 return delivery
+            if self._link.broken:
+                self._link.check()
             self.more.clear()
             await self.more.wait()
 
@@ -151,22 +153,28 @@ class RabbitInbox:
             await reading.channel.cancel(before)
 
     async def _run(self, reading: Reading) -> None:
-        while True:
-            await self._attend(reading)
-            if self._stopping:
-                return
-            backoff = Backoff(self._link.clock)
+        try:
             while True:
-                await backoff.pause()
-                if self._stopping:
+                await self._attend(reading)
+                if self._stopping or (again := await self._begin_again()) is None:
                     return
-                try:
-                    reading = await self._link.insist(self._begin)
-                    break
-                except BrokerRefused as problem:
-                    log.warning("%s: %s; trying again", self._name, problem)
-                except Unavailable:
-                    return  # we close
+                reading = again
+        finally:
+            self.more.set()  # who waits finds out whether the link is broken
+
+    async def _begin_again(self) -> Reading | None:
+        """Nothing, when we are to stop."""
+        backoff = Backoff(self._link.clock)
+        while True:
+            await backoff.pause()
+            if self._stopping:
+                return None
+            try:
+                return await self._link.insist(self._begin)
+            except BrokerRefused as problem:
+                log.warning("%s: %s; trying again", self._name, problem)
+            except Unavailable:
+                return None  # we close
 
     async def _attend(self, reading: Reading) -> None:
         """Tell the broker what settles, until the channel ends or, told to stop, until everything has."""

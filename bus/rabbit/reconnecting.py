@@ -62,6 +62,7 @@ class Link:
         self._session: Session | None = None
         self._changed = asyncio.Event()  # there is a session, or there will be none any more
         self.closed = True
+        self.broken = False  # closed by an error of our own, not by who opened us
         self._group: asyncio.TaskGroup
         self._life: asyncio.Task[None] | None = None
 
@@ -92,6 +93,8 @@ class Link:
                 self._life = None
 
     def check(self) -> None:
+        if self.broken:
+            raise Unavailable(f"the connection to RabbitMQ at {self.place} ended by an error: see the log")
         if self.closed:
             raise Unavailable(f"the connection to RabbitMQ at {self.place} is closed")
 
@@ -267,7 +270,13 @@ class Link:
                         await hang_up(session.connection)
                         session = await self._reconnect()
                 finally:  # before the group waits for those whom it cancels: they are not to begin anything
-                    self.closed = True
+                    self.broken, self.closed = not self.closed, True
+        except Exception:  # nobody waits for us: everybody who uses the link is to hear that it is no more
+            log.exception("the connection to RabbitMQ at %s ended by an error", self.place)
+            if (left := self._session) is not None:
+                self._session = None
+                await hang_up(left.connection)
+                left.whole.set()
         finally:
             self._changed.set()
 

@@ -5,8 +5,19 @@ from collections.abc import Iterable
 
 from aio_pika.abc import AbstractConnection
 
-from bus.errors import BrokerRefused
-from bus.rabbit.connection import RequestRefused, broker_url, dial, open_channel, telling_refusals
+from bus.errors import BrokerRefused, Unavailable
+from bus.rabbit.connection import (
+    BROKEN,
+    RequestRefused,
+    answered,
+    broker_url,
+    cancelled_by_us,
+    dial,
+    open_channel,
+    place,
+    reason,
+)
+from bus.rabbit.underlay import hang_up
 
 _AGAIN_SECONDS = 0.2
 
@@ -26,8 +37,14 @@ async def delete_queues(url: str, names: Iterable[str], *, unread_within: float 
                     stay.append(name)
                     break
                 await asyncio.sleep(_AGAIN_SECONDS)
+    except BROKEN as problem:
+        if cancelled_by_us(problem):
+            raise
+        raise Unavailable(
+            f"RabbitMQ at {place(url)} broke off while queues were deleted: {reason(problem)}"
+        ) from None
     finally:
-        await connection.close()
+        await hang_up(connection)
     return stay
 
 
@@ -35,9 +52,9 @@ async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bo
     """A refusal closes a channel, so each is asked on its own. One that is not there is deleted."""
     channel = await open_channel(connection, confirms=False)
     try:
-        with telling_refusals():
+        async with answered():
             await channel.queue_delete(name, if_unused=only_unread)
-        await channel.close()
+            await channel.close()
     except RequestRefused as refused:
         if refused.code != "PRECONDITION_FAILED":
             raise BrokerRefused(f"queue {name} cannot be deleted: {refused}") from None

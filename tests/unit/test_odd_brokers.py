@@ -11,10 +11,12 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.delivery.serving import serve
+from bus.errors import Unavailable
 from bus.messages import BuildUnplaceable
 from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport, connection, session, underlay
 from bus.rabbit.connection import dial, streams_of
+from bus.rabbit.removal import delete_queues
 from bus.rabbit.underlay import hang_up
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope
@@ -144,3 +146,36 @@ async def test_a_worker_told_to_stop_waits_for_no_broker(name: str) -> None:
         await until(lambda: broker.heard[name])
         stopping.set()
         await in_time(serving)
+
+
+@pytest.mark.parametrize("name", ["Queue.Delete", "Channel.Open"])
+async def test_who_deletes_queues_is_told_that_there_was_no_answer(name: str) -> None:
+    async with an_odd_broker(lambda asked: asked.name == name) as broker:
+        with pytest.raises(Unavailable, match="broke off while queues were deleted"):
+            await in_time(delete_queues(broker.url, ["one"]))
+
+
+async def test_a_worker_whose_connection_ends_by_an_error_of_ours_ends_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its process is then started anew; one that went on would hear nothing for ever."""
+
+    async def handle(message: BuildUnplaceable) -> None: ...
+
+    async def fault() -> None:
+        raise ZeroDivisionError
+
+    worker = Worker("w", consumes=[on(topics.BUILD_UNPLACEABLE, handle)])
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+        serving = asyncio.create_task(serve(worker, transport, Clock(), "r", asyncio.Event(), 1.0))
+        await until(lambda: broker.heard["Basic.Consume"])
+        broker.silent = lambda asked: asked.name == "ContentBody"  # so that it waits for a confirm
+        publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
+        await until(lambda: broker.heard["ContentBody"])
+        transport._link.spawn(fault())
+        with pytest.raises(ExceptionGroup) as ended:
+            await in_time(serving)
+        assert ended.group_contains(Unavailable, match="ended by an error")
+        with pytest.raises(Unavailable):
+            await in_time(publishing)
+    assert "ZeroDivisionError" in caplog.text
