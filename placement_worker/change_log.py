@@ -57,17 +57,19 @@ class ChangeLog:
         now: float,
         numbers: Iterator[int] = tree_writes.NONE_NEW,
         beside: Sequence[BoundStatement] = (),
+        last: Sequence[BoundStatement] = (),
     ) -> int:
         """Make these trees, as they were read, what they are to be, and log it. Gives the change's number.
 
-        `beside` is written when all their providers and inventories are there.
+        `beside` is written when all their providers and inventories are there, `last` with the number: it
+        waits for nobody, and sees nothing of the rest.
         """
         writes = await tree_writes.writes_between(self._book, pairs, now, numbers).begin(tx)
         for write in beside:
             await write(tx)
         # Those that only repeat themselves were not locked: what they say of usage may be old.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
-        return await self.write(tx, tree_reads.changes_between(pairs), shaped, writes)
+        return await self.write(tx, tree_reads.changes_between(pairs), shaped, [*writes, *last])
 
     async def write_undisturbed(
         self,

@@ -35,6 +35,7 @@ from placement_worker.store.numbers import ProviderNumbers
 
 PROVIDERS_A_TRANSACTION = 2000
 NOBODY_GOES: Mapping[str, Moves] = {}
+FEW = 8  # reports, as one at a time: their locks keep nobody waiting for long
 TREES_SWEPT_AT_ONCE = 200  # in one transaction, whose locks claims wait for
 
 
@@ -87,18 +88,23 @@ class ReportOperations:
         await self.book.know_contents(self.database, [one for each in reports for one in each.providers], now)
         new = sum(len(report.providers) for report in reports)
         async with self._numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
-            await hosts.enter(tx, roots, now)
-            owned = (await tree_reads.look(tx, self.book, roots)).owned
-            before = owned | await tree_reads.read(tx, self.book, roots)
+            owned = await hosts.enter(tx, roots, now)
+            number = 0
+            if few := len(reports) <= FEW:  # most of so few are news: they are locked, and read once
+                found, number = await tree_reads.read_locked_at(tx, self.book, roots)
+                before = owned | found
+            else:
+                before = owned | await tree_reads.read(tx, self.book, roots)
             walled = _barred(before, reports, now)
             reports = [report for report in reports if report.root not in walled]
             moving = [one for one in reports if _reshapes(before[one.root], one)]
-            number = 0
             goes: dict[str, Moves] = {}
-            if moving:  # what is to be changed is locked, and read again under the lock
-                locked = await tree_reads.read_locked(tx, self.book, [one.root for one in moving])
-                before |= {one.root: locked.get(one.root) or owned[one.root] for one in moving}
-                number = await changes.last_number(tx)
+            if moving:
+                if not few:  # what is to be changed is locked, and read again under the lock
+                    changing_roots = [one.root for one in moving]
+                    locked, number = await tree_reads.read_locked_at(tx, self.book, changing_roots)
+                    before |= {root: locked.get(root) or owned[root] for root in changing_roots}
+                number = number or await changes.last_number(tx)
                 walled |= await self._moved(tx, moving, before, goes)
             news = [
                 one for one in reports if one.sequence > before[one.root].sequence and one.root not in walled
@@ -181,15 +187,14 @@ class ReportOperations:
     async def _give_once(self, order: OwnerEditRequested) -> OwnerResult:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
-            await hosts.enter(tx, [order.root], now)
-            owned = (await tree_reads.look(tx, self.book, [order.root])).owned[order.root]
+            owned = (await hosts.enter(tx, [order.root], now))[order.root]
             before = (await tree_reads.read_locked(tx, self.book, [order.root])).get(order.root, owned)
             if not before.providers and before.sequence < 0:  # nobody ever spoke of it
                 await hosts.leave(tx, [order.root])
                 return Missing(what="provider", names=(order.root,))
             after = given(before, order.cell)
-            await hosts.save_hosts(tx, [after], now)
-            number = await self._log.write_trees(tx, [(before, after)], now) if before.providers else 0
+            saving = [hosts.saving([after], now)]
+            number = await self._log.write_trees(tx, [(before, after)], now, last=saving)
         return OwnerGiven(cell=before.cell, agent=before.agent, sequence=before.sequence, number=number)
 
     async def sweep(self) -> None:
@@ -232,14 +237,14 @@ class ReportOperations:
         news = [(was, then) for was, then in pairs if then != was]
         if not news:
             return
-        await hosts.save_hosts(tx, [then for _, then in news], now)
         moved = [(was, then, goes[then.root].moved) for was, then in news if then.root in goes]
         beside = [
             write
             for was, then, some in moved
             for write in tree_holders.writes(self.book, was, then, some, now)
         ]
-        number = await self._log.write_trees(tx, news, now, numbers, beside)
+        saving = [hosts.saving([then for _, then in news], now)]
+        number = await self._log.write_trees(tx, news, now, numbers, beside, saving)
         told = [one for _, then, some in moved for one in _told(then, some, now)]
         if told:  # by themselves, not by the log: that is cut when it grows too long
             await reshaped_builds.keep(tx, number, told)

@@ -1,8 +1,9 @@
 """Who reports which tree: a row for each root, which outlives the tree. Locked by root, before providers."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from bus.sql.statement import Statement
+from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from placement_worker.core.trees import Tree
 
@@ -15,7 +16,9 @@ _ENTER = Statement(
     root=str,
 )
 _LOCK_HOSTS = Statement(
-    "SELECT h.root FROM {n} JOIN hosts h ON h.root = n.root ORDER BY h.root FOR NO KEY UPDATE OF h", root=str
+    "SELECT h.root, h.host, h.cell, h.agent, h.zone, h.sequence, h.gone FROM {n}"
+    " JOIN hosts h ON h.root = n.root ORDER BY h.root FOR NO KEY UPDATE OF h",
+    root=str,
 )
 _LEAVE = Statement(
     "DELETE FROM hosts WHERE sequence = -1 AND root IN (SELECT n.root FROM {n})",
@@ -39,11 +42,20 @@ _PRUNE_HOSTS = Statement(
 _LEFTOVERS = Statement("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid = h.root WHERE h.gone")
 
 
-async def enter(tx: Transaction, roots: Collection[str], now: float) -> None:
-    """Lock what is known of these roots' owners; of one nobody knew, keep the place."""
+async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
+    """Lock what is known of these roots' owners; of one nobody knew, keep the place. Gives the owners, each
+    as a tree without its providers."""
     listed = [(root,) for root in roots]
-    await _ENTER(tx, listed, now=now)
-    await _LOCK_HOSTS(tx, listed)
+    found = await _LOCK_HOSTS(tx, listed)
+    if len(found) < len({*roots}):
+        await _ENTER(tx, listed, now=now)
+        found = await _LOCK_HOSTS(tx, listed)
+    return {row["root"]: owned(row["root"], row) for row in found}
+
+
+def owned(root: str, row: Mapping[str, Any]) -> Tree:
+    """Who reports it, without its providers."""
+    return Tree(root, row["host"], row["cell"], row["agent"], row["zone"], row["sequence"], bool(row["gone"]))
 
 
 async def leave(tx: Transaction, roots: Collection[str]) -> None:
@@ -51,11 +63,12 @@ async def leave(tx: Transaction, roots: Collection[str]) -> None:
     await _LEAVE(tx, [(root,) for root in roots])
 
 
-async def save_hosts(tx: Transaction, trees: Sequence[Tree], now: float) -> None:
+def saving(trees: Sequence[Tree], now: float) -> BoundStatement:
+    """What writes down who owns these."""
     rows = [
         (tree.root, tree.cell, tree.agent, tree.host, tree.zone, tree.sequence, tree.gone) for tree in trees
     ]
-    await _SET_HOSTS(tx, rows, now=now)
+    return _SET_HOSTS.of(rows, now=now)
 
 
 async def leftovers(tx: Transaction) -> list[str]:

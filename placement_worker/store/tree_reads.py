@@ -18,6 +18,7 @@ from bus.sql.statement import Statement, numbers
 from bus.sql.transaction import Transaction
 from placement_worker.core.trees import ProviderState, Reported, Tree
 from placement_worker.schema import LAST_CHANGE, NAMES_EDITION
+from placement_worker.store.hosts import owned
 from placement_worker.store.numbered_names import Book
 
 _NOW = "CAST(:now AS double precision)"
@@ -129,13 +130,20 @@ async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str,
 
 async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
     """The whole trees of these providers by root, locked."""
+    return (await read_locked_at(tx, book, providers))[0]
+
+
+async def read_locked_at(
+    tx: Transaction, book: Book, providers: Collection[str]
+) -> tuple[dict[str, Tree], int]:
+    """And the number of the last change at that moment, when there are any."""
     if tx.dialect == "sqlite" or not providers:  # whoever writes to SQLite has it to himself
-        return await read(tx, book, providers)
+        return await read_at(tx, book, providers)
     for _ in range(_LOOKS):
         locked = await lock(tx, providers)
-        found = await read(tx, book, providers)
+        found, number = await read_at(tx, book, providers)
         if all(provider.id in locked for tree in found.values() for provider in tree.providers):
-            return found
+            return found, number
     raise Conflict("a tree grew or moved whenever it was being locked")
 
 
@@ -184,17 +192,12 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
         members = states.setdefault(uuids[row["root_provider_id"]], [])
         members.insert(0 if parent is None else len(members), state)
         if parent is None and row["host"] is not None:
-            hosts[uuid] = _owned(uuid, row)
+            hosts[uuid] = owned(uuid, row)
     found = {
         root: replace(hosts.get(root) or Tree(root), providers=tuple(members))
         for root, members in states.items()
     }
     return found, rows[0]["last_change"]
-
-
-def _owned(root: str, row: Mapping[str, Any]) -> Tree:
-    """Who reports it, without its providers."""
-    return Tree(root, row["host"], row["cell"], row["agent"], row["zone"], row["sequence"], bool(row["gone"]))
 
 
 async def _know_all(tx: Transaction, book: Book, rows: Sequence[Any]) -> None:
@@ -278,7 +281,7 @@ async def look(
     rows = await _LOOK(tx, zip_longest(providers, names))
     for row in rows:
         if row["kind"] == "host":
-            found.owned[row["id"]] = _owned(row["id"], row)
+            found.owned[row["id"]] = owned(row["id"], row)
         elif row["kind"] == "id":
             found.ids.add(row["id"])
         elif row["kind"] == "name":

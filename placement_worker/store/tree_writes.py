@@ -48,6 +48,18 @@ _SET_NAMES = Statement(
     called=str,
 )
 _DELETE_PROVIDERS = Statement("DELETE FROM resource_providers WHERE id IN (SELECT n.id FROM {n})", id=int)
+_INVENTORY: dict[str, type] = {
+    "provider": int,
+    "class": int,
+    "total": int,
+    "reserved": int,
+    "least": int,
+    "most": int,
+    "step": int,
+    "ratio": float,
+    "withheld": int,
+    "reported": bool,
+}
 _UPSERT_INVENTORIES = Statement(
     "INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit, max_unit,"
     " step_size, allocation_ratio, used, withheld, reported, created_at, updated_at)"
@@ -58,18 +70,14 @@ _UPSERT_INVENTORIES = Statement(
     " step_size = excluded.step_size, allocation_ratio = excluded.allocation_ratio,"
     " withheld = excluded.withheld, reported = excluded.reported, used_when_set = inventories.used,"
     " updated_at = excluded.updated_at",
-    **{
-        "provider": int,
-        "class": int,
-        "total": int,
-        "reserved": int,
-        "least": int,
-        "most": int,
-        "step": int,
-        "ratio": float,
-        "withheld": int,
-        "reported": bool,
-    },
+    **_INVENTORY,
+)
+_SET_INVENTORIES = Statement(
+    "UPDATE inventories SET total = n.total, reserved = n.reserved, min_unit = n.least, max_unit = n.most,"
+    " step_size = n.step, allocation_ratio = n.ratio, withheld = n.withheld, reported = n.reported,"
+    f" used_when_set = inventories.used, updated_at = {_NOW} FROM {{n}}"
+    " WHERE inventories.resource_provider_id = n.provider AND inventories.resource_class_id = n.class",
+    **_INVENTORY,
 )
 _DELETE_INVENTORIES = Statement(
     "DELETE FROM inventories WHERE EXISTS (SELECT 1 FROM {n}"
@@ -172,16 +180,17 @@ def writes_between(
     ids.update((step.then.uuid, next(numbers)) for step in steps if step.then and step.was is _NEVER)
     first = [*_contents_that_go(book, steps), *_names_that_go(steps, now)]
     made, moved = _new_providers(steps, ids, now), list(_moves(steps, ids, now))
-    inventories = _inventories(book, steps, ids)
+    there, inventories = _inventories(book, steps, ids)
     stocks = [_UPSERT_INVENTORIES.of(inventories, now=now)] if inventories else []
     traits, aggregates = _links(book, steps, ids)
     last = [
         *_advance(steps, now),
+        *([_SET_INVENTORIES.of(there, now=now)] if there else []),
         *_insert(_INSERT_TRAITS, traits, now),
         *_insert(_INSERT_AGGREGATES, aggregates, now),
         *_insert(_SET_AGGREGATE_OWNERS, _new_owners(book, steps), now),
     ]
-    names = sorted({row[1] for row in inventories}), sorted({row[1] for row in traits})
+    names = sorted({row[1] for row in (*there, *inventories)}), sorted({row[1] for row in traits})
     if first or moved:  # these refer to who is new, or change the same table
         return Writes([*first, *made, *moved], stocks, last, *names)
     if stocks:  # who adds a class that is being renamed has to wait before the change is numbered, not after
@@ -274,22 +283,33 @@ def _advance(steps: Sequence[_Step], now: float) -> Iterator[BoundStatement]:
         yield _SET_PROVIDERS.of(advanced, now=now)
 
 
-def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> list[tuple[Any, ...]]:
-    return [
-        (
-            ids[then.uuid],
-            book.classes.ids[name],
-            *_figures(inventory),
-            then.withheld.get(name, 0),
-            name in then.reported.classes,
-        )
-        for was, then, _, _ in steps
-        if then is not None
-        for name, inventory in then.inventories.items()
-        if was.inventories.get(name) != inventory
-        or was.withheld.get(name) != then.withheld.get(name)
-        or (name in was.reported.classes) != (name in then.reported.classes)
-    ]
+_Rows = list[tuple[Any, ...]]
+
+
+def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Rows, _Rows]:
+    """Those that are there and become others, and those that are new."""
+    there: _Rows = []
+    new: _Rows = []
+    for was, then, _, _ in steps:
+        if then is None:
+            continue
+        for name, inventory in then.inventories.items():
+            before = was.inventories.get(name)
+            if (
+                before == inventory
+                and was.withheld.get(name) == then.withheld.get(name)
+                and (name in was.reported.classes) == (name in then.reported.classes)
+            ):
+                continue
+            row = (
+                ids[then.uuid],
+                book.classes.ids[name],
+                *_figures(inventory),
+                then.withheld.get(name, 0),
+                name in then.reported.classes,
+            )
+            (new if before is None else there).append(row)
+    return there, new
 
 
 def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Links, _Links]:
