@@ -14,6 +14,7 @@ from compute_sim.core.faults import CrashPlan
 How = Literal["done", "lost", "destroyed", "overtaken", "handed over"]
 JobKey = tuple[str, object]  # of one build: what is done with it
 ROUND = 0.025  # seconds from one look at what is over to the next, while things end one upon the other
+LONGEST_ROUND = 0.1  # the same, while many do: each look costs a write, and wakes everybody behind us
 
 
 @dataclass(eq=False, slots=True)
@@ -51,8 +52,8 @@ class AgentJob:
 class DueJobs:
     """Tells jobs that they are done when they are due: one alarm for all, and those of a moment together.
 
-    After some were told the next are told a `ROUND` later, or when they are due: so a busy agent writes and
-    says many ends at once, and an idle one each at its time.
+    After some were told the next are told a `ROUND` later for each of them, or when they are due: so a busy
+    agent writes and says many ends at once, and an idle one each at its time.
     """
 
     def __init__(self) -> None:
@@ -81,9 +82,11 @@ class DueJobs:
         """An event loop may ring a little early: what was due when it was to ring is due now."""
         now = max(self._rings, asyncio.get_running_loop().time())
         self._alarm, self._rings = None, inf
-        self._next_round = now + ROUND
+        told = 0
         while self._due and self._due[0][0] <= now:
             heappop(self._due)[2].tell("done")
+            told += 1
+        self._next_round = now + min(ROUND * told, LONGEST_ROUND)
         self._set_alarm()
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from compute_sim.jobs import ROUND, AgentJob, AgentJobs
+from compute_sim.jobs import LONGEST_ROUND, ROUND, AgentJob, AgentJobs
 from tests.support.virtual_time import in_virtual_time
 
 
@@ -20,6 +20,9 @@ def a_job(number: int, due: float) -> AgentJob:
         ([1.0, 1.0 + 2 * ROUND], [1.0, 1.0 + 2 * ROUND]),  # after a quiet moment each at its time
         ([1.0, 1.0 + ROUND / 8, 1.0 + ROUND / 2], [1.0, 1.0 + ROUND, 1.0 + ROUND]),
         ([1.0, 1.0 + ROUND / 2, 1.0 + ROUND * 1.5], [1.0, 1.0 + ROUND, 1.0 + 2 * ROUND]),
+        # the more ended together, the longer the next wait for company, up to a limit
+        ([1.0, 1.0, 1.0 + ROUND / 2], [1.0, 1.0, 1.0 + 2 * ROUND]),
+        ([*(9 * [1.0]), 1.0 + ROUND / 2], [*(9 * [1.0]), 1.0 + LONGEST_ROUND]),
         ([2.0, 1.0, 0.0], [2.0, 1.0, 0.0]),  # whichever is watched first; and what is due is over
     ],
 )
