@@ -1,5 +1,6 @@
 """A transaction on each of the two databases: its statements, its end, and what goes wrong in it."""
 
+import asyncio
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -78,7 +79,10 @@ class PostgresTransaction(Transaction):
         self._pooled = pooled
         self._driver: Any = pooled.driver_connection
         self._connection: AsyncConnection | None = None  # for whom asks: most statements are the driver's
-        self._begun = self._reads = False
+        # Something is to be rolled back: also a lone statement that was cancelled between its preparation and
+        # its execution, which leaves the server in the midst of it.
+        self._begun = False
+        self._reads = False
 
     @property
     def connection(self) -> AsyncConnection:
@@ -89,6 +93,9 @@ class PostgresTransaction(Transaction):
     async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
         try:
             return await super().execute(statement, params)
+        except asyncio.CancelledError:
+            self._begun = True
+            raise
         except postgres.FAILURES as error:  # what SQLAlchemy does not translate
             raise self._explained(error) from error
 
@@ -96,6 +103,9 @@ class PostgresTransaction(Transaction):
         try:
             found: Sequence[Any] = await self._driver.fetch(sql, *values)
             return found
+        except asyncio.CancelledError:
+            self._begun = True
+            raise
         except postgres.FAILURES as error:
             raise self._explained(error) from error
 

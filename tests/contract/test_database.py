@@ -412,6 +412,41 @@ INSERT = "INSERT INTO things (id, used) VALUES ($1, $2)"
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("way", ["stroke", "glance"])
+async def test_a_lone_statement_cancelled_before_it_is_executed_leaves_nothing_to_the_next(
+    way: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver prepares it and then executes it: between the two the server is in the midst of it."""
+    prepare = asyncpg.Connection._get_statement
+    count = Statement("SELECT count(*) AS count FROM pg_class WHERE relname = :name")
+    database = Database(database_url, pool_size=1)
+
+    async def prepared_and_cancelled(self: Any, *values: Any, **named: Any) -> Any:
+        await prepare(self, *values, **named)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async def alone() -> None:
+        if way == "stroke":
+            await database.stroke(count.of(name="pg_class"))
+        async with database.glance() as tx:
+            await count(tx, name="pg_class")
+
+    try:
+        async with database.read():
+            pass  # its one connection is there
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncpg.Connection, "_get_statement", prepared_and_cancelled)
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.ensure_future(alone())
+        async with database.read() as tx:
+            assert [found for (found,) in await count(tx, name="pg_class")] == [1]
+    finally:
+        await database.close()
+
+
 @pytest.mark.parametrize(
     ("sql", "values", "error"),
     [
