@@ -111,7 +111,7 @@ class HostTrees:
         self._newest_taken = newest
         if newest <= before:
             return set()
-        later = [root for root, told in self._told.items() if told > newest]
+        later = (root for root, told in self._told.items() if told > newest)
         return {root for root in later if not self._taken(root, owners.get(root))}
 
     def _is_as_before(self, root: str, owner: Provider | None, answer: list[Provider]) -> bool:

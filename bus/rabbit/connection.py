@@ -20,7 +20,7 @@ from aio_pika.exceptions import (
 )
 
 from bus.certificates import distrusted
-from bus.errors import Unavailable
+from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.wire import Wire
 
 # What it says about connections we say ourselves, once, and without a traceback for every attempt.
@@ -64,6 +64,19 @@ async def answered() -> AsyncIterator[None]:
     with telling_refusals():
         async with asyncio.timeout(ANSWER_SECONDS):
             yield
+
+
+@contextmanager
+def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
+    """What goes wrong with the broker there, as one of two kinds: BrokerRefused, or Unavailable."""
+    try:
+        yield
+    except RequestRefused as refused:
+        raise BrokerRefused(f"RabbitMQ at {place(url)} refuses: {refused}") from None
+    except BROKEN as problem:
+        if cancelled_by_us(problem):
+            raise
+        raise Unavailable(f"RabbitMQ at {place(url)} broke off{meanwhile}: {reason(problem)}") from None
 
 
 def refusal(closed: ChannelClosed) -> Exception:

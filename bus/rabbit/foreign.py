@@ -6,8 +6,8 @@ This is the one part of this room that workers may import.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from aio_pika import ExchangeType
@@ -27,6 +27,7 @@ from bus.rabbit.connection import (
     dial,
     open_channel,
     place,
+    plainly,
     reason,
     telling_refusals,
 )
@@ -107,12 +108,12 @@ class ForeignListener:
     async def _attend(self, connection: AbstractConnection, hear: Hear, gap: Gap) -> None:
         """Hear over this connection until it ends."""
         loop = asyncio.get_running_loop()
-        with self._plainly():
+        with plainly(self._url):
             ear = await self._listen(connection)
         pause, look_at = FIRST_LOOK_SECONDS, 0.0
         while True:
             if loop.time() >= look_at:
-                with self._plainly():
+                with plainly(self._url):
                     before, self.hearing = self.hearing, await self._bind(connection)
                 if self.hearing and not before:
                     gap()
@@ -121,7 +122,7 @@ class ForeignListener:
             bodies, tag = await ear.next(look_at)
             if bodies:
                 await hear(bodies)
-            with self._plainly():
+            with plainly(self._url):
                 ear.check()
                 if bodies:
                     await ear.channel.ack(tag, multiple=True)
@@ -171,18 +172,6 @@ class ForeignListener:
             log.warning("hearing the exchange %r at %s", self._exchange, place(self._url))
         self._waiting, self._complaint = False, ""
         return True
-
-    @contextmanager
-    def _plainly(self) -> Iterator[None]:
-        """What goes wrong with the broker, as one of two kinds."""
-        try:
-            yield
-        except RequestRefused as refused:
-            raise BrokerRefused(f"RabbitMQ at {place(self._url)} refuses: {refused}") from None
-        except BROKEN as problem:
-            if cancelled_by_us(problem):
-                raise
-            raise Unavailable(f"RabbitMQ at {place(self._url)} broke off: {reason(problem)}") from None
 
 
 class _Ear:

@@ -79,18 +79,22 @@ class Link:
     async def close(self) -> None:
         self.closed = True
         self._changed.set()
-        session, self._session = self._session, None
         try:
-            if session is not None:
-                # First: nobody is to be cancelled in the middle of a request to the broker.
-                await hang_up(session.connection)
+            await self._leave()  # first: nobody is to be cancelled in the middle of a request to the broker
         finally:
-            if session is not None:
-                session.whole.set()
             if self._life is not None:
                 self._life.cancel()
                 await asyncio.wait([self._life])
                 self._life = None
+
+    async def _leave(self) -> None:
+        """There will be no session any more; who waits for this one finds out."""
+        session, self._session = self._session, None
+        if session is not None:
+            try:
+                await hang_up(session.connection)
+            finally:
+                session.whole.set()
 
     def check(self) -> None:
         if self.broken:
@@ -273,10 +277,7 @@ class Link:
                     self.broken, self.closed = not self.closed, True
         except Exception:  # nobody waits for us: everybody who uses the link is to hear that it is no more
             log.exception("the connection to RabbitMQ at %s ended by an error", self.place)
-            if (left := self._session) is not None:
-                self._session = None
-                await hang_up(left.connection)
-                left.whole.set()
+            await self._leave()
         finally:
             self._changed.set()
 

@@ -5,18 +5,8 @@ from collections.abc import Iterable
 
 from aio_pika.abc import AbstractConnection
 
-from bus.errors import BrokerRefused, Unavailable
-from bus.rabbit.connection import (
-    BROKEN,
-    RequestRefused,
-    answered,
-    broker_url,
-    cancelled_by_us,
-    dial,
-    open_channel,
-    place,
-    reason,
-)
+from bus.errors import BrokerRefused
+from bus.rabbit.connection import RequestRefused, answered, broker_url, dial, open_channel, plainly
 from bus.rabbit.underlay import hang_up
 
 _AGAIN_SECONDS = 0.2
@@ -31,18 +21,13 @@ async def delete_queues(url: str, names: Iterable[str], *, unread_within: float 
     connection = await dial(broker_url(url, "berth cell"))
     until = asyncio.get_running_loop().time() + unread_within
     try:
-        for name in names:
-            while not await _deleted(connection, name, only_unread=unread_within > 0):
-                if asyncio.get_running_loop().time() >= until:
-                    stay.append(name)
-                    break
-                await asyncio.sleep(_AGAIN_SECONDS)
-    except BROKEN as problem:
-        if cancelled_by_us(problem):
-            raise
-        raise Unavailable(
-            f"RabbitMQ at {place(url)} broke off while queues were deleted: {reason(problem)}"
-        ) from None
+        with plainly(url, " while queues were deleted"):
+            for name in names:
+                while not await _deleted(connection, name, only_unread=unread_within > 0):
+                    if asyncio.get_running_loop().time() >= until:
+                        stay.append(name)
+                        break
+                    await asyncio.sleep(_AGAIN_SECONDS)
     finally:
         await hang_up(connection)
     return stay

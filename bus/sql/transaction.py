@@ -79,9 +79,9 @@ class PostgresTransaction(Transaction):
         self._pooled = pooled
         self._driver: Any = pooled.driver_connection
         self._connection: AsyncConnection | None = None  # for whom asks: most statements are the driver's
-        # Something is to be rolled back: also a lone statement that was cancelled between its preparation and
-        # its execution, which leaves the server in the midst of it.
-        self._begun = False
+        # It is to be rolled back: also a lone statement that was cancelled between its preparation and its
+        # execution, which leaves the server in the midst of it.
+        self._unfinished = False
         self._reads = False
 
     @property
@@ -94,7 +94,7 @@ class PostgresTransaction(Transaction):
         try:
             return await super().execute(statement, params)
         except asyncio.CancelledError:
-            self._begun = True
+            self._unfinished = True
             raise
         except postgres.FAILURES as error:  # what SQLAlchemy does not translate
             raise self._explained(error) from error
@@ -104,23 +104,23 @@ class PostgresTransaction(Transaction):
             found: Sequence[Any] = await self._driver.fetch(sql, *values)
             return found
         except asyncio.CancelledError:
-            self._begun = True
+            self._unfinished = True
             raise
         except postgres.FAILURES as error:
             raise self._explained(error) from error
 
     async def begin(self, begin: str) -> None:
-        self._begun, self._reads = True, begin == postgres.READ
+        self._unfinished, self._reads = True, begin == postgres.READ
         await self._say(begin)
 
     async def _commit(self) -> None:
         if await self._say("COMMIT") != "COMMIT":
             raise RuntimeError("a statement of this transaction had failed: it was rolled back")
-        self._begun = False
+        self._unfinished = False
 
     async def give_back(self) -> None:
         try:
-            if self._begun and not self._driver.is_closed():
+            if self._unfinished and not self._driver.is_closed():
                 await postgres.roll_back(self._driver)
         finally:
             self._pooled.close()

@@ -60,16 +60,11 @@ _INVENTORY: dict[str, type] = {
     "withheld": int,
     "reported": bool,
 }
-_UPSERT_INVENTORIES = Statement(
+_INSERT_INVENTORIES = Statement(
     "INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit, max_unit,"
     " step_size, allocation_ratio, used, withheld, reported, created_at, updated_at)"
     " SELECT n.provider, n.class, n.total, n.reserved, n.least, n.most, n.step, n.ratio, 0, n.withheld,"
-    f" n.reported, {_NOW}, {_NOW} FROM {{n}} WHERE true"
-    " ON CONFLICT (resource_provider_id, resource_class_id) DO UPDATE SET total = excluded.total,"
-    " reserved = excluded.reserved, min_unit = excluded.min_unit, max_unit = excluded.max_unit,"
-    " step_size = excluded.step_size, allocation_ratio = excluded.allocation_ratio,"
-    " withheld = excluded.withheld, reported = excluded.reported, used_when_set = inventories.used,"
-    " updated_at = excluded.updated_at",
+    f" n.reported, {_NOW}, {_NOW} FROM {{n}}",
     **_INVENTORY,
 )
 _SET_INVENTORIES = Statement(
@@ -180,17 +175,17 @@ def writes_between(
     ids.update((step.then.uuid, next(numbers)) for step in steps if step.then and step.was is _NEVER)
     first = [*_contents_that_go(book, steps), *_names_that_go(steps, now)]
     made, moved = _new_providers(steps, ids, now), list(_moves(steps, ids, now))
-    there, inventories = _inventories(book, steps, ids)
-    stocks = [_UPSERT_INVENTORIES.of(inventories, now=now)] if inventories else []
+    others, new = _inventories(book, steps, ids)
+    stocks = [_INSERT_INVENTORIES.of(new, now=now)] if new else []
     traits, aggregates = _links(book, steps, ids)
     last = [
         *_advance(steps, now),
-        *([_SET_INVENTORIES.of(there, now=now)] if there else []),
+        *([_SET_INVENTORIES.of(others, now=now)] if others else []),
         *_insert(_INSERT_TRAITS, traits, now),
         *_insert(_INSERT_AGGREGATES, aggregates, now),
         *_insert(_SET_AGGREGATE_OWNERS, _new_owners(book, steps), now),
     ]
-    names = sorted({row[1] for row in (*there, *inventories)}), sorted({row[1] for row in traits})
+    names = sorted({row[1] for row in (*others, *new)}), sorted({row[1] for row in traits})
     if first or moved:  # these refer to who is new, or change the same table
         return Writes([*first, *made, *moved], stocks, last, *names)
     if stocks:  # who adds a class that is being renamed has to wait before the change is numbered, not after
@@ -287,8 +282,8 @@ _Rows = list[tuple[Any, ...]]
 
 
 def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Rows, _Rows]:
-    """Those that are there and become others, and those that are new."""
-    there: _Rows = []
+    """Those that become others, and those that are new."""
+    others: _Rows = []
     new: _Rows = []
     for was, then, _, _ in steps:
         if then is None:
@@ -308,8 +303,8 @@ def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> 
                 then.withheld.get(name, 0),
                 name in then.reported.classes,
             )
-            (new if before is None else there).append(row)
-    return there, new
+            (new if before is None else others).append(row)
+    return others, new
 
 
 def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Links, _Links]:

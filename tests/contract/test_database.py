@@ -447,6 +447,7 @@ async def test_a_lone_statement_cancelled_before_it_is_executed_leaves_nothing_t
         await database.close()
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     ("sql", "values", "error"),
     [
