@@ -4,6 +4,7 @@ import asyncio
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -117,9 +118,10 @@ class Rabbitmqctl:
         await self._run("import_definitions", given=msgspec.json.encode(definitions))  # by way of no file
 
     async def drop(self, user: str, policy: str) -> None:
-        await asyncio.gather(
-            self._end("delete_user", user), self._end("clear_policy", "-p", self._vhost, policy)
-        )
+        ends = [self._end("delete_user", user), self._end("clear_policy", "-p", self._vhost, policy)]
+        for problem in await asyncio.gather(*ends, return_exceptions=True):  # neither is left running
+            if problem is not None:
+                raise problem
 
     async def _end(self, *words: str) -> None:
         try:
@@ -148,7 +150,13 @@ class Rabbitmqctl:
             )
         except OSError as problem:
             raise Unavailable(f"{self._command}: {problem.strerror}") from None
-        out, complaint = await process.communicate(given)
+        try:
+            out, complaint = await process.communicate(given)
+        except asyncio.CancelledError:
+            with suppress(ProcessLookupError):  # it has just ended
+                process.kill()
+            await process.wait()
+            raise
         if process.returncode:
             said = " ".join((complaint or out).decode(errors="replace").split())
             raise BrokerRefused(f"{self._command} {words[0]}: {re.sub(r'[^ -~]', '', said)[:500]}")

@@ -1,6 +1,8 @@
 """RabbitMQ's users by its management API or by rabbitmqctl: what is asked, and what their refusals mean."""
 
+import asyncio
 import json
+import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -133,6 +135,36 @@ async def test_rabbitmqctl_is_given_definitions_by_way_of_no_file(tmp_path: Path
     ]  # fmt: skip
     with pytest.raises(Unavailable, match="No such file"):
         await Rabbitmqctl(str(tmp_path / "none"), AMQP).users()
+
+
+@pytest.mark.parametrize("refused", ["delete_user", "clear_policy"])
+async def test_nothing_of_rabbitmqctl_is_left_running_where_one_of_its_commands_fails(
+    tmp_path: Path, refused: str
+) -> None:
+    command, done = tmp_path / "ctl", tmp_path / "done"
+    command.write_text(f"""#!/bin/sh
+if [ "$2" = {refused} ]; then echo no >&2; exit 1; fi
+sleep 0.3
+echo "$2" > {done}
+""")
+    command.chmod(0o700)
+    with pytest.raises(BrokerRefused, match=refused):
+        await Rabbitmqctl(str(command), AMQP).drop("berth-c9", "berth flood c9")
+    assert done.read_text().strip() in {"delete_user", "clear_policy"} - {refused}
+
+
+async def test_a_rabbitmqctl_nobody_waits_for_any_longer_is_ended(tmp_path: Path) -> None:
+    command, pid = tmp_path / "ctl", tmp_path / "pid"
+    os.mkfifo(pid)
+    command.write_text(f"#!/bin/sh\necho $$ > {pid}\nexec sleep 600\n")
+    command.chmod(0o700)
+    asking = asyncio.create_task(Rabbitmqctl(str(command), AMQP).users())
+    process = int(await asyncio.to_thread(pid.read_text))  # it runs
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 def test_passwords_are_hashed_as_rabbitmq_has_them() -> None:
