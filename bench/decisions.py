@@ -18,7 +18,7 @@ from rich.table import Table
 
 from bench.candidates import CELLS, fleet
 from berth.loadtest import mixed
-from berth.services import keep_freed_memory, spare_the_collector
+from berth.services import settle_in
 from bus.candidates import Heard
 from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseAnswered, Released, ReleaseRequested
 from bus.clock import Clock
@@ -108,8 +108,7 @@ async def decisions_a_second(
         for first in range(0, decisions, batch)
     ]
     await scheduler.place_many(batches[0])
-    spare_the_collector()
-    keep_freed_memory()
+    settle_in()
     placement.seconds, placement.granted = 0.0, 0
     begun = process_time()
     for requests in batches[1:]:

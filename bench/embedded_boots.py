@@ -16,6 +16,7 @@ from berth.audit import audit
 from berth.commands.run import ready
 from berth.embedded import embedded
 from berth.loadtest import Load, LoadOutcome, LoadPlan, mixed
+from berth.services import settle_in
 from berth.settings import Settings
 
 
@@ -33,6 +34,7 @@ async def _loaded(boots: int, hosts: int, flavors: int) -> tuple[LoadOutcome, fl
         settings = Settings().having(state_dir=directory, hosts=hosts, fail=0.1)
         async with embedded(settings) as house:
             await ready(house.bus, settings)
+            settle_in()  # as `berth up` does
             spent = time.process_time()
             outcome = await Load(house.bus, LoadPlan(boots=boots, flavors=mixed(flavors))).run()
             spent = time.process_time() - spent

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from berth.searching import candidate_source
-from berth.services import spare_the_collector, stop_on_signals
+from berth.services import settle_in, stop_on_signals
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -122,7 +122,7 @@ async def _serve(site: Site, role: str) -> None:
             churn=site.churn,
             listener=listen(f"127.0.0.1:{site.port}"),
         )
-        spare_the_collector()
+        settle_in()
         async with asyncio.TaskGroup() as group:
             running = group.create_task(simulation.run())
             await stopping.wait()
@@ -131,7 +131,7 @@ async def _serve(site: Site, role: str) -> None:
     async with site.bus(role) as bus:
         made = workers(site, bus)
         served = [made[one]() for one in ((role, "replica") if role == "scheduler" else (role,))]
-        spare_the_collector()
+        settle_in()
         async with asyncio.TaskGroup() as group:
             for worker in served:
                 group.create_task(bus.serve(worker, stopping, drain=1.0))

@@ -46,8 +46,7 @@ async def run_worker(together: Sequence["wiring.Role"], settings: Settings, way:
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
-        spare_the_collector()
-        keep_freed_memory()
+        settle_in()
         await wiring.serve(together, settings, way, stopping)
 
 
@@ -69,6 +68,12 @@ async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[N
             yield
         finally:
             serving.cancel()
+
+
+def settle_in() -> None:
+    """For a process that has loaded what it needs, and from now on does nothing but its work."""
+    spare_the_collector()
+    keep_freed_memory()
 
 
 def spare_the_collector() -> None:

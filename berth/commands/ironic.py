@@ -13,7 +13,7 @@ from berth.commands.ironic_trouble import Run
 from berth.commands.options import Json
 from berth.commands.terminal import CommandRefused, tell, write_json
 from berth.configuration import Effective
-from berth.services import spare_the_collector, stop_on_signals
+from berth.services import settle_in, stop_on_signals
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
@@ -239,7 +239,7 @@ def _say_where(
 async def _until_stopped(simulation: "Simulation", say: Console) -> int:
     stopping = asyncio.Event()
     stop_on_signals(stopping)
-    spare_the_collector()
+    settle_in()
     async with asyncio.TaskGroup() as group:
         running = group.create_task(simulation.run())
         say.print("Ctrl-C stops it.")

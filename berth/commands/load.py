@@ -43,7 +43,7 @@ from berth.embedded import embedded
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, mixed
 from berth.picture import latency_svg
 from berth.publishing import publish
-from berth.services import Supervisor, stop_on_signals
+from berth.services import Supervisor, settle_in, stop_on_signals
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
@@ -156,6 +156,7 @@ async def demo(settings: Settings, plan: LoadPlan, stay: bool, say: Console) -> 
         )
         async with embedded(settings) as house:
             await ready(house.bus, settings)
+            settle_in()
             if url := room_url(settings):
                 say.print(f"meanwhile the control room is at {url}", markup=False)
             result = await _with_progress(Load(house.bus, plan), say)
@@ -229,6 +230,7 @@ async def load(
         picture.touch()  # what cannot be written should be said before the load, not after
     async with _berth_to_load(settings, attach, say) as (bus, settings):
         hosts = await (scheduling(bus, settings, share=0.0) if attach else ready(bus, settings))
+        settle_in()
         result = await _with_progress(Load(bus, plan), say)
         found = await audit_databases(settings)
     if picture is not None:

@@ -34,6 +34,7 @@ from berth.services import (
     metrics_url,
     run_worker,
     serving_metrics,
+    settle_in,
     stop_on_signals,
 )
 from berth.settings import Settings
@@ -146,6 +147,7 @@ async def up(settings: Settings, say: Console) -> int:
         async with embedded(settings, open_socket=True) as house, serving_metrics(port, host):
             stop_on_signals(stopping)
             await ready(house.bus, settings)
+            settle_in()
             if port:
                 say.print(f"metrics at {metrics_url(port, host)}")
             say.print(
