@@ -1,7 +1,7 @@
 """The provider trees of an agent's hosts: as drivers have them, as placement does, and what is reported."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bus.claims import keeper
 from bus.reports import ProviderReport, Reshaping
@@ -73,35 +73,39 @@ class HostTrees:
         self._changed.clear()
         return changed
 
-    def compare(self, providers: Iterable[Provider], owners: Mapping[str, Provider]) -> list[str]:
-        """Hosts of which placement's answer is not what they are: they are to be reported."""
+    def compare(
+        self, providers: Iterable[Provider], owners: Mapping[str, Provider]
+    ) -> Iterator[tuple[str, bool]]:
+        """Host by host: is placement's answer not what it is, so that it is to be reported?
+
+        Of many it takes long: whoever goes through them gives others a turn.
+        """
         answers: dict[str, list[Provider]] = {}
         for one in providers:
             answers.setdefault(one.root, []).append(one)
-        differing = []
         coming = self._still_coming(owners)
         for root, host in self._hosts.items():
-            owner, answer = owners.get(root), answers.get(root, [])
-            if root in coming:
-                continue
-            if self._is_as_before(root, owner, answer):
-                continue
-            self._alike.pop(root, None)
-            first = root not in self._stored
-            self._stored[root] = answered(answer).get(root, ())
-            self._say_anew(root)
-            found = [*_of_owner(owner, host, self.cell, self.agent)]
-            untold = first or not self._taken(root, owner)
-            found += differences(self._stored[root], self._trees[root], closed_too=untold)
-            if moves := self._reshaping(root):
-                found.append(f"what {len(moves.guests)} guests hold is of other providers")
-            if found:
-                differing.append(root)
-                log.info("%s is reported: %s", host.host, "; ".join(found[:20]))
-            elif root not in self._follow_use and not self._has_more(root):
-                self._alike[root] = answer
-            self._note_taken(host, owner)
-        return differing
+            yield root, root not in coming and self._differs(host, owners.get(root), answers.get(root, []))
+
+    def _differs(self, host: SimHost, owner: Provider | None, answer: list[Provider]) -> bool:
+        root = host.root
+        if self._is_as_before(root, owner, answer):
+            return False
+        self._alike.pop(root, None)
+        first = root not in self._stored
+        self._stored[root] = answered(answer).get(root, ())
+        self._say_anew(root)
+        found = [*_of_owner(owner, host, self.cell, self.agent)]
+        untold = first or not self._taken(root, owner)
+        found += differences(self._stored[root], self._trees[root], closed_too=untold)
+        if moves := self._reshaping(root):
+            found.append(f"what {len(moves.guests)} guests hold is of other providers")
+        if found:
+            log.info("%s is reported: %s", host.host, "; ".join(found[:20]))
+        elif root not in self._follow_use and not self._has_more(root):
+            self._alike[root] = answer
+        self._note_taken(host, owner)
+        return bool(found)
 
     def _still_coming(self, owners: Mapping[str, Provider]) -> set[str]:
         """Hosts whose reports wait for placement, which goes on taking those before them: told once more they

@@ -1,5 +1,6 @@
 """What a simulated agent tells by itself: the state of its hosts, again and again, and what they have."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from itertools import cycle, islice
@@ -21,6 +22,7 @@ from compute_sim.host_trees import HostTrees
 log = logging.getLogger(__name__)
 
 HOSTS_IN_A_REPORT = 500
+HOSTS_AT_A_STRETCH = 50  # compared before builds have a turn
 HOSTS_IN_A_BEAT = 250  # who hears one does nothing else meanwhile
 HYPERVISOR_VERSION = 8_002_000  # 8.2.0, as libvirt tells it
 GUESTS_A_QUESTION = 250
@@ -152,7 +154,12 @@ class HostNews:
             owners.update((one.id, one) for one in answer.providers)
         for one in owners.values():
             self._sequence.follow(one.sequence)
-        differing = self._trees.compare(found, owners)
+        differing = []
+        for nth, (root, differs) in enumerate(self._trees.compare(found, owners), 1):
+            if differs:
+                differing.append(root)
+            if nth % HOSTS_AT_A_STRETCH == 0:
+                await asyncio.sleep(0)
         await self._settle()
         return metal + differing
 

@@ -1,5 +1,6 @@
 """An agent reports what placement has otherwise, and nothing else; what is not taken is noticed."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from compute_sim.core.drivers.vgpu import PhysicalGpu, VgpuDriver
 from compute_sim.core.provider_tree import child_id
 from compute_sim.host_trees import HostTrees
 from compute_sim.machines import Machine
-from compute_sim.telling import HostNews
+from compute_sim.telling import HOSTS_AT_A_STRETCH, HostNews
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import Wall, a_claim, a_report, an_order
@@ -291,3 +292,25 @@ async def test_more_providers_than_a_page_has_are_all_compared(
     said = [host for _ in range(3) for host in await agent.says()]
     assert len(set(said)) == len(said) == 5
     assert [await agent.says(after=20.0), await agent.says(after=20.0)] == [[], []]
+
+
+async def test_builds_have_a_turn_while_an_agent_of_many_hosts_looks_at_them(
+    placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = OneAgent(placement, wall, hosts(count=10 * HOSTS_AT_A_STRETCH))
+    turns = 0
+
+    async def builds() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def at_once(question: FindProviders) -> ProvidersFound:
+        return ProvidersFound(providers=())
+
+    monkeypatch.setattr(agent.news, "_providers", at_once)
+    building = asyncio.create_task(builds())
+    assert len(await agent.news.announce()) == 10 * HOSTS_AT_A_STRETCH
+    building.cancel()
+    assert turns >= 10
