@@ -1,10 +1,12 @@
 """Where the control room listens, once somebody starts it."""
 
+import asyncio
 import socket
 
 from berth.settings import Settings
 
 PORT = 8780
+_LOOKS, _GAP = 100, 0.1  # ten seconds
 
 
 def with_a_room(settings: Settings) -> Settings:
@@ -21,6 +23,23 @@ def with_a_room(settings: Settings) -> Settings:
 def room_url(settings: Settings) -> str:
     """Empty: there is none."""
     return f"http://{settings.control_room.http}/" if settings.control_room.listens else ""
+
+
+async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None = None) -> str:
+    """For people, who may go there at once: said when it listens, or when it has not for a while."""
+    url = room_url(settings)
+    host, _, port = settings.control_room.http.rpartition(":")
+    for _ in range(_LOOKS if url else 0):
+        try:
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        except OSError:
+            if stopping is not None and stopping.is_set():
+                return ""
+            await asyncio.sleep(_GAP)
+        else:
+            writer.close()
+            return f"the control room is at {url}"
+    return f"the control room does not listen yet; it is to be at {url}" if url else ""
 
 
 def _is_free(host: str, port: int) -> bool:

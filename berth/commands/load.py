@@ -38,7 +38,7 @@ from berth.commands.options import (
 )
 from berth.commands.run import migrate_all, ready, scheduling
 from berth.commands.terminal import CommandRefused, coloured, complain, effective, run, say
-from berth.control_room_place import room_url, with_a_room
+from berth.control_room_place import room_url, where_the_room_is, with_a_room
 from berth.embedded import embedded
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, mixed
 from berth.picture import latency_svg
@@ -157,8 +157,9 @@ async def demo(settings: Settings, plan: LoadPlan, stay: bool, say: Console) -> 
         async with embedded(settings) as house:
             await ready(house.bus, settings)
             settle_in()
-            if url := room_url(settings):
-                say.print(f"meanwhile the control room is at {url}", markup=False)
+            url = room_url(settings)
+            if where := await where_the_room_is(settings):
+                say.print(f"meanwhile {where}", markup=False)
             result = await _with_progress(Load(house.bus, plan), say)
             metal = await _metal_story(house.bus, settings)
             if stay:

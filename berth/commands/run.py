@@ -26,7 +26,7 @@ from berth.commands.options import (
 )
 from berth.commands.terminal import CommandRefused, effective, run, say, write_json
 from berth.configuration import SUPERVISED_ENV
-from berth.control_room_place import room_url, with_a_room
+from berth.control_room_place import room_url, where_the_room_is, with_a_room
 from berth.embedded import embedded
 from berth.services import (
     Supervisor,
@@ -154,8 +154,8 @@ async def up(settings: Settings, say: Console) -> int:
                 f"berth is up: {settings.compute.hosts} simulated hosts in cells "
                 f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
             )
-            if url := room_url(settings):
-                say.print(f"the control room is at {url}", markup=False)
+            if where := await where_the_room_is(settings, stopping):
+                say.print(where, markup=False)
             await stopping.wait()
         return 0
     metrics_ports(settings)  # that they can be had is said before anything is done
@@ -172,8 +172,8 @@ async def up(settings: Settings, say: Console) -> int:
                     metrics = f", metrics at {url}" if port else ""
                     say.print(f"  {name}: process {pid}{metrics}")
                 say.print("berth is up. Ctrl-C stops it.")
-                if url := room_url(settings):
-                    say.print(f"the control room is at {url}", markup=False)
+                if where := await where_the_room_is(settings, stopping):
+                    say.print(where, markup=False)
     return 0
 
 

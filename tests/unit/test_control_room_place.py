@@ -1,0 +1,45 @@
+"""Where the control room is said to be: when it listens there, so that whoever goes there finds it."""
+
+import asyncio
+import socket
+
+import pytest
+
+from berth import control_room_place
+from berth.control_room_place import where_the_room_is, with_a_room
+from berth.settings import Settings
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setattr(control_room_place, "_GAP", 0.001)
+    return with_a_room(Settings().having(control_room_http="127.0.0.1:0"))
+
+
+async def test_it_is_told_when_it_listens(settings: Settings) -> None:
+    telling = asyncio.create_task(where_the_room_is(settings))
+    done, _ = await asyncio.wait((telling,), timeout=0.02)
+    assert not done
+    host, _, port = settings.control_room.http.rpartition(":")
+    with socket.create_server((host, int(port))):
+        assert await telling == f"the control room is at http://{host}:{port}/"
+
+
+async def test_one_that_does_not_come_is_no_reason_to_wait_for_ever(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_room_place, "_LOOKS", 3)
+    said = await where_the_room_is(settings)
+    assert (
+        said == f"the control room does not listen yet; it is to be at http://{settings.control_room.http}/"
+    )
+
+
+async def test_whoever_is_told_to_stop_waits_no_longer(settings: Settings) -> None:
+    stopping = asyncio.Event()
+    stopping.set()
+    assert await where_the_room_is(settings, stopping) == ""
+
+
+async def test_there_may_be_none() -> None:
+    assert await where_the_room_is(Settings().having(control_room_http="")) == ""
