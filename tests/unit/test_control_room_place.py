@@ -42,4 +42,4 @@ async def test_whoever_is_told_to_stop_waits_no_longer(settings: Settings) -> No
 
 
 async def test_there_may_be_none() -> None:
-    assert await where_the_room_is(Settings().having(control_room_http="")) == ""
+    assert await where_the_room_is(Settings().having(control_room_http="off")) == ""
