@@ -105,6 +105,8 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
         return reshaped(build, event), ()
     if isinstance(event, CleanedUp):
         return leftovers.cleaned_up(build, event), ()
+    if build.move is not None and _asked_in_a_move(event):  # which another conductor has ended: see _error
+        return build, ended_again(build)
     match build.status:
         case "building":
             return _building(build, event, now, limits)
@@ -124,6 +126,16 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
             return of_the_moved(build, event)
         case "moving" | "verifying":
             raise AssertionError(f"{build.id} moves, in no move")
+
+
+def _asked_in_a_move(event: Event) -> bool:
+    match event:
+        case SwapAnswered(asked_in=asked) | SwapImpossible(asked_in=asked):
+            return asked != ""
+        case GivenBack(asked_in="moving"):
+            return True
+        case _:
+            return False
 
 
 # One function for each status
@@ -163,6 +175,8 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
 def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
     match event:
         case BuildPlaced() | Stalled():
+            return build, (say.order(build),)
+        case SwapAnswered(attempt=attempt) if attempt < build.attempt:  # judged by another: see _error
             return build, (say.order(build),)
         case AgentReported(outcome="built"):
             tried = say.attempt_over(build, "built", "", now)
@@ -248,6 +262,9 @@ def _error(build: Build, event: Event) -> tuple[Build, Effects]:
             return build, (say.ended(build),)
         case AgentReported(outcome="failed" | "overdue"):
             return build, (say.destroy(build), say.ended(build))
+        case SwapAnswered() | SwapImpossible() | GivenBack(asked_in="swapping"):
+            # Another conductor heard the same, was quicker, and may have died before it said so.
+            return build, (say.destroy(build), say.ended(build))
         case AgentReported(outcome="built" | "progress"):  # too late: nobody counts on it any more
             return build, (say.destroy(build),)
         case BuildDeleteRequested():
@@ -292,7 +309,7 @@ def _deleted(build: Build, event: Event) -> tuple[Build, Effects]:
             return build, (say.destroy(build), *say.end_again(build))
         case AgentReported(outcome="progress"):
             return build, (say.destroy(build),)
-        case AgentReported(outcome="destroyed" | "overdue"):
+        case AgentReported(outcome="destroyed" | "overdue") | GivenBack(asked_in="deleting"):
             end = say.end_again(build) if build.end == "error" else ()
             return build, (*end, *(say.deleted(build, reply_to) for reply_to in build.replies))
         case BuildDeleteRequested():

@@ -466,6 +466,26 @@ def test_a_source_without_its_room_is_resumed_all_the_same_and_the_end_says_so()
     assert build.move is not None and "could not be had back: p: asked 4" in build.move.cause
 
 
+@pytest.mark.parametrize(
+    ("before", "answer", "end"),
+    [
+        pytest.param(STATES["release"], GivenBack("moving", Released()), "ended done", id="given back"),
+        pytest.param(
+            [*STATES["prepare"], a_steering(MOVE, "abort")], SwapAnswered(2, CLAIMED, "back"),
+            "ended aborted at host0", id="taken over",
+        ),
+    ],
+)  # fmt: skip
+def test_an_answer_that_ended_a_move_ends_it_again_for_another_conductor_that_had_asked_as_well(
+    before: list[Dated], answer: Event, end: str
+) -> None:
+    """The first may have died before it said so."""
+    ended, said = came(*before, answer)
+    assert ended.moving is None and end in said
+    again, said = came(*before, answer, answer)
+    assert again == ended and end in said
+
+
 TO_THE_NEXT = STATES["swap"]
 NEXT = [
     pytest.param(

@@ -218,6 +218,10 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "overdue": ("error", ["destroy 1 at host0", "end error"]),
         "progress": ("error", ["destroy 1 at host0"]),
         "delete": ("deleted", ["deleted"]),
+        # asked by another conductor, while the one that made it an error may have died before it said so
+        "swapped": ("error", ["destroy 1 at host0", "end error"]),
+        "no swap": ("error", ["destroy 1 at host0", "end error"]),
+        "released": ("error", ["destroy 1 at host0", "end error"]),
     },
     "deleting": {
         "reshaped": ("deleting", []),
@@ -246,6 +250,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "progress": ("deleted", ["destroy 1 at host0"]),
         "overdue": ("deleted", ["deleted"]),
         "destroyed": ("deleted", ["deleted"]),
+        "released at last": ("deleted", ["deleted"]),
         "delete": ("deleted", ["deleted"]),
     },
     "cancelled and gone": {
@@ -256,6 +261,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "progress": ("deleted", ["destroy 1 at host0"]),
         "overdue": ("deleted", ["end error", "deleted"]),
         "destroyed": ("deleted", ["end error", "deleted"]),
+        "released at last": ("deleted", ["end error", "deleted"]),
         "delete": ("deleted", ["deleted"]),
     },
     "never placed": {
@@ -294,6 +300,10 @@ def test_an_unknown_build_is_started_when_placed_and_gone_when_deleted() -> None
     gone = BuildDeleted(build=PLACED.build, cell=PLACED.cell, reply_to="me", known=False)
     assert effects == (gone,)
     assert step(build, a_delete(PLACED, "me"), 6.0, LIMITS)[1] == (gone,)
+
+
+def test_an_order_is_given_again_by_who_asked_for_its_host_when_another_had_done_so_already() -> None:
+    assert said(step(SECOND_BUILDING, SWAPPED, 5.0, LIMITS)[1]) == ["order 2 at host1"]
 
 
 def test_a_deletion_that_overtook_the_placing_wins_and_nothing_stays_claimed() -> None:
