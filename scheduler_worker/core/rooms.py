@@ -1,6 +1,8 @@
 """For how many more of a request hosts had room at the beginning, and those of a cell that had the most."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -16,7 +18,8 @@ ROOMIEST = 64  # of a cell, how many are named as alternates by turns
 class Rooms:
     """Of the hosts that masks admit, known by their index into the arrays of the search.
 
-    They are put in order of their cells once, for a kind of request mostly names alternates in all of them.
+    They are put in order of their cells when that is asked for, and once, for a kind of request mostly names
+    alternates in all of them. Mostly it is enough to know of one host, and what any could have at most.
     """
 
     def __init__(
@@ -28,47 +31,36 @@ class Rooms:
         admitted: Ints,
         ties: Callable[[Ints], Uints],
     ) -> None:
+        self._positions = search.positions
         self._hosts = hosts
+        self._admitted = admitted
         self._ties = ties
-        positions = search.positions
         # What others share is not counted.
-        counted = [
-            search.free(name) / amount for name, amount in wish.asked.items() if amount and name not in shared
+        self._counted = [
+            (search.free(name), float(amount))
+            for name, amount in wish.asked.items()
+            if amount and name not in shared
         ]
-        rooms = counted[0] if counted else np.full(len(positions), np.inf)
-        for others in counted[1:]:
-            np.minimum(rooms, others, out=rooms)
-        # Of whole numbers below 2⁵³ the same as //, and quicker.
-        self._rooms: Floats = np.floor(rooms, out=rooms)
-        at: Ints = np.full(len(hosts.served), -1, np.intp)
-        at[positions if len(admitted) == len(positions) else positions.take(admitted)] = admitted
-        at = at.take(hosts.by_cell)
-        these = np.flatnonzero(at >= 0)
-        self._by_cell = at.take(these)
-        self._rooms_by_cell = self._rooms.take(self._by_cell)
-        bounds = np.searchsorted(these, hosts.first_of_cell)
-        there = np.flatnonzero(bounds[1:] > bounds[:-1])  # the cells of which there is anybody
-        most = np.zeros(len(bounds))
-        if there.size:
-            most[there] = np.maximum.reduceat(self._rooms_by_cell, bounds.take(there))
-        self._first_of: list[int] = bounds.tolist()
-        self._most: list[float] = np.maximum(most, 0.0, out=most).tolist()
+        # No host had more; it may be that none had as much.
+        self.at_most = max(_whole([free.max(initial=0.0) / amount for free, amount in self._counted]), 0.0)
+        self._by_cell: _ByCell | None = None
 
     def of(self, index: int) -> float:
-        return float(self._rooms.item(index))
+        return _whole([free.item(index) / amount for free, amount in self._counted])
 
     def most(self, cell: str) -> float:
         """That any host of the cell had."""
         number = self._hosts.cells.get(cell)
-        return 0.0 if number is None or number >= len(self._most) else self._most[number]
+        most = self._in_order.most
+        return 0.0 if number is None or number >= len(most) else most[number]
 
     def roomiest(self, cell: str, least: float) -> list[int]:
         """A quarter of the cell's hosts, and no more than some, shuffled by the request.
 
         None of them has less room than this.
         """
-        there = self._where_is(cell)
-        those, rooms = self._by_cell[there], self._rooms_by_cell[there]
+        there, in_order = self._where_is(cell), self._in_order
+        those, rooms = in_order.indices[there], in_order.rooms[there]
         several = min(those.size // 4 + 1, ROOMIEST)
         if those.size > several:  # few are left to be sorted
             least = max(least, nth_best(rooms, several))
@@ -82,7 +74,48 @@ class Rooms:
         return indices
 
     def _where_is(self, cell: str) -> slice:
-        number = self._hosts.cells.get(cell)
-        if number is None or number + 1 >= len(self._first_of):
+        number, first_of = self._hosts.cells.get(cell), self._in_order.first_of
+        if number is None or number + 1 >= len(first_of):
             return slice(0, 0)
-        return slice(self._first_of[number], self._first_of[number + 1])
+        return slice(first_of[number], first_of[number + 1])
+
+    @property
+    def _in_order(self) -> "_ByCell":
+        if self._by_cell is None:
+            self._by_cell = self._put_in_order()
+        return self._by_cell
+
+    def _put_in_order(self) -> "_ByCell":
+        positions, admitted, hosts = self._positions, self._admitted, self._hosts
+        rooms: Floats = np.full(len(positions), np.inf)
+        for free, amount in self._counted:
+            np.minimum(rooms, free / amount, out=rooms)
+        # Of whole numbers below 2⁵³ the same as //, and quicker.
+        np.floor(rooms, out=rooms)
+        at: Ints = np.full(len(hosts.served), -1, np.intp)
+        at[positions if len(admitted) == len(positions) else positions.take(admitted)] = admitted
+        at = at.take(hosts.by_cell)
+        these = np.flatnonzero(at >= 0)
+        indices = at.take(these)
+        rooms = rooms.take(indices)
+        bounds = np.searchsorted(these, hosts.first_of_cell)
+        there = np.flatnonzero(bounds[1:] > bounds[:-1])  # the cells of which there is anybody
+        most = np.zeros(len(bounds))
+        if there.size:
+            most[there] = np.maximum.reduceat(rooms, bounds.take(there))
+        return _ByCell(indices, rooms, bounds.tolist(), np.maximum(most, 0.0, out=most).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class _ByCell:
+    """All of them, those of a cell side by side."""
+
+    indices: Ints
+    rooms: Floats
+    first_of: list[int]  # cell number → where its hosts begin
+    most: list[float]  # cell number → the room of its roomiest
+
+
+def _whole(rooms: list[float]) -> float:
+    """For how many of a request there is room where each class has room for so many."""
+    return min(rooms) // 1.0 if rooms else inf

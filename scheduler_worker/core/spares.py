@@ -13,7 +13,6 @@ from bus.queries import Candidate
 
 if TYPE_CHECKING:
     from scheduler_worker.core.ranking import Entry, Ranking
-    from scheduler_worker.core.rooms import Rooms
 
 
 TIGHT = 0.75  # who has less than this of the room that the roomiest has
@@ -34,8 +33,7 @@ class Spares:
         self._named: dict[int, int] = {}
         self._fuller: dict[int, Entry] = {}  # the places of those that were named
         self._asked = asked
-        self._rooms: Rooms | None = None  # of all, once somebody asked
-        self._enough = 0.0  # room, for one to be roomy
+        self._enough: float | None = None  # room, for one to be roomy; None: nobody had to know yet
         self._roomy: deque[int] | None = None  # whose turn it is to be named
 
     def take(
@@ -86,17 +84,20 @@ class Spares:
         return roomy
 
     def _is_roomy(self, ranking: "Ranking", index: int) -> bool:
-        rooms = self._rooms
-        if rooms is None:
-            rooms = self._rooms = ranking.rooms
+        rooms = ranking.rooms
+        has = rooms.of(index)
+        if self._enough is None:
+            if has >= TIGHT * rooms.at_most:
+                return True
             self._enough = TIGHT * rooms.most(self._cell)
-        return rooms.of(index) >= self._enough
+        return has >= self._enough
 
     def _next_roomy(
         self, ranking: "Ranking", taken: Collection[str], avoid: Collection[str]
     ) -> Candidate | None:
         """By turns, so that builds do not all name the same one."""
         if self._roomy is None:
+            assert self._enough is not None  # or nobody would have to make way
             self._roomy = deque(ranking.rooms.roomiest(self._cell, self._enough))
         for _ in range(len(self._roomy)):
             index = self._roomy.popleft()
