@@ -28,8 +28,10 @@ def room_url(settings: Settings) -> str:
 async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None = None) -> str:
     """For people, who may go there at once: said when it listens, or when it has not for a while."""
     url = room_url(settings)
+    if not url:
+        return ""
     host, _, port = settings.control_room.http.rpartition(":")
-    for _ in range(_LOOKS if url else 0):
+    for _ in range(_LOOKS):
         try:
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         except OSError:
@@ -39,7 +41,7 @@ async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None =
         else:
             writer.close()
             return f"the control room is at {url}"
-    return f"the control room does not listen yet; it is to be at {url}" if url else ""
+    return f"the control room does not listen yet; it is to be at {url}"
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -260,10 +260,13 @@ def _error(build: Build, event: Event) -> tuple[Build, Effects]:
     match event:
         case BuildPlaced():
             return build, (say.ended(build),)
-        case AgentReported(outcome="failed" | "overdue"):
-            return build, (say.destroy(build), say.ended(build))
-        case SwapAnswered() | SwapImpossible() | GivenBack(asked_in="swapping"):
-            # Another conductor heard the same, was quicker, and may have died before it said so.
+        case (
+            AgentReported(outcome="failed" | "overdue")
+            # or asked by us when another, who heard the same, was quicker: he may have died before he said so
+            | SwapAnswered()
+            | SwapImpossible()
+            | GivenBack(asked_in="swapping")
+        ):
             return build, (say.destroy(build), say.ended(build))
         case AgentReported(outcome="built" | "progress"):  # too late: nobody counts on it any more
             return build, (say.destroy(build),)

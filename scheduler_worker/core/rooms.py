@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -43,7 +44,6 @@ class Rooms:
         ]
         # No host had more; it may be that none had as much.
         self.at_most = max(_whole([free.max(initial=0.0) / amount for free, amount in self._counted]), 0.0)
-        self._by_cell: _ByCell | None = None
 
     def of(self, index: int) -> float:
         return _whole([free.item(index) / amount for free, amount in self._counted])
@@ -79,13 +79,8 @@ class Rooms:
             return slice(0, 0)
         return slice(first_of[number], first_of[number + 1])
 
-    @property
+    @cached_property
     def _in_order(self) -> "_ByCell":
-        if self._by_cell is None:
-            self._by_cell = self._put_in_order()
-        return self._by_cell
-
-    def _put_in_order(self) -> "_ByCell":
         positions, admitted, hosts = self._positions, self._admitted, self._hosts
         rooms: Floats = np.full(len(positions), np.inf)
         for free, amount in self._counted:
