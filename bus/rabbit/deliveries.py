@@ -14,6 +14,9 @@ from bus.rabbit.connection import BROKEN, cancelled_by_us
 from bus.rabbit.underlay import BulkChannel
 from bus.rabbit.wire import Arrived
 
+ACKS_WAIT = 0.05  # seconds, for others: nobody waits for one, and a quorum queue writes each down
+SHARE_TOLD = 0.25  # of what is sent in advance: so many are told at once, lest the broker stops sending
+
 SendBack = Callable[["Parcel", Sequence[Envelope]], None]
 
 
@@ -35,6 +38,7 @@ class Reading:
         self.acks: list[int] = []
         self.nacks: list[int] = []
         self.wake = asyncio.Event()
+        self._waits: asyncio.TimerHandle | None = None  # until then acks wait for others
         self._telling = asyncio.Lock()
         self._closing = asyncio.Lock()
 
@@ -61,7 +65,10 @@ class Reading:
 
     def ack(self, tag: int) -> None:
         self.acks.append(tag)
-        self.wake.set()
+        if len(self.acks) >= SHARE_TOLD * self.in_advance:
+            self.wake.set()
+        elif self._waits is None:
+            self._waits = asyncio.get_running_loop().call_later(ACKS_WAIT, self.wake.set)
 
     def nack(self, tag: int) -> None:
         self.nacks.append(tag)
@@ -70,6 +77,9 @@ class Reading:
     async def settle(self) -> None:
         """Tell the broker what has settled since the last time."""
         async with self._telling:
+            if self._waits is not None:
+                self._waits.cancel()
+                self._waits = None
             nacks, self.nacks = self.nacks, []
             acks, self.acks = self.acks, []
             for tag in (*nacks, *acks):

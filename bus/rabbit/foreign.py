@@ -5,6 +5,7 @@ This is the one part of this room that workers may import.
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -39,6 +40,7 @@ __all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "Hear
 log = logging.getLogger(__name__)
 
 PREFETCH = 1000
+SETTLE_SECONDS = 0.25  # what is handled within them is acknowledged together: the queue writes each down
 TOGETHER = 256  # messages, at most, that are heard as one
 LOOK_SECONDS = 5.0  # between makings sure that we still hear
 FIRST_LOOK_SECONDS = 0.1  # while there is no exchange, growing to the above
@@ -55,8 +57,8 @@ class ForeignListener:
     there is one we look for it again and again. One that is not durable goes with its broker, and our binding
     with it: so the binding is made anew now and then, and whenever something may have passed us by we say so.
 
-    The queue is one for all replicas, of which RabbitMQ lets one hear at a time: what is said has an order. A
-    message is acknowledged when what comes of it is safe; what was not comes again.
+    The queue is one for all replicas, of which RabbitMQ lets one hear at a time: what is said has an order.
+    Messages are acknowledged when what comes of them is safe, those of a moment together; others come again.
     """
 
     def __init__(
@@ -111,21 +113,29 @@ class ForeignListener:
         with plainly(self._url):
             ear = await self._listen(connection)
         pause, look_at = FIRST_LOOK_SECONDS, 0.0
-        while True:
-            if loop.time() >= look_at:
-                with plainly(self._url):
-                    before, self.hearing = self.hearing, await self._bind(connection)
-                if self.hearing and not before:
-                    gap()
-                pause = self._look_seconds if self.hearing else min(2 * pause, self._look_seconds)
-                look_at = loop.time() + pause
-            bodies, tag = await ear.next(look_at)
-            if bodies:
-                await hear(bodies)
-            with plainly(self._url):
-                ear.check()
+        handled = settled = 0  # tags: of what is safe, and of what the broker has heard of
+        settle_at = math.inf
+        try:
+            while True:
+                if loop.time() >= look_at:
+                    with plainly(self._url):
+                        before, self.hearing = self.hearing, await self._bind(connection)
+                    if self.hearing and not before:
+                        gap()
+                    pause = self._look_seconds if self.hearing else min(2 * pause, self._look_seconds)
+                    look_at = loop.time() + pause
+                bodies, tag = await ear.next(min(look_at, settle_at))
                 if bodies:
-                    await ear.channel.ack(tag, multiple=True)
+                    await hear(bodies)
+                    handled, settle_at = tag, min(settle_at, loop.time() + SETTLE_SECONDS)
+                with plainly(self._url):
+                    ear.check()
+                    if loop.time() >= settle_at or handled - settled >= TOGETHER:
+                        await ear.channel.ack(handled, multiple=True)
+                        settled, settle_at = handled, math.inf
+        finally:
+            if handled > settled:
+                await ear.channel.ack(handled, multiple=True)
 
     async def _listen(self, connection: AbstractConnection) -> "_Ear":
         """Read our queue, which is made if need be; one that is there serves as it is."""

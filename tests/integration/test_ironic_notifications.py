@@ -14,6 +14,7 @@ from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
 from bus.messages import InventoryReported
 from bus.rabbit import RabbitTransport
+from bus.rabbit.underlay import BulkChannel
 from bus.topics import INVENTORY_REPORTED
 from deploy.servers import RabbitMQ
 from ironic_sync.core.belief import BeliefRules
@@ -223,6 +224,25 @@ async def test_what_was_heard_but_is_not_safe_yet_comes_again(amqp_url: str, bus
             await again.has_heard(*BODIES[1:4])
         assert again.bodies == BODIES[1:4]
         await is_worked_off(amqp_url, bus_name)
+
+
+async def test_what_is_heard_within_a_moment_is_acknowledged_together(
+    amqp_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tags: list[int] = []
+    tells = BulkChannel.ack
+
+    async def ack(channel: BulkChannel, tag: int, *, multiple: bool = False) -> None:
+        tags.append(tag)
+        await tells(channel, tag, multiple=multiple)
+
+    monkeypatch.setattr(BulkChannel, "ack", ack)
+    ear = Ear(amqp_url, bus_name)
+    async with ear.listening(), an_ironic(amqp_url, bus_name) as ironic:
+        await ironic.say(*SAID[:40])
+        await ear.has_heard(*BODIES[:40])
+        await until(lambda: 40 in tags, "the broker knows that all are safe")
+    assert len(tags) < 20
 
 
 async def test_of_two_replicas_one_hears_until_it_goes(amqp_url: str, bus_name: str) -> None:
