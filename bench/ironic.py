@@ -10,14 +10,16 @@ import asyncio
 import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import httpx
 
 from bench.ironic_site import Site, prepare, processes
+from bench.loading import refuse_the_unclean
 from bench.own_servers import broker_and_database
 from bench.processes import processor_time
+from berth.loadtest import Load, LoadPlan
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus, Listener
@@ -35,6 +37,7 @@ _SHARES = ("p50", 0.5), ("p99", 0.99), ("longest", 1.0)
 STORM = "waiting"  # how names of its nodes begin
 _NEWEST: dict[str, Any] = {"sort_key": "provision_updated_at", "sort_dir": "desc"}
 PATIENCE = 120.0  # seconds until all nodes are known, and for whatever follows
+_SETTLES = 5.0  # seconds, in which the first sweep ends
 BEFORE = 0.05  # seconds between a node's event and the build that is to be placed on it
 
 now = Clock().now
@@ -135,6 +138,7 @@ class SteadyNews:
     seconds: float
     delays: tuple[float, ...]
     used: str
+    boots: float = 0.0  # a second, beside
 
     def at(self, share: float) -> float:
         return _at(self.delays, share)
@@ -142,12 +146,30 @@ class SteadyNews:
     def __str__(self) -> str:
         shares = ", ".join(f"{name} {self.at(share):.1f} ms" for name, share in _SHARES)
         events = f"{self.rate:.0f} events/s for {self.seconds:.0f} s"
+        if self.boots:
+            events += f" beside {self.boots:.0f} boots/s"
         return f"{events}, {len(self.delays)} nodes opened: {shares}\n    {self.used}"
 
 
-async def _steady(watch: Watch, seconds: float) -> SteadyNews:
+async def _steady(watch: Watch, seconds: float, boots: float = 0.0) -> SteadyNews:
     await watch.until(lambda: _most(watch, 0.7), "the nodes are known")
-    await asyncio.sleep(5.0)  # the first sweep has ended
+    if not boots:
+        return await _measured(watch, seconds)
+    await watch.until(lambda: _virtual(watch), "the hosts are known")
+    plan = LoadPlan(boots=int(boots * (_SETTLES + seconds)), rate=boots)
+    async with asyncio.TaskGroup() as group:
+        load = group.create_task(Load(watch.bus, plan).run())
+        said = await _measured(watch, seconds)
+    refuse_the_unclean(load.result())
+    return replace(said, boots=load.result().per_second)
+
+
+async def _virtual(watch: Watch) -> bool:
+    return await watch.fitting("VCPU") == watch.site.hosts
+
+
+async def _measured(watch: Watch, seconds: float) -> SteadyNews:
+    await asyncio.sleep(_SETTLES)
     watch.delays.clear()
     heard, began, spent = watch.heard, monotonic(), watch.spending()
     await asyncio.sleep(seconds)
@@ -269,17 +291,19 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--rate", type=float, default=200.0, help="events a second")
     parser.add_argument("--seconds", type=float, default=30.0, help="at that rate")
+    parser.add_argument("--boots", type=float, default=0.0, help="of virtual machines a second, beside that")
+    parser.add_argument("--hosts", type=int, default=1000, help="for those")
     parser.add_argument("--storm", type=int, default=5000, help="nodes that become available at once")
     parser.add_argument("--builds", type=int, default=50, help="each published 50 ms after its node's event")
     parser.add_argument("--only", choices=("rate", "storm", "builds"))
     wanted = parser.parse_args()
 
     async def at_rate(watch: Watch, api: IronicApi) -> str:
-        return str(await _steady(watch, wanted.seconds))
+        return str(await _steady(watch, wanted.seconds, wanted.boots))
 
     # Cleaning takes so long that all have begun it before the first ends.
     stages: dict[str, tuple[dict[str, Any], Stage[str]]] = {
-        "rate": ({"churn": wanted.rate}, at_rate),
+        "rate": ({"churn": wanted.rate, "hosts": wanted.hosts if wanted.boots else 0}, at_rate),
         "storm": (
             {"waiting": wanted.storm, "step_time": "constant:10"},
             _storm,
@@ -291,13 +315,13 @@ def main() -> None:
             print(f"  {_run(wanted.nodes, more, work)}", flush=True)
 
 
-def steady(nodes: int, rate: float, seconds: float) -> SteadyNews:
-    """From event to claimable, at a steady rate of events."""
+def steady(nodes: int, rate: float, seconds: float, boots: float = 0.0, hosts: int = 0) -> SteadyNews:
+    """From event to claimable, at a steady rate of events; so many boots a second beside, on these hosts."""
 
     async def work(watch: Watch, api: IronicApi) -> SteadyNews:
-        return await _steady(watch, seconds)
+        return await _steady(watch, seconds, boots)
 
-    return _run(nodes, {"churn": rate}, work)
+    return _run(nodes, {"churn": rate, "hosts": hosts}, work)
 
 
 def _run(nodes: int, more: dict[str, Any], work: Stage[R]) -> R:

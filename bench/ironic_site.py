@@ -1,4 +1,4 @@
-"""A berth that follows a simulated Ironic, every worker a process of its own.
+"""A berth that follows a simulated Ironic, every worker its own process; hosts of virtual machines beside.
 
 What the processes have to know of each other travels in one JSON object, the site.
 """
@@ -23,6 +23,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
+from compute_sim import compute_sim, fleet
 from compute_sim.core.faults import Durations
 from compute_sim.ironic import IronicExchange, SimNode, SimPlan, Simulation, enrolled
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
@@ -33,6 +34,8 @@ from scheduler_worker.worker import scheduler_worker
 CELL = "c1"
 AGENT = f"{CELL}-metal"
 ROLES = ("placement", "scheduler", "conductor", "ironic_sync", "agent")
+VIRTUAL_CELL = "c2"
+VIRTUAL_ROLES = ("conductor of c2", "agent of c2")
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +49,15 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     alone: int = 0  # more nodes, each of a class of its own
     step_time: str = "constant:0"
     churn: float = 0.0  # notifications a second
+    hosts: int = 0  # of virtual machines, in a cell of their own
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return ("sim", *ROLES, *(VIRTUAL_ROLES if self.hosts else ()))
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return (CELL, *((VIRTUAL_CELL,) if self.hosts else ()))
 
     @property
     def url(self) -> str:
@@ -70,9 +82,20 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
     clock = Clock()
     place = candidate_source(bus, None)
+    (agent,) = fleet((VIRTUAL_CELL,), max(1, site.hosts))
+
+    def conductor(cell: str) -> Worker:
+        return cell_conductor(
+            cell,
+            Database(site.database_url, namespace=f"cell_{cell}"),
+            bus.asker_of_many(topics.CELL_CLAIM),
+            bus.asker_of_many(topics.CELL_RELEASE),
+            clock=clock,
+        )
+
     return {
         "placement": lambda: placement_worker(
-            Placement(Database(site.database_url, namespace="placement"), clock), bus.publish, (CELL,)
+            Placement(Database(site.database_url, namespace="placement"), clock), bus.publish, site.cells
         ),
         "scheduler": lambda: scheduler_worker(
             place.source,
@@ -83,12 +106,10 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
             loaded=place.loaded,
         ),
         "replica": lambda: place.workers[0],
-        "conductor": lambda: cell_conductor(
-            CELL,
-            Database(site.database_url, namespace=f"cell_{CELL}"),
-            bus.asker_of_many(topics.CELL_CLAIM),
-            bus.asker_of_many(topics.CELL_RELEASE),
-            clock=clock,
+        "conductor": lambda: conductor(CELL),
+        "conductor of c2": lambda: conductor(VIRTUAL_CELL),
+        "agent of c2": lambda: compute_sim(
+            agent.agent, VIRTUAL_CELL, agent.hosts, clock=clock, providers=bus.asker(topics.CELL_PROVIDERS)
         ),
         "ironic_sync": lambda: ironic_sync(
             FollowedIronic(
@@ -138,7 +159,11 @@ async def _serve(site: Site, role: str) -> None:
 
 
 async def prepare(site: Site) -> None:
-    for package, name in (("placement_worker", "placement"), ("cell_conductor", f"cell_{CELL}")):
+    schemas = [
+        ("placement_worker", "placement"),
+        *(("cell_conductor", f"cell_{cell}") for cell in site.cells),
+    ]
+    for package, name in schemas:
         database = Database(site.database_url, namespace=name)
         await migrate(database, package)
         await database.close()
@@ -148,7 +173,7 @@ async def prepare(site: Site) -> None:
 def processes(site: Site) -> Iterator[dict[int, str]]:
     """All of them, from start to end: process id → role."""
     told = msgspec.json.encode(site).decode()
-    roles = ("sim", *ROLES)
+    roles = site.roles
     running = [subprocess.Popen([sys.executable, "-m", "bench.ironic_site", role, told]) for role in roles]
     try:
         yield {process.pid: role for process, role in zip(running, roles, strict=True)}

@@ -39,6 +39,8 @@ class BenchSizes:
     backlog: int = 20_000
     nodes: int = 10_000  # of Ironic
     events: float = 12.0  # seconds of Ironic's
+    boots_beside: float = 300.0  # of virtual machines a second
+    hosts_beside: int = 1000  # for those
 
 
 SHORT = BenchSizes()
@@ -162,10 +164,15 @@ def worked_off(sizes: BenchSizes) -> Figures:
 
 
 def news(sizes: BenchSizes) -> Figures:
-    said = ironic.steady(sizes.nodes, rate=200.0, seconds=sizes.events)
-    return (
-        Figure("event → claimable: p50", said.at(0.5), "ms", "down"),
-        Figure("event → claimable: p99", said.at(0.99), "ms", "down"),
+    alone = ironic.steady(sizes.nodes, 200.0, sizes.events)
+    beside = ironic.steady(
+        sizes.nodes, 200.0, sizes.events, boots=sizes.boots_beside, hosts=sizes.hosts_beside
+    )
+    each = {"": alone, f" beside {sizes.boots_beside:.0f} boots/s": beside}
+    return tuple(
+        Figure(f"event → claimable{when}: {name}", said.at(share), "ms", "down")
+        for when, said in each.items()
+        for name, share in (("p50", 0.5), ("p99", 0.99))
     )
 
 
@@ -180,5 +187,5 @@ SUITE = {
     "demo": Benchmark("`make demo`, once all is installed", 10, demo),
     "decisions": Benchmark("a scheduler's decisions alone", 25, decisions),
     "doors": Benchmark("claims at placement's doors", 30, by_doors),
-    "ironic": Benchmark("from Ironic's event to a node that can be claimed", 60, news),
+    "ironic": Benchmark("from Ironic's event to a node that can be claimed, boots beside", 110, news),
 }
