@@ -54,11 +54,15 @@ class Sight:
 
     def wakes(self, kind: str) -> str:
         """What must be so on a host before one of the kind is called, for people."""
+        questions = [wish.question for wish in self._wishes(kind)]
+        place = _place(questions[0]) if questions else ""
         needs = [
-            f"{one.amount} {one.resource_class} free on one host" if one.resource_class else "any change"
+            f"{one.amount} {one.resource_class} free on one host{place}"
+            if one.resource_class
+            else "any change"
             for one in self.watches(kind)
         ]
-        closed = {cell for wish in self._wishes(kind) for cell in wish.question.not_cells}
+        closed = {cell for question in questions for cell in question.not_cells}
         needs += [f"cell {cell} enabled" for cell in sorted(closed)]
         several = needs_of(self._kinds[kind].request)
         return " or ".join(needs) + (f", for each of {several} instances" if several > 1 else "")
@@ -138,6 +142,12 @@ class Sight:
 
     def _wishes(self, kind: str) -> Sequence[Wish]:
         return self.wishes(self._kinds[kind].request)
+
+
+def _place(question: FindCandidates) -> str:
+    """Where such a host must be, if not anywhere; all wishes of a request say the same."""
+    zone, cell = question.zone, question.cell
+    return (f" in zone {zone}" if zone else "") + (f" of cell {cell}" if cell else "")
 
 
 def narrowed(

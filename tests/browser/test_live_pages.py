@@ -75,7 +75,7 @@ async def test_who_waits_is_shown_in_his_place_with_what_he_lacks_and_what_would
     urgent = await berth.boot_later(zone="nowhere", project=project, priority=3)
     await operator.sees(re.compile(rf"1\. 1 × small priority 3 .*{urgent}.* 2\. .*{first}"))
     await operator.sees(re.compile("place [0-9]+ in line [0-9a-f]+"), "main ol li")
-    lacks = "Lacks .*zone: no hosts in zone .nowhere.*Woken by 1 VCPU free on one host"
+    lacks = "Lacks .*zone: no hosts in zone .nowhere.*Woken by 1 VCPU free on one host in zone nowhere"
     await operator.sees(re.compile(lacks), "main ol li")
     await operator.evaluate(f"document.getElementById('end-{urgent}').focus()")
     async with operator.loading():

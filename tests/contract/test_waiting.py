@@ -162,6 +162,21 @@ async def test_another_flavor_that_would_do_is_waited_for_as_well() -> None:
         assert world.placed[0][1].spec.flavor.name == "silver"
 
 
+@pytest.mark.parametrize(
+    ("asked", "where"),
+    [({"zone": "north"}, " in zone north"), ({"cell": "c9"}, " of cell c9"),
+     ({"zone": "north", "cell": "c9"}, " in zone north of cell c9"), ({}, "")],
+)  # fmt: skip
+@in_virtual_time
+async def test_what_would_wake_it_says_where_that_must_be(asked: dict[str, str], where: str) -> None:
+    async with a_world() as world:
+        await world.report(1, {"VCPU": Inventory(total=4)})
+        await world.ask(1, flavor=Flavor(name="large", vcpus=8), **asked)
+        await asyncio.sleep(0.5)
+        [one] = (await world.waiting()).waiting
+        assert one.wakes == f"8 VCPU free on one host{where}"
+
+
 WAKES = {
     "usage is freed": "free",
     "the inventory grows": "grow",
