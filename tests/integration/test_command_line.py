@@ -145,7 +145,8 @@ def test_the_demo_stays_up_to_be_looked_at_when_asked(user: User) -> None:
                 if line.startswith("look at it until Ctrl-C: the control room is at "):
                     break
             assert any("audit: clean" in line for line in told)
-            page = httpx.get(told[-1].split()[-1], headers={"accept": "text/html"}, timeout=60).text
+            whole = httpx.URL(told[-1].split()[-1], params={"wait": "1"})  # however long it takes to be made
+            page = httpx.get(whole, headers={"accept": "text/html"}, timeout=60).text
             assert "of 21</small>" in page  # 20 boots and one of bare metal
             demo.send_signal(signal.SIGINT)
             assert demo.wait(60) == 0

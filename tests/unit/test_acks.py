@@ -10,7 +10,7 @@ from bus.rabbit.deliveries import ACKS_WAIT, Reading
 from tests.support.waiting import until
 
 
-class Told:
+class TagsTold:
     """A channel that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Told:
 
 @pytest.fixture
 async def reading() -> Reading:
-    made = Reading(Told())  # type: ignore[arg-type]
+    made = Reading(TagsTold())  # type: ignore[arg-type]
     made.in_advance = 64
     made.unsettled = dict.fromkeys(range(1, 65))
     return made
