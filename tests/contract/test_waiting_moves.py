@@ -53,7 +53,7 @@ async def test_it_waits_until_there_is_room_and_then_goes_there_at_once(kind: st
         [one] = await movers.waiting()
         assert (one.request, one.builds, one.move) == (move.move, (build,), kind)
         assert (one.position, one.priority, one.flavor) == (1, 3, "four" if flavor else "two")
-        assert one.wakes == f"{4 if flavor else 2} VCPU free on one host"
+        assert one.wakes == f"{4 if flavor else 2} VCPU free on one host of cell c1"
         [by_build] = (await movers.world.waiting(requests=(build,))).waiting
         assert by_build == one
         before = movers.world.clock.monotonic()
@@ -241,7 +241,7 @@ async def test_who_has_become_larger_meanwhile_waits_for_room_for_that() -> None
         movers.change(build, spec=replace(spec, flavor=Flavor(name="five", vcpus=5)))
         await asyncio.sleep(3.0)
         [one] = await movers.waiting()
-        assert (one.flavor, one.wakes) == ("five", "5 VCPU free on one host")
+        assert (one.flavor, one.wakes) == ("five", "5 VCPU free on one host of cell c1")
         await movers.host(2, 4)
         await waits(movers)
         await movers.host(2, 5)
