@@ -214,8 +214,10 @@ class RabbitInbox:
             envelopes, problem = open_message(message, key, names_key=names_key)
             problem = disbelieved or problem
             self._size += (len(envelopes) - self._size) / 8
-            parcel = Parcel(reading, message.tag, len(envelopes), self.more, self.send_back)
             crashed = crashes(message)
+            parcel = Parcel(
+                reading, message.tag, len(envelopes), self.more, self.send_back, returned=crashed > 0
+            )
             if not envelopes:
                 reading.ack(parcel.tag)
             elif len(envelopes) > 1 and crashed >= _SPLIT_AFTER and not self._spec.ordered:

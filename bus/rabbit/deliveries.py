@@ -63,9 +63,9 @@ class Reading:
     def is_last_copy(self, tag: int) -> bool:
         return tag <= self.last_copies
 
-    def ack(self, tag: int) -> None:
+    def ack(self, tag: int, *, at_once: bool = False) -> None:
         self.acks.append(tag)
-        if len(self.acks) >= SHARE_TOLD * self.in_advance:
+        if at_once or len(self.acks) >= SHARE_TOLD * self.in_advance:
             self.wake.set()
         elif self._waits is None:
             self._waits = asyncio.get_running_loop().call_later(ACKS_WAIT, self.wake.set)
@@ -111,21 +111,30 @@ class Reading:
 class Parcel:
     """One AMQP message and how many of its envelopes are still to settle."""
 
-    __slots__ = ("left", "more", "reading", "send_back", "tag")
+    __slots__ = ("left", "more", "reading", "returned", "send_back", "tag")
 
     def __init__(
-        self, reading: Reading, tag: int, left: int, more: asyncio.Event, send_back: "SendBack"
+        self,
+        reading: Reading,
+        tag: int,
+        left: int,
+        more: asyncio.Event,
+        send_back: "SendBack",
+        *,
+        returned: bool,
     ) -> None:
         self.more = more  # there is room for the next one
         self.reading = reading
         self.send_back = send_back
         self.tag = tag
         self.left = left
+        # It came back from a reader who went away: told late it would come with who takes down the next, too.
+        self.returned = returned
 
     def settled(self, count: int = 1) -> None:
         self.left -= count
         if not self.left:
-            self.reading.ack(self.tag)
+            self.reading.ack(self.tag, at_once=self.returned)
 
 
 class RabbitDelivery:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bus.rabbit import deliveries
-from bus.rabbit.deliveries import ACKS_WAIT, Reading
+from bus.rabbit.deliveries import ACKS_WAIT, Parcel, Reading
 from tests.support.waiting import until
 
 
@@ -59,6 +59,18 @@ async def test_before_the_broker_has_nothing_more_to_send_it_is_told(
     assert not reading.wake.is_set()
     reading.ack(enough)
     assert reading.wake.is_set()
+
+
+@pytest.mark.parametrize("returned", [False, True])
+async def test_what_came_back_from_a_reader_who_went_away_is_told_at_once(
+    reading: Reading, returned: bool
+) -> None:
+    """Else one that takes down readers as fast as they come takes it along, until it counts as such a one."""
+    parcel = Parcel(reading, 1, 2, asyncio.Event(), lambda *_: None, returned=returned)
+    parcel.settled()
+    assert not reading.wake.is_set()  # there is another envelope in it
+    parcel.settled()
+    assert reading.wake.is_set() == returned
 
 
 async def test_what_goes_back_into_the_queue_is_told_at_once(reading: Reading) -> None:
