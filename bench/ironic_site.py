@@ -82,7 +82,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
     clock = Clock()
     place = candidate_source(bus, None)
-    (agent,) = fleet((VIRTUAL_CELL,), max(1, site.hosts))
+
+    def agent() -> Worker:
+        (one,) = fleet((VIRTUAL_CELL,), site.hosts)
+        ask = bus.asker(topics.CELL_PROVIDERS)
+        return compute_sim(one.agent, VIRTUAL_CELL, one.hosts, clock=clock, providers=ask)
 
     def conductor(cell: str) -> Worker:
         return cell_conductor(
@@ -108,9 +112,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
         "replica": lambda: place.workers[0],
         "conductor": lambda: conductor(CELL),
         "conductor of c2": lambda: conductor(VIRTUAL_CELL),
-        "agent of c2": lambda: compute_sim(
-            agent.agent, VIRTUAL_CELL, agent.hosts, clock=clock, providers=bus.asker(topics.CELL_PROVIDERS)
-        ),
+        "agent of c2": agent,
         "ironic_sync": lambda: ironic_sync(
             FollowedIronic(
                 selection=NodeSelection(cell=CELL),

@@ -113,8 +113,6 @@ class ForeignListener:
         with plainly(self._url):
             ear = await self._listen(connection)
         pause, look_at = FIRST_LOOK_SECONDS, 0.0
-        handled = settled = 0  # tags: of what is safe, and of what the broker has heard of
-        settle_at = math.inf
         try:
             while True:
                 if loop.time() >= look_at:
@@ -124,18 +122,15 @@ class ForeignListener:
                         gap()
                     pause = self._look_seconds if self.hearing else min(2 * pause, self._look_seconds)
                     look_at = loop.time() + pause
-                bodies, tag = await ear.next(min(look_at, settle_at))
+                bodies, tag = await ear.next(look_at)
                 if bodies:
                     await hear(bodies)
-                    handled, settle_at = tag, min(settle_at, loop.time() + SETTLE_SECONDS)
+                    ear.is_safe(tag)
                 with plainly(self._url):
                     ear.check()
-                    if loop.time() >= settle_at or handled - settled >= TOGETHER:
-                        await ear.channel.ack(handled, multiple=True)
-                        settled, settle_at = handled, math.inf
+                    await ear.tell_what_is_due()
         finally:
-            if handled > settled:
-                await ear.channel.ack(handled, multiple=True)
+            await ear.leave()
 
     async def _listen(self, connection: AbstractConnection) -> "_Ear":
         """Read our queue, which is made if need be; one that is there serves as it is."""
@@ -192,6 +187,9 @@ class _Ear:
         self._over = False
         self._messages: deque[Arrived] = deque()
         self._wake = asyncio.Event()
+        self._now = asyncio.get_running_loop().time
+        self._safe = self._told = 0  # tags: of what is handled, and of what the broker has heard of
+        self._tell_at = math.inf
         channel.when_closed(self._end)
         channel.when_cancelled(self._end)
 
@@ -204,10 +202,31 @@ class _Ear:
         if not self._messages and not self._over:
             self._wake.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(min(until, self._tell_at)):
                     await self._wake.wait()
         taken = [self._messages.popleft() for _ in range(min(len(self._messages), TOGETHER))]
         return [bytes(one.body) for one in taken], taken[-1].tag if taken else 0
+
+    def is_safe(self, tag: int) -> None:
+        """What came up to this is handled."""
+        self._safe, self._tell_at = tag, min(self._tell_at, self._now() + SETTLE_SECONDS)
+
+    async def tell_what_is_due(self) -> None:
+        if self._now() >= self._tell_at or self._safe - self._told >= TOGETHER:
+            await self._tell()
+
+    async def leave(self) -> None:
+        """What is handled comes to nobody again, as far as the broker can still be told."""
+        try:
+            if self._safe > self._told:
+                await self._tell()
+        except BROKEN as problem:
+            if cancelled_by_us(problem):
+                raise
+
+    async def _tell(self) -> None:
+        await self.channel.ack(self._safe, multiple=True)
+        self._told, self._tell_at = self._safe, math.inf
 
     def check(self) -> None:
         """Raises when nothing will come any more."""

@@ -245,6 +245,28 @@ async def test_what_is_heard_within_a_moment_is_acknowledged_together(
     assert len(tags) < 20
 
 
+async def test_a_connection_that_breaks_while_something_waits_to_be_acknowledged_is_made_anew(
+    amqp_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tells, refused = BulkChannel.ack, 0
+
+    async def ack(channel: BulkChannel, tag: int, *, multiple: bool = False) -> None:
+        nonlocal refused
+        if refused < 2:  # when it is due, and when the connection is left
+            refused += 1
+            raise RuntimeError("the handler is closed")  # as uvloop says
+        await tells(channel, tag, multiple=multiple)
+
+    monkeypatch.setattr(BulkChannel, "ack", ack)
+    ear = Ear(amqp_url, bus_name)
+    async with ear.listening(), an_ironic(amqp_url, bus_name) as ironic:
+        await ironic.say(SAID[0])
+        await until(lambda: ear.bodies == [BODIES[0], BODIES[0]], "it comes again")
+        await ironic.say(SAID[1])
+        await ear.has_heard(BODIES[1])
+    assert refused == 2
+
+
 async def test_of_two_replicas_one_hears_until_it_goes(amqp_url: str, bus_name: str) -> None:
     one, other = Ear(amqp_url, bus_name), Ear(amqp_url, bus_name)
     async with an_ironic(amqp_url, bus_name) as ironic:
