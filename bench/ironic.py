@@ -2,7 +2,8 @@
 
 A simulated Ironic with 10,000 nodes, RabbitMQ and PostgreSQL, every worker a process of its own; ironic_sync
 hears the notifications and confirms by reads what opens a node. A node counts as claimable once placement
-has named it to whoever asks, counted from the timestamp Ironic wrote on its event.
+has told that it has room, which schedulers decide by, or has named it to whoever asks; counted from the
+timestamp Ironic wrote on its event.
 """
 
 import argparse
@@ -32,6 +33,8 @@ from ironic_sync import IronicApi, Notifications
 from ironic_sync.core import node as ironic_node
 from ironic_sync.core.envelope import HeardNotification, opened
 from ironic_sync.core.rule import reserved
+from placement_worker.core.packing import unpacked
+from placement_worker.core.trees import Tree
 
 _SHARES = ("p50", 0.5), ("p99", 0.99), ("longest", 1.0)
 STORM = "waiting"  # how names of its nodes begin
@@ -84,9 +87,14 @@ class Watch:
     async def placement(self, group: asyncio.TaskGroup) -> None:
         changes = await self.bus.listen(topics.PLACEMENT_CHANGED.at())
         while True:
-            for change in (await changes.get()).changes:
-                root = change.root
-                if change.reshaped and root in self._opening and root not in self._looking:
+            said = await changes.get()
+            open_now = (
+                set() if said.trees is None else {one.root for one, _ in unpacked(said.trees) if _open(one)}
+            )
+            for root in {change.root for change in said.changes if change.reshaped} & self._opening.keys():
+                if root in open_now:
+                    self.delays.append(now() - self._opening.pop(root))
+                elif said.trees is None and root not in self._looking:
                     self._looking.add(root)
                     group.create_task(self._look(root))
 
@@ -265,6 +273,12 @@ def _request(kind: str) -> BuildRequested:
     ids = Clock()
     return BuildRequested(
         request=ids.uuid(), instances=(ids.uuid(),), flavor=Flavor(name="metal", extra_specs=specs)
+    )
+
+
+def _open(tree: Tree) -> bool:
+    return any(
+        one.total > one.reserved for provider in tree.providers for one in provider.inventories.values()
     )
 
 

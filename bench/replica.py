@@ -29,7 +29,7 @@ from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
-from bus.known_trees import FindChanges
+from bus.known_changes import FindChanges
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

@@ -1,15 +1,14 @@
-"""What a memory of placement's in another process asks: provider trees by the thousand, and what it missed.
+"""Provider trees by the thousand, as a memory of placement's in another process asks for them.
 
-What repeats is said once in an answer: most hosts of a fleet are alike.
+What repeats is said once: most hosts of a fleet are alike.
 """
 
 from typing import Annotated
 
 from msgspec import Meta
 
-from bus.messages import PlacementChanged
 from bus.reports import capacity_of
-from bus.vocabulary import Compact, Count, Id, Message, Ordinal
+from bus.vocabulary import Compact, Count, Id, Message, Value
 
 
 class KnownInventory(Compact, frozen=True):
@@ -27,7 +26,7 @@ class KnownInventory(Compact, frozen=True):
 
 
 class KnownProvider(Compact, frozen=True):
-    """A provider; `stock`, `traits` and `aggregates` are places in the tables of the answer."""
+    """A provider; `stock`, `traits` and `aggregates` are places in the tables beside it."""
 
     id: str
     name: str
@@ -51,6 +50,17 @@ class KnownTree(Compact, frozen=True):
     left_out: int = 0  # so many more of them had no room: ask again with `skip`
 
 
+class KnownTrees(Value, frozen=True, kw_only=True):
+    """Some trees, and the tables of what repeats in them."""
+
+    trees: tuple[KnownTree, ...]
+    inventories: tuple[KnownInventory, ...] = ()
+    stocks: tuple[tuple[int, ...], ...] = ()  # places in `inventories`
+    traits: tuple[tuple[str, ...], ...] = ()
+    aggregates: tuple[tuple[str, ...], ...] = ()
+    owners: tuple[tuple[str, str, str], ...] = ()  # cell, agent, zone
+
+
 class FindTrees(Message, frozen=True, kw_only=True):
     """These trees as they are now; with no roots a page of all, behind the mark `after`.
 
@@ -64,24 +74,5 @@ class FindTrees(Message, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 2000
 
 
-class TreesFound(Message, frozen=True, kw_only=True):
-    trees: tuple[KnownTree, ...]
-    inventories: tuple[KnownInventory, ...] = ()
-    stocks: tuple[tuple[int, ...], ...] = ()  # places in `inventories`
-    traits: tuple[tuple[str, ...], ...] = ()
-    aggregates: tuple[tuple[str, ...], ...] = ()
-    owners: tuple[tuple[str, str, str], ...] = ()  # cell, agent, zone
+class TreesFound(KnownTrees, Message, frozen=True, kw_only=True):
     more: Count | None = None  # ask again with after=more
-
-
-class FindChanges(Message, frozen=True, kw_only=True):
-    """What was committed after this number: how a listener fills a gap, or learns that nothing was lost."""
-
-    after: Ordinal
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 200
-
-
-class ChangesFound(Message, frozen=True, kw_only=True):
-    changes: tuple[PlacementChanged, ...]  # in order
-    oldest: Ordinal  # that is kept: who needs one before it reads all anew; 0: none is kept
-    last: Ordinal  # that was committed

@@ -11,6 +11,7 @@ from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.claims import Choice
 from bus.decisions import Decision
+from bus.known_trees import KnownTrees
 from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName
 from bus.vocabulary import (
@@ -281,7 +282,7 @@ class HostFailed(Message, frozen=True, kw_only=True):
 
 
 class ProviderChange(Compact, frozen=True):
-    """A provider after a commit. `reshaped` says: read its tree again; otherwise only usage moved."""
+    """A provider after a commit. `reshaped` says that its tree is another; otherwise only usage moved."""
 
     provider: str
     root: str
@@ -303,6 +304,7 @@ class PlacementChanged(Message, frozen=True, kw_only=True):
     changes: tuple[ProviderChange, ...]
     aggregates: tuple[Aggregate, ...] = ()  # whose name or metadata changed, as they are now
     cells: tuple[RegisteredCell, ...] = ()  # the same of cells
+    trees: KnownTrees | None = None  # reshaped, whole: where few are. Those it does not hold, ask for
 
 
 MOST_SPOKEN = 1000

@@ -1,7 +1,7 @@
 """Questions about room, for placement; about decisions and who waits, for schedulers; of builds, for cells.
 
 Other questions are beside what they are about: `claims`, `resources`, `names`, `groups`, `aggregates`,
-`cells`, `leases` and, for a memory in another process, `known_trees`.
+`cells`, `leases` and, for a memory in another process, `known_trees` and `known_changes`.
 """
 
 from typing import Annotated, Literal

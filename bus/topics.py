@@ -8,7 +8,8 @@ from bus.cells import CellEditAnswered, CellEditRequested, CellsFound, FindCells
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.groups import FindGroups, GroupEditAnswered, GroupEditRequested, GroupsFound
 from bus.guests import GuestsAsked, GuestsTold
-from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
+from bus.known_changes import ChangesFound, FindChanges
+from bus.known_trees import FindTrees, TreesFound
 from bus.leases import (
     AgentEditAnswered,
     AgentEditRequested,

@@ -8,7 +8,8 @@ from bus.aggregates import AggregatesFound, FindAggregates
 from bus.cells import CellsFound, FindCells
 from bus.clock import monotonic
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Unroutable
-from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
+from bus.known_changes import ChangesFound, FindChanges
+from bus.known_trees import FindTrees, TreesFound
 from bus.moves import FindMoves, MovesFound
 from bus.protocol import Ask
 from bus.queries import (

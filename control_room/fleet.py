@@ -3,7 +3,8 @@
 import asyncio
 
 from bus.clock import Clock
-from bus.known_trees import FindChanges, FindTrees
+from bus.known_changes import FindChanges
+from bus.known_trees import FindTrees
 from bus.vocabulary import MAX_ORDINAL
 from control_room.asking import RoomQuestions
 from control_room.core.heat import Fleet

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.messages import PlacementChanged, ProviderChange
@@ -9,6 +11,7 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
+from placement_worker.core.packing import carried
 from placement_worker.core.trees import Tree
 from placement_worker.memory import Memory
 from placement_worker.reading import StoreReader
@@ -104,4 +107,6 @@ class ChangeLog:
     def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
         """What was committed here."""
         self.memory.learn(messages, shaped)
+        if len(messages) == 1 and (trees := carried(shaped.values())) is not None:
+            messages = [replace(messages[0], trees=trees)]
         self.relay.committed(messages)

@@ -1,6 +1,7 @@
 """What there is, as the database has it now: each answer is one snapshot."""
 
-from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
+from bus.known_changes import ChangesFound, FindChanges
+from bus.known_trees import FindTrees, TreesFound
 from bus.requests import ResourceGroup
 from bus.resources import (
     AllocationsFound,

@@ -8,6 +8,7 @@ from contextlib import suppress
 from bus.candidates import Heard
 from bus.messages import PlacementChanged
 from placement_worker.core.index import Index
+from placement_worker.core.packing import unpacked
 from placement_worker.core.trees import Tree
 from placement_worker.reading import Forgotten, MemoryReader
 
@@ -120,10 +121,10 @@ class Memory:
                         await learned.wait()
 
     async def _take_in(self, messages: Sequence[PlacementChanged]) -> None:
-        # In their order, not as a set: it decides where the index puts them, and so what is offered first.
-        reshaped = (change.root for message in messages for change in message.changes if change.reshaped)
-        roots = list(dict.fromkeys(reshaped))
-        self.learn(messages, await self._reader.trees(roots) if roots else {})
+        shaped = _told_of(messages)
+        if unknown := [root for root, tree in shaped.items() if tree is None]:
+            shaped |= await self._reader.trees(unknown)
+        self.learn(messages, {root: tree for root, tree in shaped.items() if tree is not None})
 
     async def loaded(self) -> None:
         """Wait until everything has been read once."""
@@ -172,3 +173,25 @@ class Memory:
 
         await self._reader.each(take)
         return index
+
+
+def _told_of(messages: Iterable[PlacementChanged]) -> dict[str, Tree | None]:
+    """The trees these reshaped, as the last of them says they are; None: it does not say.
+
+    In their order: it decides where the index puts them, and so what is offered first.
+    """
+    shaped: dict[str, Tree | None] = {}
+    for message in sorted(messages, key=lambda one: one.number):
+        told = _trees_beside(message)
+        shaped |= {change.root: told.get(change.root) for change in message.changes if change.reshaped}
+    return shaped
+
+
+def _trees_beside(message: PlacementChanged) -> Mapping[str, Tree]:
+    if message.trees is None:
+        return {}
+    try:
+        return {tree.root: tree for tree, left_out in unpacked(message.trees) if not left_out}
+    except (LookupError, ValueError):
+        log.error("the trees that came with change %d make no sense: placement is asked", message.number)
+        return {}

@@ -145,9 +145,14 @@ class Relay:
 
     async def _tell_logged(self, oldest: Sequence[PlacementChanged], publish: Publish) -> None:
         if oldest:
-            await _published(publish, oldest)
+            await _published(publish, [self._with_trees(one) for one in oldest])
             self._logged = {one.number for one in oldest}
             self._have_told(oldest[-1].number)
+
+    def _with_trees(self, logged: PlacementChanged) -> PlacementChanged:
+        """The log keeps none; what was committed here still has those it reshaped."""
+        here = self._at_hand.get(logged.number)
+        return here if here is not None and here.changes == logged.changes else logged
 
     def _have_told(self, number: int) -> None:
         self._told = number

@@ -13,7 +13,8 @@ from bus.candidates import Heard
 from bus.cells import CellsFound, FindCells, RegisteredCell
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
+from bus.known_changes import ChangesFound, FindChanges
+from bus.known_trees import FindTrees, TreesFound
 from bus.messages import PlacementChanged
 from bus.protocol import Ask
 from bus.worker import Worker, every, on_many
@@ -178,7 +179,7 @@ class Replica:
 
     async def hear_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         self._heard_at = now = self._clock.monotonic()
-        if any(change.reshaped for message in messages for change in message.changes):
+        if any(change.reshaped for one in messages if one.trees is None for change in one.changes):
             # While reports come one upon the other, those of a moment are read together.
             await asyncio.sleep(self._asked_at + BREATH_SECONDS - now)
             self._asked_at = self._clock.monotonic()

@@ -1,15 +1,17 @@
 """Trees as they travel by the thousand, and back: what repeats is said once."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from bus.known_trees import KnownInventory, KnownProvider, KnownTree, TreesFound
+from bus.known_trees import KnownInventory, KnownProvider, KnownTree, KnownTrees, TreesFound
 from bus.reports import Inventory
 from placement_worker.core.trees import ProviderState, Tree
 
 ROOM = 512 * 1024  # bytes of an answer
+CARRIED = 50  # providers, at most, that go with the news of them
+CARRIED_ROOM = 16 * 1024  # bytes of those
 
 _encode = msgspec.json.Encoder().encode
 
@@ -85,15 +87,21 @@ class Packing:
         )
 
     def answer(self, more: int | None = None) -> TreesFound:
-        return TreesFound(
-            trees=tuple(self._trees),
-            inventories=tuple(self._inventories),
-            stocks=tuple(self._stocks),
-            traits=tuple(self._traits),
-            aggregates=tuple(self._aggregates),
-            owners=tuple(self._owners),
-            more=more,
-        )
+        return TreesFound(**self._tables(), more=more)
+
+    def beside(self) -> KnownTrees:
+        """Them alone, to go with something else."""
+        return KnownTrees(**self._tables())
+
+    def _tables(self) -> dict[str, Any]:
+        return {
+            "trees": tuple(self._trees),
+            "inventories": tuple(self._inventories),
+            "stocks": tuple(self._stocks),
+            "traits": tuple(self._traits),
+            "aggregates": tuple(self._aggregates),
+            "owners": tuple(self._owners),
+        }
 
 
 class _Table:
@@ -114,8 +122,19 @@ class _Table:
         return iter(self._places)
 
 
-def unpacked(found: TreesFound) -> Iterator[tuple[Tree, int]]:
-    """The trees of an answer, each with how many of its providers are left out."""
+def carried(trees: Collection[Tree]) -> KnownTrees | None:
+    """Few and small ones, to go with the news of them; None: who hears of them asks."""
+    if not trees or sum(len(tree.providers) for tree in trees) > CARRIED:
+        return None
+    packing = Packing(ROOM)
+    if not all(packing.add(tree) for tree in trees):
+        return None
+    packed = packing.beside()
+    return packed if len(_encode(packed)) <= CARRIED_ROOM else None
+
+
+def unpacked(found: KnownTrees) -> Iterator[tuple[Tree, int]]:
+    """The trees, each with how many of its providers are left out."""
     inventories = [(one.resource_class, _figures(one)) for one in found.inventories]
     stocks: list[Mapping[str, Inventory]] = [
         dict([inventories[place] for place in stock]) for stock in found.stocks
@@ -143,7 +162,7 @@ def _figures(known: KnownInventory) -> Inventory:
     )
 
 
-def _state(known: KnownProvider, root: str, found: TreesFound, stocks: list[Any]) -> ProviderState:
+def _state(known: KnownProvider, root: str, found: KnownTrees, stocks: list[Any]) -> ProviderState:
     stock = stocks[known.stock]
     return ProviderState(
         0,

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import text
 
 from bus.delivery.runner import Bus
@@ -14,6 +15,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import PlacementChanged, ProviderChange
 from deploy.servers import Postgres
 from placement_worker import Placement
+from placement_worker.core.packing import unpacked
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD
 from placement_worker.store import changes
 from tests.support.ids import uid
@@ -123,7 +125,10 @@ async def test_what_was_committed_is_told_at_once(placement: Placement, wire: Re
         await wire.holds(1)
         await told_up_to(placement, 1)
     change = ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True, sequence=1)
-    assert wire.told == [PlacementChanged(number=1, changes=(change,))]
+    (told,) = wire.told
+    assert replace(told, trees=None) == PlacementChanged(number=1, changes=(change,))
+    assert told.trees is not None
+    assert [one.root for one, _ in unpacked(told.trees)] == [host]  # found in the log, known from memory
 
 
 async def test_in_the_order_of_commits(placement: Placement, wire: RememberingBus) -> None:

@@ -13,6 +13,7 @@ from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.errors import Unavailable
 from bus.known_trees import FindTrees, TreesFound
 from bus.messages import BuildPlaced, BuildRequested, PlacementChanged
+from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import LoadProviders
 from placement_worker import IndexedSource
@@ -22,7 +23,15 @@ from scheduler_worker import RequestOptions
 from scheduler_worker.placing import Scheduler
 from tests.support.buses import Connect
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts, tell_all
+from tests.support.placement_builders import (
+    a_claim,
+    a_load,
+    a_provider,
+    a_report,
+    an_order,
+    on_hosts,
+    tell_all,
+)
 from tests.support.placement_calls import claim, report
 from tests.support.replicated_placement import Doings, ReplicatedPlacement, replicated
 from tests.support.waiting import DEADLINE, in_time, until
@@ -56,6 +65,12 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placement_worker.replicas.LOOK_SECONDS", 1000.0)
 
 
+@pytest.fixture
+def asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """News hold no trees, as from a placement that had too many, or that tells what another left behind."""
+    monkeypatch.setattr("placement_worker.core.packing.CARRIED", 0)
+
+
 async def test_it_loads_what_there_is(world: ReplicatedPlacement) -> None:
     placement = await world.start()
     await Doings(Random(1)).some(placement, 40)
@@ -72,6 +87,45 @@ async def test_it_follows_whatever_is_done(world: ReplicatedPlacement, seed: int
     for _ in range(4):
         await doings.some(placement, 15)
         await in_time(world.agrees(kept))
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_it_follows_by_questions_as_well(
+    world: ReplicatedPlacement, seed: int, never: None, asked_for: None
+) -> None:
+    placement = await world.start()
+    kept = await world.follow()
+    await Doings(Random(seed)).some(placement, 40)
+    await in_time(world.agrees(kept))
+
+
+@pytest.mark.parametrize(("children", "questions"), [(0, 0), (48, 0), (60, 1)])
+async def test_what_few_providers_are_comes_with_the_news_of_them(
+    world: ReplicatedPlacement,
+    monkeypatch: pytest.MonkeyPatch,
+    never: None,
+    children: int,
+    questions: int,
+) -> None:
+    asked: list[FindTrees] = []
+    lookup = Lookups.trees
+
+    async def counted(self: Lookups, query: FindTrees) -> TreesFound:
+        if query.roots:
+            asked.append(query)
+        return await lookup(self, query)
+
+    monkeypatch.setattr(Lookups, "trees", counted)
+    placement = await world.start()
+    kept = await world.follow()
+    await in_time(kept.loaded())
+    some = [
+        a_provider(100 + nth, 1, inventories={"CUSTOM_VF": Inventory(total=4)}) for nth in range(children)
+    ]
+    await report(placement, a_report(1, *some))
+    await in_time(world.agrees(kept))
+    assert len(kept.index.trees[uid(1, "a")]) == children + 1
+    assert len(asked) == questions
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -244,7 +298,7 @@ async def test_of_what_it_has_been_told_it_never_goes_back(world: ReplicatedPlac
 
 
 async def test_many_reports_at_once_are_read_with_few_questions(
-    world: ReplicatedPlacement, monkeypatch: pytest.MonkeyPatch, never: None
+    world: ReplicatedPlacement, monkeypatch: pytest.MonkeyPatch, never: None, asked_for: None
 ) -> None:
     asked: list[int] = []
     all_reported = asyncio.Event()

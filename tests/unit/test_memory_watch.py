@@ -4,10 +4,13 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
+from bus.known_trees import KnownTree, KnownTrees
 from bus.messages import PlacementChanged, ProviderChange
+from placement_worker.core.packing import carried
 from placement_worker.core.trees import Tree
 from placement_worker.memory import FAR_AHEAD, Memory
 from placement_worker.reading import News, Take
@@ -28,6 +31,7 @@ class Shelf:
         self.said: list[Aggregate] = [EAST]
         self.cells: list[RegisteredCell] = []
         self.number = 1
+        self.read: list[str] = []
 
     async def last(self) -> int:
         return self.number
@@ -36,6 +40,7 @@ class Shelf:
         return News([], False)
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
+        self.read += roots
         return {root: self.there[root] for root in roots}
 
     async def described(self) -> Iterable[Aggregate]:
@@ -108,6 +113,61 @@ async def test_a_reload_tells_of_all_there_are_and_of_all_there_were(
     shelf.cells = []
     await memory.reload()
     assert heard[2:] == [({TWO, THREE}, {WEST.id, "c1"})]
+
+
+# Trees that come with the news of them
+
+
+def with_trees(number: int, *trees: Tree) -> PlacementChanged:
+    changes = tuple(ProviderChange(one.root, one.root, number, {}, reshaped=True) for one in trees)
+    return PlacementChanged(number=number, changes=changes, trees=carried(trees))
+
+
+def sized(number: int, size: int) -> Tree:
+    return tree(state(number, None, {"VCPU": size}, shape=size))
+
+
+@pytest.mark.parametrize(
+    ("news", "read", "sizes"),
+    [
+        pytest.param([with_trees(2, sized(1, 16))], [], {ONE: 16}, id="told"),
+        pytest.param([changed(2, ONE, reshaped=True)], [ONE], {ONE: 8}, id="not told"),
+        pytest.param(
+            [with_trees(2, sized(1, 16)), changed(3, TWO, reshaped=True)],
+            [TWO],
+            {ONE: 16, TWO: 8},
+            id="one of two told",
+        ),
+        pytest.param(
+            [with_trees(3, sized(1, 32)), with_trees(2, sized(1, 16))], [], {ONE: 32}, id="the last counts"
+        ),
+        pytest.param(
+            [with_trees(2, sized(1, 16)), changed(3, ONE, reshaped=True)],
+            [ONE],
+            {ONE: 8},
+            id="the last was not told",
+        ),
+        pytest.param(
+            [replace(with_trees(2, sized(1, 16)), trees=KnownTrees(trees=(KnownTree(ONE, "h", 7, 1),)))],
+            [ONE],
+            {ONE: 8},
+            id="what makes no sense",
+        ),
+        pytest.param([with_trees(2, Tree(TWO))], [], {ONE: 8, TWO: None}, id="one that is gone"),
+    ],
+)
+async def test_what_comes_with_the_news_is_not_read(
+    memory: Memory,
+    shelf: Shelf,
+    news: list[PlacementChanged],
+    read: list[str],
+    sizes: Mapping[str, int | None],
+) -> None:
+    await memory.reload()
+    await memory.hear_many(news)
+    assert shelf.read == read
+    rows = memory.index.rows
+    assert {root: rows[root].capacity["VCPU"] if root in rows else None for root in sizes} == sizes
 
 
 # What nobody can have committed
