@@ -22,6 +22,9 @@ from compute_sim.host_trees import HostTrees
 log = logging.getLogger(__name__)
 
 HOSTS_IN_A_REPORT = 500
+PROVIDERS_A_QUESTION = 250
+LEISURE = 3.0  # times as long as an answer took, until the next question
+LONGEST_REST = 1.0  # in all, while what has changed waits to be told
 HOSTS_AT_A_STRETCH = 50  # compared before builds have a turn
 HOSTS_IN_A_BEAT = 250  # who hears one does nothing else meanwhile
 HYPERVISOR_VERSION = 8_002_000  # 8.2.0, as libvirt tells it
@@ -133,19 +136,7 @@ class HostNews:
         metal = [root for root, host in self.hosts.items() if host.metal]
         if self._providers is None:
             return list(self.hosts)
-        found: list[Provider] = []
-        after, more = "", bool(self._trees.roots)
-        while more:
-            asked = FindProviders(
-                parts=("inventories", "traits", "aggregates", "owner"),
-                agents=(self.agent,),
-                after=after,
-                limit=HOSTS_IN_A_REPORT,
-                cell=self.cell,
-            )
-            page = (await self._providers(asked)).providers
-            found += page
-            after, more = max((one.id for one in page), default=""), len(page) == HOSTS_IN_A_REPORT
+        found = await self._found(self._providers) if self._trees.roots else []
         owners = {one.id: one for one in found if one.id == one.root}
         strange = [root for root in self._trees.roots if root not in owners]
         for start in range(0, len(strange), HOSTS_IN_A_REPORT):
@@ -162,6 +153,29 @@ class HostNews:
                 await asyncio.sleep(0)
         await self._settle()
         return metal + differing
+
+    async def _found(self, ask: Ask[FindProviders, ProvidersFound]) -> list[Provider]:
+        """All that placement has of this agent's. Once it knows of them it is asked at leisure: claims wait
+        for such an answer, and other agents may be asking, too."""
+        found: list[Provider] = []
+        after, more, rest = "", True, LONGEST_REST if self._next_round else 0.0
+        while more:
+            asked = FindProviders(
+                parts=("inventories", "traits", "aggregates", "owner"),
+                agents=(self.agent,),
+                after=after,
+                limit=PROVIDERS_A_QUESTION,
+                cell=self.cell,
+            )
+            began = self.clock.monotonic()
+            page = (await ask(asked)).providers
+            found += page
+            after, more = max((one.id for one in page), default=""), len(page) == PROVIDERS_A_QUESTION
+            if more and rest:
+                pause = min(LEISURE * (self.clock.monotonic() - began), rest)
+                rest -= pause
+                await asyncio.sleep(pause)
+        return found
 
     async def _settle(self) -> None:
         """Learn what guests hold on hosts that were reshaped: placement moved it with their inventory."""

@@ -288,10 +288,42 @@ async def test_more_providers_than_a_page_has_are_all_compared(
     placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compute_sim.telling.HOSTS_IN_A_REPORT", 4)
+    monkeypatch.setattr("compute_sim.telling.PROVIDERS_A_QUESTION", 4)
     agent = OneAgent(placement, wall, hosts(NumaDriver(), count=5))
     said = [host for _ in range(3) for host in await agent.says()]
     assert len(set(said)) == len(said) == 5
     assert [await agent.says(after=20.0), await agent.says(after=20.0)] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("takes", "rests"),
+    [
+        pytest.param(0.01, [0.03] * 5, id="thrice as long as an answer took"),
+        pytest.param(0.1, [0.3, 0.3, 0.3, 0.1], id="and not for long in all"),
+    ],
+)
+async def test_once_it_is_known_claims_have_a_turn_between_its_questions(
+    placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch, takes: float, rests: list[float]
+) -> None:
+    monkeypatch.setattr("compute_sim.telling.PROVIDERS_A_QUESTION", 2)
+    agent = OneAgent(placement, wall, hosts(count=11))
+    ask, sleep, rested = agent.ask, asyncio.sleep, list[float]()
+
+    async def slow(question: FindProviders) -> ProvidersFound:
+        wall.time += takes
+        return await ask(question)
+
+    async def rest(seconds: float) -> None:
+        if seconds:
+            rested.append(round(seconds, 6))
+        await sleep(0)
+
+    monkeypatch.setattr(agent.news, "_providers", slow)
+    monkeypatch.setattr("compute_sim.telling.asyncio.sleep", rest)
+    assert len(await agent.says()) == 11
+    assert rested == []  # nobody can claim what was not reported yet
+    assert await agent.says(after=20.0) == []
+    assert rested == rests
 
 
 async def test_builds_have_a_turn_while_an_agent_of_many_hosts_looks_at_them(
