@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 
 from berth.settings import Settings
 
@@ -42,6 +43,21 @@ async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None =
             writer.close()
             return f"the control room is at {url}"
     return f"the control room does not listen yet; it is to be at {url}"
+
+
+async def saying_where(settings: Settings, say: Callable[[str], None], work: Awaitable[int]) -> int:
+    """Do this, and say where the control room is when it listens."""
+
+    async def tell() -> None:
+        if where := await where_the_room_is(settings):
+            say(where)
+
+    telling = asyncio.create_task(tell())  # noqa: TID251  it ends with the work, whose errors stay as they are
+    try:
+        return await work
+    finally:
+        telling.cancel()
+        await asyncio.wait([telling])
 
 
 def _is_free(host: str, port: int) -> bool:

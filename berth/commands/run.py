@@ -26,7 +26,7 @@ from berth.commands.options import (
 )
 from berth.commands.terminal import CommandRefused, effective, run, say, write_json
 from berth.configuration import SUPERVISED_ENV
-from berth.control_room_place import room_url, where_the_room_is, with_a_room
+from berth.control_room_place import saying_where, where_the_room_is, with_a_room
 from berth.embedded import embedded
 from berth.services import (
     Supervisor,
@@ -128,8 +128,9 @@ def run_command(
     settings = found.settings
     if worker == "control-room" and not os.environ.get(SUPERVISED_ENV):
         settings = with_a_room(settings)
-        if url := room_url(settings):
-            say.print(f"the control room is at {url}", markup=False)
+        work = run_one(settings, worker, cell, alone, agent)
+        run(saying_where(settings, lambda where: say.print(where, markup=False), work))
+        return
     run(run_one(settings, worker, cell, alone, agent))
 
 

@@ -260,11 +260,10 @@ class Link:
                     while True:
                         self._session = session
                         self._changed.set()
-                        connections.inc()
                         watching = self._group.create_task(session.watch())
-                        why = await ended(session.connection)
+                        with connections.track_inprogress():
+                            why = await ended(session.connection)
                         self._session = None
-                        connections.dec()
                         watching.cancel()
                         session.whole.set()  # who waits for it finds out that the connection is gone
                         if self.closed:

@@ -6,8 +6,9 @@ import socket
 import pytest
 
 from berth import control_room_place
-from berth.control_room_place import where_the_room_is, with_a_room
+from berth.control_room_place import saying_where, where_the_room_is, with_a_room
 from berth.settings import Settings
+from tests.support.waiting import in_time
 
 
 @pytest.fixture
@@ -43,3 +44,33 @@ async def test_whoever_is_told_to_stop_waits_no_longer(settings: Settings) -> No
 
 async def test_there_may_be_none() -> None:
     assert await where_the_room_is(Settings().having(control_room_http="off")) == ""
+
+
+async def test_who_runs_it_alone_says_so_when_it_listens_and_not_before(settings: Settings) -> None:
+    said: list[str] = []
+    told, host, port = asyncio.Event(), *settings.control_room.http.rsplit(":", 1)
+
+    def say(where: str) -> None:
+        said.append(where)
+        told.set()
+
+    async def work() -> int:
+        await asyncio.sleep(0.02)
+        assert said == []
+        with socket.create_server((host, int(port))):
+            await in_time(told.wait())
+        return 3
+
+    assert await saying_where(settings, say, work()) == 3
+    assert said == [f"the control room is at http://{host}:{port}/"]
+
+
+async def test_a_room_that_ends_before_it_listens_is_told_of_no_more(settings: Settings) -> None:
+    said: list[str] = []
+
+    async def refused() -> int:
+        raise ValueError("no such token file")
+
+    with pytest.raises(ValueError, match="no such token file"):
+        await saying_where(settings, said.append, refused())
+    assert said == []

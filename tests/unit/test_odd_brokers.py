@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from bus import topics
 from bus.clock import Clock
@@ -172,10 +174,13 @@ async def test_a_worker_whose_connection_ends_by_an_error_of_ours_ends_too(
         broker.silent = lambda asked: asked.name == "ContentBody"  # so that it waits for a confirm
         publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
         await until(lambda: broker.heard["ContentBody"])
+        up = partial(REGISTRY.get_sample_value, "berth_broker_connections", {"broker": transport._link.place})
+        assert up() == 1
         transport._link.spawn(fault())
         with pytest.raises(ExceptionGroup) as ended:
             await in_time(serving)
         assert ended.group_contains(Unavailable, match="ended by an error")
         with pytest.raises(Unavailable):
             await in_time(publishing)
+        assert up() == 0
     assert "ZeroDivisionError" in caplog.text
