@@ -1,7 +1,8 @@
 """Boots a second, end to end, on RabbitMQ and PostgreSQL with every worker its own process; what each costs.
 
 Seconds depend on what else the machine does; processor time a boot hardly does. Both are printed, for frames
-on and off, so that their ratio comes from one run.
+on and off, so that their ratio comes from one run. p50 and p99 are from request to end and include the
+simulated build, 0.1 s in the mean.
 """
 
 import argparse

@@ -116,7 +116,7 @@ def _share(boots: list[Boot], share: float) -> float:
 def _show(what: str, boots: list[Boot]) -> None:
     times = ", ".join(f"{name} {_share(boots, share):.0f} ms" for name, share in _SHARES)
     ends = ", ".join(f"{count} {status}" for status, count in Counter(one.status for one in boots).items())
-    print(f"{what}: {len(boots)} boots, {ends}; {times}", flush=True)
+    print(f"{what}: {len(boots)} boots, {ends}; request to end, build included: {times}", flush=True)
 
 
 if __name__ == "__main__":

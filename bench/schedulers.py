@@ -1,7 +1,8 @@
 """Several schedulers at work: how often one is refused because another was there first, and what that costs.
 
 Everything real and durable, every worker a process of its own: RabbitMQ, PostgreSQL, 1, 2 and 4 schedulers;
-spreading (as by default) and packing, which all would send to the same host.
+spreading (as by default) and packing, which all would send to the same host. p99 is from request to end and
+includes the simulated build, 0.1 s in the mean.
 """
 
 import argparse

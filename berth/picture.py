@@ -82,7 +82,7 @@ def _axes(width: float, height: float, busiest: float) -> list[str]:
     parts += [
         f'<text x="{middle}" y="{bottom + 42}" text-anchor="middle">seconds since the load began</text>',
         f'<text transform="translate(18 {_TOP + _PLOT_HEIGHT / 2}) rotate(-90)" text-anchor="middle">'
-        "milliseconds from request to end</text>",
+        "milliseconds from request to end, build included</text>",
     ]
     return parts
 
