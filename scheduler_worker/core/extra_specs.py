@@ -143,7 +143,7 @@ class GuestSpecs:
         """`hw:numa_cpus.0` and so on."""
         for key, value in self.flavor.extra_specs.items():
             number = key.removeprefix(prefix)
-            if number != key and number.isdigit():
+            if number != key and number.isdecimal():
                 yield int(number), Said(value, f"{self.where}.extra_specs[{key!r}]")
 
 

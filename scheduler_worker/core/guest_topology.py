@@ -7,7 +7,9 @@ is in it: a NUMA cell of a host that reports them, or the host itself where it r
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import gcd
+from operator import or_
 
 from bus.vocabulary import MAX_INT
 from scheduler_worker.core.extra_specs import GuestSpecs, Said
@@ -39,9 +41,9 @@ class Pages:
 
 @dataclass(frozen=True)
 class GuestCell:
-    """A NUMA cell of the guest: its processors, by number, and its memory."""
+    """A NUMA cell of the guest: its processors as a bit mask (bit n is processor n), and its memory."""
 
-    cpus: frozenset[int]
+    cpus: int
     memory_mb: int
 
 
@@ -112,7 +114,7 @@ def add_topology(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -
     """Groups for the guest's cells; how many these are, 0 where it has no topology."""
     policy = specs.one_of("hw:cpu_policy", "shared", "dedicated", "mixed") or "shared"
     pinned = policy != "shared"
-    own = _own(specs, policy)
+    dedicated = _dedicated(specs, policy)
     nodes = specs.get("hw:numa_nodes")
     one_more = specs.one_of("hw:emulator_threads_policy", "share", "isolate") == "isolate"
     threads = specs.one_of("hw:cpu_thread_policy", "prefer", "isolate", "require")
@@ -134,29 +136,30 @@ def add_topology(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -
     for number, cell in enumerate(cells):
         suffix = f"_numa{number}"
         draft.groups.setdefault(suffix, GroupDraft())
-        dedicated = cell.cpus if own is None and pinned else cell.cpus & (own or frozenset())
-        draft.ask(suffix, "VCPU", len(cell.cpus) - len(dedicated))
-        draft.ask(suffix, "PCPU", len(dedicated) + (one_more and number == 0))
+        pinned_cpus = (cell.cpus & dedicated).bit_count()
+        draft.ask(suffix, "VCPU", cell.cpus.bit_count() - pinned_cpus)
+        draft.ask(suffix, "PCPU", pinned_cpus + (one_more and number == 0))
         _ask_memory(draft, suffix, cell.memory_mb, pages, specs.where)
     if len(cells) > 1:
         draft.isolated = tuple(f"_numa{number}" for number in range(len(cells)))
     return len(cells)
 
 
-def _own(specs: GuestSpecs, policy: str) -> frozenset[int] | None:
-    """Of a mixed guest: which of its processors are its own."""
-    mask, all_ = specs.get("hw:cpu_dedicated_mask"), frozenset(range(specs.flavor.vcpus))
+def _dedicated(specs: GuestSpecs, policy: str) -> int:
+    """Return the mask of the processors that are pinned to host processors of their own."""
+    mask = specs.get("hw:cpu_dedicated_mask")
     if policy != "mixed":
         if mask is not None:
             raise Unreadable(f"{mask.at}: only with hw:cpu_policy=mixed")
-        return None
+        return -1 if policy == "dedicated" else 0  # -1: every bit is set
     at = _at(specs, "hw:cpu_policy")
     if mask is None:
         raise Unreadable(f"{at}: mixed needs hw:cpu_dedicated_mask, which processors are its own")
-    own = _numbers(mask, all_)
-    if not own or own >= all_ or not own <= all_:
+    count = _cpu_count(specs)
+    own = _numbers(mask, count)
+    if not own or own.bit_count() == count:
         raise Unreadable(
-            f"{mask.at}: {mask.value!r} must name some and not all of the {specs.flavor.vcpus} processors"
+            f"{mask.at}: {mask.value!r} must name some and not all of the {count} processors"
             f" ({specs.where}.vcpus), for {at} is mixed"
         )
     return own
@@ -165,32 +168,29 @@ def _own(specs: GuestSpecs, policy: str) -> frozenset[int] | None:
 def _cells(specs: GuestSpecs) -> list[GuestCell]:
     flavor, where, nodes = specs.flavor, specs.where, specs.get("hw:numa_nodes")
     count = 1 if nodes is None else nodes.whole(1, MAX_CELLS)
-    if not flavor.vcpus or flavor.vcpus > MAX_CPUS:
-        raise Unreadable(f"{where}.vcpus: {flavor.vcpus}, and a topology is asked for it")
+    vcpus = _cpu_count(specs)
     cpus, memory = dict(specs.numbered("hw:numa_cpus.")), dict(specs.numbered("hw:numa_mem."))
     for one in (cpus, memory):
         for number, said in one.items():
             if number >= count:
                 raise Unreadable(f"{said.at}: there are {count} cells (hw:numa_nodes), the first is 0")
     if not cpus and not memory:
-        for name, amount in (("vcpus", flavor.vcpus), ("memory_mb", flavor.memory_mb)):
+        for name, amount in (("vcpus", vcpus), ("memory_mb", flavor.memory_mb)):
             if amount % count:
                 raise Unreadable(
                     f"{where}.{name}: {amount} does not divide by {count} (hw:numa_nodes): say what each cell"
                     " gets with hw:numa_cpus.N and hw:numa_mem.N"
                 )
-        each, size = flavor.vcpus // count, flavor.memory_mb // count
-        return [GuestCell(frozenset(range(n * each, n * each + each)), size) for n in range(count)]
+        each, size = vcpus // count, flavor.memory_mb // count
+        return [GuestCell(_span(n * each, n * each + each - 1), size) for n in range(count)]
     for name, one in (("hw:numa_cpus", cpus), ("hw:numa_mem", memory)):
         for number in range(count):
             if number not in one:
                 raise Unreadable(f"{where}.extra_specs: {name}.{number} is missing: say it for every cell")
-    all_ = frozenset(range(flavor.vcpus))
-    cells = [GuestCell(_numbers(cpus[n], all_), memory[n].whole(1)) for n in range(count)]
-    named = [number for cell in cells for number in cell.cpus]
-    if sorted(named) != sorted(all_):
+    cells = [GuestCell(_numbers(cpus[n], vcpus), memory[n].whole(1)) for n in range(count)]
+    if sum(cell.cpus.bit_count() for cell in cells) != vcpus or _union(cells) != _span(0, vcpus - 1):
         raise Unreadable(
-            f"{where}.extra_specs: hw:numa_cpus.0 to .{count - 1} must name each of the {flavor.vcpus}"
+            f"{where}.extra_specs: hw:numa_cpus.0 to .{count - 1} must name each of the {vcpus}"
             f" processors ({where}.vcpus) once"
         )
     together = sum(cell.memory_mb for cell in cells)
@@ -222,9 +222,26 @@ def _ask_memory(draft: QuestionDraft, suffix: str, mb: int, pages: Pages | None,
     draft.groups[""].resources.setdefault("MEMORY_MB", 0)  # spoken of: pages are not ordinary memory
 
 
-def _numbers(said: Said, known: frozenset[int]) -> frozenset[int]:
-    """`0-3,^1,6`."""
-    in_, out = set[int](), set[int]()
+def _cpu_count(specs: GuestSpecs) -> int:
+    """Return the flavor's processors. Raise Unreadable if a topology cannot be made of so many."""
+    vcpus = specs.flavor.vcpus
+    if not 0 < vcpus <= MAX_CPUS:
+        raise Unreadable(f"{specs.where}.vcpus: {vcpus}: a guest with a topology has from 1 to {MAX_CPUS}")
+    return vcpus
+
+
+def _span(first: int, last: int) -> int:
+    """Return the mask of the processors from `first` to `last`."""
+    return (1 << last + 1) - (1 << first)
+
+
+def _union(cells: Sequence[GuestCell]) -> int:
+    return reduce(or_, (cell.cpus for cell in cells))
+
+
+def _numbers(said: Said, count: int) -> int:
+    """Return the mask that a list such as `0-3,^1,6` names, of the processors below `count`."""
+    in_ = out = 0
     for part in said.value.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
@@ -232,11 +249,15 @@ def _numbers(said: Said, known: frozenset[int]) -> frozenset[int]:
         first, last = int(match[2]), int(match[3] or match[2])
         if last < first or last > MAX_CPUS:
             raise Unreadable(f"{said.at}: {part.strip()!r} is no range of processors")
-        (out if match[1] else in_).update(range(first, last + 1))
-    strange = sorted((in_ - out) - known)
-    if strange:
-        raise Unreadable(f"{said.at}: there is no processor {strange[0]}: the guest has {len(known)}")
-    return frozenset(in_ - out)
+        if match[1]:
+            out |= _span(first, last)
+        else:
+            in_ |= _span(first, last)
+    named = in_ & ~out
+    if strange := named >> count:
+        first = count + (strange & -strange).bit_length() - 1
+        raise Unreadable(f"{said.at}: there is no processor {first}: the guest has {count}")
+    return named
 
 
 def _at(specs: GuestSpecs, key: str) -> str:

@@ -1,11 +1,13 @@
 """Requests that cannot be meant are refused by the field; what only means nothing here is said."""
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bus.requests import Flavor, Hints, Image
+from bus.vocabulary import MAX_INT
 from scheduler_worker.core.request import Unreadable
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL
@@ -173,7 +175,10 @@ def image(**properties: str) -> Image:
             {"flavor": flavor({"hw:mem_page_size": "large"}, memory_mb=7)},
             "no multiple of a large page (1GB, 2MB)",
         ),
-        ({"flavor": flavor(PINNED, vcpus=0)}, "flavor.vcpus: 0, and a topology is asked for it"),
+        (
+            {"flavor": flavor(PINNED, vcpus=0)},
+            "flavor.vcpus: 0: a guest with a topology has from 1 to 100000",
+        ),
         ({"or_else": (SMALL, flavor({"trait:A": "x"}))}, "or_else[1].extra_specs['trait:A']: 'x' is none of"),
         ({"or_else": (Flavor(name="empty"),)}, "or_else[0]: it asks for no resources at all"),
         # Where to.
@@ -272,3 +277,38 @@ def test_what_no_host_can_say_is_no_demand_of_an_image(properties: dict[str, str
     strict = replace(OPTIONS, image_metadata_traits=True, image_type_traits=True)
     assert sentence in refusal(options=strict, image=image(**properties))
     assert wishes(image=image(**properties)), "unless an operator wants it so, it is not looked at"
+
+
+EVERY = ",".join(["0-99999"] * 100)
+LARGEST: list[tuple[dict[str, str], str]] = [
+    ({}, ""),
+    (PINNED, "flavor.vcpus: 2147483647: a guest with a topology has from 1 to 100000"),
+    (MIXED | {"hw:cpu_dedicated_mask": "0"}, "flavor.vcpus: 2147483647: a guest with a topology"),
+    ({"hw:numa_nodes": "64"}, "flavor.vcpus: 2147483647: a guest with a topology"),
+    ({"hw:mem_page_size": "large"}, "flavor.vcpus: 2147483647: a guest with a topology"),
+    ({"hw:cpu_dedicated_mask": "0-4294967295"}, "only with hw:cpu_policy=mixed"),
+]
+
+
+@pytest.mark.parametrize(("specs", "sentence"), LARGEST, ids=str)
+def test_the_largest_flavor_is_read_in_little_memory(specs: dict[str, str], sentence: str) -> None:
+    tracemalloc.start()
+    try:
+        if sentence:
+            assert sentence in refusal(flavor=flavor(specs, vcpus=MAX_INT))
+        else:
+            wishes(flavor=flavor(specs, vcpus=MAX_INT))
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_that_names_every_processor_many_times_is_read_in_little_memory() -> None:
+    specs = {"hw:numa_nodes": "64"}
+    specs |= {f"hw:numa_cpus.{n}": EVERY for n in range(64)} | {f"hw:numa_mem.{n}": "64" for n in range(64)}
+    tracemalloc.start()
+    try:
+        assert "once" in refusal(flavor=flavor(specs, vcpus=100_000, memory_mb=4096))
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
