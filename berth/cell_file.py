@@ -31,7 +31,7 @@ def read_cell_file(path: Path, cell: str) -> CellFile | None:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise BadSetting(f"{path}: not TOML: {problem}") from None
     if told.get("cells") != [cell]:
         raise BadSetting(f"{path}: is not the file of cell {cell} alone (cells = {told.get('cells')})")

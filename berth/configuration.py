@@ -118,7 +118,7 @@ def _from_file(named: Path | None) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise BadSetting(f"{path}: cannot be read: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise BadSetting(f"{path}: not TOML: {problem}") from None
 
 
@@ -178,7 +178,7 @@ def _tables(text: str, bad: BadSetting) -> Any:
     if text.lstrip().startswith("{"):
         try:
             return msgspec.json.decode(text)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             raise bad from None
     tables: dict[str, dict[str, str]] = {}
     for part in text.split(","):

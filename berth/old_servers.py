@@ -65,14 +65,14 @@ def _rows(path: Path, text: str) -> Iterator[Any]:
 
                 try:
                     said = safe_load(text)
-                except YAMLError as problem:
+                except (YAMLError, RecursionError) as problem:
                     raise BadSetting(f"{path}: is no YAML: {problem}") from None
                 yield from said if isinstance(said, list) else [said]
             case _ if text.lstrip().startswith("["):
                 yield from json.loads(text)
             case _:
                 yield from (json.loads(line) for line in text.splitlines() if line.strip())
-    except json.JSONDecodeError as problem:
+    except (json.JSONDecodeError, RecursionError) as problem:
         raise BadSetting(f"{path}: is no JSON: {problem}") from None
 
 

@@ -50,9 +50,14 @@ def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
         raise Undecodable(f"{kind.__name__}: {problem}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise Undecodable(f"{kind.__name__}: not JSON: {problem}") from None
-    if _ZERO in (raw := bytes(body)) and _zero.search(raw):
+    if holds_zero(bytes(body)):
         raise Undecodable(f"{kind.__name__}: it holds the character U+0000, which PostgreSQL does not store")
     return message
+
+
+def holds_zero(body: bytes) -> bool:
+    """Return whether a text in this JSON holds the character U+0000."""
+    return _ZERO in body and _zero.search(body) is not None
 
 
 def encode_frame(envelopes: Sequence[Envelope]) -> bytes:

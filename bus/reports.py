@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from bus.vocabulary import (
+    MAX_CAPACITY,
     MAX_INT,
     Allocations,
     Amount,
@@ -13,6 +14,7 @@ from bus.vocabulary import (
     Count,
     Id,
     Name,
+    Ratio,
     TraitName,
     Value,
     Zone,
@@ -25,7 +27,7 @@ class Inventory(Value, frozen=True, kw_only=True):
     min_unit: Amount = 1
     max_unit: Amount = MAX_INT
     step_size: Amount = 1
-    allocation_ratio: Annotated[float, Meta(ge=0, le=3.40282e38)] = 1.0
+    allocation_ratio: Ratio = 1.0
 
     @property
     def capacity(self) -> int:
@@ -33,8 +35,8 @@ class Inventory(Value, frozen=True, kw_only=True):
 
 
 def capacity_of(total: int, reserved: int, allocation_ratio: float) -> int:
-    """What of it may be claimed, at once used and free."""
-    return int((total - reserved) * allocation_ratio)
+    """Return what may be claimed of an inventory in all, between -MAX_CAPACITY and MAX_CAPACITY."""
+    return int(max(min((total - reserved) * allocation_ratio, MAX_CAPACITY), -MAX_CAPACITY))
 
 
 class ProviderReport(Value, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ from msgspec import Meta
 
 MAX_INT = 2**31 - 1
 MAX_ORDINAL = 2**62
+MAX_RATIO = 3.40282e38  # of allocation, as in the Placement API
+MAX_CAPACITY = 2**45  # of one inventory: the sum over 100,000 hosts still fits into 64 bits
 END = r"$(?!\n)"  # of a text: $ alone lets a last newline through
 
 Id = Annotated[
@@ -29,6 +31,7 @@ Amount = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Ordinal = Annotated[int, Meta(ge=0, le=MAX_ORDINAL)]
 Seconds = Annotated[float, Meta(ge=0)]
+Ratio = Annotated[float, Meta(ge=0, le=MAX_RATIO)]
 
 Resources = dict[ClassName, Amount]
 Allocations = dict[Id, Resources]  # provider → how much of what

@@ -90,7 +90,7 @@ _ANY_FLAT = FlatDriver(
 def _described(path: Path) -> dict[str, Machine]:
     try:
         tables = tomllib.loads(_text(path))
-    except tomllib.TOMLDecodeError as problem:
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
         raise BadMachine(f"{path}: not TOML: {problem}") from None
     return {name: _machine(f"{path}: {name}", table) for name, table in tables.items()}
 
@@ -133,10 +133,10 @@ def _configured(path: Path) -> tuple[ConfiguredProvider, ...]:
     for file in files:
         try:
             said = provider_config(safe_load(_text(file)))
-        except YAMLError as problem:
-            raise BadMachine(f"{file}: not YAML: {problem}") from None
         except BadProviderConfig as wrong:
             raise BadMachine(f"{file}: {wrong}") from None
+        except (YAMLError, RecursionError, ValueError) as problem:
+            raise BadMachine(f"{file}: not YAML: {problem}") from None
         for one in said:
             if any(one.identification == other.identification for other in found):
                 name = one.identification.uuid or one.identification.name

@@ -299,7 +299,7 @@ def _read(method: str, response: httpx.Response) -> Json:
         return {}
     try:
         return msgspec.json.decode(response.content, type=Json)
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise IronicRefused(
             response.status_code, f"{method} was answered with no JSON object: {problem}"
         ) from None
@@ -309,7 +309,7 @@ def _version_in(response: httpx.Response) -> tuple[int, int] | None:
     """The newest version the server speaks, as its headers or the description of the API say."""
     said = response.headers.get(MAXIMUM)
     if said is None and response.is_success:
-        with suppress(msgspec.DecodeError, KeyError, TypeError):
+        with suppress(msgspec.DecodeError, RecursionError, KeyError, TypeError):
             body = msgspec.json.decode(response.content)
             said = (body.get("version") or body["default_version"])["version"]
     try:
@@ -322,7 +322,7 @@ def _version_in(response: httpx.Response) -> tuple[int, int] | None:
 def _fault(response: httpx.Response) -> str:
     """The sentence in an error, in whichever of its ways Ironic wraps it."""
     body: Any = response.text
-    with suppress(msgspec.DecodeError):
+    with suppress(msgspec.DecodeError, RecursionError):
         body = msgspec.json.decode(response.content)
         if isinstance(body, dict):
             body = body.get("error_message") or body.get("error") or body

@@ -79,7 +79,7 @@ def flavor_instead(flavor: Flavor, given: str) -> Flavor:
             return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
         except OSError as problem:
             raise BadSetting(f"--or-else {given}: neither KEY=VALUE nor a file: {problem.strerror}") from None
-        except msgspec.DecodeError as problem:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise BadSetting(f"--or-else {given}: no flavor in JSON: {problem}") from None
     figures: dict[str, int] = {}
     name, specs = "", dict(flavor.extra_specs)

@@ -30,7 +30,7 @@ def read(text: bytes) -> list[NovaAggregate]:
     """A list of them, one alone (`aggregate show`), or the API's own answer."""
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise NoAggregates(f"not JSON: {problem}; {HOW}") from None
     if isinstance(value, dict):
         value = value.get("aggregates", [value])

@@ -52,7 +52,7 @@ class SocketTransport(asyncio.Protocol):
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         try:
             msgspec.json.decode(envelope.body)  # it goes into a line of JSON as it is
-        except msgspec.DecodeError as problem:
+        except (msgspec.DecodeError, RecursionError) as problem:
             raise Undecodable(f"not JSON: {problem}") from None
         await self._call(SocketCall("send", queue=queue, envelopes=[envelope], expected=[expected]))
 

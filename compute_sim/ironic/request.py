@@ -31,7 +31,7 @@ class SimRequest:
             return {}
         try:
             return msgspec.json.decode(raw)
-        except msgspec.DecodeError as problem:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise ApiRefusal(400, f"The body is not JSON: {problem}") from None
 
     async def fields(self) -> Json:

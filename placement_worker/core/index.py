@@ -22,7 +22,7 @@ from placement_worker.core.trees import ProviderState, Tree
 
 FIRST_ROWS = 1024
 INTERNED = 100_000
-BEYOND_COUNTING = 2**62  # an overcommit ratio may be enormous; an int64 is not
+BEYOND_COUNTING = 2**62  # sums stop here: an int64 holds no more
 BESIDE = 160  # bytes of a candidate that every provider has: ids, numbers, brackets
 SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of those who serve other trees in their aggregates
 
@@ -259,7 +259,7 @@ class Index:
         position = self._new_position() if was is None else was.position
         uuid = provider.uuid if was is None else was.uuid
         inventories = self._same(provider.inventories)
-        capacity = {name: min(inventory.capacity, BEYOND_COUNTING) for name, inventory in inventories.items()}
+        capacity = {name: inventory.capacity for name, inventory in inventories.items()}
         row = Row(
             position=position,
             uuid=uuid,

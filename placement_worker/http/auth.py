@@ -93,7 +93,7 @@ def _read(path: Path) -> list[tuple[bytes, Identity]]:
             read = msgspec.convert(tomllib.loads(text), _Tokens)
     except msgspec.ValidationError as problem:
         raise BadTokens(f"{path}: {problem}") from None
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError):
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError, RecursionError):
         # what is wrong with it might quote a token
         raise BadTokens(f"{path}: not {'JSON' if path.suffix == '.json' else 'TOML'}") from None
     if not read.tokens:

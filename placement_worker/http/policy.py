@@ -92,7 +92,7 @@ def load(path: Path) -> dict[str, str]:
         if path.suffix == ".toml":
             return msgspec.convert(tomllib.loads(text), dict[str, str])
         return dict(_lines(text))
-    except (msgspec.MsgspecError, tomllib.TOMLDecodeError, BadPolicy) as problem:
+    except (msgspec.MsgspecError, tomllib.TOMLDecodeError, RecursionError, BadPolicy) as problem:
         raise BadPolicy(f"{path}: {problem}") from None
 
 

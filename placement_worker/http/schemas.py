@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from bus.vocabulary import MAX_RATIO
 from placement_worker.http.validation import Json, Schema
 
 MAX = 2**31 - 1
-MAX_RATIO = 3.40282e38
 
 # Parts
 

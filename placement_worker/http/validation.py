@@ -14,6 +14,7 @@ import msgspec
 from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
 
+from bus.codec import holds_zero
 from placement_worker.http.errors import bad_request
 
 Json = dict[str, Any]
@@ -104,14 +105,6 @@ class Schema:
 
 
 def refuse_nul(body: bytes) -> None:
-    """No database takes it, and nothing is called so. The body is JSON."""
-    if b"\\u0000" in body and _holds_nul(msgspec.json.decode(body)):
+    """Raise Problem if a text in this JSON holds U+0000, which no database stores."""
+    if holds_zero(body):
         raise bad_request("JSON does not validate: a text holds the character U+0000")
-
-
-def _holds_nul(value: Any) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any("\0" in key or _holds_nul(item) for key, item in value.items())
-    return isinstance(value, list) and any(map(_holds_nul, value))

@@ -12,6 +12,7 @@ from typing import Any
 
 from bus.claims import ConsumerClaim, Retired
 from bus.messages import ProviderChange
+from bus.reports import capacity_of
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
@@ -261,7 +262,7 @@ async def _read_rooms(
         if class_id is not None:
             room.stocks[names[class_id]] = Stock(
                 class_id,
-                int((row["total"] - row["reserved"]) * row["allocation_ratio"]),
+                capacity_of(row["total"], row["reserved"], row["allocation_ratio"]),
                 used,
                 used,
                 row["min_unit"],

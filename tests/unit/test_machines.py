@@ -70,6 +70,19 @@ WRONG = {
         "a.sriov.functions[0].vfs: Expected",
     ),
     "a table of no driver": ('[a]\ndrivers=["numa"]\nvgpu={}', "a.vgpu: is none of its drivers (numa)"),
+    "an infinite ratio": (
+        '[a]\ndrivers=["numa"]\nnuma={vcpu_ratio=inf}',
+        "a.numa.vcpu_ratio: Expected `float` <=",
+    ),
+    "a ratio that is no number": (
+        '[a]\ndrivers=["numa"]\nnuma={vcpu_ratio=nan}',
+        "a.numa.vcpu_ratio: Expected",
+    ),
+    "too many cells": (
+        '[a]\ndrivers=["numa"]\nnuma={cells=2147483647}',
+        "a.numa.cells: Expected `int` <= 64",
+    ),
+    "20,000 nested lists": ("a = " + "[" * 20_000, "not TOML: "),
     "two that tell of processors": ('[a]\ndrivers=["flat","numa"]', "a.drivers: flat and numa both"),
 }
 
@@ -199,6 +212,16 @@ WRONG_CONFIG = {
         HEAD + INVENTORY.format("CUSTOM_A: {total: 1, reserved: 2}"),
         "providers[0].inventories.additional[0].CUSTOM_A.reserved: 2 is more than the total, 1",
     ),
+    "an infinite ratio": (
+        HEAD + INVENTORY.format("CUSTOM_A: {total: 1, allocation_ratio: .inf}"),
+        "allocation_ratio: Expected `float` <= 3.40282e+38",
+    ),
+    "a ratio that is no number": (
+        HEAD + INVENTORY.format("CUSTOM_A: {total: 1, allocation_ratio: .nan}"),
+        "allocation_ratio: Expected `float` > 0",
+    ),
+    "20,000 nested lists": ("[" * 20_000 + "]" * 20_000, "not YAML: "),
+    "a number of 5,000 digits": ("meta: " + "1" * 5_000, "not YAML: "),
     "a trait that is the drivers'": (
         HEAD + "- {identification: {name: h}, traits: {additional: [HW_CPU_X86_AVX]}}",
         "providers[0].traits.additional: HW_CPU_X86_AVX: only traits of your own",

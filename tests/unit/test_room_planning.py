@@ -1,11 +1,13 @@
 """Capacity in thought: what fits, what hosts added or taken away change, and what is in pieces."""
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from bus.host_marks import DISABLED, HELD
+from bus.reports import capacity_of
 from control_room.core.plan import BadPlan, plan_said
 from control_room.core.planning import PlanAnswer, PlannedHost, PlannedStock, planned
 
@@ -230,3 +232,12 @@ def test_what_makes_no_sense_is_refused(said: dict[str, list[str]], problem: str
     with pytest.raises(BadPlan) as bad:
         planned(HALL, plan_said(said.get("mix", ["VCPU:1"]), said.get("add", ()), said.get("without", ())))
     assert any(problem in one for one in bad.value.args)
+
+
+@pytest.mark.parametrize("ratio", [16.0, 3e38, -1e308])
+def test_the_plan_counts_hosts_of_any_allocation_ratio(ratio: float) -> None:
+    capacity = capacity_of(2**31 - 1, 0, ratio)
+    stock = PlannedStock(resource_class="VCPU", free=capacity, capacity=capacity)
+    hosts = [replace(a_host(number), stocks=(stock,)) for number in range(1000)]
+    (room,) = plan(hosts, "VCPU:1").now.flavors
+    assert room.in_sum == max(1000 * capacity, 0) < 2**63

@@ -3,6 +3,7 @@
 import msgspec
 
 from bus.reports import Inventory
+from bus.vocabulary import Count
 from compute_sim.core.drivers.driver import DriverOptions, InUse, beside_cell
 from compute_sim.core.provider_tree import ProviderTree
 
@@ -10,7 +11,7 @@ from compute_sim.core.provider_tree import ProviderTree
 class HostDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device: str
     resource_class: str
-    total: int = 1
+    total: Count = 1
     traits: tuple[str, ...] = ()
     cell: int = 0
 

@@ -1,8 +1,12 @@
 """A host that tells of its NUMA cells: processors, memory and pages are theirs, the disk is the root's."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from bus.reports import Inventory
+from bus.vocabulary import Count, Ratio
 from compute_sim.core.drivers.driver import DriverOptions, InUse, cell_named
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake
 
@@ -12,14 +16,14 @@ _UNITS = ("KB", "MB", "GB")
 class NumaDriver(DriverOptions, frozen=True, kw_only=True):
     """Figures are those of one cell, but for the disk."""
 
-    cells: int = 2
-    vcpus: int = 12  # shared ones
-    vcpu_ratio: float = 4.0
-    pcpus: int = 4  # dedicated ones
-    memory_mb: int = 49_152  # in ordinary pages
-    reserved_mb: int = 512  # of it, the host's own
-    pages: dict[str, int] = msgspec.field(default_factory=lambda: {"2MB": 4096, "1GB": 8})
-    disk_gb: int = 2000
+    cells: Annotated[int, Meta(le=64)] = 2
+    vcpus: Count = 12  # shared ones
+    vcpu_ratio: Ratio = 4.0
+    pcpus: Count = 4  # dedicated ones
+    memory_mb: Count = 49_152  # in ordinary pages
+    reserved_mb: Count = 512  # of it, the host's own
+    pages: dict[str, Count] = msgspec.field(default_factory=lambda: {"2MB": 4096, "1GB": 8})
+    disk_gb: Count = 2000
     traits: tuple[str, ...] = ("COMPUTE_NODE", "HW_CPU_HYPERTHREADING")  # of the root
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, field
 
 from bus.reports import Inventory
-from bus.vocabulary import END, Amount, ClassName, Count, TraitName
+from bus.vocabulary import END, MAX_RATIO, Amount, ClassName, Count, TraitName
 from compute_sim.core.drivers.driver import InUse
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider
 
@@ -31,7 +31,7 @@ class AddedInventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_unit: Amount = 1
     max_unit: Amount | None = None  # as much as there is
     step_size: Amount = 1
-    allocation_ratio: Annotated[float, Meta(gt=0)] = 1.0
+    allocation_ratio: Annotated[float, Meta(gt=0, le=MAX_RATIO)] = 1.0
 
 
 class Identification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ he means one that has no more. So the one excludes the other by arithmetic, in t
 import msgspec
 
 from bus.reports import Inventory
+from bus.vocabulary import Count
 from compute_sim.core.drivers.driver import DriverOptions, InUse, beside_cell
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake
 
@@ -18,7 +19,7 @@ class PhysicalFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """A port of a card."""
 
     device: str
-    vfs: int = 8
+    vfs: Count = 8
     network: str = ""  # the physical network it is plugged into
     cell: int = 0  # the NUMA cell it is near
     traits: tuple[str, ...] = ()

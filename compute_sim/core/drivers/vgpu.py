@@ -8,6 +8,7 @@ choice of units could make placement refuse it: if m of one type fit and n of an
 import msgspec
 
 from bus.reports import Inventory
+from bus.vocabulary import Count
 from compute_sim.core.drivers.driver import DriverOptions, InUse, beside_cell
 from compute_sim.core.drivers.sriov import as_trait
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake, child_id
@@ -15,7 +16,7 @@ from compute_sim.core.provider_tree import ProviderTree, TreeMistake, child_id
 
 class PhysicalGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device: str
-    types: dict[str, int]  # type: how many of them it can be cut into
+    types: dict[str, Count]  # type: how many of them it can be cut into
     cell: int = 0
     traits: tuple[str, ...] = ()  # of each of its types
 
