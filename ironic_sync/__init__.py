@@ -1,4 +1,6 @@
-"""Keep placement true to Ironic: a node is a provider of one class, reserved unless it can be deployed on."""
+"""Keeps placement equal to Ironic: each node is a provider with one resource, reserved unless it can be
+deployed.
+"""
 
 from ironic_sync.access import Access
 from ironic_sync.api import IronicApi

@@ -1,4 +1,4 @@
-"""The way into Ironic's API: who we are (nobody, a user, a Keystone token) and whom we trust (TLS)."""
+"""Authentication at Ironic's API (anonymous, basic, or a Keystone token) and TLS trust."""
 
 import asyncio
 import ssl
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from keystoneauth1.session import Session
 
 SERVICE = "baremetal"
-SPARE_SECONDS = 60  # a token that ends sooner is not used any more
+SPARE_SECONDS = 60  # a token that expires sooner is replaced
 
 
 class IronicUnavailable(Unavailable):
-    """Ironic, or the Keystone before it, is away or overloaded: ask again later."""
+    """Ironic or its Keystone is unreachable or overloaded; retry later."""
 
 
 class IronicRefused(Exception):
-    """Ironic, or the Keystone before it, will not do that; the text says why."""
+    """Ironic or its Keystone refuses the request; the text says why."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"Ironic refused ({status}): {text}")
@@ -35,23 +35,23 @@ class IronicRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Where Ironic's API is and how to be let in."""
+    """The address of Ironic's API and the credentials for it."""
 
-    url: str = ""  # empty: as Keystone's catalogue says
+    url: str = ""  # empty: from Keystone's catalogue
     auth: Literal["none", "basic", "keystone"] = "none"
     user: str = ""
     password: str = field(default="", repr=False)
-    ca_file: str = ""  # empty: the authorities this machine trusts
-    cert_file: str = ""  # ours, where Ironic asks for one
+    ca_file: str = ""  # empty: the certificate authorities that this machine trusts
+    cert_file: str = ""  # our client certificate, if Ironic requires one
     key_file: str = ""
     insecure: bool = False
     timeout: float = 30.0
-    # Keystone's
+    # For Keystone
     auth_url: str = ""
     user_domain: str = "Default"
     project: str = ""
     project_domain: str = "Default"
-    system_scope: str = ""  # "all" instead of a project: the whole system
+    system_scope: str = ""  # "all" instead of a project: system scope
     application_credential_id: str = ""  # instead of a user
     application_credential_secret: str = field(default="", repr=False)
     region: str = ""
@@ -70,7 +70,7 @@ class Access:
             raise ValueError("Keystone authentication takes the auth_url of Keystone")
 
     def trust(self) -> ssl.SSLContext:
-        """Reads the certificate files."""
+        """Return the TLS context, reading the certificate files."""
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if self.insecure:
             context.check_hostname = False
@@ -81,7 +81,7 @@ class Access:
 
 
 class Keystone(httpx.Auth):
-    """Puts a token on every request. keystoneauth1 blocks, so it only ever runs in a thread."""
+    """Adds a token to every request. keystoneauth1 blocks, so it runs in a thread."""
 
     def __init__(self, access: Access) -> None:
         self._way_in = access
@@ -98,7 +98,7 @@ class Keystone(httpx.Auth):
             yield request
 
     async def endpoint(self) -> str:
-        """Where Keystone's catalogue says that Ironic is."""
+        """Return Ironic's address from Keystone's catalogue."""
         await self._token()
         assert self._held is not None
         way_in = self._way_in
@@ -109,7 +109,7 @@ class Keystone(httpx.Auth):
         return str(found)
 
     async def _token(self, refused: str = "") -> str:
-        """A token that holds; `refused` is one that does not, whatever is written in it."""
+        """Return a valid token. `refused` is a token that was rejected, whatever its expiry."""
         async with self._one_at_a_time:
             held = self._held
             if held is None or held.auth_token == refused or held.will_expire_soon(SPARE_SECONDS):
@@ -117,7 +117,7 @@ class Keystone(httpx.Auth):
             return str(held.auth_token)
 
     def _ask(self) -> "AccessInfo":
-        from keystoneauth1.session import Session  # slow to import, and most do without
+        from keystoneauth1.session import Session  # slow to import, and rarely needed
 
         way_in = self._way_in
         if self._made is None:
@@ -154,7 +154,7 @@ class Keystone(httpx.Auth):
 
 @contextmanager
 def _our_errors(url: str) -> Iterator[None]:
-    """What keystoneauth1 raises, in our terms."""
+    """Translate keystoneauth1's exceptions."""
     from keystoneauth1 import exceptions
 
     try:

@@ -1,4 +1,4 @@
-"""Ironic's REST API: one kept-alive pool, the newest microversion both sides know, patience for reads."""
+"""A client of Ironic's REST API: one connection pool, the newest common microversion, retries for reads."""
 
 import asyncio
 import logging
@@ -19,21 +19,21 @@ __all__ = ["Access", "IronicApi", "IronicRefused", "IronicUnavailable"]
 
 log = logging.getLogger(__name__)
 
-NEWEST = (1, 115)  # what this was held against; no newer one is asked for
-OLDEST = (1, 11)  # before it there was no way to tell a new node from one that is ready
+NEWEST = (1, 115)  # the newest version that was tested; no newer one is requested
+OLDEST = (1, 11)  # earlier versions do not distinguish a new node from an available one
 VERSION = "X-OpenStack-Ironic-API-Version"
 MAXIMUM = "X-OpenStack-Ironic-API-Maximum-Version"
 
 READ_ATTEMPTS = 4
-SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between them
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts
 CONNECTIONS = 32
-MARKERS = 10  # nodes of a page that must all be deleted before the next one is looked for from the start
-PAGE = 1000  # what Ironic gives at most, unless it is told otherwise
+MARKERS = 10  # if so many nodes at the end of a page were all deleted, listing restarts from the beginning
+PAGE = 1000  # Ironic's own limit, unless configured
 
-# Ironic tells these only with all the rest, never among chosen `fields`.
+# Ironic returns these fields only with all fields, never among chosen `fields`.
 WITH_ALL = frozenset({"created_at", "updated_at"})
 
-# The minor version that brought a field of nodes, or a filter of their list; the others were always there.
+# The minor version that introduced a node field or a list filter; fields not named here always existed.
 FIELD_SINCE = {
     "name": 5, "resource_class": 21, "deploy_interface": 31, "traits": 37, "fault": 42, "conductor_group": 46,
     "automated_clean": 47, "protected": 48, "conductor": 49, "owner": 50, "description": 51,
@@ -53,9 +53,10 @@ T = TypeVar("T")
 
 
 class IronicApi:
-    """A client of Ironic. Use it with `async with`, or `open` and `close` it; it connects when it must.
+    """A client of Ironic. Use it with `async with`, or call `open` and `close`. It connects on demand.
 
-    Reads are tried again, a bounded number of times, when Ironic is away (IronicUnavailable); writes never.
+    Reads are retried a limited number of times while Ironic is unreachable (IronicUnavailable); writes
+    never.
     """
 
     def __init__(
@@ -64,9 +65,9 @@ class IronicApi:
         self._access = access
         self._keystone = Keystone(access) if access.auth == "keystone" else None
         self._chance = (clock or Clock()).chance
-        self._transport = transport  # tests bring one; else TCP
+        self._transport = transport  # given by tests; by default TCP
         self._client: httpx.AsyncClient | None = None
-        self._root = ""  # without a slash at its end, nor v1
+        self._root = ""  # without a trailing slash and without v1
         self._version: tuple[int, int] | None = None
         self._agreeing = asyncio.Lock()
 
@@ -97,14 +98,12 @@ class IronicApi:
             await self._client.aclose()
             self._client = None
 
-    # Reads
-
     async def version(self) -> tuple[int, int]:
-        """The microversion that is asked for: the newest both sides know."""
+        """Return the microversion in use: the newest that both sides support."""
         return await self._patiently(self._agreed)
 
     async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Json | None:
-        """What Ironic says of one node (by uuid or name); None when there is none. At least these fields."""
+        """Return one node, by uuid or name, with at least these fields; None if there is no such node."""
         try:
             return await self._get(f"/v1/nodes/{quote(uuid, safe='')}", fields)
         except IronicRefused as refused:
@@ -122,12 +121,12 @@ class IronicApi:
         sort_dir: str = "",
         **filters: str | bool | Sequence[str],
     ) -> AsyncIterator[list[Json]]:
-        """Page after page of the nodes that meet all filters; `marker` is the last node known already.
+        """Yield pages of the nodes that match all filters. `marker` is the last node already known.
 
-        Of each node at least these fields, without them a few; asking for its times costs Ironic most.
+        Each node has at least the given fields, by default a few. Asking for its times costs Ironic most.
 
-        The server may give less than `limit`. A node that moves while this is read may come twice; in the
-        default order none that is there from first to last is left out.
+        The server may return less than `limit`. A node that changes its position meanwhile may be listed
+        twice. In the default order, a node that exists during the whole listing is never left out.
         """
         minor = (await self.version())[1]
         for name in filters:
@@ -137,7 +136,7 @@ class IronicApi:
                 )
         fixed = {"limit": limit, "sort_key": sort_key, "sort_dir": sort_dir, **filters}
         params = {name: _text(value) for name, value in fixed.items() if value != "" or name in filters}
-        behind = [marker] if marker else []  # where to go on; the newest first to be tried
+        behind = [marker] if marker else []  # where to continue; the newest entry is tried first
         while True:
             answer = await self._page(fields, params, behind)
             page = answer.get("nodes")
@@ -150,7 +149,7 @@ class IronicApi:
             behind = [*behind[-1:], *(node["uuid"] for node in page[-MARKERS:])]
 
     async def _page(self, fields: Sequence[str] | None, params: Mapping[str, str], behind: list[str]) -> Json:
-        """The page behind the last of these nodes that still exists; the first page if none does."""
+        """Return the page behind the last of these nodes that still exists, else the first page."""
         path = "/v1/nodes"
         if WITH_ALL.intersection(fields or ()):
             path, fields = "/v1/nodes/detail", None
@@ -163,14 +162,14 @@ class IronicApi:
                 behind.pop()
         return await self._get(path, fields, params)
 
-    # Writes
-
     async def patch_node(self, uuid: str, operations: Sequence[Json]) -> Json:
-        """A JSON patch: `{"op": "replace", "path": "/instance_uuid", "value": ...}`."""
+        """Apply a JSON patch: `{"op": "replace", "path": "/instance_uuid", "value": ...}`."""
         return await self._do("PATCH", f"/v1/nodes/{quote(uuid, safe='')}", list(operations))
 
     async def set_provision_state(self, uuid: str, target: str, **more: Any) -> None:
-        """`target` is a verb: manage, provide, active, deleted, ... It is only begun when this returns."""
+        """Start a transition. `target` is a verb: manage, provide, active, deleted. The transition continues
+        afterwards.
+        """
         await self._do(
             "PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/provision", {"target": target, **more}
         )
@@ -183,7 +182,7 @@ class IronicApi:
         await (self._do("PUT", path, {"reason": reason}) if on else self._do("DELETE", path))
 
     async def set_traits(self, uuid: str, traits: Sequence[str]) -> None:
-        """These, and no others."""
+        """Replace all traits of the node."""
         await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/traits", {"traits": list(traits)})
 
     async def create_node(self, **node: Any) -> Json:
@@ -191,8 +190,6 @@ class IronicApi:
 
     async def delete_node(self, uuid: str) -> None:
         await self._do("DELETE", f"/v1/nodes/{quote(uuid, safe='')}")
-
-    # The wire
 
     async def _get(
         self, path: str, fields: Sequence[str] | None = None, params: Mapping[str, str] | None = None
@@ -209,10 +206,10 @@ class IronicApi:
         params: Mapping[str, str] | None = None,
     ) -> Json:
         version = await self._agreed()
-        for _ in range(2):  # one that was refused for its version was not begun
+        for _ in range(2):  # a request refused for its version was not executed
             asked = dict(params or {})
             if fields is not None and not WITH_ALL.intersection(fields):
-                # One that the agreed version does not know would be refused.
+                # A field unknown to the agreed version would be refused.
                 asked["fields"] = ",".join(one for one in fields if FIELD_SINCE.get(one, 0) <= version[1])
             response = await self._send(method, path, params=asked, json=body, version=version)
             if response.status_code != 406:
@@ -231,7 +228,7 @@ class IronicApi:
         return self._version
 
     async def _agree(self) -> tuple[int, int]:
-        """Any answer of the API tells what it knows."""
+        """Determine the version from any answer of the API."""
         for path in ("/v1", "/"):
             response = await self._send("GET", path)
             theirs = _version_in(response)
@@ -257,7 +254,7 @@ class IronicApi:
             root = await self._find_root()
             response = await self._client.request(method, root + path, headers=headers, **more)
             status = str(response.status_code)
-        except (httpx.RequestError, OSError) as problem:  # some of TLS's own come through as they are
+        except (httpx.RequestError, OSError) as problem:  # some TLS errors are not wrapped by httpx
             what = str(problem) or type(problem).__name__
             raise IronicUnavailable(f"Ironic at {self._root}: {method} {path}: {what}") from None
         finally:
@@ -265,7 +262,7 @@ class IronicApi:
         if response.status_code in _OVERLOADED or (response.is_server_error and method == "GET"):
             raise IronicUnavailable(f"Ironic at {self._root}: {method} {path}: {_fault(response)}")
         if response.status_code == 404 and version is not None and MAXIMUM not in response.headers:
-            # Whoever stands before Ironic knows no way to it: that must not be taken for a node that is gone.
+            # A proxy before Ironic has no route to it; this must not be mistaken for a deleted node.
             raise IronicUnavailable(f"Ironic at {self._root}: {method} {path}: 404, and not from Ironic")
         return response
 
@@ -306,7 +303,7 @@ def _read(method: str, response: httpx.Response) -> Json:
 
 
 def _version_in(response: httpx.Response) -> tuple[int, int] | None:
-    """The newest version the server speaks, as its headers or the description of the API say."""
+    """Return the newest version of the server, from its headers or the API description."""
     said = response.headers.get(MAXIMUM)
     if said is None and response.is_success:
         with suppress(msgspec.DecodeError, RecursionError, KeyError, TypeError):
@@ -320,7 +317,7 @@ def _version_in(response: httpx.Response) -> tuple[int, int] | None:
 
 
 def _fault(response: httpx.Response) -> str:
-    """The sentence in an error, in whichever of its ways Ironic wraps it."""
+    """Return the message of an error, in any of the formats that Ironic uses."""
     body: Any = response.text
     with suppress(msgspec.DecodeError, RecursionError):
         body = msgspec.json.decode(response.content)

@@ -1,4 +1,4 @@
-"""Follows Ironic's nodes: what is said or read of them becomes belief, and belief is told to placement."""
+"""Applies notifications and reads to the assumed state of nodes, and reports changes to placement."""
 
 import asyncio
 import logging
@@ -23,19 +23,19 @@ from ironic_sync.survey import SurveyedNode
 
 log = logging.getLogger(__name__)
 
-LATELY = 60.0  # seconds: who has heard nothing for so long is not the one who hears
-AHEAD_SECONDS = 60.0  # a clock that is further ahead than that is not believed
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between tries to tell placement
+LATELY = 60.0  # seconds without any notification after which another process is assumed to receive them
+AHEAD_SECONDS = 60.0  # a date further in the future is not trusted
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between attempts to report to placement
 
 
 class Publish(Protocol):
-    """Returns when the bus has them safe."""
+    """Publishes reports; returns when the bus has confirmed them."""
 
     async def __call__(self, *messages: InventoryReported) -> None: ...
 
 
 class Following:
-    """What we believe of Ironic's nodes, and keeping placement to it."""
+    """Keeps the assumed state of Ironic's nodes and reports it to placement."""
 
     def __init__(
         self,
@@ -46,8 +46,9 @@ class Following:
         look: Callable[[], None] = lambda: None,
         spoken: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
-        """`wish` asks for a node to be read, `look` to look for what has changed; `spoken` is told of whom
-        Ironic said something."""
+        """`wish` requests a read of a node and `look` a search for recent changes. `spoken` receives the
+        nodes of notifications.
+        """
         self.beliefs = Beliefs(rules)
         self._publish = publish
         self._clock = clock
@@ -55,18 +56,18 @@ class Following:
         self._look = look
         self._spoken = spoken
         self._stories = EventStories()
-        self._heard_at = -math.inf  # monotonic: when Ironic last said anything to us
-        self._opening: dict[str, float] = {}  # nodes that are about to open: when Ironic said so
-        self._opened: dict[str, float] = {}  # placement was told, and has not said yet that it knows
+        self._heard_at = -math.inf  # monotonic time of the last notification
+        self._opening: dict[str, float] = {}  # nodes about to open, with the time of the notification
+        self._opened: dict[str, float] = {}  # reported as open, and not yet seen in placement
 
     def moment(self) -> Moment:
-        """To be taken before a read begins."""
+        """Return the mark to take before a read begins."""
         return self.beliefs.moment(self._clock.now())
 
     async def hear(self, bodies: Sequence[bytes]) -> None:
-        """Messages from Ironic's exchange, in their order. Returns when what comes of them is safe."""
+        """Handle messages of Ironic's exchange in order. Returns when all resulting reports are published."""
         self._heard_at = self._clock.monotonic()
-        reports: dict[str, InventoryReported] = {}  # of one node the last says it all
+        reports: dict[str, InventoryReported] = {}  # the last report of a node replaces earlier ones
         dates = []
         nodes = set[str]()
         for body in bodies:
@@ -87,35 +88,37 @@ class Following:
             REPORTED_SECONDS.observe(max(0.0, now - date))
 
     async def found(self, found: Sequence[NodeRead]) -> None:
-        """Nodes were read. Returns when what comes of it is safe."""
+        """Handle nodes that were read. Returns when all resulting reports are published."""
         reports = (self._believe(one.uuid, one.node, one.began) for one in found)
         await self.tell([one for one in reports if one is not None])
 
     async def repair(self, seen: Sequence[SurveyedNode]) -> None:
-        """A sweep read these, and placement has something else. Returns when what comes of it is safe."""
+        """Handle nodes that a sweep found to differ from placement. Returns when all resulting reports are
+        published.
+        """
         reports = (self._believe(one.uuid, one.node, one.began, one.provider, again=True) for one in seen)
         await self.tell([one for one in reports if one is not None])
 
     def closed(self, uuid: str) -> bool:
-        """Is that what placement was told of the node last?"""
+        """Return whether the last report closed the node."""
         told = self.beliefs.of(uuid).told
         return told is not None and not is_open(told)
 
     def told_by_others(self, uuid: str, sequence: int) -> None:
-        """A tool has told placement of the node."""
+        """Note that a tool has reported the node to placement."""
         self.beliefs.told_by_others(uuid, sequence)
 
     def interrupted(self) -> None:
-        """We may not have heard everything, and another may have told placement of it."""
+        """Forget the last reports: notifications may be lost, and another process may have reported nodes."""
         self.beliefs.forget_told()
 
     def placed(self, providers: Mapping[str, Provider]) -> None:
-        """This is what placement has of these nodes."""
+        """Note the sequences of the given nodes in placement."""
         for uuid, one in providers.items():
             self.beliefs.placement_has(uuid, one.sequence)
 
     async def tell(self, reports: Sequence[InventoryReported]) -> None:
-        """Tell placement. Returns when the bus has it safe, however long that takes."""
+        """Publish reports to placement, with retries until the bus has confirmed them."""
         pause = FIRST_PAUSE
         while reports:
             try:
@@ -135,7 +138,7 @@ class Following:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _tell_once(self, reports: Sequence[InventoryReported]) -> None:
-        """Each as a consequence of what Ironic said; what was told already may be told again."""
+        """Publish each report in the trace of its notification. A report may be published twice."""
 
         async def tell(story: Story, some: Sequence[InventoryReported]) -> None:
             with resumed(story):
@@ -151,7 +154,7 @@ class Following:
             self._stories.over(one.root)
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Placement says what it has taken in, of us and of others."""
+        """Note which reports placement has applied, ours and other processes'."""
         now = self._clock.now()
         for change in (one for message in changes for one in message.changes):
             if not change.reshaped:
@@ -159,7 +162,7 @@ class Following:
             if change.root in self._opened:
                 CLAIMABLE_SECONDS.observe(max(0.0, now - self._opened.pop(change.root)))
             if self.beliefs.placement_has(change.root, change.sequence) and self._hears():
-                # What we heard since may have seemed told already.
+                # A later notification may have seemed to be reported already.
                 if self._wish is not None:
                     self._wish(change.root)
                 elif (again := self.beliefs.newer(change.root, change.sequence)) is not None:
@@ -167,7 +170,7 @@ class Following:
         return [None] * len(changes)
 
     def _hears(self) -> bool:
-        """Of all that follow this Ironic, are we the one who hears?"""
+        """Return whether this process receives the notifications, of all that follow this Ironic."""
         return self._clock.monotonic() < self._heard_at + LATELY
 
     def _heard(self, said: HeardNotification) -> Step | None:
@@ -185,7 +188,7 @@ class Following:
             EVENTS.labels(event, "invalid").inc()
             log.warning("node %s, %s: %s", said.uuid, event, problem)
             return None
-        except Exception:  # a bug, which would come back with the message for ever
+        except Exception:  # a bug, which would return with the message forever
             EVENTS.labels(event, "bug").inc()
             log.exception("node %s, %s: cannot be taken in", said.uuid, event)
             return None
@@ -208,7 +211,7 @@ class Following:
         *,
         again: bool = False,
     ) -> InventoryReported | None:
-        """What is to be told of a node that was read, if anything."""
+        """Apply a read, and return the report to send, if any."""
         was = None if placed is None else Place(cell=placed.cell, agent=placed.agent, zone=placed.zone)
         known = 0 if placed is None else placed.sequence
         try:
@@ -225,7 +228,7 @@ class Following:
         return step.report
 
     def _watch(self, uuid: str, report: InventoryReported | None) -> None:
-        """How long until placement has the node open?"""
+        """Measure the time from the notification until the node is open in placement."""
         if report is None:
             return
         at = self._opening.pop(uuid, None)

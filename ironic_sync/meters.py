@@ -1,4 +1,4 @@
-"""What there is to see of how Ironic is followed, for Prometheus."""
+"""Prometheus metrics of ironic_sync."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

@@ -1,4 +1,4 @@
-"""Hearing Ironic: the exchange it sends its notifications to, unless its configuration says otherwise."""
+"""Receives Ironic's notifications from the exchange that Ironic uses by default."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ QUEUE = "berth.ironic_sync"
 
 
 class Notifications(ForeignListener):
-    """Ironic's notifications, for as long as `run` runs, however often the broker goes."""
+    """A listener for Ironic's notifications that reconnects until it is stopped."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Notifications(ForeignListener):
         )
 
     async def run(self, hear: Hear, gap: Gap) -> None:
-        """Hand what is said to `hear`, in order; call `gap` when something may have passed us by."""
+        """Pass messages to `hear` in order; call `gap` when messages may be lost."""
 
         def counted() -> None:
             GAPS.inc()

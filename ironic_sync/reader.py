@@ -1,6 +1,6 @@
-"""Confirming reads: of each node one at a time, however often it is wished; patient while Ironic is away.
+"""Reads nodes to confirm their state: each node once at a time, with retries while Ironic is unreachable.
 
-When very many nodes wait, because very many have just become available, they are read by the page.
+If very many nodes wait, because very many have just become available, they are read by page.
 """
 
 import asyncio
@@ -18,19 +18,20 @@ from ironic_sync.meters import READ_SECONDS, READS, UNRESOLVED
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0  # seconds between tries while Ironic is away
-REFUSED_PAUSE = 30.0  # before a node is tried again that Ironic does not let us read
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0  # seconds between retries while Ironic is unreachable
+REFUSED_PAUSE = 30.0  # before a node is retried that Ironic does not let us read
 
-MANY = 64  # waiting nodes that are better read by the page
-BESIDE_PAGES = 2  # that are read singly meanwhile: no node has to wait until all pages have been read
+MANY = 64  # so many waiting nodes are read by page
+# readers that go on with single nodes while pages are read, so that no node waits for all pages
+BESIDE_PAGES = 2
 PAGE = 250
-IN_VAIN = 3  # pages in a row without a node to take: what follows them is older still
-VAIN_PAUSE = 1.0  # after a round in vain; meanwhile all are read singly
-NODES_IN_A_ROW = 50  # then others have their turn
+IN_VAIN = 3  # pages in a row without a wanted node: the following pages are older still
+VAIN_PAUSE = 1.0  # after a round without a wanted node; meanwhile all nodes are read singly
+NODES_IN_A_ROW = 50  # then other tasks may run
 
 
 class NodeReads(Protocol):
-    """What we ask of Ironic here."""
+    """The methods of Ironic's API that the reader uses."""
 
     def node(self, uuid: str, fields: Sequence[str] | None = None) -> Awaitable[Mapping[str, Any] | None]: ...
 
@@ -40,7 +41,7 @@ class NodeReads(Protocol):
 
 
 class NodeRead(NamedTuple):
-    """A node was read, in a read that began then. None: there is none."""
+    """The result of a read that began at `began`, without `node` if Ironic has no such node."""
 
     uuid: str
     node: IronicNode | None
@@ -51,7 +52,7 @@ Take = Callable[[Sequence[NodeRead]], Awaitable[None]]
 
 
 class Reader:
-    """Reads the nodes that are wished for. Of each it keeps no more than that it is wished for."""
+    """Reads the requested nodes. It stores only that a node is requested."""
 
     def __init__(
         self,
@@ -63,29 +64,28 @@ class Reader:
         filters: Mapping[str, Any] | None = None,
         closed: Callable[[str], bool] = lambda uuid: False,
     ) -> None:
-        """`filters` are those that all nodes pass that may be wished for.
-
-        `closed` is asked of nodes that turn up on a page unwished for: are they held to be closed?
+        """`filters` are the filters that every node of ours passes. `closed` returns whether an unrequested
+        node that appears on a page is assumed to be closed.
         """
         self._api = api
         self._clock = clock
         self._at_once = at_once
         self._fields = tuple(fields)
         self._closed = closed
-        # The newest first: those that wait have just changed.
+        # Newest first: the waiting nodes have just changed.
         self._listing = {
             **(filters or {}), "provision_state": "available", "sort_key": "updated_at", "sort_dir": "desc"
         }  # fmt: skip
         self._wishes = 0
-        self._waiting: dict[str, int] = {}  # in the order of wishing, each with the number of its wish
+        self._waiting: dict[str, int] = {}  # in the order of requests, each with the number of its request
         self._reading: set[str] = set()
-        self._again: set[str] = set()  # wished for while being read
+        self._again: set[str] = set()  # requested while being read
         self._refused: dict[str, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
         self._many = asyncio.Event()
-        self._no_pages = asyncio.Event()  # are being read
+        self._no_pages = asyncio.Event()  # set while no pages are being read
         self._no_pages.set()
-        self._pause = 0.0  # the last; 0 while Ironic answers
+        self._pause = 0.0  # the last pause; 0 while Ironic answers
         self._resume_at = 0.0
 
     @property
@@ -93,7 +93,7 @@ class Reader:
         return len(self._waiting) + len(self._reading) + len(self._refused)
 
     def wish(self, uuid: str) -> None:
-        """Read this node from now on: a read that is under way does not count."""
+        """Read this node with a read that begins after this call."""
         if uuid in self._reading:
             self._again.add(uuid)
             return
@@ -107,7 +107,7 @@ class Reader:
         UNRESOLVED.set(self.unresolved)
 
     async def run(self, moment: Callable[[], Moment], take: Take) -> None:
-        """For ever. `take` is awaited with what was found."""
+        """Read until cancelled, and await `take` with each result."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_pages(moment, take))
@@ -118,7 +118,7 @@ class Reader:
                 handle.cancel()
 
     async def _read_singly(self, moment: Callable[[], Moment], take: Take, *, beside: bool) -> None:
-        """`beside`: while pages are read, too."""
+        """Read nodes one by one. The parameter lets a reader continue while pages are read."""
         while True:
             uuid = await self._next(beside)
             self._reading.add(uuid)
@@ -133,7 +133,7 @@ class Reader:
                 UNRESOLVED.set(self.unresolved)
 
     async def _read(self, uuid: str, began: Moment, take: Take) -> bool:
-        """Must it be read again?"""
+        """Read one node, and return whether it must be read again."""
         started = monotonic()
         try:
             answer = await self._api.node(uuid, self._fields)
@@ -179,7 +179,7 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """Page after page, as long as they hold nodes to take; gives how many did."""
+        """Read pages as long as they contain wanted nodes, and return how many were taken."""
         pages = self._api.nodes(fields=self._fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:
@@ -194,7 +194,8 @@ class Reader:
                     wishes, began, page = await reading
                     if page is None:
                         break
-                    reading = group.create_task(following())  # while this one is taken
+                    # the next page is read while this one is handled
+                    reading = group.create_task(following())
                     count = await self._take_page(page, wishes, began, take)
                     taken, vain = taken + count, 0 if count else vain + 1
                 reading.cancel()
@@ -205,9 +206,10 @@ class Reader:
     async def _take_page(
         self, page: Sequence[Mapping[str, Any]], wishes: int, began: Moment, take: Take
     ) -> int:
-        """Take those that were wished for before the page was asked for; who wished later waits for a read.
+        """Take the nodes that were requested before the page was read; later requests need another read.
 
-        And those that are open and held to be closed: soon we will hear so, and need not read them then.
+        Nodes that are open here but assumed closed are taken too: their notification will follow and needs
+        no read.
         """
         found: list[NodeRead] = []
         for position, raw in enumerate(page):
@@ -222,7 +224,7 @@ class Reader:
             try:
                 found.append(NodeRead(uuid, from_rest(raw), began))
             except Malformed:
-                continue  # it will be read by itself, and told of
+                continue  # the single read will report the problem
             self._waiting.pop(uuid, None)
             READS.labels("found").inc()
         await take(found)
@@ -245,7 +247,7 @@ class Reader:
     def _pauses(self, problem: Unavailable) -> None:
         now = asyncio.get_running_loop().time()
         if now < self._resume_at:
-            return  # another read has just found out
+            return  # another read has just noticed it
         if not self._pause:
             log.warning("nodes wait to be read: %s", problem)
         self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)

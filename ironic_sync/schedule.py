@@ -1,4 +1,6 @@
-"""When Ironic and placement are compared: by the clock, often while nothing is heard, at once after a gap."""
+"""Schedules sweeps: periodically, more often while notifications are not received, immediately after a
+gap.
+"""
 
 import asyncio
 import logging
@@ -12,12 +14,12 @@ from ironic_sync.sweep import Sweep
 
 log = logging.getLogger(__name__)
 
-SOONEST_SECONDS = 5.0  # from one look at everything to the next, however often something may have been missed
-SETTLING_SECONDS = 2.0  # until what was hinted at is so
+SOONEST_SECONDS = 5.0  # between two full sweeps, however often notifications may have been lost
+SETTLING_SECONDS = 2.0  # until a hinted change has taken effect
 
 
 class SweepSchedule:
-    """Runs a sweep's rounds. The first is of everything."""
+    """Runs the rounds of a sweep. The first round reads everything."""
 
     def __init__(
         self,
@@ -25,29 +27,29 @@ class SweepSchedule:
         *,
         seconds: float,
         deaf_seconds: float,
-        hears: Callable[[], bool] | None,  # None: nobody ever does
+        hears: Callable[[], bool] | None,  # missing: notifications are not used
     ) -> None:
         self._sweep = sweep
         self._seconds = seconds
         self._deaf_seconds = min(deaf_seconds, seconds)
         self._hears = hears
         self._stirred = asyncio.Event()
-        self._gap = True  # something may have passed us by: only everything will do
-        self._settled_at: float | None = None  # when what was hinted at is so
-        self._everything_at = 0.0  # no sooner
+        self._gap = True  # notifications may be lost: only a full sweep will do
+        self._settled_at: float | None = None  # when the hinted change has taken effect
+        self._everything_at = 0.0  # the earliest time of the next full sweep
 
     def missed(self) -> None:
-        """Something may have passed us by."""
+        """Note that notifications may be lost."""
         self._gap = True
         self._stirred.set()
 
     def hinted(self) -> None:
-        """Some node changes, and it is not said which."""
+        """Note that some node is changing, and the notification does not name it."""
         self._settled_at = asyncio.get_running_loop().time() + SETTLING_SECONDS
         self._stirred.set()
 
     async def run(self) -> None:
-        if self._hears is not None:  # what is not read yet when we begin to hear cannot pass us by
+        if self._hears is not None:  # a notification after the subscription cannot be lost, so read after it
             await self._stir_within(SOONEST_SECONDS)
         while True:
             began = asyncio.get_running_loop().time()
@@ -66,7 +68,7 @@ class SweepSchedule:
         if not self._gap:
             await self._sweep.round(deaf=self._deaf())
             return
-        await self._sweep.lately()  # two requests find most of what everything will
+        await self._sweep.lately()  # two requests find most differences
         await asyncio.sleep(self._everything_at - loop.time())
         self._gap = False
         await self._sweep.everything()

@@ -1,4 +1,4 @@
-"""All of Ironic against all of placement: what differs now, and taking out of placement what is gone."""
+"""Compares all of Ironic with all of placement, and removes deleted nodes from placement."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,21 +15,21 @@ from ironic_sync.sweep import Sweep
 from ironic_sync.worker import FollowedIronic
 
 ALLOW = "berth ironic sweep --allow-removals"
-SETTLING_SECONDS = 2.0  # in which a build that has just been placed reaches its node
+SETTLING_SECONDS = 2.0  # until a build that has just been placed reaches its node
 
 Find = Ask[FindProviders, ProvidersFound]
 FindHolders = Ask[FindAllocations, AllocationsFound]
 
 
 class Comparison(NamedTuple):
-    """All of Ironic against all of placement, at one time."""
+    """The differences between all of Ironic and all of placement at one time."""
 
-    nodes: int  # of Ironic's, that were listed
-    placed: int  # of ours, that placement has
+    nodes: int  # listed by Ironic
+    placed: int  # our nodes in placement
     differences: tuple[NodeDifference, ...]
 
     def lines(self, share_gone: float) -> list[str]:
-        """One for each difference, and what they come to."""
+        """Return one line for each difference, and a summary."""
         lines = [str(one) for one in self.differences]
         nodes = len({one.node for one in self.differences})
         differ = f"{nodes} differ" if nodes else "nothing differs"
@@ -44,19 +44,21 @@ class Comparison(NamedTuple):
 
 
 class NodesRemoved(NamedTuple):
-    """What was taken out of placement."""
+    """The nodes that were removed from placement."""
 
     removed: tuple[str, ...]
-    held_back: int  # that are gone, at least so many, and were not removed: too many at once
+    held_back: int  # deleted nodes, at least so many, that were kept because there were too many
 
 
 def survey_of(ironic: FollowedIronic, api: SurveyReads, find: Find, clock: Clock) -> Survey:
-    """For one who follows nothing, and looks once."""
+    """Return a survey for a single use, without following notifications."""
     return Survey(api, find, ironic.selection, _rules(ironic), lambda: Moment(clock.now(), 0))
 
 
 async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison:
-    """What differs now, node by node; with `holders` also whose instance is on it."""
+    """Return the current differences; with `holders`, also nodes with another instance than placement
+    says.
+    """
     read: dict[str, str | None] = {}
     placed = await survey.placed()
     found = [one async for page in survey.everything(placed, read) for one in page]
@@ -72,7 +74,9 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
 async def remove_gone(
     ironic: FollowedIronic, survey: Survey, publish: Publish, clock: Clock, *, allow: bool
 ) -> NodesRemoved:
-    """Of the other differences the worker must know what placement was told: it repairs them itself."""
+    """Remove deleted nodes from placement. The worker repairs all other differences, as it knows the last
+    reports.
+    """
     rules = _rules(ironic)
     removed: list[str] = []
 
@@ -96,10 +100,10 @@ async def remove_gone(
 async def _of_instances(
     survey: Survey, holders: FindHolders, placed: Mapping[str, Provider], read: Mapping[str, str | None]
 ) -> list[NodeDifference]:
-    """Nodes that placement says an instance holds while Ironic has none there, or another.
+    """Return nodes that an instance holds in placement while Ironic has another instance, or an empty node.
 
-    Somebody undeployed them by hand, or no agent has come to deploy them. Each is looked at twice: a build
-    that was placed just now is not there yet.
+    The node was undeployed by hand, or no agent has deployed it. Each node is checked twice, because a build
+    that was placed just now is not deployed yet.
     """
     used = [uuid for uuid, one in placed.items() if uuid in read and any(one.used.values())]
     odd = await _odd(holders, used, read)
@@ -118,7 +122,7 @@ async def _of_instances(
 async def _odd(
     holders: FindHolders, nodes: Iterable[str], instances: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """Node → who holds it in placement, where Ironic has not that one there."""
+    """Return node → consumer in placement, where Ironic has another instance or an empty node."""
     odd = {}
     for some in portions(nodes, PROVIDERS_A_QUESTION):
         for consumer in (await holders(FindAllocations(providers=some))).consumers:

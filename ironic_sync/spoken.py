@@ -1,4 +1,4 @@
-"""Of which nodes Ironic said something is told to whoever shows them."""
+"""Publishes which nodes notifications were about, so that pages that show them are refreshed."""
 
 from collections.abc import Awaitable, Collection
 from typing import Protocol
@@ -12,7 +12,9 @@ class SaysSpoke(Protocol):
 
 
 class SpokenNodes:
-    """Nothing is lost that counts: who shows nodes reads all of them from time to time."""
+    """Collects nodes and publishes them at intervals. Losing some is harmless: pages re-read all nodes
+    periodically.
+    """
 
     def __init__(self, say: SaysSpoke) -> None:
         self._say = say
@@ -21,7 +23,7 @@ class SpokenNodes:
         self.run = self._word.run
 
     def of(self, nodes: Collection[str]) -> None:
-        """What came of it is safe with placement by now, where anything did."""
+        """Add nodes with notifications; their reports, if any, are published already."""
         self._nodes.update(nodes)
         self._word.due()
 

@@ -1,4 +1,6 @@
-"""What is told of a node belongs to the trace of what Ironic said of it, where it was read in between too."""
+"""Trace contexts of notifications: a report to placement continues the trace of the notification behind
+it.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,14 +15,14 @@ from ironic_sync.core.envelope import HeardNotification
 
 
 class EventStories:
-    """By node, from when Ironic says something until placement was told; empty while nobody has traces."""
+    """Trace contexts by node, from a notification until its report is published. Empty without tracing."""
 
     def __init__(self) -> None:
         self._stories: dict[str, Story] = {}
 
     @contextmanager
     def hearing(self, said: HeardNotification) -> Iterator[None]:
-        """It is taken in now: that is the first span of the trace."""
+        """Handle a notification inside the first span of a new trace."""
         if (tracer := current_tracer()) is None:
             yield
             return
@@ -41,11 +43,11 @@ class EventStories:
         span.end()
 
     def over(self, uuid: str) -> None:
-        """It has led to all that it will."""
+        """Forget the node's trace: no further messages will be published for it."""
         self._stories.pop(uuid, None)
 
     def parted(self, reports: Sequence[InventoryReported]) -> list[tuple[Story, list[InventoryReported]]]:
-        """Those of one story together; most have none."""
+        """Group reports by trace. Most reports have no trace."""
         if not self._stories:
             return [(NO_STORY, list(reports))]
         found: dict[Story, list[InventoryReported]] = {}

@@ -1,4 +1,6 @@
-"""Ironic's nodes and placement's side by side: everything, or what changed lately, and where they differ."""
+"""Reads nodes from Ironic and providers from placement, all of them or the recently changed, and compares
+them.
+"""
 
 import asyncio
 import logging
@@ -17,22 +19,22 @@ from ironic_sync.core.selection import NodeSelection
 
 log = logging.getLogger(__name__)
 
-PAGE = 250  # of more, decoding alone would hold up events for longer than it should
-PROVIDERS_A_QUESTION = 200  # whose answer must fit into one message
+PAGE = 250  # decoding a larger page would delay events for too long
+PROVIDERS_A_QUESTION = 200  # their answer must fit into one message
 READS_AT_ONCE = 8
-NODES_IN_A_ROW = 50  # then others have their turn
+NODES_IN_A_ROW = 50  # then other tasks may run
 CHANGES_A_PAGE = 100
-MOST_CHANGES = 1000  # from so many on it is cheaper to read everything
-LATE_SECONDS = 2.0  # Ironic's times may be of whole seconds, and be seen a little later than they say
-CHANGED = ("updated_at", "created_at")  # a node that was never updated has no time of that
+MOST_CHANGES = 1000  # from so many changes on, reading everything is cheaper
+LATE_SECONDS = 2.0  # Ironic's times may be in whole seconds and become visible a little later
+CHANGED = ("updated_at", "created_at")  # a node that was never updated has no `updated_at`
 
 PARTS: Final = ("inventories", "traits", "aggregates", "owner")
-Raw = dict[str, Any]  # a node as Ironic writes it
-Horizon = Mapping[str, float]  # of `CHANGED`: the newest time that was seen
+Raw = dict[str, Any]  # a node as the API returns it
+Horizon = Mapping[str, float]  # for each of `CHANGED`, the newest time seen
 
 
 class SurveyReads(Protocol):
-    """What a survey needs of Ironic's API."""
+    """The methods of Ironic's API that a survey uses."""
 
     def nodes(
         self, *, fields: Sequence[str], limit: int, sort_key: str = "", sort_dir: str = "", **filters: Any
@@ -42,16 +44,16 @@ class SurveyReads(Protocol):
 
 
 class ReadAll(Exception):
-    """What changed lately cannot be told, or is so much that it is cheaper to read everything."""
+    """Recent changes cannot be listed, or are so many that reading everything is cheaper."""
 
 
 class SurveyedNode(NamedTuple):
-    """A node as it was read, with what placement has of it and how that differs."""
+    """A node as it was read, its provider, and their differences."""
 
     uuid: str
-    node: IronicNode | None  # None: Ironic has it no more
-    began: Moment  # when reading it did
-    provider: Provider | None  # None: placement has nothing
+    node: IronicNode | None  # empty: deleted in Ironic
+    began: Moment  # when the read began
+    provider: Provider | None  # empty: not in placement
     differences: tuple[NodeDifference, ...]
 
     @property
@@ -63,7 +65,7 @@ class SurveyedNode(NamedTuple):
         return any(not one.stays for one in self.differences)
 
     def report(self, rules: BeliefRules) -> InventoryReported | None:
-        """What to tell placement, for one who believes nothing else of the node."""
+        """Return the report for placement that this read alone justifies."""
         known = self.provider.sequence if self.provider is not None else -1
         sequence = max(sequence_at(self.began.at), known + 1)
         if self.node is not None:
@@ -76,7 +78,7 @@ class SurveyedNode(NamedTuple):
 
 
 class Survey:
-    """Reads, compares, and changes nothing."""
+    """Reads and compares; changes nothing."""
 
     def __init__(
         self,
@@ -97,10 +99,8 @@ class Survey:
         self._filters: dict[str, Any] = dict(selection.filters())
         self._fields = [name for name in selection.fields() if name not in WITH_ALL]
 
-    # Placement's side
-
     async def placed(self) -> dict[str, Provider]:
-        """All nodes of our agents that placement has."""
+        """Return all nodes of our agents in placement."""
         found: dict[str, Provider] = {}
         last = ""
         while True:
@@ -119,7 +119,7 @@ class Survey:
         return found
 
     async def placed_of(self, uuids: Sequence[str]) -> dict[str, Provider]:
-        """Those of these that are nodes of our agents."""
+        """Return the given providers that are nodes of our agents."""
         agents = self._selection.all_agents()
         found = await self.placed_now(uuids)
         return {uuid: one for uuid, one in found.items() if _is_node(one) and one.agent in agents}
@@ -127,12 +127,10 @@ class Survey:
     async def _ask(self, **which: Any) -> tuple[Provider, ...]:
         return (await self._find(FindProviders(parts=PARTS, **which))).providers
 
-    # Ironic's side
-
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
-        """Page after page those that differ; `read` becomes all that were, each with its instance."""
+        """Yield, page by page, the nodes that differ. Fill `read` with every listed node and its instance."""
         pages = self._api.nodes(fields=self._fields, limit=self._page, **self._filters)
         while True:
             began = self._moment()
@@ -143,11 +141,13 @@ class Survey:
             yield await self.judged([(raw, began) for raw in page], placed)
 
     def unread(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[str]:
-        """Those of placement's that a listing left out. What is gone but held on to is no news."""
+        """Return placement's nodes that a listing left out, except deleted nodes that allocations still
+        hold.
+        """
         return [uuid for uuid, one in placed.items() if uuid not in read and not one.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
-        """The instances of these nodes now, each node read by itself; one that is gone has none."""
+        """Read the current instance of each node; a deleted node has no instance."""
         found: dict[str, str | None] = {}
         for some in portions(uuids, READS_AT_ONCE):
             reads = await asyncio.gather(*(self._api.node(uuid, self._fields) for uuid in some))
@@ -158,9 +158,9 @@ class Survey:
     async def unlisted(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Those a listing left out, each read by itself: gone, not ours any more, or only just ours.
+        """Read each node that a listing left out: deleted, no longer selected, or selected since.
 
-        When more than `most_gone` are gone it looks no further.
+        Stop when more than `most_gone` are deleted.
         """
         found: list[SurveyedNode] = []
         for some in portions(uuids, READS_AT_ONCE):
@@ -177,7 +177,7 @@ class Survey:
         return found
 
     async def alone(self, uuids: Sequence[str], placed: Mapping[str, Provider]) -> list[SurveyedNode]:
-        """These, each read by itself: those that differ."""
+        """Read each node by itself, and return the nodes that differ."""
         found: list[SurveyedNode] = []
         for some in portions(uuids, READS_AT_ONCE):
             began = self._moment()
@@ -190,7 +190,9 @@ class Survey:
         return found
 
     async def horizon(self) -> Horizon | None:
-        """The newest times there are, to read on from later; None where that cannot be done."""
+        """Return the newest times, from which the next recent survey continues, or None if Ironic cannot sort
+        by them.
+        """
         found = dict.fromkeys(CHANGED, 0.0)
         try:
             for key in CHANGED:
@@ -202,9 +204,10 @@ class Survey:
         return found
 
     async def lately(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
-        """What changed since, each with when reading it began; and how far that reaches. May raise ReadAll.
+        """Return the nodes that changed since, each with the begin of its read, and the new horizon. Raises
+        ReadAll.
 
-        Traits and all else that counts move `updated_at`; only a node that goes leaves no such mark.
+        Every relevant change, traits included, moves `updated_at`; only a deletion leaves no mark.
         """
         found: dict[str, tuple[Raw, Moment]] = {}
         reached = dict(horizon)
@@ -221,7 +224,9 @@ class Survey:
         return list(found.values()), reached
 
     async def _newest_first(self, key: str) -> AsyncIterator[tuple[Moment, list[tuple[Raw, float]]]]:
-        """Page after page of those that have this time. Raises ReadAll where others come before them."""
+        """Yield pages of the nodes that have this time, newest first. Raises ReadAll if nodes without it come
+        first.
+        """
         pages = self._by_time(key, "desc", CHANGES_A_PAGE)
         while True:
             began = self._moment()
@@ -230,10 +235,11 @@ class Survey:
                 return
             timed = [(raw, seconds(str(raw[key]))) for raw in page if raw.get(key) is not None]
             others_first = any(raw.get(key) is None for raw in page[: len(timed)])
-            if not timed and len(page) == CHANGES_A_PAGE:  # no node has one, or those that have come later
+            # no node has the time, or nodes that have it come later
+            if not timed and len(page) == CHANGES_A_PAGE:
                 oldest: list[Raw] = await anext(self._by_time(key, "asc", 1), [])
                 others_first = any(raw.get(key) is not None for raw in oldest)
-            if others_first:  # as in PostgreSQL; and the pages after such a one lack some
+            if others_first:  # as on PostgreSQL, where the following pages also miss some nodes
                 raise ReadAll(f"Ironic's database cannot sort by {key}")
             yield began, timed
             if len(timed) < len(page):
@@ -243,16 +249,14 @@ class Survey:
         fields = [*self._fields, *CHANGED]
         return self._api.nodes(fields=fields, limit=limit, sort_key=key, sort_dir=direction, **self._filters)
 
-    # Both
-
     async def judged(
         self, reads: Sequence[tuple[Raw, Moment]], placed: Mapping[str, Provider]
     ) -> list[SurveyedNode]:
-        """Those that differ from what placement has."""
+        """Return the nodes that differ from placement."""
         found = []
         for position, (raw, began) in enumerate(reads):
             if position % NODES_IN_A_ROW == 0:
-                await asyncio.sleep(0)  # events must not wait for us
+                await asyncio.sleep(0)  # let waiting events be handled
             try:
                 node = from_rest(raw)
             except Malformed as problem:
@@ -266,7 +270,7 @@ class Survey:
     def still_different(
         self, found: Iterable[SurveyedNode], now: Mapping[str, Provider]
     ) -> list[SurveyedNode]:
-        """Those that differ from what placement has by now, too, in a way that can be repaired."""
+        """Return the nodes that still differ from placement in a way that a sweep can repair."""
         again = []
         for one in found:
             provider = now.get(one.uuid)
@@ -294,7 +298,9 @@ class Survey:
 
 
 def _is_node(provider: Provider) -> bool:
-    """Does it look as we make them? Agents may have other hosts, and those must never be swept away."""
+    """Return whether the provider was made by ironic_sync. An agent's other hosts must never be swept
+    away.
+    """
     ours = provider.inventories.keys() - provider.kept_classes
     return (
         provider.id == provider.root == provider.name

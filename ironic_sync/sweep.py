@@ -1,8 +1,8 @@
-"""Round after round Ironic and placement are compared, and what no event told is told.
+"""Compares Ironic and placement in rounds, and reports the differences that no notification reported.
 
-A round looks at what changed lately. Every so often, at the start and after trouble it looks at everything,
-and only then finds what is gone. A page that is older than an event never undoes it: of a node that
-placement heard of since before it was read, the next round tells.
+A round reads the recent changes. Periodically, at the start and after errors it reads everything; only then
+deleted nodes are found. A page that is older than a notification never reverts it: if placement has a newer
+report of a node, the node is read again.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ Tell = Callable[[Sequence[SurveyedNode]], Awaitable[None]]
 
 
 class Sweep:
-    """Its rounds; `tell` brings what was found to placement."""
+    """Runs rounds; `tell` reports what was found to placement."""
 
     def __init__(
         self,
@@ -35,13 +35,13 @@ class Sweep:
         *,
         full_every: int = 10,  # rounds
         pages_per_second: float = 4.0,
-        share: float = 0.1,  # of the nodes; when more are gone at once none is removed
-        allow_removals: bool = False,  # remove them however many there are
+        share: float = 0.1,  # of the nodes; if more are deleted since the last round, no node is removed
+        allow_removals: bool = False,  # remove deleted nodes however many there are
         placed: Callable[[Mapping[str, Provider]], None] = lambda placed: None,
         unsure: Callable[[str], None] = lambda uuid: None,
     ) -> None:
-        """`placed` is told what placement has. `unsure` of a node that differs: it should be read by itself,
-        for placement may have heard something newer of it.
+        """`placed` receives placement's providers. `unsure` receives a node that differs and must be read by
+        itself, because placement may have a newer report of it.
         """
         self._survey = survey
         self._tell = tell
@@ -52,24 +52,25 @@ class Sweep:
         self._allow_removals = allow_removals
         self._placed = placed
         self._unsure = unsure
-        self.held_back = 0  # nodes that are gone, at least so many, and were not removed
+        self.held_back = 0  # deleted nodes, at least so many, that were not removed
         self._rounds_to_full = 0
         self._horizon: Horizon | None = None
-        self._known: dict[str, int] = {}  # the sequence placement had of a node before it was read
+        self._known: dict[str, int] = {}  # the sequence of each node in placement before it was read
 
     async def round(self, *, deaf: bool = False) -> None:
-        """What is due. Raises Unavailable, or IronicRefused: then the next round looks at everything.
+        """Do the work that is due. Raises Unavailable or IronicRefused; then the next round reads everything.
 
-        `deaf`: nothing is heard, so where what changed lately cannot be told everything is looked at.
+        `deaf` means that notifications are not received: if recent changes cannot be listed, everything is
+        read.
         """
         await self._look(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
 
     async def everything(self) -> None:
-        """Look at everything now, whatever is due."""
+        """Read everything now, whatever is due."""
         await self._look(full=True)
 
     async def lately(self) -> None:
-        """What changed since the last look, if that can be told. Raises as `round` does."""
+        """Read the changes since the last round, if Ironic can list them. Raises as `round` does."""
         await self._look(full=False, all_if_must=False)
 
     async def _look(self, *, full: bool, all_if_must: bool = True) -> None:
@@ -106,9 +107,9 @@ class Sweep:
         SWEEP_SECONDS.labels("full").observe(monotonic() - began)
 
     async def _lately(self) -> bool:
-        """Compare what changed since the last round; False when everything must be."""
+        """Compare the changes since the last round. Return False if everything must be read instead."""
         if self._horizon is None:
-            return True  # this Ironic cannot tell it: only the full rounds count
+            return True  # this Ironic cannot list them: only full rounds count
         began = monotonic()
         try:
             reads, horizon = await self._survey.lately(self._horizon)
@@ -123,7 +124,7 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """What placement has and the listing had not; without those that are gone, if they are too many."""
+        """Return placement's nodes that the listing left out, without deleted nodes if there are too many."""
         there = sum(not one.gone for one in placed.values())
         most = allowance(there, self._share)
         unread = self._survey.unread(placed, read)
@@ -140,7 +141,7 @@ class Sweep:
         return [one for one in found if one.node is not None or not self.held_back]
 
     async def _tell_of(self, found: Sequence[SurveyedNode]) -> Counter[str]:
-        """Of those that can be repaired; gives what is left for people."""
+        """Report the nodes that can be repaired. Return the counts of differences left for operators."""
         counts = Counter(difference.what for one in found for difference in one.differences)
         for what, number in counts.items():
             DIFFERENCES.labels(what).inc(number)
@@ -160,11 +161,13 @@ class Sweep:
         return Counter({what: counts[what] for what in WAITING})
 
     def _settled(self, seen: SurveyedNode, now: Provider | None) -> bool:
-        """Has placement heard nothing of it since before it was read? By order: clocks may disagree."""
+        """Return whether placement has no newer report than our read. Sequences decide, because clocks may
+        disagree.
+        """
         if now is None:
             return True
         return now.sequence < sequence_at(seen.began.at) or now.sequence == self._known.get(seen.uuid)
 
     async def _pause(self, spent: float) -> None:
-        """Between pages, so that neither Ironic nor the events notice us much."""
+        """Wait between pages, to limit the load on Ironic and the delay of notifications."""
         await asyncio.sleep(max(0.0, self._between_pages * self._clock.chance.uniform(0.8, 1.2) - spent))

@@ -1,6 +1,6 @@
-"""The worker: hears of Ironic's nodes, reads them, sweeps over them, and tells placement.
+"""The worker: follows notifications, reads nodes, sweeps, and reports to placement.
 
-Placement knows by the sequence which of two reports of a node counts, whoever made them.
+The sequence of a report decides which of two reports of a node placement uses, whichever process sent it.
 """
 
 import logging
@@ -35,22 +35,22 @@ Run = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedIronic:
-    """An Ironic to be followed: by what it says, by what can be read of it, or best by both."""
+    """An Ironic to follow by its notifications, its API, or, best, both."""
 
     selection: NodeSelection
     notifications: Notifications | None = None
     api: IronicApi | None = None
     skip_reserve_in_use: bool = False  # see `core/rule.py`
     reads_at_once: int = 16
-    sweep_seconds: float = 60.0  # from one look at what changed lately to the next
-    deaf_sweep_seconds: float = 5.0  # the same, while its notifications cannot be heard
-    full_every: int = 10  # such looks, of which one is at everything
+    sweep_seconds: float = 60.0  # between two surveys of recent changes
+    deaf_sweep_seconds: float = 5.0  # between two surveys while notifications are not received
+    full_every: int = 10  # each of so many surveys reads everything
     pages_per_second: float = 4.0
-    share_gone: float = 0.1  # of the nodes; more are not removed at once
+    share_gone: float = 0.1  # of the nodes; more are not removed in one round
 
 
 class Says(Protocol):
-    """Returns when the bus has them safe."""
+    """Publishes messages; returns when the bus has confirmed them."""
 
     async def __call__(self, *messages: InventoryReported | IronicSpoke) -> None: ...
 
@@ -63,9 +63,10 @@ def ironic_sync(
     skip_reserve_in_use: bool = False,
     clock: Clock | None = None,
 ) -> Worker:
-    """Takes what tools and simulations say of nodes as it is; and follows an Ironic, if one is given.
+    """Return the worker. It applies events of tools and simulations as they are, and follows an Ironic if
+    given.
 
-    With `skip_reserve_in_use` an available node with an instance stays unreserved, as Nova can be told.
+    With `skip_reserve_in_use` an available node with an instance stays unreserved, like Nova's setting.
     """
     if ironic is None:
         return Worker("ironic_sync", consumes=[_by_tools(skip_reserve_in_use, None)])
@@ -143,7 +144,7 @@ def _following(ironic: FollowedIronic, publish: Says, find: Find | None, clock: 
 
 
 def _by_tools(skip_reserve_in_use: bool, following: Following | None) -> Any:
-    """The row of those who say themselves how a node is."""
+    """Return the row for events of tools, which state the node's new state themselves."""
 
     def told(node: NodeChanged) -> InventoryReported | Poison | None:
         try:

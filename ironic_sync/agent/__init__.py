@@ -1,4 +1,4 @@
-"""The agent that builds on an Ironic's nodes: orders from the conductor, carried out through Ironic's API."""
+"""The agent that builds on Ironic's nodes: executes the conductor's orders through Ironic's API."""
 
 from ironic_sync.agent.lease import NodeLease
 from ironic_sync.agent.worker import metal_agent, news_of

@@ -1,4 +1,4 @@
-"""The agent's lease: asked for again and again, and looked at before every write to Ironic."""
+"""The agent's lease: renewed continuously and checked before every write to Ironic."""
 
 import asyncio
 import logging
@@ -15,32 +15,32 @@ from ironic_sync.agent.core.lent import LentNodes, Standing
 
 log = logging.getLogger(__name__)
 
-ASKS = 4  # in the time of a lease
+ASKS = 4  # questions in the duration of a lease
 UNTOLD = 0.5  # seconds between two questions, at most
 SHORTEST_PAUSE = 0.1
 TELL_EVERY = 60.0  # seconds between two lists of all nodes
-TELL_AT_ONCE = 5000  # nodes
+TELL_AT_ONCE = 5000  # nodes in one message
 
-ListNodes = Callable[[], Awaitable[Sequence[str]]]  # the nodes of our pool, as Ironic has them
+ListNodes = Callable[[], Awaitable[Sequence[str]]]  # lists the nodes of our pool in Ironic
 
 
 class NotOurs(Unavailable):
-    """We may not act on this node: not now, or not any more."""
+    """The agent may not act on this node, now or any more."""
 
 
 class ActingRight(Protocol):
-    """Whether an agent may act on a node, under the epoch of an order that came then."""
+    """Decides whether an agent may act on a node for an order with this epoch and arrival time."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing: ...
 
     def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
-        """Around every write: raises NotOurs before, or when the lease ends meanwhile."""
+        """Wrap every write. Raises NotOurs before the write, or if the lease ends meanwhile."""
 
     def good(self) -> bool: ...
 
 
 class Unshared:
-    """Of an agent that shares its nodes with nobody."""
+    """The right of an agent with nodes of its cell that no other agent shares."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing:
         return "ours"
@@ -53,7 +53,7 @@ class Unshared:
 
 
 class NodeLease:
-    """Of an agent that shares the nodes of a pool with others."""
+    """The right of an agent that shares a pool of nodes with other agents."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class NodeLease:
         self._clock = clock
         self._run = clock.uuid()
         self._lent = LentNodes()
-        self._writing: Counter[str] = Counter()  # writes on their way, by node
-        self._stopping: set[str] = set()  # nodes we lost while a write was on its way
-        self._seen = 0  # what we have told that we have seen
+        self._writing: Counter[str] = Counter()  # writes in progress by node
+        self._stopping: set[str] = set()  # nodes lost during a write
+        self._seen = 0  # the version that we have confirmed
         self._refused = False
 
     def standing(self, root: str, epoch: int, since: float) -> Standing:
@@ -106,14 +106,14 @@ class NodeLease:
                 self._stopping.discard(root)
 
     async def run(self) -> None:
-        """Ask, as long as it lives."""
+        """Renew the lease until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep())
             if self._tell is not None and self._list_nodes is not None:
                 group.create_task(self._keep_telling(self._tell, self._list_nodes))
 
     async def leave(self) -> None:
-        """Nothing is done any more: others may begin at once."""
+        """Release the lease, so that other agents may act immediately."""
         question = LeaseAsked(cell=self.cell, agent=self.agent, pool=self.pool, run=self._run, leaves=True)
         self._lent = LentNodes()
         with suppress(Unavailable, AnswerRefused):
@@ -129,7 +129,7 @@ class NodeLease:
                 await asyncio.sleep(max(began + pause - self._clock.monotonic(), 0.0))
 
     async def _renew(self) -> bool:
-        """Ask once; is there more to be asked at once?"""
+        """Ask once, and return whether the answer has a continuation."""
         if not self._stopping:
             self._seen = self._lent.version
         asked_at, was_good = self._clock.monotonic(), self.good()

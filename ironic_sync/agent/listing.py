@@ -1,4 +1,4 @@
-"""Which nodes an agent's pool has, as Ironic lists them."""
+"""Lists the nodes of an agent's pool from Ironic."""
 
 import logging
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def nodes_of(api: IronicApi, selection: NodeSelection, cell: str, pool: str) -> ListNodes:
-    """Those that belong to this cell, and to this agent as selections name it."""
+    """Return a function that lists the nodes of this cell and of this pool, as selections name it."""
 
     filters: dict[str, Any] = {**selection.filters()}
 
@@ -25,7 +25,7 @@ def nodes_of(api: IronicApi, selection: NodeSelection, cell: str, pool: str) -> 
                 for said in page:
                     try:
                         node = from_rest(said)
-                    except Malformed as problem:  # and comes back with the first order for it
+                    except Malformed as problem:  # the first order for the node will report the problem
                         log.warning("a node that cannot be read is left out: %s", problem)
                         continue
                     place = selection.place(node)

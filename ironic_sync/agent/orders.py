@@ -1,7 +1,7 @@
-"""Orders being carried out on nodes, each step by step, through Ironic's API.
+"""Executes orders on nodes, step by step, through Ironic's API.
 
-An order is unsettled while it is carried out: when the agent is killed, it comes again and goes on from what
-Ironic says of the node. News of nodes only say when to look; without any the agent looks by itself.
+An order stays unacknowledged while it is executed: after a crash of the agent it is redelivered and
+continues from the node's state in Ironic. Notifications only trigger a check; without them the agent polls.
 """
 
 import asyncio
@@ -25,46 +25,47 @@ from ironic_sync.core.states import DEPLOYING
 
 log = logging.getLogger(__name__)
 
-HOLD_SECONDS = 1500.0  # less than the half hour after which RabbitMQ takes an order back from a silent reader
-NO_LEASE_SECONDS = 5.0  # for which an order is held without a right to act
-SHORTEST_PAUSE = 0.1  # seconds between two looks at a node, doubled while nothing changes
+HOLD_SECONDS = 1500.0  # less than the half hour after which RabbitMQ redelivers an unacknowledged order
+NO_LEASE_SECONDS = 5.0  # how long an order is held without a lease
+SHORTEST_PAUSE = 0.1  # seconds between two checks of a node, doubled while nothing changes
 LONGEST_PAUSE = 10.0
-MOST_BEGUN = 4  # a deploy that fails and is torn down, held half-way, takes as many
+MOST_BEGUN = 4  # a failed deployment that is held and then torn down takes as many
 
-Key = tuple[type[Order], str, int, str]  # what is to be done: with which build and attempt, on which node
+Key = tuple[type[Order], str, int, str]  # the order's type, build, attempt and node
 
 
 class OrderProgress:
-    """An order being carried out, by whoever was handed it last."""
+    """The progress of an order, shared by all its deliveries."""
 
     def __init__(self, order: Order, now: float) -> None:
         self.order = order
         self.came = now
-        self.turn = 0  # counts the deliveries: all but the last are let go
+        self.turn = 0  # counts the deliveries: all but the last are abandoned
         self.woken = asyncio.Event()
         self.given_up = ""
         self.writes = True
-        self.refused: Step | None = None  # what Ironic would not do the last time
+        self.refused: Step | None = None  # the step that Ironic refused last time
         self.state = ""
-        self.changed = now  # when its node was last seen to be other than before
-        self.maintained: float | None = None  # since when its node is in maintenance, and not deployed yet
-        self.begun = 0  # how often Ironic was set to work: more than once for the same is to no avail
+        self.changed = now  # when the node's state last changed
+        # since when the node has been in maintenance without being deployed
+        self.maintained: float | None = None
+        self.begun = 0  # how often a transition was started: repeating it has limits
         self.pause = SHORTEST_PAUSE
 
     def ordered_anew(self, order: Order, now: float) -> None:
-        """The same, under an epoch that may be another."""
+        """Note a redelivery, possibly with a higher epoch."""
         if order.epoch > self.order.epoch:
             self.order, self.came = order, now
 
     def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
-        """`now` is a monotonic clock's."""
+        """Note the node's state at `now`, a monotonic time."""
         self._look_at_maintenance(node, now, maintenance_patience)
         state = "gone" if node is None else f"{node.provision_state} {node.instance_uuid}"
         if state != self.state:
             self.state, self.changed, self.pause = state, now, SHORTEST_PAUSE
 
     def _look_at_maintenance(self, node: MetalNode | None, now: float, patience: float) -> None:
-        """Ironic itself waits without end for a node in maintenance to call back."""
+        """Fail the order if the node stays in maintenance: Ironic itself waits forever for its callback."""
         ours = node is not None and node.attempt_of(self.order.build) == self.order.attempt
         if node is None or not ours or not node.maintenance or node.provision_state not in DEPLOYING:
             self.maintained = None
@@ -75,13 +76,13 @@ class OrderProgress:
             self.given_up = f"the node has been in maintenance for {now - self.maintained:.0f} s: {reason}"
 
     def rest(self) -> float:
-        """For how long it is left alone whatever befalls its node: a tear-down may fail again and again."""
+        """Return the minimum time to the next check: a tear-down may fail again and again."""
         return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
 
 
 @dataclass(eq=False)
 class OrdersInHand:
-    """What one agent was ordered to do, and how far each order is."""
+    """The orders that one agent is executing."""
 
     agent: str
     api: IronicApi
@@ -96,12 +97,10 @@ class OrdersInHand:
     )  # node → jobs there
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
-    # What it is told to do
-
     async def build(self, order: BuildOrdered) -> AgentReported | None:
         verdict = self.builds.ordered(order)
         if isinstance(verdict, AgentReported) and verdict.epoch < order.epoch:
-            self.builds.forget(verdict)  # the node was another's meanwhile
+            self.builds.forget(verdict)  # another agent had the node meanwhile
             verdict = self.builds.ordered(order)
         if isinstance(verdict, AgentReported):
             ending = any(kind is DestroyOrdered and build == order.build for kind, build, *_ in self._jobs)
@@ -119,23 +118,21 @@ class OrdersInHand:
         return await self._carry_out(order)
 
     def heard(self, uuid: str) -> None:
-        """Something befell this node."""
+        """Check the orders of this node now: a notification named it."""
         for job in self._on.get(uuid, ()):
             job.woken.set()
 
     def look_at_all(self) -> None:
-        """What we may do is not what it was."""
+        """Check all orders now: the lease has changed."""
         for job in self._jobs.values():
             job.pause = SHORTEST_PAUSE
             job.woken.set()
 
-    # How it does so
-
     async def _carry_out(self, order: Order) -> AgentReported | None:
-        """Step by step, until there is something to report; None: not for us to do any more.
+        """Execute the order until there is a report; return None if it is not ours to execute any more.
 
-        On a node that we may not act on nothing is done: not now, and never again once it is another's, who
-        is told to do what is still to be done.
+        Without the right to act on the node, nothing is done: not now, and never again once another agent
+        owns it, which then receives the remaining work as an order.
         """
         key = type(order), order.build, order.attempt, order.root
         loop = asyncio.get_running_loop()
@@ -144,7 +141,7 @@ class OrdersInHand:
         turn = job.turn
         lock = self._locks.setdefault(order.root, asyncio.Lock())
         while loop.time() < until:
-            async with lock:  # of two orders for one node neither decides by what the other may change
+            async with lock:  # two orders for one node must not interleave
                 if self._jobs.get(key) is not job or job.turn != turn:
                     return None
                 job.woken.clear()
@@ -164,12 +161,14 @@ class OrdersInHand:
             if not self.right.good() and self.clock.monotonic() - job.came > NO_LEASE_SECONDS:
                 raise Retry(
                     1.0, f"agent {self.agent} has no lease"
-                )  # another process of its name may have it
+                )  # another process of the same agent may have it
             await self._pause(job)
         raise Retry(1.0, f"{order.host} takes longer than {HOLD_SECONDS:.0f} s")
 
     async def _advance(self, job: OrderProgress) -> steps.Say | None:
-        """Look at the node and do what can be done at once; None: there is more to do, later."""
+        """Read the node and take all steps that are possible now. Return None if there is more to do
+        later.
+        """
         order = job.order
         step: Step = steps.Wait("it was not read yet")
         try:
@@ -198,7 +197,7 @@ class OrdersInHand:
             return await self._turned_down(job, step, problem)
 
     async def _do(self, step: Step, node: MetalNode, order: Order) -> MetalNode | None:
-        """The node as it is after a step that was done; None after one that was only begun."""
+        """Take a step, and return the node after it, or None if the step only started a transition."""
         match step:
             case steps.Claim() if isinstance(order, BuildOrdered):
                 patch = instance.claim(node, order)
@@ -214,10 +213,10 @@ class OrdersInHand:
             return node_of(await self.api.patch_node(node.uuid, patch))
 
     async def _turned_down(self, job: OrderProgress, step: Step, problem: IronicRefused) -> steps.Say | None:
-        """What becomes of a step that Ironic would not do. The node is looked at again in any case.
+        """Handle a step that Ironic refused. The node is read again in any case.
 
-        Busy and locked (409) pass. What is refused for another reason, and again while nothing has changed,
-        is given up; but what is ours must be undone, however long that takes.
+        Conflict (409) is temporary. A step refused twice for another reason is abandoned, but a reserved
+        node must be released, however long that takes.
         """
         busy = problem.status == 409
         again, job.refused = job.refused == step, step
@@ -234,7 +233,7 @@ class OrdersInHand:
         return None
 
     async def _elsewhere(self, order: Order) -> steps.Say | None:
-        """Is another node held for this build? For a later attempt: then this order is too late."""
+        """Report `destroyed` if a later attempt holds another node: then this order is too late."""
         try:
             async for page in self.api.nodes(fields=FIELDS, instance_uuid=order.build):
                 for other in map(node_of, page):
@@ -245,7 +244,7 @@ class OrdersInHand:
         return None
 
     def _job(self, key: Key, order: Order) -> OrderProgress:
-        """Whoever carried it out until now is told to let go."""
+        """Return the order's progress; an earlier delivery of the order is abandoned."""
         job = self._jobs.get(key)
         if job is None:
             job = self._jobs[key] = OrderProgress(order, self.clock.monotonic())
@@ -265,14 +264,12 @@ class OrdersInHand:
             del self._on[job.order.root]
 
     async def _pause(self, job: OrderProgress) -> None:
-        seconds = job.pause * self.clock.chance.uniform(0.75, 1.25)  # so that not all come back at once
+        seconds = job.pause * self.clock.chance.uniform(0.75, 1.25)  # spread the checks
         job.pause = min(2 * job.pause, self.longest_pause)
         await asyncio.sleep(job.rest())
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await job.woken.wait()
-
-    # What is under way
 
     def building(self) -> list[OrderProgress]:
         return [job for job in self._jobs.values() if isinstance(job.order, BuildOrdered)]

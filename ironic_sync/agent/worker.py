@@ -1,4 +1,4 @@
-"""The bare-metal agent's worker: it builds on the nodes of an Ironic, and tells that it is there."""
+"""The worker of the bare-metal agent: builds on Ironic's nodes and sends heartbeats."""
 
 import asyncio
 from collections import Counter
@@ -21,16 +21,16 @@ from ironic_sync.notifications import Notifications
 
 LONGEST_PAUSE_WITH_NEWS = 60.0
 HOSTS_IN_A_REPORT = 500
-LEASE_SECONDS, LEASE_LOOKS = 3.0, 30  # for which a heartbeat waits for a lease, and how often it looks
+LEASE_SECONDS, LEASE_LOOKS = 3.0, 30  # how long a heartbeat waits for a lease, and how often it checks
 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 Heard = Callable[[str], None]
-News = Callable[[Heard], Coroutine[Any, Any, None]]  # as long as it runs it names nodes that something befell
+News = Callable[[Heard], Coroutine[Any, Any, None]]  # while it runs, it passes on the nodes of notifications
 
 
 def news_of(notifications: Notifications) -> News:
-    """The nodes that Ironic's notifications speak of."""
+    """Return a source of the nodes that Ironic's notifications name."""
 
     async def news(heard: Heard) -> None:
         async def hear(bodies: Sequence[bytes]) -> None:
@@ -44,7 +44,7 @@ def news_of(notifications: Notifications) -> News:
 
 
 class _Tidings:
-    """What the agent tells by itself."""
+    """Heartbeats and progress reports."""
 
     def __init__(
         self,
@@ -62,12 +62,13 @@ class _Tidings:
         self._patience = patience
         self._run = orders.clock.uuid()
         self._sequence = ReportSequence(orders.clock)
-        self._told: dict[str, str] = {}  # the nodes that were said to be building
+        self._told: dict[str, str] = {}  # nodes that the last heartbeat reported as building
 
     async def beat(self) -> Sequence[HostReported]:
-        """That it is there, and where it builds, as the agent that selections name.
+        """Return heartbeats with the nodes where the agent builds, under the pool's name as in selections.
 
-        It is silent while Ironic is away, or it has no lease: it could not build.
+        No heartbeat is sent while Ironic is unreachable or the lease is missing, because the agent could not
+        build.
         """
         if not await self._may_act():
             return []
@@ -102,7 +103,7 @@ class _Tidings:
         ]
 
     async def _may_act(self) -> bool:
-        """One that has just begun has its lease soon."""
+        """Return whether the agent has a lease; a new agent gets one soon."""
         for _ in range(LEASE_LOOKS):
             if self._orders.right.good():
                 return True
@@ -110,7 +111,7 @@ class _Tidings:
         return self._orders.right.good()
 
     async def progress(self) -> Sequence[AgentReported]:
-        """The builds that are under way; not those in which nothing has moved for too long."""
+        """Return the builds in progress, except builds without a change for too long."""
         since = self._orders.clock.monotonic() - self._patience
         return [report(job.order, "progress") for job in self._orders.building() if job.changed > since]
 
@@ -130,10 +131,11 @@ def metal_agent(
     remembered: int = REMEMBERED,
     lease: NodeLease | None = None,
 ) -> Worker:
-    """An agent that builds on the nodes of an Ironic: by itself, or with a lease, with others of its pool.
+    """Return the worker of an agent on Ironic's nodes; with a lease it shares them with other agents of its
+    pool.
 
-    `patience` is how long a node may stay as it is, and the conductor is still told that the build goes on.
-    `maintenance_patience` is for how long one that goes into maintenance while it is deployed is waited for.
+    `patience` is how long progress is reported for an unchanged node. `maintenance_patience` is how long a
+    node that enters maintenance during deployment is waited for.
     """
     orders = OrdersInHand(
         agent,

@@ -1,1 +1,1 @@
-"""What an Ironic event means: pure decisions, without a wire, a clock or a task."""
+"""Pure decisions about Ironic's nodes, without I/O, clock or tasks."""

@@ -1,32 +1,33 @@
-"""What is believed of each node: which of the things said of it counts, and what to do about it.
+"""The state that we assume for each node, and what a notification or a read changes in it.
 
-Notifications are hints: they come late, twice, out of order or never, and some tell what is not so. Reads are
-the truth as of the moment they began. The rules, the first that fits:
+Notifications are hints: they can be late, duplicated, out of order, lost or wrong. A read is true for the
+moment at which it began. The first rule that matches decides:
 
-| said                                     | taken as          | without an API          | with one         |
+| notification                             | meaning           | without API access      | with API access  |
 |------------------------------------------|-------------------|-------------------------|------------------|
-| .start and .error of create, update,     | what was asked    | nothing                 | .error: read     |
-|   delete, maintenance_set                |   for             |                         |                  |
-| allocation.* of a node                   | a hint            | nothing                 | read             |
-| dated before what is believed, and not   | late              | nothing                 | read, if it says |
-|   of a newer version                     |                   |                         |   otherwise      |
-| delete.end                               | the end           | told                    | told             |
-| of a node that is gone, not create.end   | an echo           | nothing                 | read             |
-| create.end; provision_set, power_*,      | the node as it    | told; but .start and    | closed: told;    |
-|   console_* (the conductor speaks)       |   was then        |   .error never open     |   open: read     |
+| .start and .error of create, update,     | a request to the  | ignored                 | .error: read     |
+|   delete, maintenance_set                |   API             |                         |                  |
+| allocation.* of a node                   | a hint            | ignored                 | read             |
+| older than the assumed state, and not of | late              | ignored                 | read, if it      |
+|   a newer version                        |                   |                         |   differs        |
+| delete.end                               | node deleted      | reported                | reported         |
+| for a deleted node, except create.end    | an echo           | ignored                 | read             |
+| create.end; provision_set, power_*,      | the node as it    | reported; .start and    | closed: reported;|
+|   console_* (sent by the conductor)      |   was at that time|   .error never open     |   open: read     |
 | maintenance_set.end, update.end:         |                   |                         |                  |
-|   of a newer version than is believed    | the node          | told                    | closed: told;    |
-|   of the same version                    | what such calls   | told; in use or in      |   open: read;    |
-|                                          |   change          |   maintenance: only as  |   and read after |
-|                                          |                   |   far as it closes      |   every update,  |
-|   of an older version                    | its traits        | told                    |   or if in doubt |
+|   of a newer version                     | the node          | reported                | closed: reported;|
+|   of the same version                    | what such calls   | reported; in use or in  |   open: read;    |
+|                                          |   change          |   maintenance: only if  |   and read after |
+|                                          |                   |   it closes the node    |   every update,  |
+|   of an older version                    | its traits        | reported                |   or if in doubt |
 
-So closing acts at once and opening is confirmed where it can be. What was told last is not told again.
+A node that closes is reported immediately; a node that opens is confirmed by a read where the API is
+available. A report equal to the last one is not sent again.
 
 The version is `updated_at`, in whole seconds. Every write moves it, but the `.end` of a change of traits
-carries the one from before the call: of two things said of one second it is not known which is newer, and in
-doubt the node stays closed. For the same reason what an update says counts from its own time on when it
-closes the node, and only from the second of its version when it opens it.
+carries the version from before the call. Of two notifications of one second the newer one is unknown, and in
+doubt the node stays closed. For the same reason an update counts from its own time if it closes the node,
+and only from the second of its version if it opens the node.
 """
 
 import math
@@ -48,11 +49,11 @@ _SNAPSHOTS = frozenset({"update", "maintenance_set"})
 
 
 class BeliefRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How nodes are seen here."""
+    """Rules that decide whether and how a node is reported."""
 
-    place: Callable[[IronicNode], Place | None]  # None: not one of ours
+    place: Callable[[IronicNode], Place | None]  # empty: the node is not selected
     can_read: bool = False
-    only_reads_place: bool = False  # which are ours depends on what no notification carries: the shard
+    only_reads_place: bool = False  # selecting a node needs its shard, which no notification carries
     skip_reserve_in_use: bool = False
 
     def report(self, node: IronicNode, place: Place, sequence: int = 0) -> InventoryReported | None:
@@ -60,26 +61,28 @@ class BeliefRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(NamedTuple):
-    """When a read began: by our clock, and by how much had been heard until then."""
+    """The begin of a read: our clock, and how many notifications had been received."""
 
     at: float
     heard: int
 
 
 class Belief(msgspec.Struct, frozen=True, kw_only=True):
-    """What is believed of one node."""
+    """The state that we assume for one node."""
 
-    node: IronicNode | None = None  # None: never heard of, or gone
+    node: IronicNode | None = None  # unknown or deleted if empty
     gone: bool = False
-    date: float = 0.0  # what was said before it is late
-    version: float | None = 0.0  # the newest `updated_at` seen; None: it was read, but not that
-    heard: int = 0  # how much had been heard of all nodes when something new was said of this one
-    told: InventoryReported | None = None  # what placement was told last
-    sequence: int = 0  # what it is told next has a higher one
+    date: float = 0.0  # notifications dated before this are late
+    version: float | None = 0.0  # the newest `updated_at` seen; empty after a read that did not return it
+    heard: int = 0  # the count of notifications when the last one about this node arrived
+    told: InventoryReported | None = None  # the last report to placement
+    sequence: int = 0  # the next report has a higher sequence
 
 
 class Step(NamedTuple):
-    """What comes of something said or read: perhaps a report to make, or the node to be read."""
+    """The result of a notification or read: the new belief, and possibly a report to send or a node to
+    read.
+    """
 
     belief: Belief
     outcome: Outcome
@@ -88,7 +91,7 @@ class Step(NamedTuple):
 
 
 def hear(belief: Belief, said: HeardNotification, rules: BeliefRules, heard: int) -> Step:
-    """`heard` says how much has been heard of all nodes, this included. Raises Invalid."""
+    """Apply a notification. `heard` counts all notifications received so far. Raises Invalid."""
     node = said.node
     if said.event in _ASKED_OF_THE_API and said.phase in ("start", "error"):
         return Step(belief, "asked", read=rules.can_read and said.phase == "error")
@@ -98,7 +101,7 @@ def hear(belief: Belief, said: HeardNotification, rules: BeliefRules, heard: int
     if said.at < belief.date and (belief.gone or age != "newer"):
         doubt = age != "older" and _says_otherwise(belief, said, node, rules)
         return Step(belief, "late", read=rules.can_read and doubt)
-    # Others told placement what is dated later: they, or their clock, may have been ahead of this.
+    # Another process reported a later date to placement: that process, or its clock, may be ahead.
     behind = belief.told is None and at < belief.sequence
     ahead, belief = belief.sequence + 1, replace(belief, heard=heard, sequence=max(belief.sequence, at))
     if said.event == "delete":
@@ -121,11 +124,13 @@ def read(
     again: bool = False,
     was: Place | None = None,
 ) -> Step:
-    """The node was read (None: there is none). Placement has `known` as its sequence, and its place as `was`.
+    """Apply the result of a read (`node` is None if Ironic has no such node).
 
-    `again`: what placement has is not that, so what was told is told again.
+    `known` is the sequence of placement's last report and `was` the place stored there. With `again`,
+    placement does not have what was reported last, so the report is sent again.
 
-    If something was said of the node meanwhile, nothing that contradicts it is settled: it is read again.
+    A notification that arrived during the read can contradict it: then nothing is settled and the node is
+    read again.
     """
     sequence = max(sequence_at(began.at), belief.sequence + 1, known + 1)
     overtaken = belief.heard > began.heard
@@ -139,7 +144,8 @@ def read(
         outcome = "told"
     if overtaken:
         closes = told is not None and not is_open(told) and belief.told is not None and is_open(belief.told)
-        if outcome == "told" and closes:  # rather a moment too long than too late
+        # Closing a node for a moment too long is better than closing it too late.
+        if outcome == "told" and closes:
             return Step(replace(belief, told=told, sequence=sequence), "told", told, read=True)
         return Step(belief, "read" if outcome == "told" else outcome, read=outcome == "told")
     belief = replace(
@@ -164,7 +170,7 @@ def _seen(
     behind: bool,
     doubt: bool,
 ) -> Step:
-    """This is how the node is now believed to be."""
+    """Store the new state of the node and report it if it differs."""
     if rules.only_reads_place and not node.whole:
         return Step(belief, "read", read=rules.can_read)
     place = rules.place(node)
@@ -196,7 +202,9 @@ def _seen(
 
 
 def _merged(belief: Belief, event: str, new: IronicNode) -> IronicNode:
-    """What the end of an API call says of the node, without what may be older than what is believed."""
+    """Return the node of an API call's `.end`, without the fields that may be older than the assumed
+    state.
+    """
     old, age = belief.node, _age(belief, new)
     if old is None or age == "newer":
         return new
@@ -205,7 +213,7 @@ def _merged(belief: Belief, event: str, new: IronicNode) -> IronicNode:
         return old if about_maintenance else replace(old, traits=new.traits)
     return replace(
         new,
-        provision_state=old.provision_state,  # of this and of power the conductor tells
+        provision_state=old.provision_state,  # the conductor reports provision state and power state itself
         target_provision_state=old.target_provision_state,
         provision_updated_at=old.provision_updated_at,
         power_state=old.power_state,
@@ -215,7 +223,7 @@ def _merged(belief: Belief, event: str, new: IronicNode) -> IronicNode:
 
 
 def _age(belief: Belief, node: IronicNode) -> Literal["older", "same", "newer"]:
-    """Of what is said, against what is believed. `same` is no more than not known to be otherwise."""
+    """Compare the version of a notification's node with ours. `same` includes unknown."""
     version = node.updated_at or 0.0
     if belief.version is None or version == belief.version:
         return "same"
@@ -242,7 +250,7 @@ def _deleted(
 def _not_found(
     belief: Belief, uuid: str, began: Moment, sequence: int, overtaken: bool, has: Place | None
 ) -> Step:
-    """`has`: where placement has it."""
+    """Handle a read that found no node. `has` is the place where placement has it."""
     if overtaken:
         return Step(belief, "read", read=True)
     belief = _without(belief, began.at, 0.0)
@@ -258,7 +266,9 @@ def _without(belief: Belief, at: float, version: float) -> Belief:
 
 
 def _says_otherwise(belief: Belief, said: HeardNotification, node: IronicNode, rules: BeliefRules) -> bool:
-    """Would what came late be news, if it were not late only by a clock that goes wrong?"""
+    """Return whether a late notification would change our report. If so its date may be wrong, not its
+    content.
+    """
     if belief.gone or said.event == "delete":
         return said.event == ("create" if belief.gone else "delete")
     place = rules.place(_whole(node, belief.node))
@@ -267,7 +277,7 @@ def _says_otherwise(belief: Belief, said: HeardNotification, node: IronicNode, r
 
 
 def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
-    """With what only a read tells, as it was last read."""
+    """Return `new` with the fields that only a read returns, taken from the last read."""
     if new.whole or old is None or not old.whole:
         return new
     return replace(new, shard=old.shard, whole=True)
@@ -278,7 +288,7 @@ def _same(told: InventoryReported, before: InventoryReported | None) -> bool:
 
 
 def _last_place(belief: Belief, rules: BeliefRules) -> Place | None:
-    """Where placement has it as far as we know; None when it has it no more, or never had."""
+    """Return where placement has the node as far as we know, or None if it has no such node."""
     if belief.told is not None:
         return None if belief.told.gone else _place_of(belief.told)
     return None if belief.node is None else rules.place(belief.node)

@@ -1,4 +1,4 @@
-"""What is believed of every node, each as `belief.py` decides; and what placement has heard from others."""
+"""The assumed state of all nodes (rules in `belief.py`), and the sequences of reports that placement has."""
 
 from msgspec.structs import replace
 
@@ -7,13 +7,13 @@ from ironic_sync.core.belief import Belief, BeliefRules, Moment, Step, hear, rea
 from ironic_sync.core.envelope import HeardNotification
 from ironic_sync.core.node import IronicNode, Place
 
-MOST_NODES = 500_000  # strangers who make nodes up must not fill the memory
+MOST_NODES = 500_000  # a limit, so that invented nodes cannot fill the memory
 
 _UNKNOWN = Belief()
 
 
 class Beliefs:
-    """What is believed of every node."""
+    """The assumed state of every node."""
 
     def __init__(self, rules: BeliefRules, most: int = MOST_NODES) -> None:
         self.rules = rules
@@ -25,11 +25,13 @@ class Beliefs:
         return self._of.get(uuid, _UNKNOWN)
 
     def moment(self, now: float) -> Moment:
-        """To be taken before a read begins."""
+        """Return the mark to take before a read begins."""
         return Moment(now, self.heard)
 
     def hear(self, said: HeardNotification, latest: float) -> Step:
-        """What is dated after `latest` counts as said then. Raises Invalid, and nothing has changed."""
+        """Apply a notification; a date after `latest` counts as `latest`. If it raises Invalid, nothing has
+        changed.
+        """
         self.heard += 1
         said = said if said.at <= latest else replace(said, at=latest)
         return self._keep(said.uuid, hear(self.of(said.uuid), said, self.rules, self.heard))
@@ -44,20 +46,21 @@ class Beliefs:
         again: bool = False,
         was: Place | None = None,
     ) -> Step:
-        """Raises Invalid, and nothing has changed."""
+        """Apply a read. If it raises Invalid, nothing has changed."""
         step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
         return self._keep(uuid, step)
 
     def told_by_others(self, uuid: str, sequence: int) -> None:
-        """Somebody else has told placement of the node: what we told last says nothing any more."""
+        """Forget our last report of the node: another process has reported it to placement since."""
         if uuid in self._of:
             before = self._of[uuid]
             self._of[uuid] = replace(before, told=None, sequence=max(before.sequence, sequence))
 
     def placement_has(self, uuid: str, sequence: int) -> bool:
-        """A report of this sequence. Was it another's, and overrules what we told last?
+        """Note a report that placement has. Return whether another process sent it and it replaced our last
+        report.
 
-        What we tell next has a higher one, whatever the clocks say by which either was made.
+        Our next report gets a higher sequence, whatever the clocks of the two processes show.
         """
         before = self.of(uuid)
         overruled = before.told is not None and sequence > before.told.sequence
@@ -69,7 +72,9 @@ class Beliefs:
         return overruled
 
     def newer(self, uuid: str, sequence: int) -> InventoryReported | None:
-        """What is to be told of the node if it was said after what another told with this sequence."""
+        """Return our report of the node if our state is newer than the other process's report with this
+        sequence.
+        """
         belief = self.of(uuid)
         place = None if belief.node is None else self.rules.place(belief.node)
         if belief.node is None or place is None or belief.date * 1_000_000 <= sequence:
@@ -80,7 +85,9 @@ class Beliefs:
         return told
 
     def forget_told(self) -> None:
-        """Others may have told placement of any node: what is said next is told, whatever was told last."""
+        """Forget all last reports: other processes may have reported any node, so the next change is always
+        sent.
+        """
         self._of = {uuid: replace(one, told=None) for uuid, one in self._of.items()}
 
     def _keep(self, uuid: str, step: Step) -> Step:

@@ -1,4 +1,4 @@
-"""What placement has of a node, held against what Ironic says of it."""
+"""Differences between a node in Ironic and its provider in placement."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -16,22 +16,25 @@ What = Literal[
 
 FEW = 3
 
-WAITING: tuple[What, ...] = ("not ours", "no class", "bad")  # for people: no sweep puts them right
+# an operator must fix them: no sweep repairs them
+WAITING: tuple[What, ...] = ("not ours", "no class", "bad")
 _SETS = ("traits", "aggregates")
 
 
 class NodeDifference(msgspec.Struct, frozen=True):
-    """One thing that is not the same of one node: what either side has, or the reason."""
+    """One difference of one node: the value on each side, or the reason."""
 
     node: str
     what: What
     ironic: str = ""
     placement: str = ""
-    name: str = ""  # what people call the node
+    name: str = ""  # the node's name in Ironic
 
     @property
     def stays(self) -> bool:
-        """Is it for people to put right? A sweep repairs the others; what is gone it removes with care."""
+        """Whether an operator must fix it. A sweep repairs all other differences and removes deleted nodes
+        with care.
+        """
         return self.what in WAITING or self.what == "instance"
 
     def __str__(self) -> str:
@@ -60,7 +63,7 @@ class NodeDifference(msgspec.Struct, frozen=True):
 
 
 def compare(told: InventoryReported, provider: Provider | None, name: str = "") -> tuple[NodeDifference, ...]:
-    """How what would be told of a node now differs from what placement has of it."""
+    """Return the differences between the report that we would send now and the provider in placement."""
     if provider is None or provider.gone:
         return (NodeDifference(told.root, "missing", name=name),)
     between = _between(told, provider)
@@ -96,13 +99,13 @@ def _between(told: InventoryReported, provider: Provider) -> Iterator[tuple[What
 
 
 def _left_over(provider: Provider, class_: str) -> bool:
-    """A class the node had before, closed, and kept while somebody holds something of it."""
+    """Return whether the node had this class before: closed, and kept while allocations use it."""
     inventory = provider.inventories[class_]
     return inventory.reserved == inventory.total and provider.used.get(class_, 0) > 0
 
 
 def _written(inventory: Inventory) -> str:
-    """What is not as it usually is, and the total."""
+    """Return the total and the fields that differ from their defaults, as text."""
     usual = Inventory(total=inventory.total)
     fields = ((name, getattr(inventory, name)) for name in inventory.__struct_fields__)
     return ", ".join(
@@ -111,11 +114,13 @@ def _written(inventory: Inventory) -> str:
 
 
 def _unequal(theirs: Sequence[str], ours: Sequence[str], kept: Sequence[str]) -> tuple[str, str] | None:
-    """What only one side has, but for what an operator put there."""
+    """Return the values that only one side has, except values that an operator added."""
     ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *kept})
     return (", ".join(ahead), ", ".join(behind)) if ahead or behind else None
 
 
 def allowance(of: int, share: float) -> int:
-    """How many of so many nodes may be gone at once before it looks like a mistake. A few always may."""
+    """Return how many of `of` nodes may disappear in one round without suspicion of a mistake. A few always
+    may.
+    """
     return max(FEW, int(share * of))

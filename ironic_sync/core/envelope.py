@@ -1,7 +1,7 @@
-"""Bytes from Ironic's exchange → a notification, or why it is none of ours.
+"""Decodes messages of Ironic's notification exchange.
 
-oslo.messaging wraps a message in an envelope of version 2.0, {"oslo.version", "oslo.message": its JSON};
-before there were envelopes (version 1) the message lay bare. What is added to either is left alone.
+oslo.messaging wraps a message in an envelope of version 2.0, {"oslo.version", "oslo.message": JSON}. Version
+1 has no envelope. Unknown fields of either are ignored.
 """
 
 from collections.abc import Mapping
@@ -33,26 +33,26 @@ _PHASES: frozenset[str] = frozenset({"start", "end", "error", "success"})
 
 
 class HeardNotification(msgspec.Struct, frozen=True, kw_only=True):
-    """Something Ironic said of a node. Without `node` it only hints that one changed: this, or some node."""
+    """A notification about a node. Without `node` it only hints that this node, or some node, has changed."""
 
     event: str  # one of EVENTS, or "allocation"
     phase: Phase
-    at: float  # when it was said, in seconds since the epoch
+    at: float  # seconds since the epoch
     id: str = ""
     publisher: str = ""
-    uuid: str  # empty: it is not known which
+    uuid: str  # empty: unknown
     node: IronicNode | None = None
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A message that is none of ours, or that cannot be read; `why` says more."""
+    """A message that is not about nodes or cannot be read; `why` has the detail."""
 
     reason: Reason
     why: str
 
 
 def opened(body: bytes) -> HeardNotification | Skipped:
-    """Never raises: whatever strangers publish is either a notification or skipped."""
+    """Decode a message. Never raises: anything published there is either a notification or skipped."""
     try:
         message = msgspec.json.decode(body)
         if isinstance(message, dict) and "oslo.message" in message:
@@ -89,7 +89,7 @@ def _read(message: Mapping[str, Any]) -> HeardNotification | Skipped:
     node = from_payload(data) if event != "allocation" else None
     uuid = node.uuid if node is not None else data.get("node_uuid")
     if not isinstance(uuid, str) or not is_uuid(uuid):
-        if kind != ALLOCATION + "create.end":  # after which a node is chosen, and nobody is told which
+        if kind != ALLOCATION + "create.end":  # an allocation names no node before Ironic has chosen one
             return Skipped("not a node", f"{kind} of no node")
         uuid = ""
     return HeardNotification(

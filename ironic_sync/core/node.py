@@ -1,4 +1,4 @@
-"""What Ironic says of one node, by a notification or by a read."""
+"""The fields of a node, from a notification or from a read."""
 
 import calendar
 import re
@@ -21,18 +21,18 @@ _TIME = re.compile(
 
 
 class Malformed(ValueError):
-    """No node at all; the text names the field."""
+    """The data is not a node; the text names the field."""
 
 
 class IronicNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as it was at some time. What Ironic adds to its nodes later is left out."""
+    """A node as it was at some time. Unknown fields are ignored."""
 
     uuid: _Uuid
     name: str | None = None
     resource_class: str | None = None
-    provision_state: str | None = None  # None: what available was called before Kilo
+    provision_state: str | None = None  # null: available, as called before Kilo
     target_provision_state: str | None = None
-    power_state: str | None = None  # None: never read, or its BMC is out of reach
+    power_state: str | None = None  # null: never read, or the BMC is unreachable
     maintenance: bool = False
     fault: str | None = None
     retired: bool = False
@@ -41,16 +41,16 @@ class IronicNode(msgspec.Struct, frozen=True, kw_only=True):
     conductor_group: str = ""
     owner: str | None = None
     lessee: str | None = None
-    shard: str | None = None  # no notification carries it: of one that is not `whole`, None says nothing
+    shard: str | None = None  # not in notifications: a null means nothing unless `whole`
     properties: dict[str, Any] = {}
     extra: dict[str, Any] = {}
-    updated_at: float | None = None  # seconds since the epoch; Ironic tells whole ones
+    updated_at: float | None = None  # seconds since the epoch, in whole seconds
     provision_updated_at: float | None = None
-    whole: bool = False  # it was read; else it is the payload of a notification
+    whole: bool = False  # read from the API; else the payload of a notification
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node belongs with us: whose it is, and what it is grouped by."""
+    """The cell, agent, zone and aggregates of a node."""
 
     cell: str
     agent: str
@@ -58,7 +58,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     aggregates: tuple[str, ...] = ()
 
 
-# What a read must ask for.
+# The fields that a read must ask for.
 FIELDS = tuple(name for name in IronicNode.__struct_fields__ if name != "whole")
 
 _TIMES = ("updated_at", "provision_updated_at")
@@ -66,18 +66,18 @@ _NULL_IS_DEFAULT = ("maintenance", "retired", "traits", "conductor_group", "prop
 
 
 def from_payload(data: Mapping[str, Any]) -> IronicNode:
-    """Of the `ironic_object.data` of a notification."""
+    """Return the node in the `ironic_object.data` of a notification."""
     return _node(data, whole=False)
 
 
 def from_rest(data: Mapping[str, Any]) -> IronicNode:
-    """Of the answer to a read."""
+    """Return the node in the answer to a read."""
     return _node(data, whole=True)
 
 
 @lru_cache(4096)
 def seconds(text: str) -> float:
-    """A time as Ironic writes it, with a zone or, being UTC, without; in seconds since the epoch."""
+    """Return a time as Ironic writes it, with or without (UTC) a zone, in seconds since the epoch."""
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError(f"{text[:50]!r} is no time")
@@ -102,7 +102,7 @@ def _node(data: Mapping[str, Any], *, whole: bool) -> IronicNode:
             continue
         if value is not None and field in _TIMES:
             try:
-                value = float(int(seconds(value)))  # a read tells microseconds, a notification does not
+                value = float(int(seconds(value)))  # a read has microseconds, a notification does not
             except (TypeError, ValueError):
                 raise Malformed(f"{field}: {value!r} is no time") from None
         found[field] = value.lower() if field == "uuid" and isinstance(value, str) else value

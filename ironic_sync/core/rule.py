@@ -1,13 +1,13 @@
-"""A node's state → what placement should know of it. The rule is Nova's own.
+"""The provider of a node, derived from its state by the rules of Nova's Ironic driver.
 
 | maintenance | power_state  | provision_state   | instance_uuid | reserved |
 |-------------|--------------|-------------------|---------------|----------|
-| false       | not error, none missing | available, or none | none | 0        |
-| false       | the same     | the same          | one           | 1, but 0 with `skip_reserve_in_use` |
+| false       | neither error nor missing | available or null | null | 0        |
+| false       | the same     | the same          | set           | 1, but 0 with `skip_reserve_in_use` |
 | anything else              |                   |               | 1        |
 
-A node is one root provider, which has one of one class for as long as the node exists; of a node without a
-resource class nothing is told, so that what is known stays. No other field has a say.
+A node is one root provider with one unit of one class for as long as it exists. A node without a resource
+class is not reported, so placement keeps what it has. No other field counts.
 """
 
 import re
@@ -23,11 +23,11 @@ _LATEST = 2**62 / 1_000_000  # seconds; what a sequence can hold
 
 
 class Invalid(ValueError):
-    """What is said of the node cannot be true; the text names the field."""
+    """The node's data cannot be true; the text names the field."""
 
 
 def class_of(resource_class: str) -> str:
-    """CUSTOM_BARE_METAL for bare-metal. Two names may become one class."""
+    """Return the resource class, CUSTOM_BARE_METAL for bare-metal. Two names may map to one class."""
     name = "CUSTOM_" + re.sub("[^0-9A-Za-z]+", "_", resource_class).upper()
     if not _CLASS_NAME.fullmatch(name) or name == "CUSTOM_":
         raise Invalid(f"resource_class: {resource_class!r} makes no name for a resource class")
@@ -35,7 +35,7 @@ def class_of(resource_class: str) -> str:
 
 
 def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = False) -> int:
-    """0 when an instance could be deployed on the node now, 1 when not."""
+    """Return 0 if an instance could be deployed on the node now, else 1."""
     free = (
         not node.maintenance
         and node.power_state not in ("error", None)
@@ -46,7 +46,7 @@ def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = Fals
 
 
 def sequence_at(at: float) -> int:
-    """The place in order of what was so at this time, in microseconds."""
+    """Return the report sequence of a state that was true at this time, in microseconds."""
     if not 0 <= at <= _LATEST:
         raise Invalid(f"at: {at!r} is no time in seconds since the epoch")
     return int(at * 1_000_000)
@@ -55,7 +55,7 @@ def sequence_at(at: float) -> int:
 def report(
     node: IronicNode, place: Place, sequence: int, *, skip_reserve_in_use: bool = False
 ) -> InventoryReported | None:
-    """The node's one provider; None when it has no class, and what is known of it should stay."""
+    """Return the node's provider, or None if it has no class and placement should keep what it has."""
     for trait in node.traits:
         if not _TRAIT_NAME.fullmatch(trait):
             raise Invalid(f"traits: {trait!r} is not the name of a trait")
@@ -83,7 +83,7 @@ def report(
 
 
 def farewell(uuid: str, place: Place, sequence: int) -> InventoryReported:
-    """The node is no more."""
+    """Return the report that the node was deleted."""
     return InventoryReported(
         root=uuid,
         host=uuid,
@@ -96,7 +96,7 @@ def farewell(uuid: str, place: Place, sequence: int) -> InventoryReported:
 
 
 def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> InventoryReported | None:
-    """What a tool or a simulation says of a node, taken as it is."""
+    """Return the report of an event from a tool or the simulation, taken as it is."""
     sequence = sequence_at(event.at)
     place = Place(cell=event.cell, agent=event.agent, zone=event.zone)
     if event.deleted:
@@ -114,5 +114,5 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
 
 
 def is_open(told: InventoryReported) -> bool:
-    """May something be placed on it, as it is told?"""
+    """Return whether the report allows an instance on the node."""
     return any(one.reserved == 0 for provider in told.providers for one in provider.inventories.values())

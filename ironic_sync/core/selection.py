@@ -1,4 +1,4 @@
-"""Which of Ironic's nodes are ours, and where each belongs: its cell, agent, zone and aggregates."""
+"""Selects the nodes that we manage, and decides the cell, agent, zone and aggregates of each."""
 
 import uuid
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from ironic_sync.core.node import FIELDS, IronicNode, Place
 
-DEFAULT_GROUP = "-"  # how the conductor group without a name is written where a name must be
+DEFAULT_GROUP = "-"  # how the unnamed conductor group is written in settings
 AGENT = "{cell}-metal"
 
 _NAMESPACE = uuid.UUID("6e8df4c0-61b3-5f0e-9d5c-6a0c0b1a7f52")
@@ -18,23 +18,23 @@ _LONGEST = 255
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSelection:
-    """What an operator chose. An empty filter lets every node pass.
+    """The operator's choice. An empty filter accepts every node.
 
-    A key names a value of a node: conductor_group, owner, lessee, resource_class, shard, or a property as
-    in properties.rack or extra.rack.
+    A key names a value of a node: conductor_group, owner, lessee, resource_class, shard, or a property such
+    as properties.rack or extra.rack.
     """
 
     conductor_groups: tuple[str, ...] = ()
     shards: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
     resource_classes: tuple[str, ...] = ()
-    cell_by: str = ""  # the key whose value picks the cell in `cells`
+    cell_by: str = ""  # the key that selects the cell in `cells`
     cells: Mapping[str, str] = field(default_factory=dict)
-    cell: str = ""  # of those the mapping does not name; empty: they are not ours
-    agents: Mapping[str, str] = field(default_factory=dict)  # of a cell, where it is not `cell`-metal
+    cell: str = ""  # for values that the mapping does not name; empty: such nodes are not selected
+    agents: Mapping[str, str] = field(default_factory=dict)  # cell → agent, where it is not `cell`-metal
     zone_by: str = ""
-    zone: str = ""  # of those without a value there
-    aggregates_by: tuple[str, ...] = ()  # keys, or `zone`: who have the same value share an aggregate
+    zone: str = ""  # for nodes without a value there
+    aggregates_by: tuple[str, ...] = ()  # keys, or `zone`: nodes with the same value share an aggregate
 
     def __post_init__(self) -> None:
         for key in (self.cell_by, self.zone_by, *(one for one in self.aggregates_by if one != "zone")):
@@ -46,26 +46,26 @@ class NodeSelection:
             raise ValueError("a mapping to cells takes a key (cell_by), and a key takes a mapping")
         if not self.cells and not self.cell:
             raise ValueError("no cell is named for any node")
-        # Ironic keeps the names of conductor groups in lower case, however they are written.
+        # Ironic stores conductor group names in lower case.
         object.__setattr__(self, "conductor_groups", tuple(one.lower() for one in self.conductor_groups))
         if self.cell_by == "conductor_group":
             object.__setattr__(self, "cells", {group.lower(): cell for group, cell in self.cells.items()})
 
     @property
     def only_reads_place(self) -> bool:
-        """Must a node be read to know whose it is? Notifications never carry the shard."""
+        """Whether selecting a node needs a read, because notifications do not carry the shard."""
         return bool(self.shards) or "shard" in self._keys()
 
-    # What to ask Ironic for
-
     def fields(self) -> tuple[str, ...]:
-        """Those a listing must ask for: properties are large, and most do without."""
+        """Return the fields that a listing must ask for. Properties are large and left out unless a key needs
+        them.
+        """
         wanted = {key.partition(".")[0] for key in self._keys()}
         left_out = set(_PROPERTIES) - wanted
         return tuple(name for name in FIELDS if name not in left_out)
 
     def filters(self) -> dict[str, str | tuple[str, ...]]:
-        """Those Ironic can apply to a listing by itself: it takes one value of each, of shards several."""
+        """Return the filters that Ironic can apply to a listing: one value of each, and several shards."""
         asked: dict[str, str | tuple[str, ...]] = {}
         if len(self.conductor_groups) == 1:
             group = self.conductor_groups[0]
@@ -78,17 +78,13 @@ class NodeSelection:
             asked["shard"] = self.shards
         return asked
 
-    # What placement knows ours by
-
     def all_agents(self) -> tuple[str, ...]:
-        """Every agent a node of ours may belong to."""
+        """Return every agent that a selected node may have."""
         cells = {*self.cells.values(), self.cell} - {""}
         return tuple(sorted({self._agent(cell) for cell in cells}))
 
-    # One node
-
     def stranger(self, node: IronicNode) -> str:
-        """Why this node is not ours; empty when it is."""
+        """Return why this node is not selected, or an empty string if it is."""
         for values, what, value in (
             (self.conductor_groups, "conductor group", node.conductor_group or DEFAULT_GROUP),
             (self.shards, "shard", node.shard),
@@ -102,7 +98,7 @@ class NodeSelection:
         return ""
 
     def place(self, node: IronicNode) -> Place | None:
-        """Where this node belongs; None when it is not ours."""
+        """Return the cell, agent, zone and aggregates of this node, or None if it is not selected."""
         if self.stranger(node):
             return None
         cell = self._cell(node)
@@ -128,12 +124,14 @@ class NodeSelection:
 
 @lru_cache(maxsize=10_000)
 def aggregate(key: str, value: str) -> str:
-    """The aggregate of the nodes whose `key` is `value`: always the same one."""
+    """Return the aggregate id for nodes with this value of `key`. The id is derived, so it is always the
+    same.
+    """
     return str(uuid.uuid5(_NAMESPACE, f"{key}={value}"))
 
 
 def _value(node: IronicNode, key: str) -> str:
-    """Empty where there is none, or none that could be a name."""
+    """Return the node's value of a key, or an empty string if it is missing or cannot be a name."""
     kind, _, name = key.partition(".")
     value = getattr(node, kind, None) if not name else getattr(node, kind).get(name)
     if isinstance(value, bool) or not isinstance(value, str | int):

@@ -1,1 +1,1 @@
-"""What the agent does next with a node, and what it writes there: pure decisions."""
+"""Pure decisions of the bare-metal agent: the next step on a node, and the values written to it."""

@@ -1,4 +1,6 @@
-"""What the agent writes into a node: whose it is, for which attempt, and what Ironic must know to deploy."""
+"""Values that the agent writes to a node: its build and attempt, and the fields that Ironic needs to
+deploy.
+"""
 
 import re
 from collections.abc import Sequence
@@ -9,17 +11,17 @@ from bus.messages import BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor
 from ironic_sync.agent.core.node import ATTEMPT, SEEN, Json, MetalNode, SeenAttempt
 
-KEPT = 4  # builds a node remembers
-LONGEST_CAUSE = 300  # characters of a cause that are written into Ironic
+KEPT = 4  # builds that a node records
+LONGEST_CAUSE = 300  # characters of a cause that are written to Ironic
 
-# What may be said of an image to Ironic; one without an image_source is named by its name.
+# Image properties that are passed to Ironic. Without image_source the image's name is used.
 OF_IMAGES = (
     "image_source", "image_checksum", "image_os_hash_algo", "image_os_hash_value", "image_disk_format",
     "image_container_format", "image_type", "image_url", "kernel", "ramdisk", "stage2", "ks_template",
     "boot_iso", "image_pull_secret",
 )  # fmt: skip
 
-# What a deploy interface cannot do without: any of these sets of names; and as people may read it.
+# Alternatives that satisfy a deploy interface (each a set of names), and a text for people.
 _WRITTEN = ((("image_source",),), "an image to write (image_source)")
 _BOOTED = ((("boot_iso",), ("kernel", "ramdisk"), ("image_source",)),
            "an image to boot (boot_iso, or kernel and ramdisk, or image_source)")  # fmt: skip
@@ -30,13 +32,13 @@ _NEEDED = {
 
 
 def classes_of(flavor: Flavor) -> list[str]:
-    """The custom classes this flavor asks for."""
+    """Return the custom resource classes that this flavor asks for."""
     found = (re.fullmatch(r"resources[\w-]*:(CUSTOM_\w+)", name) for name in flavor.extra_specs)
     return sorted({match[1] for match in found if match})
 
 
 def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
-    """The patch that makes the node ours: Ironic refuses it when it is somebody else's by then."""
+    """Return the patch that reserves the node. Ironic refuses it if the node has an instance by then."""
     info = {**instance_info(order.spec), ATTEMPT: order.attempt}
     return [
         {"op": "add", "path": "/instance_uuid", "value": order.build},
@@ -53,14 +55,14 @@ def let_go() -> list[Json]:
 
 
 def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> list[Json]:
-    """The patch that says the node has seen this attempt."""
+    """Return the patch that records this attempt as seen by the node."""
     others = [one for one in node.seen if one.build != order.build]
     this = SeenAttempt(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
     return [{"op": "add", "path": f"/extra/{SEEN}", "value": msgspec.to_builtins([*others, this][-KEPT:])}]
 
 
 def instance_info(spec: BuildSpec) -> Json:
-    """What Ironic must know of the instance, in the words Nova's driver uses."""
+    """Return the instance_info of a deployment, with the names that Nova's driver uses."""
     flavor, image = spec.flavor, spec.image
     info: Json = {}
     if image is not None:
@@ -83,7 +85,7 @@ def instance_info(spec: BuildSpec) -> Json:
 
 
 def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
-    """What the node's deploy interface needs and the build does not name; empty when it can be tried."""
+    """Return what the node's deploy interface needs and the build lacks, or an empty string."""
     if node.deploy_interface not in _NEEDED:
         return ""
     ways, what = _NEEDED[node.deploy_interface]
@@ -96,7 +98,7 @@ def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
 
 
 def _traits(flavor: Flavor, of_image: Sequence[str]) -> list[str]:
-    """What the node must have; Ironic refuses to deploy on one that has lost it since."""
+    """Return the required traits; Ironic refuses to deploy on a node that has lost one."""
     matches = (
         re.fullmatch(r"trait[\w-]*:(\w+)", name)
         for name, value in flavor.extra_specs.items()

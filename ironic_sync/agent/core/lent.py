@@ -1,4 +1,4 @@
-"""What an agent may do by its lease: on which nodes it may act, under which epochs, until when."""
+"""The nodes that an agent may act on by its lease: under which epochs, and until when."""
 
 from collections.abc import Collection
 from typing import Literal
@@ -7,27 +7,27 @@ from bus.leases import LeaseAnswered
 
 NEVER = float("-inf")
 
-# ours: act. not yet: nobody knows, or the word of it is on its way. over: it is another's, or was told under
-# an epoch that has passed.
+# ours: the agent may act. not yet: the owner is unknown so far. over: another agent owns the node, or the
+# order's epoch has passed.
 Standing = Literal["ours", "not yet", "over"]
 
 
 class LentNodes:
-    """Nothing before the first answer. All times are of a clock that never goes back."""
+    """The leased nodes; empty before the first answer. All times are monotonic."""
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.version = 0  # of what is known
+        self.version = 0  # of the known assignment
         self.until = NEVER
         self.tells = False
-        self._nodes: dict[str, int] = {}  # ours, and their epochs
-        self._known_at = NEVER  # when the question was asked whose answer made all of this known
+        self._nodes: dict[str, int] = {}  # node → epoch
+        self._known_at = NEVER  # when the question was asked that completed this assignment
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def answered(self, asked_at: float, answer: LeaseAnswered) -> Collection[str]:
-        """Take it in; gives the nodes that are ours no more, or were lent to us anew."""
+        """Apply an answer, and return the nodes that were lost or leased under a new epoch."""
         if answer.refused or answer.epoch < self.epoch:
             return ()
         lost: set[str] = set()
@@ -48,13 +48,15 @@ class LentNodes:
         return lost
 
     def good(self, now: float) -> bool:
-        """Is there a lease?"""
+        """Return whether the lease is valid."""
         return now < self.until
 
     def standing(self, root: str, epoch: int, since: float, now: float) -> Standing:
-        """Of an order under this epoch, which came then; epoch 0: made by who knew of none.
+        """Return whether an order that arrived at `since` may be executed. Epoch 0: its sender knew of no
+        lease.
 
-        It was made after its node was lent: an answer to what was asked after it came is never older.
+        An order is sent after its node was leased: an answer to a question asked after the order arrived is
+        never older.
         """
         if not self.good(now):
             return "not yet"

@@ -1,4 +1,4 @@
-"""A node as the agent reads it: its state, whose it is, and which attempts to build came to it."""
+"""A node as the agent reads it: its state, its instance, and the build attempts that it has seen."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ SEEN = "berth_seen"  # in extra
 
 
 class SeenAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """The last attempt of a build that came to the node; with a cause it has failed."""
+    """The last attempt of a build on the node; with a cause if it failed."""
 
     build: str
     attempt: int
@@ -20,7 +20,7 @@ class SeenAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a node decides."""
+    """The fields of a node that decide the next step."""
 
     uuid: str
     provision_state: str | None = None
@@ -35,7 +35,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seen(self) -> list[SeenAttempt]:
-        """The newest is the last. `extra` is everybody's: what is not ours in there is no mistake of ours."""
+        """The attempts, newest last. Anyone can write `extra`, so unreadable content is ignored."""
         try:
             return msgspec.convert(self.extra.get(SEEN, []), list[SeenAttempt])
         except msgspec.ValidationError:
@@ -46,7 +46,9 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, SeenAttempt(build=build, attempt=0))
 
     def attempt_of(self, build: str) -> int | None:
-        """The attempt that holds it; 0 where nobody wrote that down, None when the build does not hold it."""
+        """Return the attempt that holds the node, 0 if it was not recorded, None if the build does not hold
+        it.
+        """
         if self.instance_uuid != build:
             return None
         attempt = self.instance_info.get(ATTEMPT)
@@ -57,5 +59,5 @@ FIELDS = MetalNode.__struct_fields__
 
 
 def node_of(said: Mapping[str, Any]) -> MetalNode:
-    """Of the answer to a read."""
+    """Return the node in the answer to a read."""
     return msgspec.convert({name: said[name] for name in FIELDS if said.get(name) is not None}, MetalNode)

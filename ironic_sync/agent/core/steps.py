@@ -1,15 +1,14 @@
-"""What the bare-metal agent does next with a node: decided from what Ironic says of it, and nothing else.
+"""Decides the next step on a node from the state that Ironic returns, and from nothing else.
 
-An agent that was killed knows no more than this, so all it must not forget is written into Ironic: whose the
-node is (`instance_uuid`), for which attempt (`instance_info`), and which attempts it has seen (`extra`), all
-three in one write. An attempt that was seen, and no longer has the node, is over there: an order for it that
-comes late finds the node closed to it.
+An agent that was killed knows only that state. So everything it must not forget is written to Ironic in one
+write: the build (`instance_uuid`), the attempt (`instance_info`) and the attempts seen (`extra`). An attempt
+that was seen and no longer has the node has ended there: a late order for it finds the node closed.
 
     build:    available → Claim → Deploy → ... → active: built
-                ours and deploy failed → Close(why) → Undeploy or LetGo → no longer ours: failed(why)
-                anybody else's, in maintenance, in any other state: failed
-                its deploy interface needs an image and none is named: failed, and no other node is tried
-    destroy:  ours → Undeploy, LetGo or Abort → no longer ours: destroyed
+                ours and deploy failed → Close(why) → Undeploy or LetGo → released: failed(why)
+                another instance, in maintenance, or any other state: failed
+                its deploy interface needs an image and the build names no image: failed, without a retry
+    destroy:  ours → Undeploy, LetGo or Abort → released: destroyed
                 never seen: Close, if the node may be written to → destroyed
 """
 
@@ -33,34 +32,34 @@ UNDONE = "what was begun on the node has been undone"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Make it ours."""
+    """Reserve the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """It is ours: start."""
+    """Start the deployment on the reserved node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Write down that this attempt is over here: with a cause before anything is undone."""
+    """Record that this attempt has ended on the node, before anything is undone."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class Undeploy:
-    """Have Ironic tear it down; it stops being ours when that is done, and is cleaned then."""
+    """Let Ironic tear the node down; the reservation ends afterwards, and the node is cleaned."""
 
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """Nothing is deployed: take our name off it."""
+    """Remove the reservation; nothing is deployed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Somebody has it held half-way: have that fail."""
+    """Fail a deployment that is held, so that it can be undeployed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +71,17 @@ class Wait:
 class Say:
     outcome: Literal["built", "failed", "destroyed"]
     cause: str = ""
-    retry: bool = True  # failed: another node may do better
-    leftover: bool = False  # failed: what was deployed may be there still
+    retry: bool = True  # failed: another node may succeed
+    leftover: bool = False  # failed: the deployment may still be there
 
 
 Step = Claim | Deploy | Close | Undeploy | LetGo | Abort | Wait | Say
 
 
 def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
-    """`given_up`: why this attempt can only fail. Not `writes`: what we remember cannot be written there."""
+    """Return the next step. `given_up` is why the attempt can only fail. Without `writes`, nothing can be
+    recorded.
+    """
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
     return _toward_gone(node, order, writes)
@@ -90,7 +91,7 @@ def _toward_built(node: MetalNode | None, order: BuildOrdered, given_up: str, wr
     if node is None:
         return Say("failed", "Ironic has no such node")
     held, last = node.attempt_of(order.build), node.last(order.build)
-    if order.adopt:  # whatever it finds, nothing is done to the node
+    if order.adopt:  # adoption never changes the node
         there = held is not None and node.provision_state in DEPLOYED
         return Say("built") if there else Say("failed", f"not found there: the node is {_told(node)}")
     if held is None:
@@ -140,13 +141,13 @@ def _told(node: MetalNode) -> str:
 
 
 def _not_torn_down(node: MetalNode, order: Order) -> bool:
-    """Ironic could not tear it down, and has taken our name off it all the same."""
+    """Return whether Ironic failed to tear the node down and has removed the reservation all the same."""
     last_here = bool(node.seen) and node.seen[-1].build == order.build and node.instance_uuid is None
     return last_here and node.provision_state in ("error", "deleting")
 
 
 def _clear(node: MetalNode) -> Step:
-    """The way from a node that is ours to one that is not."""
+    """Return the step that releases the node."""
     state = node.provision_state
     if state in UNDEPLOYABLE:
         return Undeploy()
@@ -156,7 +157,7 @@ def _clear(node: MetalNode) -> Step:
 
 
 def _unusable(node: MetalNode, flavor: Flavor) -> str:
-    """Why nothing can be deployed on a node that is not ours yet; empty when it can."""
+    """Return why nothing can be deployed on an unreserved node, or an empty string."""
     if node.instance_uuid is not None:
         return f"the node is taken: it has the instance {node.instance_uuid}"
     if node.maintenance:
@@ -170,7 +171,7 @@ def _unusable(node: MetalNode, flavor: Flavor) -> str:
 
 
 def _broken(node: MetalNode) -> str:
-    """Why the deploy of a node that is ours has failed, or cannot begin; empty while it may succeed."""
+    """Return why the deployment on a reserved node has failed or cannot start, or an empty string."""
     state = node.provision_state
     if state in FREE:
         if node.maintenance:
@@ -182,7 +183,7 @@ def _broken(node: MetalNode) -> str:
 
 
 def _class_of(node: MetalNode) -> str:
-    """What placement calls it; empty where it has none that could be named."""
+    """Return the node's resource class in placement, or an empty string."""
     try:
         return class_of(node.resource_class or "")
     except Invalid:
