@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq --require-virtualenv
 PROJECT := pyproject.toml requirements.lock
+# Every package is checked against the hash in its lock file; an sdist would build with packages that are not.
+HASHED := --require-hashes --only-binary :all:
 
 # OpenStack Placement, its tests and its clients live apart from the project.
 COMPLIANCE := .venv-compliance
@@ -87,9 +89,10 @@ services: $(VENV)/.stamp-demo ## start a private RabbitMQ and PostgreSQL, print 
 
 lock: ## pin the dependencies anew (needs uv)
 	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --upgrade pyproject.toml --extra build -o requirements.lock
+		--custom-compile-command "make lock" --upgrade --generate-hashes pyproject.toml --extra build \
+		-o requirements.lock
 	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --upgrade pyproject.toml --extra build --extra dev \
+		--custom-compile-command "make lock" --upgrade --generate-hashes pyproject.toml --extra build --extra dev \
 		-c requirements.lock -o requirements-dev.lock
 	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --upgrade --generate-hashes --group compliance \
@@ -108,23 +111,22 @@ clean: ## remove the virtual environment, caches and build results
 # What only running needs.
 $(VENV)/.stamp-demo: $(PROJECT) | $(BIN)/python
 	@echo "Installing the dependencies ..."
-	@$(PIP) install -r requirements.lock
+	@$(PIP) install $(HASHED) -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 # That and the development tools; the second lock file holds everything in the first.
 $(VENV)/.stamp-dev: $(PROJECT) requirements-dev.lock | $(BIN)/python
 	@echo "Installing the dependencies and the development tools ..."
-	@$(PIP) install -r requirements-dev.lock
+	@$(PIP) install $(HASHED) -r requirements-dev.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $(VENV)/.stamp-demo $@
 
-# Each from a lock file whose every package is named with its hash; nothing of it is built here.
 .venv-%/.stamp: requirements-%.lock | $(BIN)/python
 	@echo "Installing $(FOR_$*) into .venv-$* ..."
 	@$(BIN)/python -m venv --clear .venv-$*
 	@.venv-$*/bin/python -m pip --disable-pip-version-check --no-input -qq install \
-		--require-hashes --only-binary :all: -r requirements-$*.lock
+		$(HASHED) -r requirements-$*.lock
 	@touch $@
 
 FOR_compliance := OpenStack Placement, its tests and its clients

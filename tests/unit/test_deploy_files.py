@@ -15,7 +15,8 @@ from berth import command_table, wiring
 from berth.__main__ import app
 from berth.settings import KINDS
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 RUN = dict(command_table.commands(app))["run"]
 OPTIONS = {option for parameter in RUN.params for option in parameter.opts}
@@ -131,3 +132,20 @@ def test_postgresql_is_never_told_to_forget() -> None:
     said = dict(re.findall(r"^([a-z_]+) = (.*)$", text, re.M))
     assert len(said) > 10
     assert not {"fsync", "synchronous_commit", "full_page_writes"} & said.keys()
+
+
+@pytest.mark.parametrize("lock", sorted(ROOT.glob("requirements*.lock")), ids=lambda lock: lock.name)
+def test_every_locked_package_has_hashes_and_no_index(lock: Path) -> None:
+    text = lock.read_text(encoding="utf-8").replace("\\\n", " ")
+    packages = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+    assert len(packages) > 20
+    assert [line for line in packages if "==" not in line or "--hash=sha256:" not in line] == []
+    assert "://" not in text and "--index" not in text
+
+
+@pytest.mark.parametrize("name", ["Makefile", "deploy/Containerfile", "docs/running.md"])
+def test_every_install_from_a_lock_file_requires_hashes(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    text = text.replace("$(HASHED)", "--require-hashes" if "HASHED := --require-hashes " in text else "")
+    installs = re.findall(r"install [^;&|\n]*-r \S*\.lock", text)
+    assert installs and all("--require-hashes" in one for one in installs)
