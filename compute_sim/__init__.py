@@ -1,4 +1,4 @@
-"""Simulated agents and their hosts, with seeded faults: what a cell talks to in demos, loads and tests."""
+"""Simulated agents and hosts with seeded faults, for demos, load tests and tests."""
 
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults
 from compute_sim.disk import AgentDisk

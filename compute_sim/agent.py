@@ -1,6 +1,6 @@
-"""A simulated agent: builds what it is ordered to, after a while, as its fault plan says, and loses power.
+"""A simulated agent: executes build orders after a delay, with the faults and power failures of its plan.
 
-An order is unsettled for as long as its build runs: when the agent is killed, it comes again.
+An order stays unacknowledged while its build runs: after a crash of the agent it is redelivered.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 NOTHING_HERE = "placement has given it nothing on this host, or gives it nothing any more"
 GUESTS_A_PAGE = 500
 LOST_POWER = "the agent lost power while it was building"
-HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ takes an order back from a silent reader
+HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ redelivers an unacknowledged order
 
 O = TypeVar("O", BuildOrdered, MoveOrdered)  # noqa: E741
 
 
 class SimulatedAgent:
-    """One agent: its orders, its guests, one power supply for all of its hosts."""
+    """One agent: its orders, its guests, and one power supply for all of its hosts."""
 
     def __init__(
         self,
@@ -49,42 +49,42 @@ class SimulatedAgent:
         absent_after: float = inf,
     ) -> None:
         self.agent = agent
-        self.absent_after = absent_after  # seconds without a look at the clock: then it was given up, perhaps
-        self.allocations = allocations  # what placement has given whom
-        self.use_changed = use_changed  # told of a host whenever a guest begins or ends there
+        # seconds without activity after which the hosts may have been evacuated
+        self.absent_after = absent_after
+        self.allocations = allocations  # asks placement what a consumer holds
+        self.use_changed = use_changed  # called with a host whenever a guest starts or ends there
         self.faults = faults
         self.disk = disk
-        disk.builds.running.clear()  # what an earlier process was at is begun again when it is ordered again
+        # builds of an earlier process start again when their orders are redelivered
+        disk.builds.running.clear()
         self.jobs = AgentJobs()
         self.power = PowerSupply(agent, crashes, self.jobs)
         self.power.changed = lambda: self._power_changed(self.power.on)
         self._home = asyncio.Event()
         self._absences = 0
-        self._looked: float | None = None  # at the clock
+        self._looked: float | None = None  # monotonic time of the last activity
         self._begin()
 
     @property
     def ready(self) -> bool:
-        """There is power, and it is known which guests are its own."""
+        """Whether there is power and the guests' ownership is known."""
         self._look_at_the_clock()
         return self._home.is_set()
 
     @property
     def times_away(self) -> int:
-        """So often it has lost power, or stood still: what was asked before that counts for nothing."""
+        """How often the agent lost power or stalled. Questions asked before the last time are void."""
         self._look_at_the_clock()
         return self.power.failed + self._absences
 
     async def at_home(self) -> None:
-        """Returns when it is ready."""
+        """Wait until the agent is ready."""
         while not self.ready:
             await self._home.wait()
 
     def know_guests(self) -> None:
-        """Whoever is still here is its own, or is to be told of."""
+        """Note that the ownership of all remaining guests is known."""
         self._home.set()
-
-    # What it is told to do
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
         await self.at_home()
@@ -131,12 +131,15 @@ class SimulatedAgent:
         return job
 
     def may_be_elsewhere(self, order: BuildOrdered | MoveOrdered) -> bool:
-        """Is it to take what this host has not, or not any more? While it was on its way the host may have
-        been reshaped."""
+        """Return whether the order names resources that the host lacks: the host may have been reshaped
+        meanwhile.
+        """
         return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
     async def as_given(self, order: O) -> O | None:
-        """The order with what placement has given it here by now, or keeps for it; None: nothing."""
+        """Return the order with the build's current allocations on this host, or None if it has no
+        allocations here.
+        """
         assert self.allocations is not None
         kept = keeper(order.build, order.attempt)
         asked = FindAllocations(consumers=(order.build, kept), cell=order.cell)
@@ -148,7 +151,7 @@ class SimulatedAgent:
         return None
 
     async def _over(self, outcome: AgentReported) -> AgentReported:
-        """What is said of an attempt is known for good before it is said."""
+        """Store the outcome durably before it is reported."""
         self.disk.finished(outcome)
         await self.disk.settled()
         return outcome
@@ -160,7 +163,7 @@ class SimulatedAgent:
         return outcome
 
     async def tell(self, asked: GuestsAsked) -> GuestsTold:
-        """Which guests of these builds are here; or which there are at all, so many builds at a time."""
+        """Return the guests of the given builds, or a page of all guests."""
         await self.power.there()
         there = self.disk.hosted.there
         builds, more = asked.builds, False
@@ -183,7 +186,7 @@ class SimulatedAgent:
         )
 
     def drop(self, guest: GuestRecord) -> AgentReported:
-        """Destroy this one, and no other of its build."""
+        """Destroy this guest and no other guest of its build."""
         return self._destroy(
             DestroyOrdered(
                 build=guest.build,
@@ -203,7 +206,7 @@ class SimulatedAgent:
         return outcome
 
     def _outcome(self, order: BuildOrdered, fate: Fate, *, lost: bool) -> AgentReported:
-        """What failed as planned has been cleaned up after; what broke off leaves what there was."""
+        """Return the outcome. A planned failure is cleaned up; an interrupted build leaves its guest."""
         if not lost and fate.kind == "built":
             return report(order, "built")
         if not lost and fate.kind != "hang":
@@ -214,8 +217,6 @@ class SimulatedAgent:
         retry = lost or fate.kind != "abort"
         return report(order, "failed", retry=retry, cause=cause, leftover=leftover)
 
-    # Its power supply
-
     def _power_changed(self, on: bool) -> None:
         if on:
             self._begin()
@@ -224,8 +225,9 @@ class SimulatedAgent:
             self.disk.lose_power()
 
     def _look_at_the_clock(self) -> None:
-        """Somebody does so all the time. Where nobody did its process stood still: its hosts may have been
-        taken for dead, and it begins as after a loss of power; what is under way goes on."""
+        """Detect that the process stalled. Its hosts may have been evacuated meanwhile, so the agent restarts
+        as after a power failure; running jobs continue.
+        """
         now, before = asyncio.get_running_loop().time(), self._looked
         self._looked = now
         if before is None or now - before <= self.absent_after or not self.power.on:
@@ -236,7 +238,7 @@ class SimulatedAgent:
         self._power_changed(True)
 
     def _begin(self) -> None:
-        """Whose its guests are it asks before anything else; who can ask nobody believes what it knows."""
+        """Start after a power failure. The agent asks for the ownership of its guests first, if it can."""
         if self.allocations is None:
             self.disk.asleep.clear()
         if self.allocations is None or not self.disk.guests:

@@ -1,6 +1,6 @@
-"""What outlives an agent's process: what became of its orders, its guests, and what each of them holds.
+"""Agent state that survives a restart: outcomes of orders, guests, and the devices of each guest.
 
-Kept in a file where there is one; where there is none, as in simulations, by whoever keeps this.
+Stored in a file; simulations keep the object itself instead.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,8 @@ class AgentDisk:
     hosted: Guests = field(default_factory=Guests)
     devices: DeviceBook = field(default_factory=DeviceBook)
     steps: MoveSteps = field(default_factory=MoveSteps)
-    asleep: set[GuestKey] = field(default_factory=set)  # they would run, and do not: since power was lost
+    # guests that stopped at a power failure and have not been started again
+    asleep: set[GuestKey] = field(default_factory=set)
     file: GuestFile | None = None
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class AgentDisk:
 
     @property
     def guests(self) -> dict[str, dict[int, str]]:
-        """By build and attempt: on which root."""
+        """Build → attempt → root."""
         return {
             build: {attempt: guest.root for attempt, guest in attempts.items()}
             for build, attempts in self.hosted.there.items()
@@ -59,7 +60,7 @@ class AgentDisk:
         return [guest for attempts in self.hosted.there.values() for guest in attempts.values()]
 
     def running(self) -> list[GuestRecord]:
-        """Those that run now: of one build there may be no two, over all agents."""
+        """Return the guests that run now. A build has at most one, over all agents."""
         return [
             guest
             for guest in self.all_guests
@@ -69,17 +70,15 @@ class AgentDisk:
     def guest(self, build: str, attempt: int) -> GuestRecord | None:
         return self.hosted.there.get(build, {}).get(attempt)
 
-    # What happens
-
     def lose_power(self) -> None:
-        """None of them runs, until it is woken."""
+        """Stop all running guests until they are woken."""
         self.asleep = {(one.build, one.attempt) for one in self.all_guests if one.state == "running"}
 
     def wake(self, guest: GuestRecord) -> None:
         self.asleep.discard((guest.build, guest.attempt))
 
     def begin(self, order: BuildOrdered | MoveOrdered) -> None:
-        """From here on something of it is there, until it is removed."""
+        """Note that a guest, perhaps partial, exists until it is removed."""
         self._enter(guest_of(order))
 
     def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
@@ -92,8 +91,7 @@ class AgentDisk:
         return now
 
     def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
-        """It is the guest of this attempt from now on, where it was and with what it holds; with a spec, one
-        that is made anew of its image."""
+        """Give the guest another attempt number, in place; with a spec it is rebuilt from that image."""
         image, properties = image_of(spec) if spec is not None else (guest.image, guest.properties)
         now = replace(guest, attempt=attempt, image=image, properties=properties)
         self._rename(now, guest.attempt)
@@ -102,7 +100,7 @@ class AgentDisk:
         return now
 
     def lose(self, guest: GuestRecord) -> None:
-        """It came to nothing, and has been cleaned up after."""
+        """Remove a guest that failed and was cleaned up."""
         self.remove(guest.build, range(guest.attempt, guest.attempt + 1))
         if self.file is not None:
             self.file.add(GuestGone(guest.build, guest.attempt))
@@ -121,7 +119,7 @@ class AgentDisk:
         return order.attempt in self.hosted.there.get(order.build, ())
 
     def move(self, guest: GuestRecord, allocations: Allocations) -> None:
-        """What it holds is of other providers: its host was reshaped."""
+        """Replace the guest's allocations after a reshape of its host."""
         mappings = reshaped_mappings(guest.mappings, guest.allocations, allocations)
         now = replace(guest, allocations=allocations, mappings=mappings)
         self._change(now)
@@ -130,7 +128,7 @@ class AgentDisk:
             self.file.add(GuestThere(now, went is None or went.outcome == "built"))
 
     def finished(self, outcome: AgentReported) -> None:
-        """An attempt is over; what is left of it, if anything, is there."""
+        """Note the outcome of an attempt; a guest that is left stays known."""
         self.builds.finished(outcome)
         guest = self.guest(outcome.build, outcome.attempt)
         if guest is not None and outcome.outcome == "built":
@@ -146,15 +144,13 @@ class AgentDisk:
         return outcome
 
     async def settled(self) -> None:
-        """Returns when all this is known after a crash, too."""
+        """Wait until all changes are durable."""
         if self.file is not None:
             await self.file.settled()
 
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
-
-    # What is kept
 
     def _enter(self, guest: GuestRecord) -> None:
         if self.hosted.add(guest):
@@ -165,7 +161,7 @@ class AgentDisk:
         self.devices.move((guest.build, guest.attempt), guest.allocations)
 
     def _rename(self, now: GuestRecord, was: int) -> None:
-        """Nobody is called as it was, from now on."""
+        """Replace the guest's old attempt number."""
         self.remove(now.build, range(was, was + 1))
         self._enter(now)
         self.builds.void(now.build, was, was - 1)
@@ -173,16 +169,16 @@ class AgentDisk:
             self._said_built(now)
 
     def _said_built(self, guest: GuestRecord) -> None:
-        """If it is ordered to be built, it is."""
+        """Record the outcome `built`, for a redelivered order."""
         if self.builds.outcome((guest.build, guest.attempt)) is None:
             self.builds.finished(_built(guest))
 
     def _recall(self, line: GuestLine) -> None:
         match line:
             case GuestThere(guest=guest, built=built):
-                if not built and guest.state == "running":  # written before there were states
+                if not built and guest.state == "running":  # written by a version without states
                     guest = replace(guest, state="arriving")
-                if self.guest(guest.build, guest.attempt) is not None:  # something of it has changed
+                if self.guest(guest.build, guest.attempt) is not None:  # a change of a known guest
                     self._change(guest)
                 else:
                     self._enter(guest)
@@ -218,7 +214,7 @@ class AgentDisk:
             )
 
     def _all(self) -> Iterable[GuestLine]:
-        """What the file must say, and no more."""
+        """Return the lines of a compacted file."""
         finished, void = self.builds.known()
         for build, spans in void.items():
             for above, attempt in spans:
@@ -229,7 +225,7 @@ class AgentDisk:
         for guest in self.all_guests:
             key = guest.build, guest.attempt
             if key not in told and key not in self.builds.running:
-                # Awaited; or built so long ago that its outcome is remembered here alone
+                # Expected, or built so long ago that only the guest itself records it
                 yield GuestThere(guest, guest.state != "arriving")
         for said in self.steps.known():
             yield _line_of(said)

@@ -1,4 +1,4 @@
-"""Simulated hosts by the thousand, with names and ids that are the same every time."""
+"""Generates simulated hosts with reproducible names and ids."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ X86 = "x86_64"
 
 @dataclass(frozen=True, slots=True)
 class SimHost:
-    """One host: a root provider and what it has."""
+    """One host: a root provider and its hardware."""
 
     root: str
     host: str
@@ -24,11 +24,11 @@ class SimHost:
     traits: tuple[str, ...] = ()
     zone: str = ""
     aggregates: tuple[str, ...] = ()
-    metal: str = ""  # the resource class of a bare-metal node, which Ironic speaks for
-    drivers: tuple[Driver, ...] = ()  # what else it has
+    metal: str = ""  # the resource class of a bare-metal node, which Ironic reports
+    drivers: tuple[Driver, ...] = ()  # additional hardware
     architecture: str = X86
     ip: str = ""
-    disabled: str = ""  # why nothing new is to be built on it
+    disabled: str = ""  # why the host is disabled
 
     @property
     def all_drivers(self) -> tuple[Driver, ...]:
@@ -37,7 +37,7 @@ class SimHost:
 
 @dataclass(frozen=True, slots=True)
 class SimAgent:
-    """One agent and the hosts it serves."""
+    """One agent and its hosts."""
 
     agent: str
     cell: str
@@ -60,7 +60,7 @@ def fleet(
     baremetal: int = 0,
     seed: int = 0,
 ) -> list[SimAgent]:
-    """Agents for so many hypervisors and bare-metal nodes in all, dealt out over cells and agents."""
+    """Return agents with so many hypervisors and bare-metal nodes in total, spread over cells and agents."""
     inventory = {
         "VCPU": Inventory(total=vcpus, max_unit=vcpus, allocation_ratio=vcpu_ratio),
         "MEMORY_MB": Inventory(total=memory_mb, reserved=512, max_unit=memory_mb),
@@ -105,14 +105,14 @@ def fleet(
 
 
 def _can(traits: tuple[str, ...], architecture: str) -> tuple[str, ...]:
-    """What it can do: another processor than x86 has none of its extensions."""
+    """Return the traits that this architecture supports: only x86 has its extensions."""
     if architecture == X86:
         return traits
     return tuple(trait for trait in traits if "_X86_" not in trait)
 
 
 def _address(number: int) -> str:
-    """One of 10.0.0.0/8 for each host."""
+    """Return an address in 10.0.0.0/8, one for each host."""
     number += 1
     return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
@@ -122,5 +122,5 @@ def _agent(cell: str, number: int, hosts: Sequence[SimHost]) -> SimAgent:
 
 
 def agent_name(cell: str, number: int) -> str:
-    """Of the agents of this cell, counted from 1."""
+    """Return the name of an agent of this cell, counted from 1."""
     return f"{cell}-agent{number}"

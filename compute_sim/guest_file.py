@@ -1,10 +1,9 @@
-"""A file of an agent's own: what it must know after a restart. It grows by lines, and is shortened at times.
+"""An agent's append-only file: the state that it needs after a restart. The file is compacted at times.
 
-A line is added when something has happened to a guest, and what is said of it waits until that line is on the
-disk (fdatasync): a guest that was reported built is known after a power cut. Lines that come in one turn of
-the event loop, or while others are being written, go together with the next write, so a thousand builds a
-second cost some dozens of writes. A line that a crash cut short is the last one, was never spoken of, and is
-left out.
+A line is added for each change of a guest, and a report waits until its line is on disk (fdatasync): a guest
+reported as built survives a power failure. Lines added in one turn of the event loop, or during a write, are
+written together, so a thousand builds per second cost some dozens of writes. A line cut short by a crash is
+the last one and was never reported; it is dropped.
 """
 
 import asyncio
@@ -26,16 +25,16 @@ from compute_sim.guests import GuestRecord
 
 log = logging.getLogger(__name__)
 
-SLACK = 20_000  # lines that say nothing any more, before it is written anew
+SLACK = 20_000  # obsolete lines before the file is compacted
 
 
 class GuestThere(Compact, frozen=True, tag=True):
     guest: GuestRecord
-    built: bool  # False: it is what a failed attempt left
+    built: bool  # False: left by a failed attempt
 
 
 class OrderFailed(Compact, frozen=True, tag=True):
-    """What was said of an attempt that failed."""
+    """The outcome of a failed attempt."""
 
     build: str
     attempt: int
@@ -49,7 +48,7 @@ class OrderFailed(Compact, frozen=True, tag=True):
 
 
 class OrdersVoid(Compact, frozen=True, tag=True):
-    """Whatever was ordered of a build up to this attempt is destroyed; what is not above that one stays."""
+    """All guests of a build with attempts above `above` and up to this attempt are destroyed."""
 
     build: str
     attempt: int
@@ -57,21 +56,21 @@ class OrdersVoid(Compact, frozen=True, tag=True):
 
 
 class GuestRenamed(Compact, frozen=True, tag=True):
-    """What was this attempt's guest is another's."""
+    """A guest has a new attempt number."""
 
     guest: GuestRecord
     was: int
 
 
 class GuestGone(Compact, frozen=True, tag=True):
-    """What was there is not any more, though nobody ordered so: a phase of a move failed."""
+    """A guest disappeared without an order, because a phase of a move failed."""
 
     build: str
     attempt: int
 
 
 class MovePhaseSaid(Compact, frozen=True, tag=True):
-    """What was said of a phase of a move that is over."""
+    """The outcome of a phase of a move."""
 
     move: str
     build: str
@@ -95,22 +94,22 @@ _decode = msgspec.json.Decoder(GuestLine).decode
 
 
 class GuestFile:
-    """One process has it open at a time."""
+    """The file; one process may have it open at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._snapshot: Callable[[], Iterable[GuestLine]] = tuple
         self._lines = 0  # in the file
-        self._long = SLACK  # more than so many may be too many: then it is looked what it must say
+        self._long = SLACK  # above this size, check whether compaction is worthwhile
         self._waiting: list[bytes] = []
-        self._added = self._kept = 0  # lines ever added; of them those that are on the disk
+        self._added = self._kept = 0  # lines ever added, and lines on disk
         self._writing: asyncio.Future[None] | None = None
         self._file = -1
         self._lock = -1
-        self._in_use = threading.Lock()  # a number that is closed may be another's file a moment later
+        self._in_use = threading.Lock()  # a closed descriptor number may be reused for another file
 
     def open(self) -> list[GuestLine]:
-        """What is known from before."""
+        """Open the file and return its lines."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -126,7 +125,7 @@ class GuestFile:
         return said
 
     def _cut(self, sound: int) -> None:
-        """What a crash cut short goes. What was damaged otherwise is kept beside, for people to look at."""
+        """Drop a line cut short by a crash. Other damage is saved to a second file for inspection."""
         rest = self.path.read_bytes()[sound:]
         if not rest:
             return
@@ -141,7 +140,7 @@ class GuestFile:
         os.ftruncate(self._file, sound)
 
     def shorten_by(self, snapshot: Callable[[], Iterable[GuestLine]]) -> None:
-        """From now on this says what the whole file must say, whenever it has grown too long."""
+        """Set the function that returns the lines of a compacted file."""
         self._snapshot = snapshot
 
     def add(self, *lines: GuestLine) -> None:
@@ -149,17 +148,18 @@ class GuestFile:
         self._added += len(lines)
 
     async def settled(self) -> None:
-        """Returns when all that was added until now is on the disk."""
+        """Wait until all lines added so far are on disk."""
         until = self._added
         while self._kept < until:
             if self._writing is None:
                 loop = asyncio.get_running_loop()
                 self._writing = loop.create_future()
-                loop.call_soon(self._begin, self._writing)  # whatever is added in this turn goes with it
+                # lines added in this turn of the event loop are included
+                loop.call_soon(self._begin, self._writing)
             await asyncio.shield(self._writing)
 
     def close(self) -> None:
-        """What nobody waited for is written as well."""
+        """Write the remaining lines and close the file."""
         with self._in_use:
             if self._file < 0:
                 return
@@ -188,7 +188,7 @@ class GuestFile:
                     done.set_exception(
                         Unavailable(f"{self.path}: {'cut short' if written.cancelled() else problem}")
                     )
-                    done.exception()  # it was looked at: whoever waits is told, and there may be nobody
+                    done.exception()  # mark the exception as retrieved: there may be no waiter
                 return
             self._lines = written.result()
             self._kept += len(lines)
@@ -198,7 +198,7 @@ class GuestFile:
         work.add_done_callback(told)
 
     def _write(self, lines: list[bytes], anew: list[GuestLine] | None) -> int:
-        """In a thread: how many lines there are in the file now."""
+        """Write lines (in a thread) and return the number of lines in the file."""
         with self._in_use:
             if self._file < 0:
                 raise OSError("it was closed")
@@ -221,7 +221,7 @@ def _line(one: GuestLine) -> bytes:
 
 
 def _read(text: bytes) -> tuple[list[GuestLine], int]:
-    """What the lines say, and where the first begins that is not whole."""
+    """Return the lines, and the offset of the first incomplete line."""
     said: list[GuestLine] = []
     sound = 0
     for line in _lines(text):

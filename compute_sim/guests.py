@@ -1,4 +1,4 @@
-"""The guests of a simulated agent's hosts, and the images that were left in their caches."""
+"""The guests of a simulated agent's hosts, and the image caches of the hosts."""
 
 from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from bus.requests import BuildSpec
 from bus.vocabulary import Allocations, Compact
 from compute_sim.core.phases import GuestState
 
-MAX_CACHED = 16  # images a host keeps, the one used last the longest
-MAX_PROPERTIES = 32  # of one image that a host tells of
+MAX_CACHED = 16  # images that a host caches, least recently used dropped first
+MAX_PROPERTIES = 32  # of one image that a host reports
 
 
 class GuestRecord(Compact, frozen=True):
-    """A guest that is there: where, with what, and of which image."""
+    """An existing guest: its host, its resources and its image."""
 
     build: str
     attempt: int
@@ -28,12 +28,12 @@ class GuestRecord(Compact, frozen=True):
     allocations: Allocations
     mappings: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     image: str = ""
-    properties: tuple[str, ...] = ()  # NAME=VALUE of its image
+    properties: tuple[str, ...] = ()  # NAME=VALUE of the image
     state: GuestState = "running"
 
 
 def guest_of(order: BuildOrdered | MoveOrdered) -> GuestRecord:
-    """As it is while it is made, or awaited."""
+    """Return the guest while it is being built or awaited."""
     return GuestRecord(
         order.build,
         order.attempt,
@@ -49,7 +49,7 @@ def guest_of(order: BuildOrdered | MoveOrdered) -> GuestRecord:
 
 
 def image_of(spec: BuildSpec) -> tuple[str, tuple[str, ...]]:
-    """Its name, and what is said of it."""
+    """Return the image's name and properties."""
     if spec.image is None:
         return "", ()
     some = list(spec.image.properties.items())[:MAX_PROPERTIES]
@@ -58,24 +58,25 @@ def image_of(spec: BuildSpec) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(eq=False)
 class HostGuests:
-    """What one host has of them."""
+    """The guests and image cache of one host."""
 
     instances: int = 0
-    changes: int = 0  # of what is told of it here, ever
-    images: OrderedDict[str, None] = field(default_factory=OrderedDict)  # cached, used last at the end
-    properties: Counter[str] = field(default_factory=Counter)  # NAME=VALUE of the images of its instances
+    changes: int = 0  # changes of reported values, ever
+    # cached images, most recently used last
+    images: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    properties: Counter[str] = field(default_factory=Counter)  # NAME=VALUE of the instances' images
     there: dict[tuple[str, int], GuestRecord] = field(default_factory=dict)  # by build and attempt
 
 
 class Guests:
-    """By build and attempt: on which root each is, and of which image."""
+    """All guests by build and attempt, and by host."""
 
     def __init__(self) -> None:
         self.there: dict[str, dict[int, GuestRecord]] = {}
         self.on: defaultdict[str, HostGuests] = defaultdict(HostGuests)
 
     def add(self, guest: GuestRecord) -> bool:
-        """False: it was there already."""
+        """Add a guest; return False if it exists already."""
         attempts = self.there.setdefault(guest.build, {})
         if guest.attempt in attempts:
             return False
@@ -93,21 +94,21 @@ class Guests:
         return True
 
     def of(self, root: str) -> list[GuestRecord]:
-        """All that are there, in the order of their builds."""
+        """Return the guests of a host, ordered by build."""
         there = self.on[root].there if root in self.on else {}
         return [there[key] for key in sorted(there)]
 
     def is_there(self, guest: GuestRecord) -> bool:
-        """Is it still, as it is said here?"""
+        """Return whether exactly this record is current."""
         return self.there.get(guest.build, {}).get(guest.attempt) is guest
 
     def change(self, guest: GuestRecord) -> None:
-        """It holds something else of its host than it did, or is in another state."""
+        """Replace a guest's record: its allocations or state have changed."""
         key = guest.build, guest.attempt
         self.there[guest.build][guest.attempt] = self.on[guest.root].there[key] = guest
 
     def remove(self, build: str, attempts: range) -> list[GuestRecord]:
-        """Those of them that were there."""
+        """Remove guests with these attempts, and return the removed guests."""
         there = self.there.get(build, {})
         gone = [there.pop(attempt) for attempt in list(there) if attempt in attempts]
         for guest in gone:

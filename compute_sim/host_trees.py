@@ -1,4 +1,4 @@
-"""The provider trees of an agent's hosts: as drivers have them, as placement does, and what is reported."""
+"""The provider trees of an agent's hosts: from drivers, from placement, and as reported."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,26 +16,27 @@ from compute_sim.guests import GuestRecord
 
 log = logging.getLogger(__name__)
 
-NOT_TAKEN_SO_OFTEN = 3  # then it is said aloud
+NOT_TAKEN_SO_OFTEN = 3  # after so many failed reports an error is logged
 
 
 class HostTrees:
-    """Of hosts that are reported as provider trees: those that Ironic speaks for are not among them."""
+    """The trees of the hosts that the agent reports itself; Ironic's nodes are excluded."""
 
     def __init__(self, hosts: Iterable[SimHost], cell: str, agent: str, disk: AgentDisk) -> None:
         self.cell, self.agent = cell, agent
         self._hosts = {host.root: host for host in hosts if not host.metal}
         self._disk = disk
         self._devices = disk.devices
-        self._pools: dict[str, None] = {}  # what guests hold that is none of their hosts'
+        self._pools: dict[str, None] = {}  # providers of shared pools that guests use
         self._stored: dict[str, tuple[TreeProvider, ...]] = {}
         self._trees: dict[str, ProviderTree] = {}
-        self._told: dict[str, int] = {}  # root → the sequence of its last report
-        self._newest_taken = -1  # the highest sequence of ours that the last look found
-        self._not_taken: dict[str, int] = {}  # root → how many looks in a row have not found it
+        self._told: dict[str, int] = {}  # root → sequence of its last report
+        self._newest_taken = -1  # the highest sequence of ours in placement at the last check
+        self._not_taken: dict[str, int] = {}  # root → consecutive checks without the report
         self._changed: dict[str, None] = {}
-        self._alike: dict[str, list[Provider]] = {}  # root → placement's answer that it was as it is
-        self._to_fit: dict[str, None] = {}  # roots of which guests, or the tree, are others since they fitted
+        self._alike: dict[str, list[Provider]] = {}  # root → placement's answer that matched
+        # roots with a changed tree or guests since the last check of allocations
+        self._to_fit: dict[str, None] = {}
         self._follow_use = {
             root for root, host in self._hosts.items() if any(one.follows_use for one in host.drivers)
         }
@@ -47,7 +48,7 @@ class HostTrees:
         return tuple(self._hosts)
 
     def report(self, root: str, sequence: int) -> tuple[tuple[ProviderReport, ...], Reshaping | None]:
-        """What is to be said of this host now, and what moves by that."""
+        """Return the current report of this host, and the reshape that it causes."""
         self._told[root] = sequence
         self._changed.pop(root, None)
         return self._trees[root].report(), self._reshaping(root)
@@ -57,7 +58,7 @@ class HostTrees:
         return reshaping(self._stored.get(root, ()), self._trees[root], guests)
 
     def use_changed(self, root: str) -> None:
-        """Guests came or went: where drivers follow that, what they say may be otherwise now."""
+        """Note that guests started or ended: drivers that depend on usage may report another tree."""
         if root in self._hosts:
             self._to_fit[root] = None
         if root not in self._follow_use:
@@ -68,7 +69,7 @@ class HostTrees:
             self._changed[root] = None
 
     def take_changed(self) -> list[str]:
-        """Hosts of which something else is to be said, each once."""
+        """Return the hosts whose tree has changed, each once."""
         changed = list(self._changed)
         self._changed.clear()
         return changed
@@ -76,9 +77,9 @@ class HostTrees:
     def compare(
         self, providers: Iterable[Provider], owners: Mapping[str, Provider]
     ) -> Iterator[tuple[str, bool]]:
-        """Host by host: is placement's answer not what it is, so that it is to be reported?
+        """Yield each host and whether its stored tree differs, so that it must be reported.
 
-        Of many it takes long: whoever goes through them gives others a turn.
+        Many hosts take long: the caller should let other tasks run in between.
         """
         answers: dict[str, list[Provider]] = {}
         for one in providers:
@@ -108,8 +109,9 @@ class HostTrees:
         return bool(found)
 
     def _still_coming(self, owners: Mapping[str, Provider]) -> set[str]:
-        """Hosts whose reports wait for placement, which goes on taking those before them: told once more they
-        would wait behind themselves."""
+        """Return hosts whose reports are still queued while placement makes progress. A repeated report would
+        queue behind the first one.
+        """
         ours = [one.sequence for one in owners.values() if (one.cell, one.agent) == (self.cell, self.agent)]
         newest, before = max(ours, default=-1), self._newest_taken
         self._newest_taken = newest
@@ -119,25 +121,24 @@ class HostTrees:
         return {root for root in later if not self._taken(root, owners.get(root))}
 
     def _is_as_before(self, root: str, owner: Provider | None, answer: list[Provider]) -> bool:
-        """There was nothing to say of it, and nothing is otherwise since, but what is used of it."""
+        """Return whether the host matched before and nothing but its usage has changed since."""
         alike = self._alike.get(root)
         if alike is None or not self._taken(root, owner):
             return False
         return [*map(_but_for_use, alike)] == [*map(_but_for_use, answer)]
 
     def _has_more(self, root: str) -> bool:
-        """Placement has classes of it that its tree has not: what is used of them may have to move."""
+        """Return whether placement has classes that the tree lacks: their allocations may have to move."""
         tree = self._trees[root]
         return any(
             (now := tree.by_id(was.id)) is None or not was.inventories.keys() <= now.inventories.keys()
             for was in self._stored[root]
         )
 
-    # What guests hold where their host was reshaped
-
     def misplaced(self) -> list[GuestRecord]:
-        """Guests that hold, as far as is known here, what their host has not. Where placement has its tree as
-        it is, it knows what they hold instead."""
+        """Return guests with allocations that their host lacks, as far as known here. If placement has the
+        current tree, placement knows the allocations.
+        """
         found = []
         for root in [one for one in self._to_fit if one in self._stored]:
             tree, guests = self._trees[root], self._disk.hosted.of(root)
@@ -149,13 +150,15 @@ class HostTrees:
         return found
 
     def settle(self, guests: Iterable[GuestRecord], found: Iterable[Consumer]) -> None:
-        """They hold what placement says; whoever is not named holds nothing any more, as he is to be gone."""
+        """Apply placement's allocations to the guests. A guest without any is to be destroyed and holds
+        nothing.
+        """
         held = {one.id: one.allocations for one in found}
         for guest in filter(self._disk.hosted.is_there, guests):
             tree = self._trees[guest.root]
             known = (held.get(keeper(guest.build, guest.attempt), {}), held.get(guest.build, {}))
             now: Allocations = next((one for one in known if any(map(tree.by_id, one))), {})
-            if now == guest.allocations:  # then it is of somebody else: of a pool
+            if now == guest.allocations:  # then the allocation is from a shared pool
                 self._pools.update(dict.fromkeys(one for one in now if tree.by_id(one) is None))
                 continue
             log.info("%s on %s: what it holds is of other providers", guest.build, guest.host)
@@ -172,12 +175,14 @@ class HostTrees:
         self._devices.furnish(tree, {one.provider for one in moves.moves} if moves else ())
 
     def _taken(self, root: str, owner: Provider | None) -> bool:
-        """Placement has our last report, if there was one."""
+        """Return whether placement has our last report, if there was one."""
         told = self._told.get(root, -1)
         return told < 0 or (owner is not None and owner.sequence >= told)
 
     def _note_taken(self, host: SimHost, owner: Provider | None) -> None:
-        """A report that placement refuses is a dead letter there: here it is one that never arrives."""
+        """Count missing reports: placement dead-letters a report that it refuses, so it never becomes visible
+        here.
+        """
         if self._taken(host.root, owner):
             self._not_taken.pop(host.root, None)
             return
@@ -190,7 +195,7 @@ class HostTrees:
 
 
 def _but_for_use(one: Provider) -> tuple[object, ...]:
-    """What of a provider decides whether its host is reported."""
+    """Return the values of a provider that decide whether its host is reported again."""
     owner = (one.cell, one.agent, one.zone, one.host, one.gone)
     kept = one.kept_classes, one.kept_traits, one.kept_aggregates
     return one.id, one.name, one.parent, one.inventories, one.traits, one.aggregates, owner, kept

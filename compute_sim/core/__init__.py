@@ -1,1 +1,1 @@
-"""What agents decide: fates of builds, provider trees, who holds what. No I/O, no clock, no chance."""
+"""Pure decisions of agents: outcomes of builds, provider trees, devices in use."""

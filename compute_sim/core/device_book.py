@@ -1,7 +1,7 @@
-"""Which guest holds what of which provider, as their agent has it: it refuses what it cannot hold.
+"""Device usage by guest, as the agent knows it; refuses what does not fit.
 
-Placement judges first; what comes here although it does not fit was claimed of what had changed meanwhile, or
-of what a guest nobody knows of still uses.
+Placement decides first. An order that does not fit was claimed for hardware that has changed meanwhile, or
+that a guest unknown to placement still uses.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,20 +15,21 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class DeviceBook:
-    """The providers of all hosts of one agent. Those it does not know are others', who share with them."""
+    """The providers of all hosts of one agent. Unknown providers are shared pools of other owners."""
 
     def __init__(self) -> None:
         self.held: dict[GuestKey, Allocations] = {}
         self._used: dict[str, dict[str, int]] = {}
-        self._has: dict[str, tuple[str, Mapping[str, int]]] = {}  # provider → its name, class → capacity
-        self._others: dict[str, frozenset[str]] = {}  # provider → classes that operators put there
+        self._has: dict[str, tuple[str, Mapping[str, int]]] = {}  # provider → name, class → capacity
+        self._others: dict[str, frozenset[str]] = {}  # provider → classes added by an operator
         self._of_root: dict[str, tuple[str, ...]] = {}
-        self.root_of: dict[str, str] = {}  # provider → whose tree it is in
-        self._departed: dict[str, str] = {}  # provider → name of those that were there
+        self.root_of: dict[str, str] = {}  # provider → root of its tree
+        self._departed: dict[str, str] = {}  # provider → name, for providers that were removed
 
     def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
-        """From now on this host has what this tree says. What is held of those that are `moving` is held of
-        others as soon as placement has taken that in."""
+        """Replace the host's tree. Allocations of `moving` providers will be moved when placement has applied
+        the report.
+        """
         now = {one.id: one for one in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
             name, _ = self._has.pop(id_)
@@ -49,7 +50,9 @@ class DeviceBook:
         return self._used.get(provider, _NOTHING)
 
     def misplaced(self, wanted: Allocations) -> bool:
-        """Is something of it where this host has none, or none any more? It may have been reshaped since."""
+        """Return whether some of it is on a provider or class that this host lacks: the host may have been
+        reshaped.
+        """
         return any(
             provider in self._departed
             or (
@@ -60,11 +63,11 @@ class DeviceBook:
         )
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
-        """Is any of it of this host, as far as is known?"""
+        """Return whether any of it may be on this host."""
         return any(one in self._of_root.get(root, ()) or one in self._departed for one in allocations)
 
     def refusal(self, guest: GuestKey, wanted: Allocations) -> str:
-        """Why this guest cannot have this; empty where it can, or has it already."""
+        """Return why this guest cannot have it, or an empty string if it can or has it already."""
         if guest in self.held:
             return ""
         for provider, amounts in wanted.items():
@@ -75,7 +78,7 @@ class DeviceBook:
             name, has = self._has[provider]
             used = self.in_use(provider)
             for class_, amount in amounts.items():
-                # What the drivers do not say is an operator's, and not the agent's to count.
+                # Classes that no driver reports were added by an operator and are not counted here.
                 if class_ in has and used.get(class_, 0) + amount > has[class_]:
                     free = max(has[class_] - used.get(class_, 0), 0)
                     return f"{name}: asked {amount} {class_}, {free} free on the host"
@@ -87,7 +90,7 @@ class DeviceBook:
             self._count(allocations, 1)
 
     def move(self, guest: GuestKey, allocations: Allocations) -> None:
-        """It holds this instead."""
+        """Replace what the guest holds."""
         self.give_back(guest)
         self.hold(guest, allocations)
 

@@ -1,4 +1,4 @@
-"""What a simulated agent does, decided by seed: how long a build takes, how it goes, when power fails."""
+"""Seeded decisions of a simulated agent: durations and outcomes of builds, power failures."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,14 +26,14 @@ _ABORT = ("the image is corrupt: checksum mismatch", "the volume could not be pr
 
 
 def draw(*words: object) -> float:
-    """A number in [0, 1) that is always the same for the same words."""
+    """Return a number in [0, 1) that depends only on the words."""
     digest = blake2b("|".join(map(str, words)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How long builds take: constant:s, uniform:from,to, exponential:mean or lognormal:median,sigma."""
+    """Duration of builds: constant:s, uniform:from,to, exponential:mean or lognormal:median,sigma."""
 
     name: str
     values: tuple[float, ...]
@@ -54,7 +54,7 @@ class Durations:
         return Durations(name, values)
 
     def at(self, first: float, second: float) -> float:
-        """The duration two draws stand for."""
+        """Return the duration for two random numbers."""
         match self.name:
             case "uniform":
                 low, high = self.values
@@ -70,7 +70,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """How one attempt goes."""
+    """The outcome of one attempt."""
 
     kind: Kind
     seconds: float
@@ -79,7 +79,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class PhaseFate:
-    """How one phase of a move goes."""
+    """The outcome of one phase of a move."""
 
     kind: Literal["done", "failed", "hang"]
     seconds: float
@@ -88,7 +88,7 @@ class PhaseFate:
 
 @dataclass(frozen=True, slots=True)
 class MoveFaults:
-    """Shares of each phase of moves that fail, and of all phases that never end."""
+    """The share of each phase that fails, and the share of all phases that never end."""
 
     prepare: float = 0.0
     send: float = 0.0
@@ -105,13 +105,15 @@ class MoveFaults:
 
     @staticmethod
     def of_each(share: float, hang: float = 0.0) -> "MoveFaults":
-        """The same share of every phase on the way; who goes back arrives."""
+        """Return the same share for every phase of the way there; the way back always succeeds."""
         return MoveFaults(prepare=share, send=share, start=share, rebuild=share, hang=hang)
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Shares of attempts that fail where another host may succeed, that fail for good, that never end."""
+    """The shares of attempts that fail with a retry elsewhere, that fail without a retry, and that never
+    end.
+    """
 
     seed: int = 0
     reschedule: float = 0.0
@@ -120,7 +122,7 @@ class FaultPlan:
     first_attempt_only: bool = True  # later attempts succeed
     durations: Durations = Durations("constant", (0.0,))
     moves: MoveFaults = MoveFaults()
-    move_durations: Durations | None = None  # of each phase; None: as builds
+    move_durations: Durations | None = None  # of each phase; by default as for builds
 
     def __post_init__(self) -> None:
         shares = (self.reschedule, self.abort, self.hang)
@@ -163,14 +165,14 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True)
 class CrashPlan:
-    """The power fails after about so many orders, again and again, and comes back after some seconds."""
+    """Power failures after about so many orders, repeatedly, each for `away` seconds."""
 
     seed: int = 0
     orders: int = 0  # 0: never
     away: float = 5.0
 
     def next_after(self, agent: str, crashes: int) -> int:
-        """How many orders the agent takes until its next crash; 0 when there is none."""
+        """Return after how many orders the agent fails next; 0 for never."""
         if not self.orders:
             return 0
         return 1 + int(2 * self.orders * draw(self.seed, "crash", agent, crashes))

@@ -1,4 +1,4 @@
-"""What an agent's hosts have: a tree for each, said anew by its drivers whenever that may have changed."""
+"""Builds the provider tree of a host from its drivers."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def furnished(
     *,
     disabled: bool = False,
 ) -> ProviderTree:
-    """The tree as these drivers have it now, with what others put there beside it."""
+    """Return the tree that the drivers report now, together with content added by operators."""
     tree = ProviderTree(root, host, stored)
     for driver in drivers:
         driver.update_provider_tree(tree, in_use)

@@ -1,10 +1,9 @@
-"""What becomes of a guest by each phase of a move, however that ends; and which orders are too late.
+"""The state of a guest during and after each phase of a move, and the detection of late orders.
 
-prepare   there is none → arriving, and its devices are held
-send      running → stopped: at once; of a live migration, when all is copied
-start     arriving → running
-resume    the source's guest gets another attempt's name, and runs again
-rebuild   the guest runs on until its successor takes its place, and its name
+prepare   no guest → arriving, and its devices are held send      running → stopped, immediately; in a live
+migration when the copy is complete start     arriving → running resume    the guest at the source gets a new
+attempt number and runs again rebuild   the guest runs until its successor replaces it under a new attempt
+number
 """
 
 from collections import OrderedDict
@@ -20,7 +19,9 @@ REMEMBERED = 100_000  # builds
 
 
 def refusal(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
-    """Why this cannot be begun with what is here of the build, by attempts; empty where it can."""
+    """Return why the phase cannot begin with the guests of this build here (by attempt), or an empty
+    string.
+    """
     match order.phase:
         case "prepare":
             return ""
@@ -38,18 +39,18 @@ def refusal(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
 
 
 def meanwhile(order: MoveOrdered, state: GuestState) -> GuestState:
-    """What the guest is while this is being done with it."""
+    """Return the guest's state during the phase."""
     return "stopped" if order.phase == "send" and order.kind != "live" else state
 
 
 def afterwards(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestState | None:
-    """What it is then; None: nothing is left of it."""
+    """Return the guest's state after the phase, or None if no guest is left."""
     match order.phase, end:
         case "start" | "resume" | "rebuild", "done":
             return "running"
         case "send", "done":
             return "stopped"
-        case "send", "failed" | "hung":  # it runs on where it is, or again
+        case "send", "failed" | "hung":  # the guest continues, or resumes, where it is
             return "running"
         case "prepare" | "start", "failed":
             return None
@@ -58,14 +59,16 @@ def afterwards(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestSta
 
 
 class MoveSteps:
-    """Of every build, on each host: the last order of its moves, and what came of it."""
+    """The last move order of each build on each host, and its outcome."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._remembered = remembered
         self._known: OrderedDict[str, dict[str, tuple[int, MoveReported | None]]] = OrderedDict()
 
     def ordered(self, order: MoveOrdered) -> MoveReported | Literal["go on", "void"]:
-        """Begin it, or go on with it; or say, again, how it went; or it is older than what is known."""
+        """Return whether to execute the order, its outcome if it has ended, or `void` if a later order is
+        known.
+        """
         step, said = self._known.get(order.build, {}).get(order.root, (0, None))
         if order.step < step:
             return "void"
@@ -75,13 +78,13 @@ class MoveSteps:
         self._put(order.build, order.root, order.step, None)
 
     def finished(self, said: MoveReported) -> None:
-        """As it was said, or is known from before."""
+        """Note an outcome that was reported, now or in an earlier process."""
         step, _ = self._known.get(said.build, {}).get(said.root, (0, None))
         if said.step >= step:
             self._put(said.build, said.root, said.step, said)
 
     def last(self, build: str, root: str) -> MoveReported | None:
-        """What was said last of this build there, if its phase is over."""
+        """Return the last outcome of this build on this host, if its phase has ended."""
         return self._known.get(build, {}).get(root, (0, None))[1]
 
     def known(self) -> Iterable[MoveReported]:

@@ -1,7 +1,7 @@
-"""A host's provider tree as its agent has it: drivers say what there is, and what others put there is seen.
+"""The provider tree of a host: content from drivers, and content that operators added.
 
-A driver begins with a tree in which only others' contents are left, and says all it finds: what it says no
-more is gone. So a tree cannot hold what some earlier version of a driver forgot to take away.
+A driver starts from a tree that contains only operators' content and adds all that it finds. What it no
+longer adds is removed, so a tree never contains leftovers of an earlier driver.
 """
 
 import re
@@ -21,12 +21,12 @@ _TRAITS = frozenset(os_traits.get_traits())
 
 
 class TreeMistake(ValueError):
-    """A driver says what cannot be; the text names the provider, the field and why."""
+    """A driver's output is invalid; the text names the provider, the field and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class OthersContents:
-    """What of a provider operators put there: looked at, never reported."""
+    """Content that operators added to a provider: known here and never reported."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ NOTHING_OF_OTHERS = OthersContents()
 
 @dataclass(frozen=True, slots=True)
 class TreeProvider:
-    """A provider of the tree, with what is its agent's to say and what others put there."""
+    """A provider of the tree, with its drivers' content and its operators' content."""
 
     id: str
     name: str
@@ -47,12 +47,12 @@ class TreeProvider:
     traits: frozenset[str] = frozenset()
     aggregates: frozenset[str] = frozenset()
     others: OthersContents = NOTHING_OF_OTHERS
-    said: bool = True  # False: only placement knows it, so far
-    used: Mapping[str, int] = field(default_factory=dict)  # as placement has it, of what is its agent's
+    said: bool = True  # False: known from placement only
+    used: Mapping[str, int] = field(default_factory=dict)  # in placement, of the drivers' classes
 
 
 class ProviderTree:
-    """One root and all below it. Names are looked up, ids are made: of the root's, and of the name."""
+    """A root and its descendants. Names are resolved here; ids are derived from the root and the name."""
 
     def __init__(self, root: str, name: str, known: Iterable[TreeProvider] = ()) -> None:
         self.root = root
@@ -64,12 +64,12 @@ class ProviderTree:
 
     @property
     def providers(self) -> tuple[TreeProvider, ...]:
-        """Those that are said to be there, parents before children."""
+        """The providers added by drivers, parents before children."""
         return tuple(self._known[id_] for id_ in self._named.values())
 
     @property
     def others(self) -> tuple[TreeProvider, ...]:
-        """Those only placement knows: an operator's, or what was here once."""
+        """The providers known from placement only: operators' providers and removed hardware."""
         return tuple(one for one in self._known.values() if not one.said)
 
     def __contains__(self, name: str) -> bool:
@@ -84,10 +84,8 @@ class ProviderTree:
         one = self._known.get(id_)
         return one if one is not None and one.said else None
 
-    # What a driver says
-
     def add(self, name: str, parent: str = "") -> str:
-        """A provider below this one, or below the root: its name."""
+        """Add a provider below the parent, or below the root, and return its name."""
         above = self[parent or self.name]
         if name in self._named:
             raise TreeMistake(f"{name}: there are two providers of this name")
@@ -101,7 +99,7 @@ class ProviderTree:
         return name
 
     def give(self, name: str, **inventories: Inventory) -> None:
-        """It has these; a class is said once."""
+        """Add inventories; a class may be added once."""
         one = self[name]
         for class_, inventory in inventories.items():
             at = f"{name}: inventories.{class_}"
@@ -117,7 +115,7 @@ class ProviderTree:
         self._known[one.id] = replace(one, inventories={**one.inventories, **inventories})
 
     def mark(self, name: str, *traits: str) -> None:
-        """It has these traits, too."""
+        """Add traits."""
         one = self[name]
         for trait in traits:
             if trait not in _TRAITS and not _CUSTOM.fullmatch(trait):
@@ -127,14 +125,12 @@ class ProviderTree:
         self._known[one.id] = replace(one, traits=one.traits.union(traits))
 
     def gather(self, name: str, *aggregates: str) -> None:
-        """It is in these aggregates, too."""
+        """Add aggregates."""
         one = self[name]
         self._known[one.id] = replace(one, aggregates=one.aggregates.union(aggregates))
 
-    # What becomes of it
-
     def report(self) -> tuple[ProviderReport, ...]:
-        """All that is the agent's to say."""
+        """Return the drivers' content as a report."""
         return tuple(
             ProviderReport(
                 id=one.id,
@@ -149,12 +145,12 @@ class ProviderTree:
 
 
 def child_id(root: str, name: str) -> str:
-    """Of one root and name always the same."""
+    """Return the id for a root and a name; always the same."""
     return str(uuid5(UUID(root), name))
 
 
 def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...]]:
-    """Root → its tree as placement has it, with all parts asked for."""
+    """Return root → tree, from placement's answer with all parts."""
     trees: dict[str, list[TreeProvider]] = {}
     for one in providers:
         others = OthersContents(
@@ -176,10 +172,11 @@ def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...
 
 
 def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_too: bool) -> Iterator[str]:
-    """What a report of this tree would change of what is stored, a sentence each.
+    """Yield a sentence for each change that a report of this tree would make to the stored tree.
 
-    What is left of earlier is closed while it is in use: that is no difference. Placement may reserve more
-    than was said (it withholds what is still held elsewhere in the tree); only with `closed_too` that is one.
+    A removed class stays closed while it is in use; that is no difference. Placement may reserve more than
+    reported, because it withholds what is still held elsewhere in the tree; that counts only with
+    `closed_too`.
     """
     known = {one.id: one for one in stored}
     for now in tree.providers:
@@ -187,7 +184,7 @@ def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_to
         if was is None:
             yield f"+{now.name}"
             continue
-        taken_in_as = was.name.startswith(f"{now.name}@")  # another cell has a provider of its name
+        taken_in_as = was.name.startswith(f"{now.name}@")  # another cell has a provider of this name
         if (was.name != now.name and not taken_in_as) or was.parent != now.parent:
             yield f"{now.name}: its name or parent"
         for class_ in sorted({*was.inventories, *now.inventories}):

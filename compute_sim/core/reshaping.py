@@ -1,8 +1,7 @@
-"""When drivers tell of a tree where what is in use is somewhere else: what moves, and where guests are then.
+"""Computes a reshape: which inventory moves to which providers, and where each guest's allocations go.
 
-What a provider had of a class, and has no more, is of those that have it newly. A guest goes to one of them
-as a whole where that has room, so that it stays within a NUMA cell; else it is spread over them, as one that
-no cell can hold was already.
+A class that a provider lost goes to the providers that gained it. A guest goes to one of them as a whole if
+it fits, so that it stays within a NUMA cell; else it is spread, like a guest that no cell could hold before.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +10,11 @@ from bus.reports import GuestPlace, InventoryMove, Reshaping
 from bus.vocabulary import Allocations
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider
 
-Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and what it holds
+Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and its allocations
 
 
 def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterable[Held]) -> Reshaping | None:
-    """What a report of this tree moves of what placement has stored; None: nothing that is in use."""
+    """Return what a report of this tree moves, or None if nothing in use moves."""
     moves = tuple(_moves(stored, tree))
     if not moves:
         return None
@@ -31,7 +30,7 @@ def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterab
         ]
         if goes:
             going.append((key, goes))
-    # The largest first, and guests alike always in one order: what is said twice is said alike.
+    # Largest first and in a fixed order of guests, so that a repeated report is identical.
     going.sort(key=lambda one: (-max(amount for _, amount, _ in one[1]), one[0]))
     guests_now = [GuestPlace(*key, _place(goes, room, most)) for key, goes in going]
     return Reshaping(moves=moves, guests=tuple(one for one in guests_now if one.allocations))
@@ -53,11 +52,11 @@ def _moves(stored: Sequence[TreeProvider], tree: ProviderTree) -> Iterable[Inven
                 yield InventoryMove(provider=was.id, resource_class=name, to=to)
 
 
-_Amounts = dict[tuple[str, str], int]  # of a provider and a class
+_Amounts = dict[tuple[str, str], int]  # by provider and class
 
 
 def _room(stored: Sequence[TreeProvider], tree: ProviderTree) -> tuple[_Amounts, _Amounts]:
-    """What is free, and how much of it one guest may have."""
+    """Return the free amounts, and the maximum for one guest."""
     used = {one.id: one.used for one in stored}
     free: _Amounts = {}
     most: _Amounts = {}
@@ -69,7 +68,7 @@ def _room(stored: Sequence[TreeProvider], tree: ProviderTree) -> tuple[_Amounts,
 
 
 def _place(goes: Sequence[tuple[str, int, tuple[str, ...]]], room: _Amounts, most: _Amounts) -> Allocations:
-    """Where this guest is then. Nothing said: there is no room, and whoever judges may say so."""
+    """Return the guest's new allocations, or an empty result if it does not fit; placement then decides."""
     wanted: dict[tuple[str, tuple[str, ...]], int] = {}
     for name, amount, to in goes:
         wanted[name, to] = wanted.get((name, to), 0) + amount
@@ -88,7 +87,7 @@ def _place(goes: Sequence[tuple[str, int, tuple[str, ...]]], room: _Amounts, mos
 def _spread(
     together: Mapping[str, int], among: Sequence[str], room: _Amounts, most: _Amounts
 ) -> list[tuple[str, str, int]]:
-    """On one of these where it has room for all, else on some, one after the other."""
+    """Return the amounts on one provider if it has enough of everything, else spread over several."""
     for one in among:
         if all(min(room[one, name], most[one, name]) >= amount for name, amount in together.items()):
             return [(one, name, amount) for name, amount in together.items()]
@@ -102,7 +101,7 @@ def _spread(
 
 
 def fits_tree(held: Allocations, tree: ProviderTree, others: Mapping[str, object]) -> bool:
-    """Is all that it holds where the tree has it? `others` are known to be no part of this host."""
+    """Return whether all allocations exist in the tree. `others` are known providers of shared pools."""
     for provider, amounts in held.items():
         one = tree.by_id(provider)
         if one is None:

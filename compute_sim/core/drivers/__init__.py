@@ -1,1 +1,1 @@
-"""What hosts have, a module for each kind of hardware. A driver says it to a ProviderTree (`driver.py`)."""
+"""The hardware of hosts, one module for each type. A driver adds it to a ProviderTree (`driver.py`)."""

@@ -1,4 +1,4 @@
-"""Accelerators and other devices, each a provider of its own: an FPGA, a whole GPU, a dongle."""
+"""Accelerators and other devices, each a provider: an FPGA, a whole GPU, a dongle."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What a driver is: it says what is there, of a tree in which only others' contents are left."""
+"""The interface of a driver: it adds its hardware to a tree."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -7,22 +7,22 @@ import msgspec
 
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake
 
-InUse = Callable[[str], Mapping[str, int]]  # a provider's id → how much of what guests here hold of it
+InUse = Callable[[str], Mapping[str, int]]  # provider id → amounts that guests hold
 
 
 class Driver(Protocol):
     @property
     def follows_use(self) -> bool:
-        """Does what it says depend on what its guests use?"""
+        """Whether the driver's output depends on what guests use."""
         ...
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add all that there is of its kind; drivers are asked one after the other."""
+        """Add all hardware of the driver's type; drivers run one after another."""
         ...
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A driver with what a file of machines may say of it."""
+    """A driver with the options that a machines file may set."""
 
     @property
     def follows_use(self) -> bool:
@@ -30,7 +30,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def unused(provider: str) -> Mapping[str, int]:
-    """Nobody uses anything."""
+    """Report no usage."""
     return {}
 
 
@@ -39,7 +39,7 @@ def cell_named(tree: ProviderTree, number: int) -> str:
 
 
 def beside_cell(tree: ProviderTree, number: int, device: str) -> str:
-    """The provider a device is below: its NUMA cell, or the root of a host that tells of none."""
+    """Return the parent of a device: its NUMA cell, or the root of a host without NUMA cells."""
     if cell_named(tree, 0) not in tree:
         return tree.name
     if cell_named(tree, number) not in tree:

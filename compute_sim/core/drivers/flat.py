@@ -1,4 +1,4 @@
-"""A host whose root has it all."""
+"""A host without child providers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from compute_sim.core.provider_tree import ProviderTree
 
 @dataclass(frozen=True)
 class FlatDriver:
-    """Inventory, traits and aggregates of the root, as they are given."""
+    """The given inventory, traits and aggregates of the root."""
 
     inventory: Mapping[str, Inventory] = field(default_factory=dict)
     traits: tuple[str, ...] = ()

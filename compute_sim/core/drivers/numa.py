@@ -1,4 +1,4 @@
-"""A host that tells of its NUMA cells: processors, memory and pages are theirs, the disk is the root's."""
+"""A host with NUMA cells: each cell has processors, memory and pages; the root has the disk."""
 
 from typing import Annotated
 
@@ -14,14 +14,14 @@ _UNITS = ("KB", "MB", "GB")
 
 
 class NumaDriver(DriverOptions, frozen=True, kw_only=True):
-    """Figures are those of one cell, but for the disk."""
+    """The figures are for one cell, except the disk."""
 
     cells: Annotated[int, Meta(le=64)] = 2
-    vcpus: Count = 12  # shared ones
+    vcpus: Count = 12  # shared processors
     vcpu_ratio: Ratio = 4.0
-    pcpus: Count = 4  # dedicated ones
-    memory_mb: Count = 49_152  # in ordinary pages
-    reserved_mb: Count = 512  # of it, the host's own
+    pcpus: Count = 4  # dedicated processors
+    memory_mb: Count = 49_152  # in pages of the default size
+    reserved_mb: Count = 512  # reserved for the host
     pages: dict[str, Count] = msgspec.field(default_factory=lambda: {"2MB": 4096, "1GB": 8})
     disk_gb: Count = 2000
     traits: tuple[str, ...] = ("COMPUTE_NODE", "HW_CPU_HYPERTHREADING")  # of the root

@@ -1,6 +1,6 @@
-"""An operator's own provider.yaml, in the schema that Nova published (1.0): more inventories and traits.
+"""Inventories and traits from an operator's provider.yaml, in Nova's schema 1.0.
 
-It adds to providers that are there, and never changes what a driver says of them.
+The file adds to existing providers and never changes what a driver reports.
 """
 
 import re
@@ -22,14 +22,14 @@ _VERSION = re.compile(r"1\.(0|[1-9][0-9]*)")
 
 
 class BadProviderConfig(ValueError):
-    """The file says what cannot be; the text names the field and why."""
+    """The file is invalid; the text names the field and the reason."""
 
 
 class AddedInventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total: Amount
     reserved: Count = 0
     min_unit: Amount = 1
-    max_unit: Amount | None = None  # as much as there is
+    max_unit: Amount | None = None  # default: the total
     step_size: Amount = 1
     allocation_ratio: Annotated[float, Meta(gt=0, le=MAX_RATIO)] = 1.0
 
@@ -63,12 +63,12 @@ class _File(msgspec.Struct, frozen=True):
     source: str = field(default="", name="__source_file")
 
 
-# What fields there are by 1.0: a later version may have more of them, which are passed over as Nova does.
+# The fields of version 1.0. A later version may have more fields; like Nova we ignore them.
 _FIELDS = {"": {"meta", "providers"}, "providers": {"identification", "inventories", "traits"}}
 
 
 def provider_config(said: Any) -> tuple[ConfiguredProvider, ...]:
-    """What a file says, once it has been read."""
+    """Return the validated content of a parsed file."""
     try:
         file = msgspec.convert(said, _File)
     except msgspec.ValidationError as problem:
@@ -92,7 +92,7 @@ def provider_config(said: Any) -> tuple[ConfiguredProvider, ...]:
 
 
 def _by_field(problem: str) -> str:
-    """msgspec's sentence with the field first."""
+    """Return msgspec's message with the field first."""
     what, _, where = problem.partition(" - at `")
     return f"{where.rstrip('`').removeprefix('$').lstrip('.') or 'the file'}: {what}"
 
@@ -133,7 +133,7 @@ def _wrong(one: ConfiguredProvider) -> str:
 
 @dataclass(frozen=True)
 class ProviderConfigDriver:
-    """Adds what the file says; the last of a host's drivers."""
+    """Adds the content of the file; the last of a host's drivers."""
 
     providers: tuple[ConfiguredProvider, ...]
     follows_use: bool = False

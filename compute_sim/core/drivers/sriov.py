@@ -1,8 +1,9 @@
-"""Network cards that can be shared: physical functions (PFs), each with virtual ones (VFs), or taken whole.
+"""Network cards with SR-IOV: a physical function (PF) can be split into virtual functions (VFs) or used
+whole.
 
-A PF is a provider with as many units of SRIOV_NET_VF as it has VFs. Whoever wants one VF asks for one unit;
-whoever wants the PF itself asks for all of them at once, and says with the trait CUSTOM_PF_WITH_<n>_VFS that
-he means one that has no more. So the one excludes the other by arithmetic, in the claim itself.
+A PF is a provider with one unit of SRIOV_NET_VF for each VF. A request for one VF asks for one unit. A
+request for the whole PF asks for all units, with the trait CUSTOM_PF_WITH_<n>_VFS to select a PF of exactly
+that size. So the claim itself excludes using a PF both ways.
 """
 
 import msgspec
@@ -20,8 +21,8 @@ class PhysicalFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     device: str
     vfs: Count = 8
-    network: str = ""  # the physical network it is plugged into
-    cell: int = 0  # the NUMA cell it is near
+    network: str = ""  # the physical network of the port
+    cell: int = 0  # the nearest NUMA cell
     traits: tuple[str, ...] = ()
 
 
@@ -46,10 +47,10 @@ class SriovDriver(DriverOptions, frozen=True, kw_only=True):
 
 
 def with_vfs(count: int) -> str:
-    """The trait of a PF with so many VFs: who asks for all of them under it, asks for the PF."""
+    """Return the trait of a PF with so many VFs; a request for the whole PF requires it."""
     return f"CUSTOM_PF_WITH_{count}_VFS"
 
 
 def as_trait(word: str) -> str:
-    """`nvidia-35` as a trait has it: NVIDIA_35."""
+    """Return a word in the form of a trait: NVIDIA_35 for `nvidia-35`."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in word.upper())
