@@ -73,7 +73,7 @@ class SimulatedAgent:
 
     @property
     def times_away(self) -> int:
-        """How often the agent lost power or stalled. Questions asked before the last time are void."""
+        """The number of power failures and stalls. Questions asked before the last time are void."""
         self._look_at_the_clock()
         return self.power.failed + self._absences
 

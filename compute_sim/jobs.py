@@ -1,4 +1,4 @@
-"""What an agent is at: builds and phases of moves, each with its end, and the power that all of it needs."""
+"""Jobs of an agent (builds and phases of moves) with their ends, and the power supply that they need."""
 
 import asyncio
 from collections import Counter
@@ -12,14 +12,14 @@ from bus.messages import DestroyOrdered
 from compute_sim.core.faults import CrashPlan
 
 How = Literal["done", "lost", "destroyed", "overtaken", "handed over"]
-JobKey = tuple[str, object]  # of one build: what is done with it
-ROUND = 0.025  # seconds from one look at what is over to the next, while things end one upon the other
-LONGEST_ROUND = 0.1  # the same, while many do: each look costs a write, and wakes everybody behind us
+JobKey = tuple[str, object]  # identifies a job of one build
+ROUND = 0.025  # seconds between two rounds of ending jobs, per ended job
+LONGEST_ROUND = 0.1  # maximum of the same: each round costs a write and wakes other processes
 
 
 @dataclass(eq=False, slots=True)
 class AgentJob:
-    """Something under way. Whoever was handed the order last waits for its end; the others need not."""
+    """A running job. The latest delivery of its order waits for its end; earlier deliveries do not."""
 
     build: str
     attempt: int  # of the guest
@@ -33,7 +33,7 @@ class AgentJob:
 
     @property
     def told(self) -> bool:
-        """Nobody waits for its end any more."""
+        """Whether no delivery waits for the end."""
         return self.waiter is None or self.waiter.done()
 
     def tell(self, how: How) -> None:
@@ -41,7 +41,7 @@ class AgentJob:
             self.waiter.set_result(how)
 
     def hurry(self) -> None:
-        """It takes no longer than until now, for whoever waits for its end next."""
+        """Make the job due now."""
         self.due = min(self.due, asyncio.get_running_loop().time())
 
     @property
@@ -50,15 +50,15 @@ class AgentJob:
 
 
 class DueJobs:
-    """Tells jobs that they are done when they are due: one alarm for all, and those of a moment together.
+    """Ends jobs when they are due, with one timer for all.
 
-    After some were told the next are told a `ROUND` later for each of them, or when they are due: so a busy
-    agent writes and says many ends at once, and an idle one each at its time.
+    After a round, the next one waits a `ROUND` for each ended job: a busy agent writes and reports many ends
+    together, and an idle agent ends each job on time.
     """
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, AgentJob]] = []
-        self._count = 0  # of two that are due at once, the one that came first
+        self._count = 0  # orders jobs due at the same time
         self._next_round = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._rings = inf
@@ -79,7 +79,7 @@ class DueJobs:
             self._alarm = asyncio.get_running_loop().call_at(when, self._ring)
 
     def _ring(self) -> None:
-        """An event loop may ring a little early: what was due when it was to ring is due now."""
+        """End the due jobs. An event loop may fire early, so jobs due at the planned time count as due."""
         now = max(self._rings, asyncio.get_running_loop().time())
         self._alarm, self._rings = None, inf
         told = 0
@@ -91,7 +91,7 @@ class DueJobs:
 
 
 class AgentJobs:
-    """All that is under way, by build; and on how many things each host is at work."""
+    """All running jobs by build, and their number by host."""
 
     def __init__(self) -> None:
         self.on: Counter[str] = Counter()  # by root
@@ -110,7 +110,7 @@ class AgentJobs:
         return self._of.get(build, {}).get(key)
 
     def end(self, job: AgentJob) -> asyncio.Future[How]:
-        """How it ends; whoever waited for that before has handed it over."""
+        """Return the future of the job's end; the previous waiter receives `handed over`."""
         job.tell("handed over")
         job.waiter = asyncio.get_running_loop().create_future()
         if job.lost:
@@ -122,7 +122,7 @@ class AgentJobs:
         return job.waiter
 
     def over(self, job: AgentJob) -> bool:
-        """False: it was over already, destroyed or overtaken."""
+        """Remove the job; return False if it was destroyed or replaced before."""
         if self.get(job.build, job.key) is not job:
             return False
         jobs = self._of[job.build]
@@ -140,12 +140,12 @@ class AgentJobs:
 
 
 class PowerSupply:
-    """One for all hosts of an agent. It fails after so many orders, and comes back."""
+    """One power supply for all hosts of an agent; it fails after some orders and returns."""
 
     def __init__(self, agent: str, crashes: CrashPlan, jobs: AgentJobs) -> None:
         self.on = True
-        self.failed = 0  # how often it has
-        self.changed: Callable[[], None] = lambda: None  # told when it failed, and when it is back
+        self.failed = 0  # number of failures
+        self.changed: Callable[[], None] = lambda: None  # called at each failure and return
         self._agent, self._crashes, self._jobs = agent, crashes, jobs
         self._left = crashes.next_after(agent, 0)
         self._back = asyncio.Event()
@@ -161,7 +161,7 @@ class PowerSupply:
                 self.fail()
 
     def fail(self) -> None:
-        """Whatever is under way is lost."""
+        """Lose all running jobs."""
         self.on = False
         self._back.clear()
         for job in self._jobs:

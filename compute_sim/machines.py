@@ -1,4 +1,4 @@
-"""Kinds of machines: which drivers a host has. Some are built in, others an operator describes in a file.
+"""Machine types: the drivers of a host. Some are built in, others described in an operator's file.
 
 [edge]                                  # berth up --driver edge,flat
 drivers = ["numa", "sriov"]
@@ -40,12 +40,12 @@ _SOMEBODY = "00000000-0000-4000-8000-000000000000"
 
 
 class BadMachine(ValueError):
-    """A kind of machine that cannot be; the text names it, the field and why."""
+    """A machine type is invalid; the text names it, the field and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A kind of host. Where no driver tells of processors, the root has what flat hosts have."""
+    """A type of host. Without a driver for processors the root has the inventory of flat hosts."""
 
     drivers: tuple[Driver, ...] = ()
 
@@ -65,8 +65,10 @@ BUILT_IN: Mapping[str, Machine] = {
 
 
 def machines(named: Sequence[str], described: str = "", configured: str = "") -> tuple[Machine, ...]:
-    """Those that are named, as the file `described` or we ourselves have them; each with what the
-    provider.yaml, or the directory of such, `configured` adds."""
+    """Return the named machine types, built in or from the file `described`.
+
+    Each also gets the additions from the provider.yaml, or directory of such files, `configured`.
+    """
     known = {**BUILT_IN, **(_described(Path(described)) if described else {})}
     adds = (ProviderConfigDriver(_configured(Path(configured))),) if configured else ()
     found = []
@@ -121,7 +123,7 @@ def _machine(at: str, table: Any) -> Machine:
 
 
 def _configured(path: Path) -> tuple[ConfiguredProvider, ...]:
-    """All that is in the file; of a directory, in its *.yaml."""
+    """Return all content of the file, or of *.yaml in a directory."""
     try:
         from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
     except ImportError:

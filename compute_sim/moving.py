@@ -1,7 +1,7 @@
-"""A simulated agent's part in moves: each phase takes its time, goes as planned or not, and may be cut short.
+"""The phases of moves on a simulated agent: duration, planned failures and interruption.
 
-As with builds an order is unsettled until its phase is over. A later order of the same build on the same host
-ends an earlier one; an earlier one that comes late does nothing.
+Like builds, an order stays unacknowledged until its phase has ended. A later order of the same build and
+host ends an earlier one; an earlier order that arrives late has no effect.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _CAUSES: dict[PhaseEnd, str] = {"lost": "the agent lost power meanwhile", "hung"
 
 
 class SimulatedMoves:
-    """What one agent does of moves, with its guests and while it has power."""
+    """Executes the phases of moves with one agent's guests and power."""
 
     def __init__(self, agent: SimulatedAgent) -> None:
         self._agent = agent
@@ -49,7 +49,8 @@ class SimulatedMoves:
             await self._disk.settled()
             return verdict
         fate = self._agent.faults.phase_fate(order.move, order.phase, order.attempt)
-        if fate.kind == "hang" and order.force and order.kind == "live":  # what never converged is cut short
+        # a live migration that never converges is forced
+        if fate.kind == "hang" and order.force and order.kind == "live":
             fate = PhaseFate("done", 0.0)
         job = self._agent.jobs.get(order.build, ("move", order.root))
         if job is None or job.step < order.step:
@@ -64,12 +65,12 @@ class SimulatedMoves:
             return None
         await self._agent.at_home()
         self._under_way.pop(job, None)
-        if not self._agent.jobs.over(job):  # destroyed meanwhile, or a later order has ended it
+        if not self._agent.jobs.over(job):  # destroyed meanwhile, or replaced by a later order
             return None
         return await self._over(self._outcome(order, fate, lost=how == "lost"))
 
     async def progress(self) -> Sequence[MoveReported]:
-        """What goes on; of what hangs nothing is heard."""
+        """Return the progress of running phases, except of hanging ones."""
         if not self._agent.ready:
             return []
         now = asyncio.get_running_loop().time()
@@ -78,8 +79,6 @@ class SimulatedMoves:
             for job, order in self._under_way.items()
             if job.begun < job.due and now - job.begun < job.due - job.begun < HANG_SECONDS
         ]
-
-    # How it does so
 
     def _is_new(self, order: MoveOrdered) -> bool:
         known = self._disk.steps.ordered(order) != "go on" or self._is_void(order)
@@ -98,7 +97,7 @@ class SimulatedMoves:
         return ""
 
     def _begin(self, order: MoveOrdered, fate: PhaseFate, earlier: AgentJob | None) -> AgentJob:
-        """Whatever was done before by an earlier order ends; what a copy has got done by then counts."""
+        """Start the phase and end an earlier order's job; a copy continues from its progress."""
         disk, now = self._disk, asyncio.get_running_loop().time()
         begun, due = now, now + (HANG_SECONDS if fate.kind == "hang" else fate.seconds)
         if earlier is not None:
@@ -124,7 +123,7 @@ class SimulatedMoves:
         return job
 
     def _is_done(self, order: MoveOrdered) -> bool:
-        """Was the same done before, as an earlier step?"""
+        """Return whether the same phase was completed as an earlier step."""
         last = self._disk.steps.last(order.build, order.root)
         if last is None or last.outcome != "done":
             return False
@@ -150,13 +149,13 @@ class SimulatedMoves:
         return _said(order, "failed", cause=fate.cause or _CAUSES.get(end, ""), leftover=leftover)
 
     def _guest(self, order: MoveOrdered) -> GuestRecord:
-        """Of the attempt that is named; of the one it was before, until it is called so."""
+        """Return the guest of this attempt, or of the previous attempt number until the guest is renamed."""
         guest = self._disk.guest(order.build, order.attempt) or self._disk.guest(order.build, order.was)
         assert guest is not None, f"{order.phase} of {order.build} was begun without a guest"
         return guest
 
     async def _over(self, said: MoveReported) -> MoveReported:
-        """What is said of a phase is known for good before it is said."""
+        """Store the outcome durably before it is reported."""
         self._disk.phase_over(said)
         await self._disk.settled()
         return said

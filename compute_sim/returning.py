@@ -1,8 +1,7 @@
-"""An agent that comes back: before anything is built or reported it finds out which guests are still its own.
+"""An agent's return after an absence: it asks placement which guests are still its own before anything else.
 
-While it was away, or its process stood still, its hosts may have been taken for dead, and what ran there may
-run elsewhere. No guest runs until placement has said whose it is; one that is not this host's any more is
-destroyed.
+While the agent was absent or its process stalled, its hosts may have been evacuated and the guests started
+on other hosts. So no guest runs until placement has confirmed it, and a guest that moved away is destroyed.
 """
 
 import logging
@@ -25,13 +24,13 @@ GUESTS_A_QUESTION = 250
 CONSUMERS_A_QUESTION = 2 * GUESTS_A_QUESTION
 PROVIDERS_A_QUESTION = 500
 _LOST: tuple[Ownership, ...] = ("gone", "unknown")
-OTHER_ATTEMPTS = 8  # by so many earlier numbers, and later ones, room is looked for that is kept
+OTHER_ATTEMPTS = 8  # so many earlier and later attempt numbers are checked for a holder
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between two questions, doubled while nothing changes
-QUIET_SECONDS = 10.0  # placement may start when we do: only then is it said aloud
+QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 
 class Homecoming:
-    """Asks whose the guests of one agent are: all of them when it comes back, and then those that wait."""
+    """Determines the ownership of an agent's guests: all of them after a return, later the stopped ones."""
 
     def __init__(
         self,
@@ -41,18 +40,22 @@ class Homecoming:
         providers: Ask[FindProviders, ProvidersFound] | None,
         spares: bool = False,
     ) -> None:
-        """`spares`: who is unknown to placement is left where it is, stopped, as after a restore."""
+        """With `spares`, a guest unknown to placement is kept, stopped, as needed after a database
+        restore.
+        """
         self._agent, self._cell, self._clock = agent, cell, clock
         self._providers = providers
         self._spares = spares
         self._spared: set[GuestKey] = set()
-        self._roots: dict[str, str] = {}  # provider → root, of those that no tree has here
+        self._roots: dict[str, str] = {}  # provider → root, for providers that are in no tree here
         self._pause = SHORTEST_PAUSE
         self._next = 0.0
-        self._waits_since: float | None = None  # for an answer
+        self._waits_since: float | None = None  # time of the first unanswered question
 
     async def look(self) -> Sequence[AgentReported]:
-        """What had to be destroyed. Where there is no answer guests wait, and so does all else."""
+        """Ask for the guests' ownership, and return the guests that were destroyed. Without an answer
+        everything waits.
+        """
         agent, now = self._agent, self._clock.monotonic()
         if agent.ready and not agent.disk.asleep:
             self._pause, self._next = SHORTEST_PAUSE, 0.0
@@ -75,10 +78,10 @@ class Homecoming:
             return []
         self._waits_since = None
         if not agent.power.on or agent.times_away != before:
-            return []  # it went away meanwhile
+            return []  # absent again meanwhile
         gone = []
         for guest, whose in judged:
-            if not agent.disk.hosted.is_there(guest):  # somebody has said meanwhile what becomes of it
+            if not agent.disk.hosted.is_there(guest):  # an order has decided meanwhile
                 continue
             if whose == "ours":
                 agent.disk.wake(guest)
@@ -105,7 +108,7 @@ class Homecoming:
         return [(guest, self._whose(guest, found)) for guest in guests]
 
     async def _found(self, names: Iterable[str]) -> dict[str, Consumer]:
-        """What these consumers hold."""
+        """Return the allocations of these consumers."""
         assert self._agent.allocations is not None
         asked = tuple(dict.fromkeys(names))
         found: dict[str, Consumer] = {}
@@ -118,7 +121,7 @@ class Homecoming:
 
     def _whose(self, guest: GuestRecord, held: Mapping[str, Consumer]) -> Ownership:
         if not guest.allocations:
-            return "ours"  # it holds nothing, so nobody can say
+            return "ours"  # without allocations placement cannot tell
         build, kept = held.get(guest.build), held.get(keeper(guest.build, guest.attempt))
         keeps = kept.type if kept is not None and self._is_of(kept, guest.root) else NOTHING
         otherwise = any(
@@ -128,7 +131,9 @@ class Homecoming:
         return ownership(build is not None and self._is_of(build, guest.root), keeps, otherwise)
 
     def _next_here(self, guest: GuestRecord) -> int | None:
-        """The number of the next guest of its build on its host, whose room is not its own."""
+        """Return the number of the build's next guest on this host: that guest's allocations are not this
+        one's.
+        """
         here = self._agent.disk.hosted.there.get(guest.build, {}).values()
         later = (one.attempt for one in here if one.root == guest.root and one.attempt > guest.attempt)
         return min(later, default=None)
@@ -140,7 +145,7 @@ class Homecoming:
         return self._agent.disk.devices.root_of.get(provider) or self._roots.get(provider, "")
 
     async def _learn_roots(self, consumers: Iterable[Consumer]) -> None:
-        """Hosts may have had other providers than they have now, when these took them."""
+        """Ask for the roots of unknown providers: hosts may have had other providers earlier."""
         unknown = dict.fromkeys(
             provider for one in consumers for provider in one.allocations if not self._root_of(provider)
         )
@@ -168,7 +173,7 @@ class Homecoming:
 
 
 def _others(guest: GuestRecord, before: int | None = None) -> list[str]:
-    """Who would keep its room by numbers it had before, or is to have."""
+    """Return the possible holders of the guest under earlier or later attempt numbers."""
     first, end = max(1, guest.attempt - OTHER_ATTEMPTS), guest.attempt + OTHER_ATTEMPTS + 1
     numbers = range(first, end if before is None else min(before, end))
     return [keeper(guest.build, attempt) for attempt in numbers if attempt != guest.attempt]

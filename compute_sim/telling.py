@@ -1,4 +1,4 @@
-"""What a simulated agent tells by itself: the state of its hosts, again and again, and what they have."""
+"""The reports of a simulated agent: heartbeats of its hosts, and their inventory."""
 
 import asyncio
 import logging
@@ -23,22 +23,21 @@ log = logging.getLogger(__name__)
 
 HOSTS_IN_A_REPORT = 500
 PROVIDERS_A_QUESTION = 250
-LEISURE = 3.0  # times as long as an answer took, until the next question
-LONGEST_REST = 1.0  # in all, while what has changed waits to be told
-HOSTS_AT_A_STRETCH = 50  # compared before builds have a turn
-HOSTS_IN_A_BEAT = 250  # who hears one does nothing else meanwhile
-HYPERVISOR_VERSION = 8_002_000  # 8.2.0, as libvirt tells it
+LEISURE = 3.0  # pause after an answer, as a multiple of its duration
+LONGEST_REST = 1.0  # total of the pauses while changes wait to be reported
+HOSTS_AT_A_STRETCH = 50  # compared before other tasks may run
+HOSTS_IN_A_BEAT = 250  # handling a heartbeat blocks its receiver
+HYPERVISOR_VERSION = 8_002_000  # 8.2.0, in libvirt's format
 GUESTS_A_QUESTION = 250
-RESHAPE_GAP = 1.0  # after a report that moves what guests hold, before it is looked what became of it
-STARTING_SECONDS = 10.0  # placement may start when we do
-FIRST_GAP = 10.0  # between announcements at first, doubled each time: placement may not be there yet
+RESHAPE_GAP = 1.0  # after a report that moves allocations, until its effect is checked
+STARTING_SECONDS = 10.0  # placement may be starting too
+FIRST_GAP = 10.0  # first interval between announcements, doubled each time: placement may not be running yet
 
 
 class HostNews:
-    """News of one agent's hosts, while there is power.
+    """Reports of one agent's hosts, while there is power.
 
-    Where placement can be asked, it is, now and then, and what it does not have as it is gets reported; else
-    all is reported now and then.
+    If placement can be asked, differences are reported periodically; else everything is.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class HostNews:
         self.clock = clock
         self._does = does
         self._trees = trees
-        self._crashes = 0  # of which it is known
+        self._crashes = 0  # power failures noticed
         self._to_announce: dict[str, None] = {}
         self._gap = FIRST_GAP
         self._next_round = 0.0
@@ -67,23 +66,24 @@ class HostNews:
         self._sequence = ReportSequence(clock)
         self._providers = providers
         self._allocations = allocations
-        self._states: dict[str, tuple[object, HostState]] = {}  # as last told, and what that follows from
-        self._reshaped: set[str] = set()  # roots of which something was to move
+        # the last state, and the values that it depends on
+        self._states: dict[str, tuple[object, HostState]] = {}
+        self._reshaped: set[str] = set()  # roots with a reported reshape
         self._begun = clock.monotonic()
         roots = [*self.hosts]
         self._shares = [roots[at : at + HOSTS_IN_A_BEAT] for at in range(0, len(roots), HOSTS_IN_A_BEAT)]
         self._turns = cycle(self._shares)
-        self._told_while = -1  # so often it had been away when all of it was told
+        self._told_while = -1  # the number of absences at the last complete heartbeat
 
     @property
     def beat_every(self) -> float:
-        """Each host is told of once a period, some of them at a time: all at once would keep a scheduler from
-        all else for as long as it takes to hear."""
+        """Seconds between heartbeats. Each host is reported once per period, in parts, because handling all
+        of them together would block a scheduler for too long.
+        """
         return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:
-        """The state of some hosts by turns, of all when it comes back; while there is power and it is known
-        whose its guests are."""
+        """Return the state of some hosts in turn, or of all after an absence, if the agent is ready."""
         if not self._does.ready or not self._shares:
             return []
         if self._told_while != (away := self._does.times_away):
@@ -104,7 +104,7 @@ class HostNews:
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
-        """Some of what is to be reported: what has changed, and what a look at all of them has found."""
+        """Return some of the inventory reports that are due: changes, and differences found in placement."""
         if not self._does.ready:
             return []
         now = self.clock.monotonic()
@@ -118,7 +118,7 @@ class HostNews:
                     raise
                 log.info("agent %s: placement is not there yet: %s", self.agent, away)
                 return []
-            if not self._does.ready:  # it stood still meanwhile
+            if not self._does.ready:  # the process stalled meanwhile
                 return []
             self._next_round = now + self._gap
             self._gap = min(2 * self._gap, self.announce_every)
@@ -132,7 +132,7 @@ class HostNews:
         return [self._said_of(self.hosts[root], sequence) for root in chunk]
 
     async def _look(self) -> list[str]:
-        """Those that placement has otherwise than they are. Their reports come after whatever was before."""
+        """Return the hosts that differ in placement, and make later reports newer than any earlier one."""
         metal = [root for root, host in self.hosts.items() if host.metal]
         if self._providers is None:
             return list(self.hosts)
@@ -155,8 +155,9 @@ class HostNews:
         return metal + differing
 
     async def _found(self, ask: Ask[FindProviders, ProvidersFound]) -> list[Provider]:
-        """All that placement has of this agent's. Once it knows of them it is asked at leisure: claims wait
-        for such an answer, and other agents may be asking, too."""
+        """Return all of this agent's providers. After the first time pages are read with pauses, as claims
+        wait behind them.
+        """
         found: list[Provider] = []
         after, more, rest = "", True, LONGEST_REST if self._next_round else 0.0
         while more:
@@ -178,7 +179,7 @@ class HostNews:
         return found
 
     async def _settle(self) -> None:
-        """Learn what guests hold on hosts that were reshaped: placement moved it with their inventory."""
+        """Ask for the allocations of guests on reshaped hosts: placement moved them with the inventory."""
         misplaced = self._trees.misplaced() if self._allocations is not None else []
         for start in range(0, len(misplaced), GUESTS_A_QUESTION):
             some = misplaced[start : start + GUESTS_A_QUESTION]
@@ -190,7 +191,7 @@ class HostNews:
             await self._does.disk.settled()
 
     def _state(self, host: SimHost) -> HostState:
-        """Made anew when something of it has changed: few have from one beat to the next."""
+        """Return the host's state, computed again only after a change."""
         building, guests = self._does.jobs.on[host.root], self._does.disk.hosted.on[host.root]
         minute = int(self.clock.now() // 60)
         now = minute, building, guests.changes
@@ -226,7 +227,7 @@ class HostNews:
         if host.metal:
             return self._enrolled(host)
         providers, reshape = self._trees.report(host.root, sequence)
-        if reshape is not None and host.root not in self._reshaped:  # soon it is known what became of it
+        if reshape is not None and host.root not in self._reshaped:  # check the effect soon
             self._reshaped.add(host.root)
             self._next_round = min(self._next_round, self.clock.monotonic() + RESHAPE_GAP)
         return InventoryReported(
@@ -241,7 +242,7 @@ class HostNews:
         )
 
     def _enrolled(self, host: SimHost) -> NodeChanged:
-        """A node as it was first enrolled: so long ago that whatever happened to it since counts for more."""
+        """Return the enrolment of a node, dated long ago so that any later event wins."""
         return NodeChanged(
             event="create",
             node=host.root,

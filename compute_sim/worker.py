@@ -1,4 +1,4 @@
-"""A simulated agent's table: the orders it takes, and what it tells by itself."""
+"""The table of a simulated agent: the orders it handles and the reports it sends."""
 
 from collections.abc import Sequence
 
@@ -49,11 +49,11 @@ def compute_sim(
     allocations: Ask[FindAllocations, AllocationsFound] | None = None,
     spares_unknown: bool = False,
 ) -> Worker:
-    """An agent that builds on these hosts; with other faults it fails, with other crashes it goes away.
+    """Return an agent with these hosts, with the given faults and power failures.
 
-    Where it can ask for `providers`, its reports count even if an earlier run's clock was ahead; where for
-    `allocations` as well, it learns what guests hold whose host was reshaped, and whose its guests are when
-    it comes back. What is on its `disk` is there again when it is started anew with it.
+    With `providers` its reports count even if an earlier run's clock was ahead. With `allocations` too, it
+    learns the allocations of guests on reshaped hosts, and their ownership after an absence. State on its
+    `disk` survives.
     """
     clock = clock or Clock()
     disk = disk or AgentDisk()

@@ -1,4 +1,4 @@
-"""A simulated Ironic: the real state machine's paths, the notifications it would send, an API in front."""
+"""A simulated Ironic: the real state machine, its notifications and its REST API."""
 
 from compute_sim.ironic.node import SimNode, enrolled
 from compute_sim.ironic.notify import BusVoice, IronicExchange

@@ -1,4 +1,4 @@
-"""Ironic's own allocations: a node taken for whoever asks, without a word about the node itself."""
+"""Ironic's allocation API: reserves a node without a notification about the node."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -16,7 +16,7 @@ _KNOWN = {"candidate_nodes", "extra", "name", "node", "owner", "resource_class",
 
 
 class Allocation(msgspec.Struct, kw_only=True):
-    """One node for somebody. The order of the fields is that of Ironic's notifications."""
+    """A reserved node. The fields are in the order of Ironic's notifications."""
 
     uuid: str
     name: str | None = None
@@ -96,7 +96,9 @@ class NodeAllocations:
         )
 
     def _allocate(self, allocation: Allocation) -> None:
-        """The conductor looks for a node, by chance, and writes the instance into it: no node event tells."""
+        """Choose a matching node at random and write the instance to it. Like Ironic, send no notification of
+        the node.
+        """
         if self.known.get(allocation.uuid) is not allocation:
             return
         fitting = [node for node in self._conductor.nodes.values() if _fits(node, allocation)]

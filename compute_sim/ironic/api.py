@@ -1,6 +1,6 @@
-"""What Ironic's API does with a request: says what is asked for, has it done, says what became of it.
+"""The operations behind Ironic's API: notifies the request, executes it, notifies the result.
 
-A notification `.start` shows what was asked for, and so does `.error`, when it was refused.
+A notification `.start` shows the requested values, and so does `.error` if the request was refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from compute_sim.ironic.power import TARGETS, Power
 from compute_sim.ironic.refused import ApiRefusal, locked, wrong_state
 from compute_sim.ironic.works import Works
 
-_ENROLL_SINCE = 11  # clients of older APIs get their new nodes available
+_ENROLL_SINCE = 11  # clients of older APIs create nodes as available
 _NEEDS = {"rescue": "rescue_password", "clean": "clean_steps", "service": "service_steps"}
 _ONLY_REMOVE_INSTANCE = [{"op": "remove", "path": "/instance_uuid"}]
 
@@ -34,8 +34,6 @@ class Api:
         self._conductor = conductor
         self._works = works
         self._power = power
-
-    # Nodes
 
     async def create(self, given: Mapping[str, Any], minor: int, request: str) -> SimNode:
         fields = new_node(given)
@@ -110,10 +108,8 @@ class Api:
             self._conductor.change(node, **changes)
         self._conductor.tell("maintenance_set", "end", node, request)
 
-    # Traits
-
     async def set_traits(self, ident: str, traits: object, request: str) -> None:
-        """These, and no others."""
+        """Replace all traits of the node."""
         if not isinstance(traits, list):
             raise ApiRefusal(400, "The traits of a node are a list of names")
         await self._change_traits(ident, set(_traits(traits)), request)
@@ -130,7 +126,7 @@ class Api:
         self, ident: str, traits: set[str], request: str, missing: str | None = None
     ) -> None:
         node = self._conductor.find(ident)
-        # This snapshot is what `.end` shows too, however old it is when the lock was long in coming.
+        # `.end` shows this snapshot too, even if waiting for the lock took long.
         wanted = node.with_changes({"traits": tuple(sorted(traits))})
         with self._asked("update", wanted, node, request):
             node = await self._conductor.free(node.uuid)
@@ -138,8 +134,6 @@ class Api:
                 raise ApiRefusal(404, f"Node {node.uuid} doesn't have a trait '{missing}'")
             self._conductor.change(node, traits=wanted.traits)
         self._conductor.tell("update", "end", node, request, shown=wanted)
-
-    # States
 
     async def provision(self, ident: str, target: str, more: Mapping[str, Any], request: str) -> None:
         node = self._conductor.find(ident)
@@ -174,11 +168,9 @@ class Api:
             raise wrong_state(target, node, node.provision_state)
         self._power.set(await self._conductor.free(node.uuid), target, request)
 
-    # How requests are told of
-
     @contextmanager
     def _asked(self, action: Action, wanted: SimNode, node: SimNode, request: str) -> Iterator[None]:
-        """Says what is wanted, and once more when it is refused."""
+        """Notify the request, and its refusal."""
         self._conductor.tell(action, "start", node, request, shown=wanted, asked=True)
         try:
             yield
@@ -188,7 +180,7 @@ class Api:
 
 
 def _event(node: SimNode, target: str) -> str:
-    """The event this asks for, if the node knows it now."""
+    """Return the event for this target. Raise if it is impossible in the node's state."""
     event = machine.event_of(target, node.provision_state)
     if event is None:
         if target in machine.VERBS and node.reservation is not None:

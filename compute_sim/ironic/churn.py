@@ -1,4 +1,4 @@
-"""Traffic of its own: nodes come and go, are deployed, mended and switched, at a rate of notifications."""
+"""Background traffic: nodes are deployed, repaired and switched, at a given rate of notifications."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,14 +10,16 @@ from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.node import SimNode
 from compute_sim.ironic.refused import ApiRefusal
 
-_PERIOD = 0.02  # seconds between looks at how much has been said
-_TRIES = 20  # nodes looked at for one that is free
-_MOST = 0.1  # share of the nodes it keeps in each kind of use
+_PERIOD = 0.02  # seconds between checks of the rate
+_TRIES = 20  # nodes checked to find a free one
+_MOST = 0.1  # maximum share of the nodes in each kind of use
 _REQUEST = "req-churn"
 
 
 class Churn:
-    """`said` tells how many notifications there have been; what others caused counts too."""
+    """Generates traffic. `said` returns the number of notifications, including those that other requests
+    caused.
+    """
 
     def __init__(self, conductor: Conductor, api: Api, rate: float, said: Callable[[], int]) -> None:
         self._conductor = conductor
@@ -34,12 +36,12 @@ class Churn:
         while True:
             while self._said() - before < self._rate * (loop.time() - began):
                 if not await self._something():
-                    began, before = loop.time(), self._said()  # what could not be said is not made up for
+                    began, before = loop.time(), self._said()  # a missed rate is not made up for
                     break
             await asyncio.sleep(_PERIOD)
 
     async def _something(self) -> bool:
-        """One small step in the life of some node; False when there is nothing to be done."""
+        """Take one small step on some node; return False if there is nothing to do."""
         if not (pool := self._conductor.nodes):
             return False
         most = max(1, int(_MOST * len(pool)))
@@ -55,10 +57,10 @@ class Churn:
                 return await self._undeploy()
             return await (self._switch() if draw < 0.9 else self._clean_again())
         except ApiRefusal:
-            return True  # somebody else was faster
+            return True  # another request was faster
 
     def _free(self) -> SimNode | None:
-        """Some available node nobody uses."""
+        """Return a random available node."""
         nodes = self._conductor.nodes
         start = self._chance.randrange(len(nodes))
         for node in islice(nodes.values(), start, start + _TRIES):
@@ -112,7 +114,7 @@ class Churn:
         return True
 
     def _taken(self, uuids: list[str]) -> str:
-        """Any of them; it is in the list no more."""
+        """Remove and return a random element."""
         index = self._chance.randrange(len(uuids))
         uuids[index], uuids[-1] = uuids[-1], uuids[index]
         return uuids.pop()

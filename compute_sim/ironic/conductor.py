@@ -1,6 +1,6 @@
-"""The conductor: holds the nodes and their locks, does what is due when it is due, and says what happened.
+"""The conductor: owns the nodes and their locks, runs timed actions and emits notifications.
 
-Nothing but waiting for a lock takes a turn of the loop, so a request sees a node as it left it.
+Only waiting for a lock yields to the event loop, so a request sees a node unchanged in between.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from compute_sim.ironic.refused import ApiRefusal, locked, not_found
 Told = SentNotification | AllocationNotification
 Emit = Callable[[Told], None]
 
-AT_ONCE = 200  # steps before everybody else has a turn
+AT_ONCE = 200  # actions before other tasks may run
 
 
 def in_silence(_: Told) -> None:
-    """Nobody listens."""
+    """Discard notifications."""
 
 
 async def _next_turn() -> None:
@@ -31,7 +31,7 @@ async def _next_turn() -> None:
 
 
 class Conductor:
-    """`emit` hears what happens; `room` returns when there is room to say more."""
+    """The nodes. `emit` receives notifications; `room` returns when more notifications can be accepted."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class Conductor:
         self.plan = plan or SimPlan()
         self.clock = clock or Clock()
         self.host = host
-        self.nodes: dict[str, SimNode] = {}  # by uuid, the oldest first
+        self.nodes: dict[str, SimNode] = {}  # by uuid, oldest first
         self._names: dict[str, str] = {}
         self._instances: dict[str, str] = {}
         self._emit = emit
-        self.room = room  # await it before saying more
+        self.room = room  # await it before emitting more
         self._works: dict[str, int] = {}
         self._planned: dict[tuple[str, Kind], Fault] = {}
         self._waiting: dict[str, asyncio.Event] = {}
@@ -58,24 +58,22 @@ class Conductor:
         self._stirred = asyncio.Event()
         self._forgets: list[Callable[[SimNode], None]] = []
 
-    # The nodes
-
     def find(self, ident: str) -> SimNode:
-        """By uuid or name."""
+        """Return the node with this uuid or name."""
         node = self.nodes.get(ident) or self.nodes.get(self._names.get(ident, ""))
         if node is None:
             raise not_found(ident)
         return node
 
     def enroll(self, nodes: Iterable[SimNode]) -> None:
-        """These are there from now on; nobody is told."""
+        """Add nodes without a notification."""
         for node in nodes:
             node.conductor = self.host
             self.nodes[node.uuid] = node
             self._index(node)
 
     def check_unique(self, node: SimNode) -> None:
-        """No two nodes share a name or an instance."""
+        """Raise if another node has the same name or instance."""
         if node.name and self._names.get(node.name, node.uuid) != node.uuid:
             raise ApiRefusal(409, f"A node with name {node.name} already exists.")
         if node.instance_uuid and self._instances.get(node.instance_uuid, node.uuid) != node.uuid:
@@ -86,7 +84,7 @@ class Conductor:
             )
 
     def change(self, node: SimNode, **changes: Any) -> None:
-        """Write these fields; everybody who looks sees them."""
+        """Write fields of a node."""
         self._names.pop(node.name or "", None)
         self._instances.pop(node.instance_uuid or "", None)
         for field, value in changes.items():
@@ -103,7 +101,7 @@ class Conductor:
         self.unlock(node)
 
     def on_forget(self, forget: Callable[[SimNode], None]) -> None:
-        """Hear when the instance of a node, or the node itself, is no more."""
+        """Call the function when a node or its instance is removed."""
         self._forgets.append(forget)
 
     def forget(self, node: SimNode) -> None:
@@ -116,10 +114,8 @@ class Conductor:
         if node.instance_uuid:
             self._instances[node.instance_uuid] = node.uuid
 
-    # Locks
-
     async def free(self, uuid: str) -> SimNode:
-        """The node, once nobody has it locked; Refused when that takes too long."""
+        """Return the node when it is unlocked. Raise ApiRefusal if that takes too long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.plan.patience
         while True:
@@ -142,16 +138,14 @@ class Conductor:
         if (freed := self._waiting.pop(node.uuid, None)) is not None:
             freed.set()
 
-    # Time
-
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do this after so long."""
+        """Run the action after a delay."""
         due = asyncio.get_running_loop().time() + seconds
         heapq.heappush(self._due, (due, next(self._order), action))
         self._stirred.set()
 
     async def run(self) -> None:
-        """Do what is due, for as long as it lives."""
+        """Run due actions until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             for _ in range(AT_ONCE):
@@ -168,8 +162,6 @@ class Conductor:
             except TimeoutError:
                 pass
             await self.room()
-
-    # Saying it
 
     def tell(
         self,
@@ -188,17 +180,15 @@ class Conductor:
     def tell_of(self, told: AllocationNotification) -> None:
         self._emit(told)
 
-    # What is in store
-
     def plan_fault(self, node: SimNode, kind: Kind, fault: Fault | None) -> None:
-        """The node's next work of this kind fails; None: as the plan says."""
+        """Let the node's next work of this kind fail; without a fault, follow the plan."""
         if fault is None:
             self._planned.pop((node.uuid, kind), None)
         else:
             self._planned[node.uuid, kind] = fault
 
     def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """How long the node's next work takes and whether it fails."""
+        """Return the duration of the node's next work, and its fault if it fails."""
         number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
         planned = self._planned.pop((node.uuid, kind), None)
         return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)

@@ -1,4 +1,4 @@
-"""What Ironic would put on its exchange: a notification as versioned payload and oslo envelope (2.0)."""
+"""Encodes notifications: Ironic's versioned payloads in oslo.messaging's envelope 2.0."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ COMMON = (
     "retired_reason", "target_power_state", "target_provision_state", "traits", "updated_at", "uuid",
 )  # fmt: skip
 
-# The payload of each action: its name, its version, and what it has beside the common fields.
+# The payload of each action: name, version, and fields in addition to the common ones.
 _CRUD = ("NodeCRUDPayload", "1.15", ("chassis_uuid", "instance_info", "driver_info"))
 _PAYLOADS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "create": _CRUD,
@@ -54,21 +54,21 @@ _CONTEXT: Json = {
 
 @dataclass(frozen=True, slots=True)
 class SentNotification:
-    """Something happened to a node, or was asked for, or was refused."""
+    """An event of a node: a change, a request or a refusal."""
 
     action: Action
     phase: Phase
-    node: SimNode  # as it really is
+    node: SimNode  # the node's real state
     request: str
-    shown: SimNode | None = None  # what the payload tells instead: what was asked for, or an older state
-    asked: bool = False  # the payload only tells what was asked for
-    silent: bool = False  # a change Ironic tells nobody of
+    shown: SimNode | None = None  # shown in the payload instead: requested values, or an older state
+    asked: bool = False  # the payload only shows requested values
+    silent: bool = False  # a change that Ironic does not notify
     more: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationNotification:
-    """Something happened to an allocation: `data` is its whole payload."""
+    """An event of an allocation; `data` is the payload."""
 
     phase: Phase
     action: Literal["create", "delete"]
@@ -82,7 +82,7 @@ def event_type(told: SentNotification | AllocationNotification) -> str:
 
 
 def payload(told: SentNotification | AllocationNotification) -> Json:
-    """The versioned object inside the message."""
+    """Return the versioned object inside the message."""
     if isinstance(told, AllocationNotification):
         return _versioned("AllocationCRUDPayload", "1.1", told.data)
     name, version, beside = _PAYLOADS[told.action]
@@ -91,7 +91,7 @@ def payload(told: SentNotification | AllocationNotification) -> Json:
     for secret in ("instance_info", "driver_info", "driver_internal_info"):
         if secret in data:
             data[secret] = masked(data[secret])
-    if told.action == "create" and told.phase == "start":  # nobody has filled in the defaults yet
+    if told.action == "create" and told.phase == "start":  # Ironic has not filled in the defaults yet
         data.update(dict.fromkeys(_UNSET_BEFORE_CREATE))
     return _versioned(name, version, data)
 
@@ -106,7 +106,7 @@ def _versioned(name: str, version: str, data: Json) -> Json:
 
 
 class Envelopes:
-    """Wraps notifications as oslo.messaging does. No two of them have the same time."""
+    """Wraps notifications like oslo.messaging. Every notification has a different timestamp."""
 
     def __init__(self, clock: Clock, host: str, topics: Sequence[str]) -> None:
         self._clock = clock
@@ -115,7 +115,7 @@ class Envelopes:
         self._last = 0  # microseconds
 
     def of(self, told: SentNotification | AllocationNotification) -> list[tuple[str, bytes]]:
-        """For each topic the routing key and the body; one message, so they share its id."""
+        """Return routing key and body for each topic; all carry the same message id."""
         self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
         seconds, micros = divmod(self._last, 1_000_000)
         level = "error" if told.phase == "error" else "info"

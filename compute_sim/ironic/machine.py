@@ -1,10 +1,10 @@
-"""Ironic's provision states as a table: which event leads where, and what a notification calls the step."""
+"""Ironic's provision state machine as a table, and the notification phase of each transition."""
 
 from typing import Literal, NamedTuple
 
 Phase = Literal["start", "end", "success", "error"]
 
-# Every state with the events it knows, as Ironic 39 has them.
+# The transitions of each state, as in Ironic 39.
 PATHS: dict[str, dict[str, str]] = {
     "enroll": {"manage": "verifying"},
     "verifying": {"done": "manageable", "fail": "enroll"},
@@ -67,7 +67,7 @@ PATHS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 
-# Where a state that is no place to stay is bound for.
+# The target state of each transient state.
 _BOUND_FOR = {
     "verifying": "manageable", "inspecting": "manageable", "inspect wait": "manageable",
     "inspect failed": "manageable", "adopting": "active", "adopt failed": "active", "cleaning": "available",
@@ -85,7 +85,7 @@ UNSTABLE = frozenset({
 })  # fmt: skip
 WAITING = frozenset({"wait call-back", "clean wait", "inspect wait", "rescue wait", "service wait"})
 
-# Where a node that is bound for somewhere may be changed all the same, and where a node may be deleted.
+# States in which a node in transition may be changed, and in which a node may be deleted.
 CHANGEABLE = frozenset({
     "deploy failed", "inspect failed", "inspect wait", "clean failed", "error", "verifying", "adopt failed",
     "rescue failed", "unrescue failed", "service hold", "service failed",
@@ -93,7 +93,7 @@ CHANGEABLE = frozenset({
 DELETABLE = ("manageable", "enroll", "adopt failed", "available")
 NEW_CLASS_IN = ("enroll", "inspecting", "inspect wait", "manageable", "available")
 
-# What a client writes as the target, and the event that is.
+# The target in a request, and the event that it stands for.
 VERBS = {
     "active": "deploy", "deploy": "deploy", "rebuild": "rebuild", "deleted": "delete", "undeploy": "delete",
     "manage": "manage", "provide": "provide", "inspect": "inspect", "abort": "abort", "clean": "clean",
@@ -108,13 +108,15 @@ class Move(NamedTuple):
 
 
 def event_of(target: str, state: str) -> str | None:
-    """The event this target stands for in this state; None when it cannot be asked for now."""
+    """Return the event for this target in this state, or None if it is impossible."""
     event = VERBS.get(target)
     return event if event in PATHS[state] else None
 
 
 def move(state: str, event: str, *, working: bool = False, bound_for: str | None = None) -> Move:
-    """Where the event leads. `working`: somebody goes on with the node, so its target stays to be seen."""
+    """Return the transition of an event. While work continues on the node (`working`), its target stays
+    visible.
+    """
     new = PATHS[state][event]
     target = bound_for if bound_for is not None else _BOUND_FOR.get(new)
     if new in STABLE and not working:
@@ -123,7 +125,7 @@ def move(state: str, event: str, *, working: bool = False, bound_for: str | None
 
 
 def phase(state: str, new: str, event: str) -> Phase:
-    """What the notification of a step is called."""
+    """Return the notification phase of a transition."""
     if event == "fail":
         return "error"
     before, after = state in UNSTABLE, new in UNSTABLE

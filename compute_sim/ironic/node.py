@@ -1,4 +1,4 @@
-"""One simulated node: every field Ironic tells of it, in notifications and over REST."""
+"""A simulated node with every field of Ironic's notifications and API."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -24,7 +24,7 @@ TIMES = frozenset({
 
 
 class SimNode(msgspec.Struct, kw_only=True):
-    """A node's record. Times are seconds since the epoch; what holds several things is replaced whole."""
+    """A node. Times are seconds since the epoch; containers are replaced as a whole."""
 
     uuid: str
     name: str | None = None
@@ -92,11 +92,11 @@ class SimNode(msgspec.Struct, kw_only=True):
     vendor_interface: str | None = "fake"
 
     def snapshot(self) -> "SimNode":
-        """As it is now."""
+        """Return a copy."""
         return copy(self)
 
     def with_changes(self, changes: Json) -> "SimNode":
-        """As it would be."""
+        """Return a copy with these values."""
         other = copy(self)
         for field, value in changes.items():
             setattr(other, field, value)
@@ -108,12 +108,12 @@ FIELDS = SimNode.__struct_fields__
 
 @lru_cache(maxsize=4096)
 def iso(seconds: int, zone: str) -> str:
-    """A time as Ironic writes it: `Z` for a zone in notifications, `+00:00` over REST."""
+    """Return a time as Ironic writes it: with `Z` in notifications, with `+00:00` in the API."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + zone
 
 
 def said(node: SimNode, fields: Sequence[str], zone: str) -> Json:
-    """These fields, fit for JSON."""
+    """Return the fields as JSON values."""
     told: Json = {field: getattr(node, field) for field in fields}
     for field in TIMES & told.keys():
         if told[field] is not None:
@@ -122,7 +122,7 @@ def said(node: SimNode, fields: Sequence[str], zone: str) -> Json:
 
 
 def masked(info: Json) -> Json:
-    """Passwords do not leave Ironic."""
+    """Hide passwords."""
     if any("password" in key for key in info):
         return {key: "******" if "password" in key else value for key, value in info.items()}
     return info
@@ -139,7 +139,7 @@ def enrolled(
     racks: int = 10,
     prefix: str = "metal",
 ) -> list[SimNode]:
-    """So many nodes, with names and uuids that are the same every time, dealt out over classes and groups."""
+    """Return nodes with reproducible names and uuids, spread over resource classes and conductor groups."""
     properties = {"cpus": 32, "memory_mb": 262_144, "local_gb": 2000, "cpu_arch": "x86_64"}
     places = [{**properties, "rack": f"R{rack + 1}"} for rack in range(max(racks, 1))]
     return [

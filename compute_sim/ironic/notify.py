@@ -1,4 +1,4 @@
-"""Where notifications go: to Ironic's exchange on RabbitMQ, or, the truth only, onto berth's own bus."""
+"""Destinations of notifications: Ironic's exchange on RabbitMQ, or berth's bus."""
 
 import asyncio
 import logging
@@ -22,24 +22,24 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TOPICS = ("ironic_versioned_notifications",)
-ROOM = 20_000  # messages that wait for the broker before requests do
+ROOM = 20_000  # waiting messages before requests are delayed
 BATCH = 256
 
 
 class NotificationSink(Protocol):
-    """Hears the conductor, and says it on."""
+    """Receives notifications of the conductor and sends them."""
 
     def __call__(self, told: Told, /) -> None: ...
 
     async def room(self) -> None:
-        """Returns when there is room to say more."""
+        """Return when more notifications can be accepted."""
 
     async def run(self) -> None:
-        """Says what was heard, for as long as it lives."""
+        """Send notifications until cancelled."""
 
 
 class Backlog(Generic[T]):
-    """What waits to be sent, in order."""
+    """A queue of unsent items."""
 
     def __init__(self, most: int = ROOM) -> None:
         self._waiting: deque[T] = deque()
@@ -62,7 +62,7 @@ class Backlog(Generic[T]):
         await self._roomy.wait()
 
     async def batch(self) -> list[T]:
-        """What is waiting, once something is; it waits on until it is `sent`."""
+        """Return waiting items, once there are any; they stay in the queue until `sent`."""
         while not self._waiting:
             self._stirred.clear()
             await self._stirred.wait()
@@ -76,9 +76,10 @@ class Backlog(Generic[T]):
 
 
 class IronicExchange:
-    """Ironic's own exchange. While the broker is away, what was said waits, and so do requests in the end.
+    """Ironic's exchange. While the broker is unreachable, notifications are queued, and a full queue delays
+    requests.
 
-    `lossy` is the share of the later steps of a work that are never told, as Ironic loses them when steps are
+    `lossy` is the share of later steps of a work without a notification, as Ironic drops them when steps are
     instant.
     """
 
@@ -109,7 +110,7 @@ class IronicExchange:
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
+        """The address, for messages to people."""
         return self._publisher.place
 
     def __call__(self, told: Told) -> None:
@@ -131,7 +132,7 @@ class IronicExchange:
                     await self._publisher.publish(batch)
                 except BadCredentials:
                     raise
-                except Unavailable as problem:  # a batch that breaks off comes again
+                except Unavailable as problem:  # an unconfirmed batch is sent again
                     log.warning("%s; %d notifications wait", problem, len(self._backlog))
                     await backoff.pause()
                 else:
@@ -151,9 +152,9 @@ class IronicExchange:
 
 
 class BusVoice:
-    """berth's own bus: what became of each node, as a tool would tell it; not what was only asked for.
+    """Publishes the real state of nodes on berth's bus, like a tool; requests are not published.
 
-    `publish` is a bus's; `whose` says which cell and agent a node belongs to, and its zone.
+    `publish` is the bus's; `whose` returns the cell, agent and zone of a node.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class BusVoice:
             self._backlog.put(self._changed(told.node, told.action, deleted=told.action == "delete"))
 
     def introduce(self, nodes: Iterable[SimNode]) -> None:
-        """These nodes are there: nobody asks this Ironic over REST."""
+        """Publish these nodes, as without the REST API there is no other way to know them."""
         for node in nodes:
             self._backlog.put(self._changed(node, "create"))
 
@@ -186,7 +187,7 @@ class BusVoice:
             batch = await self._backlog.batch()
             try:
                 await self._publish(*batch)
-            except (Unavailable, Unroutable) as problem:  # ironic_sync may not be there yet
+            except (Unavailable, Unroutable) as problem:  # ironic_sync may not be running yet
                 log.info("%s; %d node events wait", problem, len(self._backlog))
                 await backoff.pause()
             else:

@@ -1,4 +1,4 @@
-"""What a client may write into a node: JSON patches and new nodes, checked field by field. Pure."""
+"""Checks of the values that a client writes to a node: JSON patches and new nodes. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,14 +50,14 @@ def good_name(name: object) -> bool:
 
 
 def good_trait(name: object, standard: frozenset[str]) -> bool:
-    """A standard name, or CUSTOM_ and capitals."""
+    """Return whether it is a standard trait or a valid custom trait."""
     if not isinstance(name, str) or _TRAIT.fullmatch(name) is None:
         return False
     return name.startswith("CUSTOM_") or name in standard
 
 
 def new_node(given: Mapping[str, Any]) -> Json:
-    """The fields of a node to be created."""
+    """Return the fields of a new node."""
     unknown = sorted(given.keys() - set(CREATABLE))
     if unknown:
         raise ApiRefusal(
@@ -72,7 +72,7 @@ def new_node(given: Mapping[str, Any]) -> Json:
 
 
 def patched(node: SimNode, operations: object) -> Json:
-    """The fields that a JSON patch would change, with their new values."""
+    """Return the fields that a JSON patch changes, with their new values."""
     whole: Json = {field: getattr(node, field) for field in PATCHABLE}
     for operation, path, value in _operations(operations):
         whole = _applied(whole, operation, path, value)
@@ -85,7 +85,7 @@ def patched(node: SimNode, operations: object) -> Json:
 
 
 def names_in(operations: object) -> list[Any]:
-    """The names a patch would give the node; Refused when it is no patch of what may be patched."""
+    """Return the names that a patch sets. Raise ApiRefusal if the patch is invalid."""
     return [
         value
         for operation, path, value in _operations(operations)
@@ -132,7 +132,7 @@ def _operations(operations: object) -> Iterator[tuple[str, list[str], Any]]:
 
 
 def _applied(whole: Json, operation: str, path: Sequence[str], value: Any) -> Json:
-    """A copy with one operation done; what it shares with the original is left alone."""
+    """Return a copy with one operation applied; the original stays unchanged."""
     key, *rest = path
     if rest:
         inner = whole.get(key)
@@ -154,7 +154,7 @@ def _cannot(operation: str, path: Sequence[str], reason: str) -> ApiRefusal:
 
 
 def _checked(field: str, value: Any) -> Any:
-    """The value as Ironic keeps it."""
+    """Return the value as Ironic stores it."""
     if value is None:
         if field == "driver":
             raise ApiRefusal(400, "Schema error for node: 'driver' is a required property")

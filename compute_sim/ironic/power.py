@@ -1,4 +1,4 @@
-"""Power: what is asked for, what the BMCs really say, and the periodic look at both."""
+"""Power states: requests, the BMCs' real states, and their periodic synchronization."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,14 +18,14 @@ _ERROR = "Power driver returned ERROR state while trying to sync power state."
 
 @dataclass(slots=True)
 class _Board:
-    """A BMC that does not say what Ironic believes."""
+    """A BMC with a state that differs from the one Ironic assumes."""
 
     says: Bmc
     tries: int = 0
 
     @property
     def power(self) -> str | None:
-        """What Ironic would read; None: nothing."""
+        """The state that Ironic would read, or None if the BMC is unreachable."""
         if self.says == "unreachable":
             return None
         return self.says.replace("stuck", "power")
@@ -40,28 +40,28 @@ class _Board:
 
 
 class Power:
-    """A node whose BMC is not named here has the power Ironic believes it has."""
+    """Power of all nodes. A node without an entry here has the power state that Ironic assumes."""
 
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
         self._boards: dict[str, _Board] = {}
-        self._faulty: set[str] = set()  # in maintenance because of their power
+        self._faulty: set[str] = set()  # in maintenance because of a power failure
 
     def start(self) -> None:
-        """Look at the real power states now and then."""
+        """Start the periodic synchronization."""
         self._conductor.later(self._conductor.plan.sync_every, self._look)
 
     def tamper(self, node: SimNode, says: Bmc | None) -> None:
-        """The node's BMC says this from now on, whatever Ironic believes; None: what Ironic believes."""
+        """Set what the node's BMC reports; without a value it reports what Ironic assumes."""
         if says is not None:
             self._boards[node.uuid] = _Board(says)
             return
         board = self._boards.pop(node.uuid, None)
         if board is not None and node.power_state in (None, "error"):
-            self._boards[node.uuid] = _Board("power off")  # somebody has to say what it is
+            self._boards[node.uuid] = _Board("power off")  # another state must be known
 
     def set(self, node: SimNode, target: str, request: str) -> None:
-        """Begin to set it, on a node that is free."""
+        """Start setting the power state of an unlocked node."""
         if node.disable_power_off and target in ("power off", "soft power off"):
             raise ApiRefusal(500, f"Failed to set node power state to {target}.")
         goal = "power off" if target in ("power off", "soft power off") else "power on"
@@ -89,8 +89,6 @@ class Power:
         self._conductor.unlock(node)
         self._conductor.tell("power_set", "error" if failed else "end", node, request, to_power=target)
 
-    # The periodic look
-
     def _look(self) -> None:
         for uuid in sorted(self._boards.keys() | self._faulty):
             node = self._conductor.nodes.get(uuid)
@@ -117,7 +115,7 @@ class Power:
         self._conductor.change(
             node, power_state=actual, maintenance=False, maintenance_reason=None, fault=None
         )
-        # Ironic tells of the power only: that the maintenance is over, only who looks will know
+        # Ironic notifies only the power state; the end of the maintenance is visible in the API alone
         self._corrected(node, before, request, silent=before == actual)
 
     def _sync(self, node: SimNode, request: str) -> None:

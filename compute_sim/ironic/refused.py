@@ -1,10 +1,10 @@
-"""What Ironic answers to what it will not do: an HTTP status and a sentence."""
+"""Error answers of Ironic's API: an HTTP status and a message."""
 
 from compute_sim.ironic.node import SimNode
 
 
 class ApiRefusal(Exception):
-    """Ironic will not do that."""
+    """Ironic refuses the request."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

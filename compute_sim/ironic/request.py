@@ -1,4 +1,4 @@
-"""A request to the simulated Ironic: its version, its id, its body; and an answer in JSON."""
+"""Requests to the simulated Ironic (version, id, body) and JSON answers."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from compute_sim.ironic.refused import ApiRefusal
 
 
 class SimRequest:
-    """One request: its version, its id, its body."""
+    """One request with its version, id and body."""
 
     __slots__ = ("id", "minor", "request", "url")
 
@@ -42,7 +42,7 @@ class SimRequest:
 
 
 def text_of(body: Json, name: str) -> str:
-    """A parameter that must be there."""
+    """Return a mandatory parameter."""
     value = body.get(name)
     if not isinstance(value, str):
         raise ApiRefusal(400, f"Missing mandatory parameter: {name}")

@@ -1,4 +1,4 @@
-"""The simulated Ironic's REST API: the reads and writes a control plane makes, and a few to make trouble."""
+"""The REST API of the simulated Ironic: what a control plane reads and writes, and fault injection."""
 
 import base64
 import hmac
@@ -36,7 +36,7 @@ Handler = Callable[[SimRequest], Awaitable[Response]]
 def rest_app(
     conductor: Conductor, works: Works, power: Power, *, user: str = "", password: str = ""
 ) -> Starlette:
-    """Without a user everybody may do everything; with one, only who names it and its password."""
+    """Return the application. With a user, requests need that user and password."""
     nodes = _NodeHandlers(conductor, works, power)
     trouble = TroubleHandlers(conductor, works, power)
 
@@ -73,7 +73,7 @@ def rest_app(
 
 
 class _NodeHandlers:
-    """Each parses, has it done, and writes the answer."""
+    """Handlers: each parses the request, executes it and writes the answer."""
 
     def __init__(self, conductor: Conductor, works: Works, power: Power) -> None:
         self._conductor = conductor
@@ -208,7 +208,7 @@ async def _answer(
             raise ApiRefusal(401, "Incorrect username or password")
         handler = handlers["GET" if request.method == "HEAD" else request.method]
         if handler is not handlers.get("GET"):
-            await conductor.room()  # as Ironic holds a request while it cannot notify
+            await conductor.room()  # Ironic delays a request too while it cannot notify
         response = await handler(SimRequest(request, minor, id_))
         response.headers[VERSION] = f"1.{minor}"
     except ApiRefusal as refused:
@@ -231,7 +231,7 @@ def _refusal(status: int, text: str) -> Response:
 
 
 def _minor(request: Request) -> int:
-    """The minor version this request is to be answered in; Ironic's oldest unless it says."""
+    """Return the minor version of the request, by default Ironic's oldest."""
     text = request.headers.get(VERSION, "").strip()
     if not text:
         words = request.headers.get("OpenStack-API-Version", "").split()

@@ -1,4 +1,4 @@
-"""A whole simulated Ironic: conductor, power, notifications, REST, and a churn of its own if wanted."""
+"""A complete simulated Ironic: conductor, power, notifications, REST API and optional background traffic."""
 
 import asyncio
 import socket
@@ -23,7 +23,9 @@ from compute_sim.ironic.works import Works
 
 
 class Simulation:
-    """An Ironic with these nodes: `run` it, or serve its `worker`. Without a voice it tells nobody."""
+    """An Ironic with these nodes: call `run`, or serve its `worker`. Without a voice it sends no
+    notifications.
+    """
 
     def __init__(
         self,
@@ -33,7 +35,7 @@ class Simulation:
         voice: NotificationSink | None = None,
         clock: Clock | None = None,
         host: str = "localhost",
-        churn: float = 0.0,  # notifications a second
+        churn: float = 0.0,  # notifications per second
         listener: socket.socket | None = None,
         user: str = "",
         password: str = "",
@@ -53,11 +55,11 @@ class Simulation:
 
     @property
     def url(self) -> str:
-        """Where it listens; empty when it does not."""
+        """The listening address, or an empty string."""
         return "" if self._listener is None else url_of(self._listener)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         if isinstance(self._voice, BusVoice):
             self._voice.introduce(self.conductor.nodes.values())
         self.power.start()
@@ -72,7 +74,7 @@ class Simulation:
                 group.create_task(serve(self.app, self._listener))
 
     def worker(self, name: str = "ironic_sim") -> Worker:
-        """As a worker of berth's, with a BusVoice."""
+        """Return the simulation as a worker of berth, with a BusVoice."""
         return Worker(name, runs=[self.run], announces=frozenset({NodeChanged}))
 
     def _hear(self, told: Told) -> None:

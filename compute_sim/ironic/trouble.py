@@ -1,4 +1,4 @@
-"""Trouble that only a simulated Ironic can be asked for: works that fail, BMCs that lie, storms."""
+"""Fault injection: failing works, wrong power states, event storms."""
 
 from starlette.responses import Response
 
@@ -12,7 +12,7 @@ from compute_sim.ironic.works import Works
 
 
 class TroubleHandlers:
-    """Of the paths under /sim."""
+    """Handlers of the paths under /sim."""
 
     def __init__(self, conductor: Conductor, works: Works, power: Power) -> None:
         self._conductor = conductor
@@ -20,7 +20,7 @@ class TroubleHandlers:
         self._power = power
 
     async def fault(self, call: SimRequest) -> Response:
-        """{"work": "clean", "fault": "step"}: the node's next work of that kind fails so."""
+        """Handle {"work": "clean", "fault": "step"}: the node's next work of that kind fails."""
         body = await call.fields()
         work, fault = body.get("work"), body.get("fault")
         if work not in KINDS or fault not in (*FAULTS, None):
@@ -31,7 +31,9 @@ class TroubleHandlers:
         return Response(status_code=204)
 
     async def bmc(self, call: SimRequest) -> Response:
-        """{"says": "unreachable"}: what the node's BMC says from now on; null: what Ironic believes."""
+        """Handle {"says": "unreachable"}: the node's BMC reports this; null restores the state that Ironic
+        assumes.
+        """
         says = (await call.fields()).get("says")
         if says not in (*BMC, None):
             raise ApiRefusal(400, f"says is one of {', '.join(BMC)} or null")
@@ -39,7 +41,9 @@ class TroubleHandlers:
         return Response(status_code=204)
 
     async def storm(self, call: SimRequest) -> Response:
-        """{"target": "provide", "count": 5000}: asks it of so many nodes that know the verb, all at once."""
+        """Handle {"target": "provide", "count": 5000}: start this transition on so many nodes
+        simultaneously.
+        """
         body = await call.fields()
         target, count = text_of(body, "target"), body.get("count")
         if not isinstance(count, int) or count < 1:
@@ -48,7 +52,7 @@ class TroubleHandlers:
 
 
 def storm(conductor: Conductor, works: Works, target: str, count: int, request: str) -> int:
-    """Ask this of so many free nodes that know the verb, all at once; how many there were."""
+    """Start this transition on at most `count` free nodes simultaneously, and return their number."""
     asked = 0
     for node in conductor.nodes.values():
         event = event_of(target, node.provision_state)

@@ -1,4 +1,4 @@
-"""Nodes as REST shows them: which fields an API version knows, filters, order and pages. Pure."""
+"""Nodes in REST answers: fields by API version, filters, order and pages. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -48,13 +48,13 @@ _NO_SORT = frozenset({
     "properties", "driver_info", "extra", "instance_info", "driver_internal_info", "clean_step",
     "deploy_step", "service_step", "raid_config", "target_raid_config", "traits", "network_data",
 })  # fmt: skip
-_KEPT_FOR_NEXT = ("associated", "maintenance", "retired")  # Ironic forgets the other filters in its links
+_KEPT_FOR_NEXT = ("associated", "maintenance", "retired")  # Ironic's links omit the other filters
 
 Matches = Callable[[SimNode], bool]
 
 
 class Asked(NamedTuple):
-    """A list of nodes that is asked for."""
+    """A request for a list of nodes."""
 
     matches: Sequence[Matches]
     fields: tuple[str, ...] | None
@@ -62,11 +62,11 @@ class Asked(NamedTuple):
     marker: str
     sort_key: str
     descending: bool
-    kept: Mapping[str, str]  # what a link to the next page repeats
+    kept: Mapping[str, str]  # repeated in the link to the next page
 
 
 def whole(node: SimNode, minor: int, url: str) -> Json:
-    """Everything this version knows of it."""
+    """Return all fields that this version has."""
     told = shown(node, FIELDS, minor)
     place = f"nodes/{node.uuid}"
     told["links"] = _links(url, place)
@@ -76,7 +76,7 @@ def whole(node: SimNode, minor: int, url: str) -> Json:
 
 
 def shown(node: SimNode, fields: Iterable[str], minor: int) -> Json:
-    """These fields of it, those that are newer than the version left out."""
+    """Return the fields, without fields newer than the version."""
     told = said(node, [field for field in fields if _SINCE.get(field, 0) <= minor], "+00:00")
     if minor < 2 and told.get("provision_state") == "available":
         told["provision_state"] = None
@@ -104,7 +104,7 @@ def states(node: SimNode, minor: int) -> Json:
 
 
 def fields_of(text: str | None, minor: int) -> tuple[str, ...] | None:
-    """The fields a client wants, each known and none too new."""
+    """Return the requested fields. Raise if one is unknown or newer than the version."""
     if text is None:
         return None
     fields = tuple(field for field in text.split(",") if field)
@@ -122,7 +122,7 @@ def check_verb(target: str, minor: int) -> None:
 
 
 def asked(query: Mapping[str, str], minor: int) -> Asked:
-    """The query of a list, checked."""
+    """Return the checked query of a list."""
     matches: list[Matches] = []
     for name, value in query.items():
         since = _FILTER_SINCE.get(name, 0)
@@ -155,7 +155,7 @@ def asked(query: Mapping[str, str], minor: int) -> Asked:
 
 
 def page(nodes: Mapping[str, SimNode], wanted: Asked) -> list[SimNode]:
-    """The nodes after the marker that match, as many as the limit allows."""
+    """Return the matching nodes after the marker, up to the limit."""
     ordered: Iterable[SimNode] = nodes.values()
     if wanted.sort_key != "id":
         ordered = sorted(ordered, key=lambda node: _sortable(getattr(node, wanted.sort_key), node.uuid))
@@ -173,7 +173,7 @@ def page(nodes: Mapping[str, SimNode], wanted: Asked) -> list[SimNode]:
 
 
 def next_link(found: Sequence[SimNode], wanted: Asked, url: str, path: str) -> str | None:
-    """Where the list goes on; a full page may be the last one."""
+    """Return the link to the next page; a full page may be the last one."""
     if len(found) < wanted.limit:
         return None
     query = urlencode({**wanted.kept, "limit": wanted.limit, "marker": found[-1].uuid}, safe=",")

@@ -1,4 +1,4 @@
-"""Works: how a node is taken from state to state, step by step, to its end or its failure."""
+"""Works: take a node from state to state, step by step, to success or failure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ _KIND: dict[str, Kind] = {
     "deploy": "deploy", "rebuild": "deploy", "delete": "delete", "rescue": "rescue", "unrescue": "unrescue",
     "service": "service",
 }  # fmt: skip
-_CALLED_BACK = frozenset({"clean", "deploy", "rescue", "service", "inspect"})  # works that wait for the node
+# works that wait for the node's callback
+_CALLED_BACK = frozenset({"clean", "deploy", "rescue", "service", "inspect"})
 _STEP = {
     "clean": {"step": "erase", "priority": 10, "abortable": True, "argsinfo": None, "interface": "deploy",
               "requires_ramdisk": False},
@@ -42,16 +43,16 @@ _ABORTED = {
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """What is being done to a node. A newer one makes it void."""
+    """A work on a node. A newer work replaces it."""
 
     node: SimNode
     kind: Kind
     request: str
     seconds: float
     fault: Fault | None
-    manual: bool = False  # a clean that was asked for leads back to manageable
-    hold: bool = False  # one of its steps waits until it is told to go on
-    waits: bool = False  # it will wait for the node to call back
+    manual: bool = False  # manual cleaning, which ends as manageable
+    hold: bool = False  # one of its steps waits for unhold
+    waits: bool = False  # it will wait for the node's callback
 
 
 class Works:
@@ -60,7 +61,7 @@ class Works:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, node: SimNode, event: str, request: str, *, hold: bool = False) -> None:
-        """Start what the event asks for, on a node that is free and knows the event."""
+        """Start the work for this event on an unlocked node in a state that allows it."""
         if event == "abort":
             self._abort(node, request)
         elif event == "unhold":
@@ -112,7 +113,7 @@ class Works:
         bound_for: str | None = None,
         last_error: str | None = None,
     ) -> None:
-        """One step of the state machine, written down and told."""
+        """Apply and notify one transition."""
         before, before_target = node.provision_state, node.target_provision_state
         state, target, phase = move(before, event, working=working, bound_for=bound_for)
         node.provision_state, node.target_provision_state = state, target
@@ -125,7 +126,7 @@ class Works:
         )  # fmt: skip
 
     def _worked(self, job: Job) -> None:
-        """The first half is done."""
+        """Continue after the first half."""
         if job.fault == "prepare":
             self._failed(job)
         elif job.hold:
@@ -140,7 +141,7 @@ class Works:
             self._succeeded(job)
 
     def _step_on(self, job: Job, event: str) -> None:
-        """To a state in which the node is not locked."""
+        """Enter a state in which the node is not locked."""
         if job.kind in _STEP:
             setattr(job.node, f"{job.kind}_step", _STEP[job.kind])
         if job.kind == "inspect":
@@ -149,7 +150,7 @@ class Works:
         self._conductor.unlock(job.node)
 
     def _called_back(self, job: Job) -> None:
-        """The node called back, or it should have."""
+        """Continue after the node's callback, or its timeout."""
         if job.fault == "timeout":
             self._failed(job)
             return
@@ -178,8 +179,6 @@ class Works:
             node, "abort", request, working=True, bound_for=self._bound_for(job) if job else None,
             last_error=None if back else _ABORTED.get(job.kind if job else "", _ABORTED[""]),
         )  # fmt: skip
-
-    # How works end
 
     def _succeeded(self, job: Job) -> None:
         node, request = job.node, job.request
@@ -215,7 +214,7 @@ class Works:
         self._end_steps(node)
         self._release(job)
         self._moved(node, "fail", job.request, bound_for=self._bound_for(job))
-        # what follows is only seen by who looks: Ironic has told already
+        # the rest is visible in the API alone: Ironic has notified already
         if job.kind == "clean" and job.fault == "timeout":
             self._to_maintenance(node)
             self._conductor.tell("maintenance_set", "success", node, job.request, silent=True)
