@@ -1,7 +1,7 @@
-"""A test that waits for ever fails, says what everything in its process was doing, and lets the others run.
+"""A time limit for tests: a test that hangs fails and prints all stacks of its process; other tests go on.
 
-What nothing in Python can interrupt ends with its process a while later (`faulthandler_timeout` in the
-Makefile): pytest-xdist says which test that was, and goes on in a new process.
+A hang that no Python code can interrupt ends the process later (`faulthandler_timeout` in the Makefile);
+pytest-xdist then names the test and continues in a new process.
 """
 
 import asyncio
@@ -19,32 +19,34 @@ SECONDS = float(os.environ.get("BERTH_TEST_SECONDS", "300"))  # the longest test
 
 
 class Overdue(SystemExit):
-    """As this is what an event loop lets out of whichever task was interrupted."""
+    """The test exceeded its limit. A SystemExit leaves an event loop from whichever task was interrupted."""
 
 
 @contextmanager
 def limited(what: str, seconds: float = SECONDS) -> Iterator[None]:
-    """Of the main thread, which alone is interrupted by a signal."""
+    """Raise Overdue in the main thread after so many seconds, and again at that interval while it goes on.
+
+    One signal is not enough: if it arrives just before the thread blocks in a lock, nothing wakes the thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def ring(number: int, frame: FrameType | None) -> None:
-        signal.setitimer(signal.ITIMER_REAL, seconds)  # what is taken down now may wait for ever as well
         sys.stderr.write(f"{what} is not over after {seconds:g} s\n{_all_that_is_done()}")
         raise Overdue(f"{what} is not over after {seconds:g} s: what it waits for is in what it wrote")
 
     before = signal.signal(signal.SIGALRM, ring)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
         signal.signal(signal.SIGALRM, before)
 
 
 def _all_that_is_done() -> str:
-    """Where each task of the loop that runs is, and each thread."""
+    """Return the stack of each task of the running loop and of each thread."""
     said = io.StringIO()
     try:
         tasks = asyncio.all_tasks()
