@@ -133,8 +133,9 @@ def _configured(path: Path) -> tuple[ConfiguredProvider, ...]:
         raise BadMachine(f"{path}: there is no *.yaml in it")
     found: list[ConfiguredProvider] = []
     for file in files:
+        text = _text(file)
         try:
-            said = provider_config(safe_load(_text(file)))
+            said = provider_config(safe_load(text))
         except BadProviderConfig as wrong:
             raise BadMachine(f"{file}: {wrong}") from None
         except (YAMLError, RecursionError, ValueError) as problem:
