@@ -72,14 +72,14 @@ def _type(one: Mapping[str, Any]) -> str:
         case "array":
             parts = [_type(each) for each in one.get("prefixItems", ())]
             items = one.get("items")
-            inside = f"[{', '.join(parts)}]" if parts else f"list of {_type(items)}" if items else "list"
-            return inside + bounds
+            if parts:
+                return f"[{', '.join(parts)}]"
+            return f"list{bounds} of {_type(items)}" if items else f"list{bounds}"
         case "object":
             keys, values = one.get("propertyNames"), one.get("additionalProperties")
             inside = _type(values) if isinstance(values, dict) else "anything"
-            return (
-                f"table of {inside}" + (f" by {_type({'type': 'string', **keys})}" if keys else "") + bounds
-            )
+            by = f" by {_type({'type': 'string', **keys})}" if keys else ""
+            return f"table{bounds} of {inside}{by}"
         case "null":
             return "nothing"
         case "string" if "description" in one:
@@ -97,16 +97,21 @@ def _type(one: Mapping[str, Any]) -> str:
 
 
 def _bounds(one: Mapping[str, Any]) -> str:
-    least = next((one[key] for key in ("minimum", "minLength", "minItems") if key in one), None)
-    most = next((one[key] for key in ("maximum", "maxLength", "maxItems") if key in one), None)
-    counted = " long" if one.get("type") == "string" else ""
+    """Return the limits as they follow `text`, or in brackets for what holds several values."""
+    names = ("imum", "Length", "Items", "Properties")
+    least = next((one[f"min{name}"] for name in names if f"min{name}" in one), None)
+    most = next((one[f"max{name}"] for name in names if f"max{name}" in one), None)
     if "exclusiveMinimum" in one:
-        return f", more than {one['exclusiveMinimum']}"
-    if least is not None and most is not None:
-        return f", {least} to {most}{counted}"
-    if most is not None:
-        return f", at most {most}{counted}"
-    return f", at least {least}{counted}" if least else ""
+        limits = f"more than {one['exclusiveMinimum']}"
+    elif most is not None:
+        limits = f"at most {most}" if least is None else f"{least} to {most}"
+    elif least:
+        limits = f"at least {least}"
+    else:
+        return ""
+    if one.get("type") in ("array", "object"):
+        return f" ({limits})"
+    return f", {limits} long" if one.get("type") == "string" else f", {limits}"
 
 
 def _code(text: str) -> str:

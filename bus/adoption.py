@@ -4,7 +4,7 @@ from typing import Literal
 
 from bus.messages import ReplyTo, Selection
 from bus.requests import BuildSpec
-from bus.vocabulary import Cause, Id, Message, Ordinal, Word
+from bus.vocabulary import Cause, Id, Message, Ordinal, Text, Word
 
 
 class BuildAdoptRequested(Message, frozen=True, kw_only=True):
@@ -28,6 +28,6 @@ class BuildAdopted(Message, frozen=True, kw_only=True):
     build: Id
     cell: Word
     outcome: Literal["adopted", "known", "refused"]  # known: it was the cell's already
-    host: str = ""
+    host: Text = ""
     why: Cause = ""  # refused
     reply_to: ReplyTo = ""

@@ -8,7 +8,24 @@ from typing import Annotated, Final
 from msgspec import Meta, field
 
 from bus.not_done import Contended, Missing, Taken
-from bus.vocabulary import END, Id, Message, Ordinal, Tagged, Value
+from bus.vocabulary import (
+    END,
+    Cause,
+    Id,
+    LargeMap,
+    LongList,
+    Message,
+    Ordinal,
+    ShortList,
+    SmallMap,
+    Tagged,
+    Text,
+    Value,
+    Whole,
+)
+
+MetadataKey = Annotated[str, Meta(min_length=1, max_length=255)]
+MetadataValue = Annotated[str, Meta(max_length=4000)]
 
 ZONE: Final = "availability_zone"  # the key of metadata that makes an aggregate a zone
 
@@ -17,8 +34,8 @@ class Aggregate(Value, frozen=True, kw_only=True):
     """Hosts that an operator put together, and what he says of them: zone, tenants, options of rules."""
 
     id: Id
-    name: str = ""  # none: only a client of the Placement API has named its id
-    metadata: dict[str, str] = field(default_factory=dict)
+    name: Text = ""  # none: only a client of the Placement API has named its id
+    metadata: LargeMap[MetadataKey, MetadataValue] = field(default_factory=dict)
     gone: bool = False  # told once, when it is dropped
 
 
@@ -27,8 +44,6 @@ _UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 AggregateName = Annotated[
     str, Meta(min_length=1, max_length=255, pattern=rf"^(?!{_UUID}{END})", description="no UUID")
 ]
-MetadataKey = Annotated[str, Meta(min_length=1, max_length=255)]
-MetadataValue = Annotated[str, Meta(max_length=4000)]
 HostName = Annotated[str, Meta(min_length=1, max_length=200)]  # as its owner calls it, its root's name or id
 Hosts = Annotated[tuple[HostName, ...], Meta(max_length=2000)]
 
@@ -41,7 +56,7 @@ class MakeAggregate(Tagged, frozen=True, kw_only=True):
 
     aggregate: Id
     name: AggregateName
-    metadata: dict[MetadataKey, MetadataValue] = field(default_factory=dict)
+    metadata: SmallMap[MetadataKey, MetadataValue] = field(default_factory=dict)
     hosts: Hosts = ()
     force: bool = False  # even where it changes the zone of a host with instances
 
@@ -51,8 +66,8 @@ class ChangeAggregate(Tagged, frozen=True, kw_only=True):
 
     aggregate: Id
     name: AggregateName | None = None
-    set: dict[MetadataKey, MetadataValue] = field(default_factory=dict)
-    unset: tuple[MetadataKey, ...] = ()
+    set: SmallMap[MetadataKey, MetadataValue] = field(default_factory=dict)
+    unset: ShortList[MetadataKey] = ()
     add: Hosts = ()
     remove: Hosts = ()
     force: bool = False  # as above
@@ -74,19 +89,19 @@ class AggregateEdited(Tagged, frozen=True, kw_only=True):
 
     aggregate: Aggregate
     made: bool = False
-    added: tuple[str, ...] = ()  # roots
-    removed: tuple[str, ...] = ()
-    number: int = 0  # the change that made it so; 0: nothing had to change
-    warnings: tuple[str, ...] = ()  # what of the edit will not do what its author may think
+    added: LongList[Text] = ()  # roots
+    removed: LongList[Text] = ()
+    number: Whole = 0  # the change that made it so; 0: nothing had to change
+    warnings: LongList[Cause] = ()  # what of the edit will not do what its author may think
 
 
 class TwoZones(Tagged, frozen=True, kw_only=True):
     """A host is in one availability zone at most."""
 
-    host: str
-    zone: str
-    other: str
-    by: str  # what puts it into the other: an aggregate, or its owner's reports
+    host: Text
+    zone: Text
+    other: Text
+    by: Text  # what puts it into the other: an aggregate, or its owner's reports
 
     def __str__(self) -> str:
         return f"{self.host} cannot be in zone {self.zone!r}: it is in zone {self.other!r} by {self.by}"
@@ -95,10 +110,10 @@ class TwoZones(Tagged, frozen=True, kw_only=True):
 class ZoneInUse(Tagged, frozen=True, kw_only=True):
     """These hosts have instances, which were promised the zone they are in."""
 
-    hosts: tuple[str, ...]  # some of them
-    count: int
-    zone: str  # the one they are in
-    to: str
+    hosts: LongList[Text]  # some of them
+    count: Whole
+    zone: Text  # the one they are in
+    to: Text
 
     def __str__(self) -> str:
         more = f" and {self.count - len(self.hosts)} more" if self.count > len(self.hosts) else ""
@@ -110,9 +125,9 @@ class ZoneInUse(Tagged, frozen=True, kw_only=True):
 
 
 class HasHosts(Tagged, frozen=True, kw_only=True):
-    aggregate: str
-    hosts: tuple[str, ...]  # some of them
-    count: int
+    aggregate: Text
+    hosts: LongList[Text]  # some of them
+    count: Whole
 
     def __str__(self) -> str:
         more = f" and {self.count - len(self.hosts)} more" if self.count > len(self.hosts) else ""
@@ -144,18 +159,18 @@ def told(refusal: AggregateRefusal) -> str:
 class FindAggregates(Message, frozen=True, kw_only=True):
     """Aggregates that meet all of this; without any of it: all. In the order of their ids."""
 
-    ids: tuple[Id, ...] = ()
-    name: str = ""
-    host: str = ""  # that this host is in: as its owner calls it, its root's name or id
-    key: str = ""  # with metadata under this key
-    after: str = ""  # those behind this id
+    ids: LongList[Id] = ()
+    name: Text = ""
+    host: Text = ""  # that this host is in: as its owner calls it, its root's name or id
+    key: Text = ""  # with metadata under this key
+    after: Text = ""  # those behind this id
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
 
 
 class AggregatesFound(Message, frozen=True, kw_only=True):
     seen: Ordinal  # the last change this answer knows of
-    aggregates: tuple[Aggregate, ...]
-    hosts: dict[str, int] = field(default_factory=dict)  # id → how many are in it, where there are any
+    aggregates: LongList[Aggregate]
+    hosts: LargeMap[Text, Whole] = field(default_factory=dict)  # id → how many are in it, where there are any
     more: bool = False  # ask again, after the last of these
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from bus.not_done import Contended, Missing
-from bus.vocabulary import END, Message, Ordinal, Tagged, Value, Word
+from bus.vocabulary import END, Cause, LargeMap, LongList, Message, Ordinal, Tagged, Text, Value, Whole, Word
 
 
 class RegisteredCell(Value, frozen=True, kw_only=True):
@@ -16,7 +16,7 @@ class RegisteredCell(Value, frozen=True, kw_only=True):
 
     name: Word
     enabled: bool = True  # may anything new be placed there?
-    note: str = ""
+    note: Cause = ""
     gone: bool = False  # told once, when it is dropped
 
 
@@ -56,15 +56,15 @@ class CellEdited(Tagged, frozen=True, kw_only=True):
     """Done; the cell as it is now, `gone` when it was dropped."""
 
     cell: RegisteredCell
-    number: int = 0  # the change that made it so; 0: it was so already
+    number: Whole = 0  # the change that made it so; 0: it was so already
 
 
 class CellInUse(Tagged, frozen=True, kw_only=True):
     """It is closed, and stays."""
 
-    cell: str
-    instances: int  # who hold something there: or what is left of them
-    hosts: int = 0  # that were reported while the others went
+    cell: Text
+    instances: Whole  # who hold something there: or what is left of them
+    hosts: Whole = 0  # that were reported while the others went
 
     def __str__(self) -> str:
         if self.instances == 1:
@@ -90,9 +90,9 @@ class FindCells(Message, frozen=True, kw_only=True):
 
 class CellsFound(Message, frozen=True, kw_only=True):
     seen: Ordinal  # the last change this answer knows of
-    cells: tuple[RegisteredCell, ...]  # by their names
-    hosts: dict[str, int] = field(default_factory=dict)  # cell → how many are in it, where there are any
-    instances: dict[str, int] = field(default_factory=dict)  # cell → how many hold something there
+    cells: LongList[RegisteredCell]  # by their names
+    hosts: LargeMap[Text, Whole] = field(default_factory=dict)  # cell → hosts in it, if there are any
+    instances: LargeMap[Text, Whole] = field(default_factory=dict)  # cell → how many hold something there
 
 
 class CellEditRequested(Message, frozen=True, kw_only=True):

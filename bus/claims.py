@@ -7,7 +7,21 @@ from msgspec import Meta, field
 
 from bus.groups import GroupPolicy
 from bus.not_done import Contended
-from bus.vocabulary import END, Allocations, Cause, Compact, Id, Message, Ordinal, Shapes, Tagged, Value
+from bus.vocabulary import (
+    END,
+    Allocations,
+    Cause,
+    Compact,
+    Id,
+    LongList,
+    Message,
+    Ordinal,
+    Shapes,
+    Tagged,
+    Text,
+    Value,
+    Whole,
+)
 
 CLEANUP = "CLEANUP"  # the type of consumers that keep the room of a guest nobody wants, until it is gone
 MIGRATION = (
@@ -66,11 +80,11 @@ class Full(Tagged, frozen=True, kw_only=True):
     `limit` is `inventory` when the provider has none of this class at all.
     """
 
-    provider: str
-    resource_class: str
-    asked: int
-    free: int
-    limit: str = ""
+    provider: Text
+    resource_class: Text
+    asked: Whole
+    free: Whole
+    limit: Text = ""
 
     def __str__(self) -> str:
         if self.limit == "inventory":
@@ -83,14 +97,14 @@ class Full(Tagged, frozen=True, kw_only=True):
 class Moved(Tagged, frozen=True, kw_only=True):
     """Its inventory, traits, aggregates or tree changed since it was chosen: look again."""
 
-    provider: str
+    provider: Text
 
     def __str__(self) -> str:
         return f"{self.provider}: changed since it was chosen"
 
 
 class Gone(Tagged, frozen=True, kw_only=True):
-    provider: str
+    provider: Text
 
     def __str__(self) -> str:
         return f"{self.provider}: no such provider any more"
@@ -99,10 +113,10 @@ class Gone(Tagged, frozen=True, kw_only=True):
 class Crowded(Tagged, frozen=True, kw_only=True):
     """Its server group does not let it be there."""
 
-    provider: str  # the root
-    group: str
+    provider: Text  # the root
+    group: Text
     policy: GroupPolicy
-    members: int  # how many are there already
+    members: Whole  # how many are there already
 
     def __str__(self) -> str:
         there = f"{self.members} of server group {self.group} there" if self.members else "none of it there"
@@ -112,7 +126,7 @@ class Crowded(Tagged, frozen=True, kw_only=True):
 class NoGroup(Tagged, frozen=True, kw_only=True):
     """The server group that the claim names is none of its project: looking again will not help."""
 
-    group: str
+    group: Text
 
     def __str__(self) -> str:
         return f"server group {self.group}: there is none in this project"
@@ -121,7 +135,7 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
 class NothingHeld(Tagged, frozen=True, kw_only=True):
     """There is nothing to take over from this one: looking again will not help."""
 
-    consumer: str
+    consumer: Text
 
     def __str__(self) -> str:
         return f"consumer {self.consumer} holds nothing that could be taken over"
@@ -130,7 +144,7 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
 class Walled(Tagged, frozen=True, kw_only=True):
     """A cell asked for what is not its own to ask; nothing was changed, and asking again will not help."""
 
-    why: str
+    why: Cause
 
     def __str__(self) -> str:
         return self.why
@@ -143,37 +157,37 @@ Refusal = Full | Moved | Gone | Crowded | NoGroup | NothingHeld | Walled
 
 
 class Claimed(Tagged, frozen=True, kw_only=True):
-    choice: int  # which of the choices
-    generation: int
-    number: int  # the change that made it so, as in placement.changed
-    refused: tuple[Refusal, ...] = ()  # the better choices that did not fit, one reason each
+    choice: Whole  # which of the choices
+    generation: Whole
+    number: Whole  # the change that made it so, as in placement.changed
+    refused: LongList[Refusal] = ()  # the better choices that did not fit, one reason each
 
 
 class Held(Tagged, frozen=True, kw_only=True):
     """The consumer's generation is not the one you named: here is what it holds."""
 
-    generation: int
+    generation: Whole
     allocations: Allocations
-    roots: tuple[str, ...] = ()  # of the trees that is of; a reshape may have moved it within them
+    roots: LongList[Text] = ()  # of the trees that is of; a reshape may have moved it within them
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
     """The consumer has ended and will never hold again; `why` is how."""
 
-    why: str
+    why: Cause
     unplaceable: bool = False  # no host was found for it: whoever asks for it again is told so again
-    cell: str = ""  # that has ended it; empty: nobody within one
+    cell: Text = ""  # that has ended it; empty: nobody within one
 
 
 class Refused(Tagged, frozen=True, kw_only=True):
-    refusals: tuple[Refusal, ...]  # one for each choice; empty when another claim of the order failed
+    refusals: LongList[Refusal]  # one for each choice; empty when another claim of the order failed
 
 
 ClaimResult = Claimed | Held | Retired | Refused | Contended
 
 
 class Released(Tagged, frozen=True, kw_only=True):
-    number: int = 0
+    number: Whole = 0
 
 
 ReleaseResult = Released | Held | Retired | Walled | Contended
@@ -186,11 +200,11 @@ class ClaimRequested(Message, frozen=True, kw_only=True):
     """Several claims of one order are taken together or not at all."""
 
     claims: Annotated[tuple[ConsumerClaim, ...], Meta(min_length=1, max_length=1000)]
-    cell: str = ""  # that asks; empty: it is not asked from within one
+    cell: Text = ""  # that asks; empty: it is not asked from within one
 
 
 class ClaimAnswered(Message, frozen=True, kw_only=True):
-    results: tuple[ClaimResult, ...]  # one for each claim, in order
+    results: LongList[ClaimResult]  # one for each claim, in order
 
 
 class ReleaseRequested(Message, frozen=True, kw_only=True):
@@ -206,7 +220,7 @@ class ReleaseRequested(Message, frozen=True, kw_only=True):
     retire: Cause = ""
     unplaceable: bool = False  # with `retire`: it ends for want of a host
     keep: Id | None = None
-    cell: str = ""  # that asks, or, asked from outside, in whose name it is retired
+    cell: Text = ""  # that asks, or, asked from outside, in whose name it is retired
 
 
 class ReleaseAnswered(Message, frozen=True, kw_only=True):

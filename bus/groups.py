@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.not_done import Contended, InUse, Taken
-from bus.vocabulary import Amount, Count, Id, Message, Name, Tagged, Value
+from bus.vocabulary import Amount, Count, Id, LargeMap, LongList, Message, Name, Tagged, Text, Value
 
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
 
@@ -18,9 +18,9 @@ class ServerGroup(Value, frozen=True, kw_only=True):
     policy: GroupPolicy
     max_per_host: Amount = 1  # anti-affinity
     project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
-    members: dict[str, tuple[str, ...]] = field(default_factory=dict)  # consumer → the roots it is on
+    members: LargeMap[Text, LongList[Text]] = field(default_factory=dict)  # consumer → the roots it is on
     # clean-up of one that left → the roots its guest may still be on
-    left: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    left: LargeMap[Text, LongList[Text]] = field(default_factory=dict)
 
 
 # Edits
@@ -63,16 +63,16 @@ GroupResult = GroupEdited | Taken | InUse | Contended
 class FindGroups(Message, frozen=True, kw_only=True):
     """Server groups that are all of this, with who is in them and where. Without any of it: all."""
 
-    ids: tuple[Id, ...] = ()
-    project: str = ""
-    name: str = ""
-    after: str = ""  # in the order of their ids, those behind this one
+    ids: LongList[Id] = ()
+    project: Text = ""
+    name: Text = ""
+    after: Text = ""  # in the order of their ids, those behind this one
     limit: Count = 0  # 0: all of them, which must fit into one message
     members: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # that one of these is in
 
 
 class GroupsFound(Message, frozen=True, kw_only=True):
-    groups: tuple[ServerGroup, ...]
+    groups: LongList[ServerGroup]
 
 
 class GroupEditRequested(Message, frozen=True, kw_only=True):

@@ -5,16 +5,16 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.messages import ReplyTo
-from bus.vocabulary import Allocations, Compact, Id, Message, Word
+from bus.vocabulary import Allocations, Compact, Id, LongList, Message, Text, Whole, Word
 
 
 class GuestTold(Compact, frozen=True):
     """A guest that is there, by its build and attempt."""
 
-    build: str
-    attempt: int
-    root: str
-    state: str  # arriving, running, stopped
+    build: Text
+    attempt: Whole
+    root: Text
+    state: Text  # arriving, running, stopped
     allocations: Allocations
 
 
@@ -25,7 +25,7 @@ class GuestsAsked(Message, frozen=True, kw_only=True):
     agent: Word
     builds: Annotated[tuple[Id, ...], Meta(max_length=100)]
     reply_to: ReplyTo = ""
-    after: str = ""  # the last build of the page before
+    after: Text = ""  # the last build of the page before
 
 
 class GuestsTold(Message, frozen=True, kw_only=True):
@@ -33,8 +33,8 @@ class GuestsTold(Message, frozen=True, kw_only=True):
 
     cell: Word
     agent: Word
-    builds: tuple[Id, ...]
-    guests: tuple[GuestTold, ...] = ()
+    builds: LongList[Id]
+    guests: LongList[GuestTold] = ()
     reply_to: ReplyTo = ""
-    after: str = ""  # what was asked
+    after: Text = ""  # what was asked
     more: bool = False  # there are others behind these

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.messages import PlacementChanged
-from bus.vocabulary import Message, Ordinal
+from bus.vocabulary import LongList, Message, Ordinal
 
 
 class FindChanges(Message, frozen=True, kw_only=True):
@@ -16,6 +16,6 @@ class FindChanges(Message, frozen=True, kw_only=True):
 
 
 class ChangesFound(Message, frozen=True, kw_only=True):
-    changes: tuple[PlacementChanged, ...]  # in order
+    changes: LongList[PlacementChanged]  # in order
     oldest: Ordinal  # that is kept: who needs one before it reads all anew; 0: none is kept
     last: Ordinal  # that was committed

@@ -8,17 +8,17 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.reports import capacity_of
-from bus.vocabulary import Compact, Count, Id, Message, Value
+from bus.vocabulary import Compact, Count, Id, LongList, Message, Ratio, Text, Value, Whole
 
 
 class KnownInventory(Compact, frozen=True):
-    resource_class: str
-    total: int
-    reserved: int
-    min_unit: int
-    max_unit: int
-    step_size: int
-    allocation_ratio: float
+    resource_class: Text
+    total: Whole
+    reserved: Whole
+    min_unit: Whole
+    max_unit: Whole
+    step_size: Whole
+    allocation_ratio: Ratio
 
     @property
     def capacity(self) -> int:
@@ -28,37 +28,37 @@ class KnownInventory(Compact, frozen=True):
 class KnownProvider(Compact, frozen=True):
     """A provider; `stock`, `traits` and `aggregates` are places in the tables beside it."""
 
-    id: str
-    name: str
-    parent: str | None
-    generation: int
-    shape: int
-    stock: int
-    used: tuple[int, ...]  # of the classes in its stock, in that order
-    traits: int
-    aggregates: int
+    id: Text
+    name: Text
+    parent: Text | None
+    generation: Whole
+    shape: Whole
+    stock: Whole
+    used: LongList[Whole]  # of the classes in its stock, in that order
+    traits: Whole
+    aggregates: Whole
 
 
 class KnownTree(Compact, frozen=True):
     """A tree with its owner; without providers it is gone, or never was."""
 
-    root: str | None  # None: the id of its first provider
-    host: str | None  # None: the name of its first provider
-    owner: int
-    sequence: int
-    providers: tuple[KnownProvider, ...] = ()  # the root first
-    left_out: int = 0  # so many more of them had no room: ask again with `skip`
+    root: Text | None  # None: the id of its first provider
+    host: Text | None  # None: the name of its first provider
+    owner: Whole
+    sequence: Whole
+    providers: LongList[KnownProvider] = ()  # the root first
+    left_out: Whole = 0  # so many more of them had no room: ask again with `skip`
 
 
 class KnownTrees(Value, frozen=True, kw_only=True):
     """Some trees, and the tables of what repeats in them."""
 
-    trees: tuple[KnownTree, ...]
-    inventories: tuple[KnownInventory, ...] = ()
-    stocks: tuple[tuple[int, ...], ...] = ()  # places in `inventories`
-    traits: tuple[tuple[str, ...], ...] = ()
-    aggregates: tuple[tuple[str, ...], ...] = ()
-    owners: tuple[tuple[str, str, str], ...] = ()  # cell, agent, zone
+    trees: LongList[KnownTree]
+    inventories: LongList[KnownInventory] = ()
+    stocks: LongList[LongList[Whole]] = ()  # places in `inventories`
+    traits: LongList[LongList[Text]] = ()
+    aggregates: LongList[LongList[Text]] = ()
+    owners: LongList[tuple[Text, Text, Text]] = ()  # cell, agent, zone
 
 
 class FindTrees(Message, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class FindTrees(Message, frozen=True, kw_only=True):
     providers, for which one asks with its root alone and how many are known already.
     """
 
-    roots: tuple[Id, ...] = ()
+    roots: LongList[Id] = ()
     skip: Count = 0
     after: Count = 0
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 2000

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.vocabulary import Cause, Compact, Count, Id, Message, Ordinal, Seconds, Value, Word
+from bus.vocabulary import Cause, Compact, Count, Id, LongList, Message, Ordinal, Seconds, Text, Value, Word
 
 
 class NodeLent(Compact, frozen=True):
@@ -31,7 +31,7 @@ class LeaseAnswered(Message, frozen=True, kw_only=True):
     epoch: Ordinal = 0  # another one than before: nothing of before is its own any more but what is named
     seconds: Seconds = 0.0  # for so long from the moment when it asked
     version: Ordinal = 0  # what it has seen when it has taken this in
-    nodes: tuple[NodeLent, ...] = ()  # those that changed
+    nodes: LongList[NodeLent] = ()  # those that changed
     more: bool = False  # ask again at once: there are more of them
     tells: bool = False  # it is the one to tell which nodes there are
 
@@ -43,8 +43,8 @@ class NodesTold(Message, frozen=True, kw_only=True):
     agent: Word
     pool: Word
     nodes: Annotated[tuple[Id, ...], Meta(max_length=10_000)]
-    after: str = ""
-    upto: str = ""  # empty: to the end
+    after: Text = ""
+    upto: Text = ""  # empty: to the end
 
 
 class NodesTaken(Message, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class AgentStands(Value, frozen=True, kw_only=True):
 
 
 class AgentsFound(Message, frozen=True, kw_only=True):
-    agents: tuple[AgentStands, ...]
+    agents: LongList[AgentStands]
     nodes: Count = 0  # in all
 
 
@@ -88,7 +88,7 @@ class AgentEditRequested(Message, frozen=True, kw_only=True):
     cell: Word
     agent: Word
     edit: Literal["disable", "enable", "rehome"]
-    to: str = ""  # rehome: to this one; empty: as the ring says
+    to: Text = ""  # rehome: to this one; empty: as the ring says
     nodes: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # rehome: these; none: all
 
 

@@ -22,12 +22,22 @@ from bus.vocabulary import (
     Compact,
     Count,
     Id,
+    LargeMap,
+    LongList,
+    Mappings,
     Message,
     Name,
+    Number,
     Ordinal,
+    Properties,
     Seconds,
+    ShortList,
+    SmallMap,
+    Text,
     TraitName,
     Value,
+    Weight,
+    Whole,
     Word,
     Zone,
 )
@@ -56,18 +66,18 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
     user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
     zone: Zone = ""
-    cell: str = ""
-    aggregates: tuple[tuple[Id, ...], ...] = ()
+    cell: Text = ""
+    aggregates: ShortList[ShortList[Id]] = ()
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
-    metadata: dict[str, str] = field(default_factory=dict)
+    metadata: Properties = field(default_factory=dict)
     reply_to: ReplyTo = ""
     hints: Hints = Hints()
     or_else: Annotated[tuple[Flavor, ...], Meta(max_length=8)] = ()  # in order, where the flavor fits nowhere
-    not_aggregates: tuple[Id, ...] = ()
-    forced_host: str = ""  # this one, by name or root, whatever filters say
-    wanted_host: str = ""  # this one or none
-    ignore_hosts: tuple[str, ...] = ()  # by name or root
-    preferred_traits: dict[TraitName, float] = field(default_factory=dict)  # and how much each counts
+    not_aggregates: ShortList[Id] = ()
+    forced_host: Text = ""  # this one, by name or root, whatever filters say
+    wanted_host: Text = ""  # this one or none
+    ignore_hosts: ShortList[Text] = ()  # by name or root
+    preferred_traits: SmallMap[TraitName, Weight] = field(default_factory=dict)  # and how much each counts
     at_least: Count = 0  # of the instances; 0: all of them
     wait: Wait = ""  # for room: 30m; empty: not at all
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
@@ -78,11 +88,11 @@ class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A host to build on with its ready claim."""
 
     root: Id
-    host: str
+    host: Text
     agent: Word
     choice: Choice
     # Group suffix → the providers that serve it; empty where the root serves all that is asked for by groups.
-    mappings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mappings: Mappings = field(default_factory=dict)
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
@@ -93,7 +103,7 @@ class BuildPlaced(Message, frozen=True, kw_only=True):
     cell: Word
     chosen: Selection
     generation: Ordinal  # of the consumer, after the claim: fences the next one
-    alternates: tuple[Selection, ...] = ()
+    alternates: LongList[Selection] = ()
     spec: BuildSpec
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
@@ -103,19 +113,19 @@ class BuildUnplaceable(Message, frozen=True, kw_only=True):
     """No host for this request, and exactly why. All its instances end here."""
 
     request: Id
-    instances: tuple[Id, ...]
+    instances: LongList[Id]
     reason: Cause
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
 
 
 class Attempt(Value, frozen=True, kw_only=True):
-    host: str
-    agent: str = ""
+    host: Text
+    agent: Text = ""
     outcome: Literal["built", "failed", "refused", "timed out"]
     cause: Cause = ""
-    started: float = 0.0
-    ended: float = 0.0
+    started: Number = 0.0
+    ended: Number = 0.0
 
 
 class BuildEnded(Message, frozen=True, kw_only=True):
@@ -123,11 +133,11 @@ class BuildEnded(Message, frozen=True, kw_only=True):
     request: Id
     cell: Word
     status: Literal["active", "error"]
-    host: str = ""
-    root: str = ""
-    agent: str = ""
+    host: Text = ""
+    root: Text = ""
+    agent: Text = ""
     reason: Cause = ""
-    attempts: tuple[Attempt, ...] = ()
+    attempts: LongList[Attempt] = ()
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
 
@@ -179,7 +189,8 @@ class BuildCancelled(Message, frozen=True, kw_only=True):
     waited: bool = True  # false: it did not wait for a host
     why: Cause = ""
     reply_to: ReplyTo = ""
-    passed_on: dict[Id, Word] = field(default_factory=dict)  # builds that have a host → cells that were told
+    # Builds that have a host → the cells that the cancellation was forwarded to
+    passed_on: LargeMap[Id, Word] = field(default_factory=dict)
     known: bool = True  # false: nobody has heard of it yet
 
 
@@ -194,11 +205,11 @@ class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     cell: Word
     agent: Word
     root: Id
-    host: str
+    host: Text
     spec: BuildSpec
     # What placement has given it; empty: the flavor's figures, of the root.
     allocations: Allocations = field(default_factory=dict)
-    mappings: dict[str, tuple[str, ...]] = field(default_factory=dict)  # as in Selection
+    mappings: Mappings = field(default_factory=dict)  # as in Selection
     epoch: Ordinal = 0  # of the agent's right to act on that host, where several share hosts; 0: it has it
     adopt: bool = False  # nothing is to be built: it runs there, from before berth was
 
@@ -211,7 +222,7 @@ class DestroyOrdered(Message, frozen=True, kw_only=True):
     cell: Word
     agent: Word
     root: Id
-    host: str
+    host: Text
     epoch: Ordinal = 0  # as in BuildOrdered
     above: Count = 0  # guests of attempts up to this one stay: the build goes back to them
 
@@ -222,7 +233,7 @@ class AgentReported(Message, frozen=True, kw_only=True):
     cell: Word
     agent: Word
     root: Id
-    host: str
+    host: Text
     # overdue is the conductor's reminder to itself: nothing was heard of this attempt in time
     outcome: Literal["built", "failed", "destroyed", "progress", "overdue"]
     retry: bool = True  # failed: may another host succeed (reschedule), or none (abort)?
@@ -243,7 +254,7 @@ class InventoryReported(Message, frozen=True, kw_only=True):
     agent: Word
     zone: Zone = ""
     sequence: Ordinal
-    providers: tuple[ProviderReport, ...] = ()  # the root first; the whole tree
+    providers: LongList[ProviderReport] = ()  # the root first; the whole tree
     gone: bool = False  # the root is no more
     reshape: Reshaping | None = (
         None  # what is held of the old tree goes with its inventory, in the same commit
@@ -258,7 +269,7 @@ class HostReported(Message, frozen=True, kw_only=True):
     sequence: Ordinal  # of one run of the agent the highest counts
     run: Annotated[str, Meta(max_length=64)] = ""  # which run of it: another one begins to count anew
     period: Seconds = 10.0  # the next one is due after so long
-    hosts: tuple[HostState, ...]
+    hosts: LongList[HostState]
 
 
 class SchedulerAlive(Message, frozen=True, kw_only=True):
@@ -272,7 +283,7 @@ class HostFailed(Message, frozen=True, kw_only=True):
     """An attempt on this host came to nothing: a hint for who chooses hosts. It may come twice, or never."""
 
     root: Id
-    host: str
+    host: Text
     agent: Word
     cell: Word
     build: Id
@@ -284,13 +295,13 @@ class HostFailed(Message, frozen=True, kw_only=True):
 class ProviderChange(Compact, frozen=True):
     """A provider after a commit. `reshaped` says that its tree is another; otherwise only usage moved."""
 
-    provider: str
-    root: str
-    generation: int
-    used: dict[str, int]
+    provider: Text
+    root: Text
+    generation: Whole
+    used: LargeMap[Text, Whole]
     reshaped: bool = False
     gone: bool = False
-    sequence: int = -1  # reshaped: of the last report of its tree, by which its owner knows whose it was
+    sequence: Whole = -1  # reshaped: of the last report of its tree, by which its owner knows whose it was
 
 
 class PlacementChanged(Message, frozen=True, kw_only=True):
@@ -301,9 +312,9 @@ class PlacementChanged(Message, frozen=True, kw_only=True):
     """
 
     number: Ordinal
-    changes: tuple[ProviderChange, ...]
-    aggregates: tuple[Aggregate, ...] = ()  # whose name or metadata changed, as they are now
-    cells: tuple[RegisteredCell, ...] = ()  # the same of cells
+    changes: LongList[ProviderChange]
+    aggregates: LongList[Aggregate] = ()  # whose name or metadata changed, as they are now
+    cells: LongList[RegisteredCell] = ()  # the same of cells
     trees: KnownTrees | None = None  # reshaped, whole: where few are. Those it does not hold, ask for
 
 
@@ -321,15 +332,15 @@ class NodeChanged(Message, frozen=True, kw_only=True):
 
     event: Word
     node: Id
-    at: float  # seconds since the epoch
-    name: str = ""
+    at: Number  # seconds since the epoch
+    name: Text = ""
     cell: Word
     agent: Word
-    resource_class: str | None
-    provision_state: str | None
-    power_state: str | None = "power off"
+    resource_class: Text | None
+    provision_state: Text | None
+    power_state: Text | None = "power off"
     maintenance: bool = False
-    instance_uuid: str | None = None
-    traits: tuple[str, ...] = ()
+    instance_uuid: Text | None = None
+    traits: ShortList[Text] = ()
     zone: Zone = ""
     deleted: bool = False

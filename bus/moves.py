@@ -18,10 +18,16 @@ from bus.vocabulary import (
     Compact,
     Count,
     Id,
+    LongList,
+    Mappings,
     Message,
+    Number,
     Ordinal,
     Seconds,
+    ShortList,
+    Text,
     Value,
+    Whole,
     Word,
 )
 
@@ -42,13 +48,13 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     move: Id
     build: Id
     kind: MoveKind
-    cell: str = ""  # where it is; empty: that is found out
-    to_cell: str = ""  # where it goes; empty: it stays in its cell
+    cell: Text = ""  # where it is; empty: that is found out
+    to_cell: Text = ""  # where it goes; empty: it stays in its cell
     flavor: Flavor | None = None  # resize: what it is to be
     image: Image | None = None  # rebuild: of which image
-    wanted_host: str = ""  # this one or none, by name or root
-    forced_host: str = ""  # this one, whatever filters say
-    ignore_hosts: tuple[str, ...] = ()
+    wanted_host: Text = ""  # this one or none, by name or root
+    forced_host: Text = ""  # this one, whatever filters say
+    ignore_hosts: ShortList[Text] = ()
     same_host: bool = False  # resize: it may stay where it is, if old and new fit there together
     verify: bool = False  # migrate, resize: it waits to be confirmed, or reverted
     verify_for: Wait = ""  # after so long it is confirmed; empty: when somebody says so
@@ -68,14 +74,14 @@ class MovePlaced(Message, frozen=True, kw_only=True):
     attempt: Count  # of the guest that moves: its keeper has what the build held; 0: there is none (unshelve)
     generation: Ordinal | None  # of the build's consumer, after the claim; None: it holds nothing
     chosen: Selection | None = None  # None: it goes nowhere (shelve)
-    alternates: tuple[Selection, ...] = ()
+    alternates: LongList[Selection] = ()
     spec: BuildSpec  # what it is once it has moved
     verify: bool = False
     verify_for: Wait = ""
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
     # Out of another cell: which, what its instance was booted as, and the last attempt and step given there.
-    out_of: str = ""
+    out_of: Text = ""
     booted: BuildPlaced | None = None
     above: Count = 0
     steps: Count = 0
@@ -88,7 +94,7 @@ class MoveRefused(Message, frozen=True, kw_only=True):
     build: Id
     kind: MoveKind
     reason: Cause
-    code: str = ""  # why, for programs (docs/reasons.md)
+    code: Text = ""  # why, for programs (docs/reasons.md)
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
 
@@ -96,12 +102,12 @@ class MoveRefused(Message, frozen=True, kw_only=True):
 class PhaseOver(Compact, frozen=True):
     """One phase of a move, on one host."""
 
-    phase: str
-    host: str
+    phase: Text
+    host: Text
     outcome: Literal["done", "failed", "timed out", "given up"]
-    cause: str = ""
-    began: float = 0.0
-    ended: float = 0.0
+    cause: Cause = ""
+    began: Number = 0.0
+    ended: Number = 0.0
 
 
 class MoveTold(Message, frozen=True, kw_only=True):
@@ -110,8 +116,8 @@ class MoveTold(Message, frozen=True, kw_only=True):
     move: Id
     build: Id
     cell: Word
-    phase: str  # what is under way: a phase, verify, confirm, revert, abort
-    host: str = ""  # where it goes; on the way back where it was; empty: nowhere (shelve)
+    phase: Text  # what is under way: a phase, verify, confirm, revert, abort
+    host: Text = ""  # where it goes; on the way back where it was; empty: nowhere (shelve)
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
     refused: Cause = ""  # what was asked of it, and why not
     reply_to: ReplyTo = ""
@@ -125,11 +131,11 @@ class MoveEnded(Message, frozen=True, kw_only=True):
     kind: MoveKind
     cell: Word
     end: MoveEnd
-    host: str = ""
-    root: str = ""
+    host: Text = ""
+    root: Text = ""
     reason: Cause = ""
-    phases: tuple[PhaseOver, ...] = ()
-    attempts: tuple[Attempt, ...] = ()  # of the destinations
+    phases: LongList[PhaseOver] = ()
+    attempts: LongList[Attempt] = ()  # of the destinations
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
 
@@ -157,7 +163,7 @@ class HandoverTold(Message, frozen=True, kw_only=True):
     to_cell: Word
     say: Literal["leave", "done", "back", "deleted"]
     attempt: Count  # of the guest that leaves: its keeper has what it held; 0: there is none (unshelve)
-    host: str = ""  # where it goes
+    host: Text = ""  # where it goes
     spec: BuildSpec  # what it is once it has moved
     # back
     generation: Ordinal | None = None  # of its consumer, which has its old place again
@@ -166,8 +172,8 @@ class HandoverTold(Message, frozen=True, kw_only=True):
     end: MoveEnd = "error"  # what the move ends as
     cause: Cause = ""
     problem: Cause = ""  # why its old place could not be had back
-    phases: tuple[PhaseOver, ...] = ()  # in the other cell
-    attempts: tuple[Attempt, ...] = ()
+    phases: LongList[PhaseOver] = ()  # in the other cell
+    attempts: LongList[Attempt] = ()
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
 
@@ -185,8 +191,8 @@ class HandoverReported(Message, frozen=True, kw_only=True):
     steps: Count = 0
     end: MoveEnd = "error"  # failed, back: what the move ends as
     cause: Cause = ""
-    phases: tuple[PhaseOver, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
+    phases: LongList[PhaseOver] = ()
+    attempts: LongList[Attempt] = ()
     reply_to: ReplyTo = ""  # delete: who asked
 
 
@@ -210,12 +216,12 @@ class MoveOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     cell: Word
     agent: Word
     root: Id
-    host: str
-    peer: str = ""  # the other host
+    host: Text
+    peer: Text = ""  # the other host
     force: bool = False  # send: it need not be copied to the end while it runs
     spec: BuildSpec
     allocations: Allocations = field(default_factory=dict)  # as in BuildOrdered
-    mappings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mappings: Mappings = field(default_factory=dict)
     epoch: Ordinal = 0
 
 
@@ -228,7 +234,7 @@ class MoveReported(Message, frozen=True, kw_only=True):
     cell: Word
     agent: Word
     root: Id
-    host: str
+    host: Text
     # overdue is the conductor's reminder to itself
     outcome: Literal["done", "failed", "progress", "overdue"]
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
@@ -248,18 +254,18 @@ class MoveStands(Value, frozen=True, kw_only=True):
     build: Id
     kind: MoveKind
     cell: Word
-    phase: str  # what is under way; when it is over, how it ended
-    source: str = ""
-    host: str = ""  # the destination
-    at: str = ""  # over: the host that the instance is on then; empty: none
-    percent: int = 0
+    phase: Text  # what is under way; when it is over, how it ended
+    source: Text = ""
+    host: Text = ""  # the destination
+    at: Text = ""  # over: the host that the instance is on then; empty: none
+    percent: Whole = 0
     since: Seconds = 0.0
     ended: Seconds = 0.0
     reason: Cause = ""
-    phases: tuple[PhaseOver, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
+    phases: LongList[PhaseOver] = ()
+    attempts: LongList[Attempt] = ()
     decision: Decision = Decision()
-    in_cell: str = ""  # where the rest of it is, which is to be asked there; empty: here
+    in_cell: Text = ""  # where the rest of it is, which is to be asked there; empty: here
 
     @property
     def towards(self) -> str:
@@ -273,13 +279,13 @@ class FindMoves(Message, frozen=True, kw_only=True):
     cell: Word
     moves: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     builds: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
-    host: str = ""  # from it, or to it
+    host: Text = ""  # from it, or to it
     under_way: bool = False  # only those
-    after: str = ""
+    after: Text = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class MovesFound(Message, frozen=True, kw_only=True):
-    moves: tuple[MoveStands, ...]
+    moves: LongList[MoveStands]
     more: bool = False  # ask again, after `last`
-    last: str = ""
+    last: Text = ""

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from bus.not_done import Contended, InUse, Missing, Taken
-from bus.vocabulary import Message, Tagged, Value
+from bus.vocabulary import LongList, Message, Number, Tagged, Text, Value
 
 NameKind = Literal["resource class", "trait"]
 
@@ -11,24 +11,24 @@ NameKind = Literal["resource class", "trait"]
 class Named(Value, frozen=True, kw_only=True):
     """A resource class or trait."""
 
-    name: str
-    updated: float = 0.0
+    name: Text
+    updated: Number = 0.0
 
 
 # Edits
 
 
 class MakeName(Tagged, frozen=True, kw_only=True):
-    name: str
+    name: Text
 
 
 class RenameName(Tagged, frozen=True, kw_only=True):
-    name: str
-    to: str
+    name: Text
+    to: Text
 
 
 class DropName(Tagged, frozen=True, kw_only=True):
-    name: str
+    name: Text
 
 
 NameEdit = MakeName | RenameName | DropName
@@ -45,7 +45,7 @@ class NameEdited(Tagged, frozen=True, kw_only=True):
 class Standard(Tagged, frozen=True, kw_only=True):
     """A standard name, or one that is not of the custom form: it can be neither made, renamed nor dropped."""
 
-    name: str
+    name: Text
 
 
 NameResult = NameEdited | Missing | Taken | InUse | Standard | Contended
@@ -58,13 +58,13 @@ class FindNames(Message, frozen=True, kw_only=True):
     """Resource classes or traits, in the order of their numbers; those among `names`, beginning so."""
 
     kind: NameKind
-    names: tuple[str, ...] | None = None
-    prefix: str = ""
+    names: LongList[Text] | None = None
+    prefix: Text = ""
     associated: bool | None = None  # traits: that some provider has, or none
 
 
 class NamesFound(Message, frozen=True, kw_only=True):
-    names: tuple[Named, ...]
+    names: LongList[Named]
 
 
 class NameEditRequested(Message, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveRequested
 from bus.requests import BuildSpec, ResourceGroup
 from bus.vocabulary import (
+    MAX_GROUPS,
     Allocations,
     Amount,
     Cause,
@@ -20,12 +21,20 @@ from bus.vocabulary import (
     Compact,
     Count,
     Id,
+    LargeMap,
+    LongList,
+    Mappings,
     Message,
+    Number,
     Ordinal,
     Seconds,
     Shapes,
+    ShortList,
+    Text,
     TraitName,
     Value,
+    Weight,
+    Whole,
     Word,
     Zone,
 )
@@ -37,21 +46,21 @@ class Candidate(Compact, frozen=True):
     """A complete allocation that would fit now, with what filters and weighers may look at."""
 
     root: Id
-    host: str
-    cell: str
-    agent: str
-    zone: str
+    host: Text
+    cell: Text
+    agent: Text
+    zone: Text
     allocations: Allocations
     shapes: Shapes
-    free: dict[str, int] = field(default_factory=dict)
-    capacity: dict[str, int] = field(default_factory=dict)
-    traits: tuple[str, ...] = ()
+    free: LargeMap[Text, Whole] = field(default_factory=dict)
+    capacity: LargeMap[Text, Whole] = field(default_factory=dict)
+    traits: LongList[Text] = ()
     # group suffix → the providers that serve it
-    mappings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mappings: Mappings = field(default_factory=dict)
     # Of each provider in allocations, what is free of what is taken there; empty where the root is its whole
     # tree and serves all: then `free` says it.
-    rooms: dict[str, dict[str, int]] = field(default_factory=dict)
-    aggregates: tuple[str, ...] = ()  # of the root
+    rooms: LargeMap[Text, LargeMap[Text, Whole]] = field(default_factory=dict)
+    aggregates: LongList[Text] = ()  # of the root
 
 
 class OrderBy(Value, frozen=True, kw_only=True):
@@ -62,9 +71,9 @@ class OrderBy(Value, frozen=True, kw_only=True):
 
     resource_class: ClassName
     of: Literal["free", "total"] = "free"
-    multiplier: Annotated[float, Meta(ge=-1e9, le=1e9)] = 1.0
-    lowest: float | None = None  # where the scale begins, what is below counts as that; None: at the least
-    highest: float | None = None  # where it ends; None: at the most of them
+    multiplier: Weight = 1.0
+    lowest: Number | None = None  # where the scale begins, what is below counts as that; None: at the least
+    highest: Number | None = None  # where it ends; None: at the most of them
 
 
 class FindCandidates(Message, frozen=True, kw_only=True):
@@ -75,40 +84,38 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     twice, or not at all; the others come once.
     """
 
-    groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1)]
-    cell: str = ""
+    groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1, max_length=MAX_GROUPS)]
+    cell: Text = ""
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 256
     after: Ordinal = 0
-    seed: str = ""  # searches with other seeds start at other hosts, so they do not all meet at the same
+    seed: Text = ""  # searches with other seeds start at other hosts, so they do not all meet at the same
     group_policy: Literal["none", "isolate"] = "none"  # isolate: groups with a suffix never share a provider
-    same_subtree: tuple[
-        tuple[str, ...], ...
-    ] = ()  # sets of suffixes; one provider of a set is above its others
-    root_required: tuple[TraitName, ...] = ()
-    root_forbidden: tuple[TraitName, ...] = ()
+    same_subtree: ShortList[ShortList[Text]] = ()  # sets of suffixes; one provider is above the others of i
+    root_required: ShortList[TraitName] = ()
+    root_forbidden: ShortList[TraitName] = ()
     nested: bool = True  # False: never two providers of one tree, as in the API before 1.29
     per_host: Count = 1  # how many ways to use one host; 0: all there are
     zone: Zone = ""  # of the host itself, or by an aggregate it is in
-    roots: tuple[Id, ...] = ()  # only these; empty: any
-    not_roots: tuple[Id, ...] = ()
+    roots: LongList[Id] = ()  # only these; empty: any
+    not_roots: LongList[Id] = ()
     # Best first by these, over all that fit, those alike in an order by the seed; empty: round from the seed
     order: Annotated[tuple[OrderBy, ...], Meta(max_length=64)] = ()
-    isolated: tuple[str, ...] = ()  # suffixes of groups that never share a provider with one another
-    root_member_of: tuple[tuple[Id, ...], ...] = ()  # aggregates of the host: every inner list is met by one
-    root_not_member_of: tuple[Id, ...] = ()
-    not_cells: tuple[Word, ...] = ()  # those that are disabled
+    isolated: ShortList[Text] = ()  # suffixes of groups that never share a provider with one another
+    root_member_of: ShortList[ShortList[Id]] = ()  # aggregates of the host: every inner list is met by one
+    root_not_member_of: ShortList[Id] = ()
+    not_cells: LongList[Word] = ()  # those that are disabled
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):
     seen: Ordinal  # the last change this answer knows of
-    candidates: tuple[Candidate, ...]
+    candidates: LongList[Candidate]
     fitting: Count  # how many there are in all
     considered: Count
     more: Ordinal | None = None  # ask again with after=more
-    removals: tuple[Removal, ...] = ()
-    nearest: tuple[NearMiss, ...] = ()
+    removals: LongList[Removal] = ()
+    nearest: LongList[NearMiss] = ()
     cut: bool = False  # too many combinations: it was not looked through to the end
-    order: tuple[OrderBy, ...] = ()  # as it was asked, with the scale that was used
+    order: LongList[OrderBy] = ()  # as it was asked, with the scale that was used
 
 
 # What schedulers are asked
@@ -118,27 +125,27 @@ class WaitingRequest(Value, frozen=True, kw_only=True):
     """A request that waits for room, or a move that does."""
 
     request: Id
-    builds: tuple[Id, ...] = ()  # some of them
-    instances: int
-    project: str
-    flavor: str
-    priority: int
-    since: float
-    until: float
-    kind: str  # requests alike wait in one line
-    position: int  # in that line
-    lacks: str
-    wakes: str = ""  # what would make it be looked at again
-    move: str = ""  # of which kind, where it is a move of its one build
+    builds: LongList[Id] = ()  # some of them
+    instances: Whole
+    project: Text
+    flavor: Text
+    priority: Whole
+    since: Seconds
+    until: Seconds
+    kind: Text  # requests alike wait in one line
+    position: Whole  # in that line
+    lacks: Cause
+    wakes: Cause = ""  # what would make it be looked at again
+    move: Text = ""  # of which kind, where it is a move of its one build
 
 
 class WaitingKind(Compact, frozen=True):
     """How many of one kind wait."""
 
-    kind: str
-    flavor: str
-    requests: int
-    instances: int
+    kind: Text
+    flavor: Text
+    requests: Whole
+    instances: Whole
 
 
 class FindWaiting(Message, frozen=True, kw_only=True):
@@ -152,9 +159,9 @@ class FindWaiting(Message, frozen=True, kw_only=True):
 
 
 class WaitingFound(Message, frozen=True, kw_only=True):
-    waiting: tuple[WaitingRequest, ...]
+    waiting: LongList[WaitingRequest]
     count: Count  # in all
-    kinds: tuple[WaitingKind, ...] = ()  # of which most wait
+    kinds: LongList[WaitingKind] = ()  # of which most wait
     rescued: Count = 0  # whom only the slow sweep found a host for, which no change had told of
     more: Count | None = None  # ask again with after=more
 
@@ -170,7 +177,7 @@ class DecisionFound(Message, frozen=True, kw_only=True):
 
     known: bool = False
     request: BuildRequested | None = None  # as it was asked
-    builds: tuple[Id, ...] = ()
+    builds: LongList[Id] = ()
     reason: Cause = ""
     decision: Decision = Decision()
     at: Seconds = 0.0  # when it was decided; of one that waits, since when it does
@@ -184,9 +191,9 @@ class PlacedThere(Value, frozen=True, kw_only=True):
     """How many instances would go to a host."""
 
     root: Id
-    host: str
-    cell: str
-    zone: str = ""
+    host: Text
+    cell: Text
+    zone: Text = ""
     instances: Amount = 1
 
 
@@ -194,17 +201,17 @@ class RankedHost(Value, frozen=True, kw_only=True):
     """A host that would do, with what each weigher gives it, and their sum as `total`."""
 
     root: Id
-    host: str
-    cell: str
-    zone: str = ""
-    scores: dict[str, float] = field(default_factory=dict)
+    host: Text
+    cell: Text
+    zone: Text = ""
+    scores: LargeMap[Text, Number] = field(default_factory=dict)
 
 
 class RoomLeft(Value, frozen=True, kw_only=True):
     """How many more there is room for in a cell's zone, and on how many hosts."""
 
-    cell: str
-    zone: str = ""
+    cell: Text
+    zone: Text = ""
     hosts: Count = 0
     instances: Count = 0
 
@@ -221,10 +228,10 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     fits: bool
     refusal: Cause = ""  # it cannot be meant
     flavor: Count = 0  # 0: the flavor asked for; n: the nth of or_else
-    placed: tuple[PlacedThere, ...] = ()  # where its instances would go
-    best: tuple[RankedHost, ...] = ()  # who is best for one of them
+    placed: LongList[PlacedThere] = ()  # where its instances would go
+    best: LongList[RankedHost] = ()  # who is best for one of them
     decision: Decision = Decision()  # of the first of them; or why there is no host
-    room: tuple[RoomLeft, ...] = ()
+    room: LongList[RoomLeft] = ()
     cut: Cause = ""  # why there may be more room than that
 
 
@@ -242,7 +249,7 @@ class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
     Of those that would go somewhere only the first comes with how it was decided.
     """
 
-    answers: tuple[WhatIfAnswered, ...]
+    answers: LongList[WhatIfAnswered]
 
 
 # What a cell is asked
@@ -259,10 +266,10 @@ class BuildStands(Value, frozen=True, kw_only=True):
     """A build as its cell knows it."""
 
     build: Id
-    status: str
+    status: Text
     placed: BuildPlaced  # with the decision that chose its host
-    host: str  # the one it is on, or was last
-    attempts: tuple[Attempt, ...] = ()  # those that are over
+    host: Text  # the one it is on, or was last
+    attempts: LongList[Attempt] = ()  # those that are over
     reason: Cause = ""
     # What a move begins from.
     attempt: Count = 0  # of its guest
@@ -273,7 +280,7 @@ class BuildStands(Value, frozen=True, kw_only=True):
 
 
 class BuildsFound(Message, frozen=True, kw_only=True):
-    builds: tuple[BuildStands, ...]  # those that the cell knows, and that were placed
+    builds: LongList[BuildStands]  # those that the cell knows, and that were placed
 
 
 InstanceStatus = Literal[
@@ -285,13 +292,13 @@ class Instance(Value, frozen=True, kw_only=True):
     """A build as a list of them shows it."""
 
     build: Id
-    name: str = ""
-    status: str
+    name: Text = ""
+    status: Text
     cell: Word
-    host: str  # the one it is on, or was last
-    root: str
-    project: str
-    flavor: str
+    host: Text  # the one it is on, or was last
+    root: Text
+    project: Text
+    flavor: Text
     attempt: Count = 0  # how many hosts it has been ordered on
     since: Seconds = 0.0  # of its last attempt
     reason: Cause = ""
@@ -305,13 +312,13 @@ class FindInstances(Message, frozen=True, kw_only=True):
     host: Annotated[str, Meta(max_length=255)] = ""  # its name, or its root's id
     name: Annotated[str, Meta(max_length=255)] = ""
     statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # none: all but the deleted
-    after: str = ""  # those behind this id
+    after: Text = ""  # those behind this id
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
     count: bool = False  # say how many there are in all, too
 
 
 class InstancesFound(Message, frozen=True, kw_only=True):
-    instances: tuple[Instance, ...]
+    instances: LongList[Instance]
     more: bool = False  # ask again, after `last`
-    last: str = ""
+    last: Text = ""
     count: Count = 0  # in all, where that was asked

@@ -5,16 +5,26 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from bus.vocabulary import (
+    LONG,
     MAX_CAPACITY,
     MAX_INT,
+    SHORT,
     Allocations,
     Amount,
+    Cause,
     ClassName,
     Compact,
     Count,
     Id,
+    LargeMap,
+    LongList,
     Name,
+    Number,
+    Properties,
     Ratio,
+    ShortList,
+    SmallMap,
+    Text,
     TraitName,
     Value,
     Zone,
@@ -45,9 +55,9 @@ class ProviderReport(Value, frozen=True, kw_only=True):
     id: Id
     name: Name
     parent: Id | None = None
-    inventories: dict[ClassName, Inventory]
-    traits: tuple[TraitName, ...] = ()
-    aggregates: tuple[Id, ...] = ()
+    inventories: SmallMap[ClassName, Inventory]
+    traits: ShortList[TraitName] = ()
+    aggregates: ShortList[Id] = ()
 
 
 class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,7 +66,7 @@ class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
     provider: Id
     resource_class: ClassName
     # Who stays together goes to the first of these that has room for all of it.
-    to: Annotated[tuple[Id, ...], Meta(min_length=1)]
+    to: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=SHORT)]
     becomes: ClassName | None = None  # the class it is there, unit for unit; None: the same
 
 
@@ -71,8 +81,8 @@ class GuestPlace(Compact, frozen=True):
 class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
     """What becomes of allocations by a report: where guests are, and where whoever else holds some goes."""
 
-    moves: Annotated[tuple[InventoryMove, ...], Meta(min_length=1)]
-    guests: tuple[GuestPlace, ...] = ()
+    moves: Annotated[tuple[InventoryMove, ...], Meta(min_length=1, max_length=LONG)]
+    guests: LongList[GuestPlace] = ()
 
 
 class HostState(Value, frozen=True, kw_only=True):
@@ -81,20 +91,20 @@ class HostState(Value, frozen=True, kw_only=True):
     root: Id
     host: Name
     enabled: bool = True
-    why_disabled: str = ""
+    why_disabled: Cause = ""
     zone: Zone = ""
     building: Count = 0
-    load: float = 0.0
-    metrics: dict[str, float] = field(default_factory=dict)
+    load: Number = 0.0
+    metrics: SmallMap[Text, Number] = field(default_factory=dict)
     instances: Count = 0
     forced_down: bool = False  # an operator says so, whatever is heard of it
-    images: tuple[str, ...] = ()  # names of those it has cached
+    images: LongList[Text] = ()  # names of those it has cached
     # NAME=VALUE of its instances' images → how many have it
-    image_properties: dict[str, int] = field(default_factory=dict)
-    architecture: str = ""
-    hypervisor: str = ""  # its type
+    image_properties: LargeMap[Cause, Count] = field(default_factory=dict)
+    architecture: Text = ""
+    hypervisor: Text = ""  # its type
     hypervisor_version: Count = 0
-    vm_modes: tuple[str, ...] = ()
-    ip: str = ""
+    vm_modes: ShortList[Text] = ()
+    ip: Text = ""
     # what else it says of itself, for extra specs to match
-    capabilities: dict[str, str] = field(default_factory=dict)
+    capabilities: Properties = field(default_factory=dict)

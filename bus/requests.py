@@ -4,18 +4,18 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from bus.vocabulary import END, Count, Id, Name, Resources, TraitName, Value
+from bus.vocabulary import END, Count, Id, Name, Properties, Resources, ShortList, Text, TraitName, Value
 
 
 class Hints(Value, frozen=True, kw_only=True):
     """What else is wished of the host."""
 
     group: Id | None = None  # a server group it joins
-    same_host: tuple[Id, ...] = ()  # beside at least one of these instances
-    different_host: tuple[Id, ...] = ()  # beside none of these
-    build_near_host_ip: str = ""
-    cidr: str = "/24"
-    query: str = ""  # JSON: [">=", "$free_ram_mb", 1024]
+    same_host: ShortList[Id] = ()  # beside at least one of these instances
+    different_host: ShortList[Id] = ()  # beside none of these
+    build_near_host_ip: Text = ""
+    cidr: Text = "/24"
+    query: Annotated[str, Meta(max_length=4000)] = ""  # JSON: [">=", "$free_ram_mb", 1024]
 
 
 class Flavor(Value, frozen=True, kw_only=True):
@@ -23,13 +23,13 @@ class Flavor(Value, frozen=True, kw_only=True):
     vcpus: Count = 0
     memory_mb: Count = 0
     disk_gb: Count = 0
-    extra_specs: dict[str, str] = field(default_factory=dict)
+    extra_specs: Properties = field(default_factory=dict)
 
 
 class Image(Value, frozen=True, kw_only=True):
     name: Name
-    properties: dict[str, str] = field(default_factory=dict)
-    traits_required: tuple[TraitName, ...] = ()
+    properties: Properties = field(default_factory=dict)
+    traits_required: ShortList[TraitName] = ()
 
 
 InstanceName = Annotated[str, Meta(max_length=255)]
@@ -42,7 +42,7 @@ class BuildSpec(Value, frozen=True, kw_only=True):
     image: Image | None = None
     project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
     user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
-    metadata: dict[str, str] = field(default_factory=dict)
+    metadata: Properties = field(default_factory=dict)
     name: InstanceName = ""  # what people call it
 
 
@@ -54,9 +54,9 @@ class ResourceGroup(Value, frozen=True, kw_only=True):
 
     suffix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END)] = ""
     resources: Resources = field(default_factory=dict)
-    required: tuple[TraitName, ...] = ()
-    forbidden: tuple[TraitName, ...] = ()
-    member_of: tuple[tuple[Id, ...], ...] = ()  # every inner list must be met by one of its members
-    required_any: tuple[tuple[TraitName, ...], ...] = ()  # so must these
-    not_member_of: tuple[Id, ...] = ()
+    required: ShortList[TraitName] = ()
+    forbidden: ShortList[TraitName] = ()
+    member_of: ShortList[ShortList[Id]] = ()  # every inner list must be met by one of its members
+    required_any: ShortList[ShortList[TraitName]] = ()  # so must these
+    not_member_of: ShortList[Id] = ()
     in_tree: Id | None = None  # any provider of the wanted tree

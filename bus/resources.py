@@ -9,20 +9,29 @@ from bus.not_done import Contended, InUse, Missing, Taken
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from bus.vocabulary import (
+    LONG,
     Allocations,
+    Cause,
     ClassName,
     Count,
     Id,
+    LargeMap,
+    LongList,
     Message,
     Name,
+    Number,
     Ordinal,
+    ShortList,
+    SmallMap,
     Tagged,
+    Text,
     TraitName,
     Value,
+    Whole,
     Word,
 )
 
-Inventories = dict[ClassName, Inventory]
+Inventories = SmallMap[ClassName, Inventory]
 
 
 # Views: what is
@@ -31,39 +40,39 @@ Inventories = dict[ClassName, Inventory]
 class Provider(Value, frozen=True, kw_only=True):
     """A provider as it stands. What was not asked for is empty."""
 
-    id: str
-    name: str
-    parent: str | None
-    root: str
-    generation: int
-    inventories: dict[str, Inventory] = field(default_factory=dict)
-    used: dict[str, int] = field(default_factory=dict)  # of every class it has inventory of
-    traits: tuple[str, ...] = ()  # in the order of their numbers: standard ones first, as aggregates are
-    aggregates: tuple[str, ...] = ()
-    updated: float = 0.0  # seconds since the epoch; the newest of itself and what was read of it
+    id: Text
+    name: Text
+    parent: Text | None
+    root: Text
+    generation: Whole
+    inventories: LargeMap[Text, Inventory] = field(default_factory=dict)
+    used: LargeMap[Text, Whole] = field(default_factory=dict)  # of every class it has inventory of
+    traits: LongList[Text] = ()  # in the order of their numbers: standard ones first, as aggregates are
+    aggregates: LongList[Text] = ()
+    updated: Number = 0.0  # seconds since the epoch; the newest of itself and what was read of it
     # part `owner`: who reports its tree; empty when nobody does
-    cell: str = ""
-    agent: str = ""
-    zone: str = ""
-    host: str = ""  # what the owner calls the tree: builds are ordered under this name
-    sequence: int = -1  # of the last report
+    cell: Text = ""
+    agent: Text = ""
+    zone: Text = ""
+    host: Text = ""  # what the owner calls the tree: builds are ordered under this name
+    sequence: Whole = -1  # of the last report
     gone: bool = False  # the owner said so; it stays while somebody holds something of it
     # part `owner`, of the other parts: what no report put there, and none takes away
-    kept_classes: tuple[str, ...] = ()
-    kept_traits: tuple[str, ...] = ()
-    kept_aggregates: tuple[str, ...] = ()
+    kept_classes: LongList[Text] = ()
+    kept_traits: LongList[Text] = ()
+    kept_aggregates: LongList[Text] = ()
 
 
 class Consumer(Value, frozen=True, kw_only=True):
     """Who holds something, and what of which provider."""
 
-    id: str
-    generation: int
-    project: str
-    user: str
-    type: str | None  # None: written before there were types
+    id: Text
+    generation: Whole
+    project: Text
+    user: Text
+    type: Text | None  # None: written before there were types
     allocations: Allocations
-    updated: float = 0.0
+    updated: Number = 0.0
     client: bool = False  # a client of the API claimed for it, and nobody of berth's since
 
 
@@ -121,7 +130,7 @@ class SetTraits(Tagged, frozen=True, kw_only=True):
     """The generation moves only if the set does."""
 
     provider: Id
-    traits: tuple[TraitName, ...]
+    traits: ShortList[TraitName]
     generation: Ordinal | None = None
 
 
@@ -129,15 +138,15 @@ class SetAggregates(Tagged, frozen=True, kw_only=True):
     """With a generation it always moves; without one it is neither asked for nor moved."""
 
     provider: Id
-    aggregates: tuple[Id, ...]
+    aggregates: ShortList[Id]
     generation: Ordinal | None = None
 
 
 class Reshape(Tagged, frozen=True, kw_only=True):
     """Move inventories between providers with what is held of them: all of it or nothing."""
 
-    inventories: Annotated[tuple[SetInventories, ...], Meta(min_length=1)]
-    claims: tuple[ConsumerClaim, ...] = ()
+    inventories: Annotated[tuple[SetInventories, ...], Meta(min_length=1, max_length=LONG)]
+    claims: LongList[ConsumerClaim] = ()
 
 
 Edit = (
@@ -161,33 +170,33 @@ class Edited(Tagged, frozen=True, kw_only=True):
     """Done; the provider as it is now (None: dropped, or several)."""
 
     provider: Provider | None = None
-    number: int = 0  # the change that made it so; 0: nothing had to change
+    number: Whole = 0  # the change that made it so; 0: nothing had to change
 
 
 class Stale(Tagged, frozen=True, kw_only=True):
     """Somebody else changed the provider since."""
 
-    provider: str
-    actual: int
-    given: int
+    provider: Text
+    actual: Whole
+    given: Whole
 
 
 class HasChildren(Tagged, frozen=True, kw_only=True):
-    provider: str
+    provider: Text
 
 
 class Tangled(Tagged, frozen=True, kw_only=True):
     """The tree cannot be that way."""
 
     why: Literal["itself", "loop", "re-parenting", "un-parenting"]
-    provider: str
-    parent: str | None
+    provider: Text
+    parent: Text | None
 
 
 class Denied(Tagged, frozen=True, kw_only=True):
     """A reshape whose claims could not be had: one result for each."""
 
-    results: tuple[ClaimResult, ...]
+    results: LongList[ClaimResult]
 
 
 EditResult = Edited | Missing | Stale | Taken | InUse | HasChildren | Tangled | Denied | Contended
@@ -199,10 +208,10 @@ EditResult = Edited | Missing | Stale | Taken | InUse | HasChildren | Tangled | 
 class OwnerGiven(Tagged, frozen=True, kw_only=True):
     """It is as the operator said; and who had it before."""
 
-    cell: str
-    agent: str
-    sequence: int
-    number: int = 0  # the change that made it so; 0: it has no providers now
+    cell: Text
+    agent: Text
+    sequence: Whole
+    number: Whole = 0  # the change that made it so; 0: it has no providers now
 
 
 OwnerResult = OwnerGiven | Missing | Contended
@@ -221,16 +230,16 @@ class ProviderLoad(Value, frozen=True, kw_only=True):
     name: Name
     parent: Id | UnsetType | None = UNSET
     inventories: Inventories
-    traits: tuple[TraitName, ...] | UnsetType = UNSET
-    aggregates: tuple[Id, ...] | UnsetType = UNSET
+    traits: ShortList[TraitName] | UnsetType = UNSET
+    aggregates: ShortList[Id] | UnsetType = UNSET
     generation: Ordinal | None = None
 
 
 class LoadResult(Value, frozen=True, kw_only=True):
-    provider: str
+    provider: Text
     did: Literal["made", "changed", "nothing", "refused"]
-    generation: int = 0
-    why: str = ""  # refused: the field and what is wrong with it
+    generation: Whole = 0
+    why: Cause = ""  # refused: the field and what is wrong with it
 
 
 # Questions and answers
@@ -239,23 +248,23 @@ class LoadResult(Value, frozen=True, kw_only=True):
 class FindProviders(Message, frozen=True, kw_only=True):
     """Providers that meet all of this, each by itself. Without any of it: all."""
 
-    ids: tuple[Id, ...] = ()
-    name: str = ""
+    ids: LongList[Id] = ()
+    name: Text = ""
     in_tree: Id | None = None
     like: ResourceGroup | None = None  # resources it could give now, traits, aggregates
-    parts: tuple[Literal["inventories", "traits", "aggregates", "owner"], ...] = (
+    parts: LongList[Literal["inventories", "traits", "aggregates", "owner"]] = (
         "inventories",
         "traits",
         "aggregates",
     )
-    agents: tuple[Word, ...] = ()  # of trees that one of these reports
-    after: str = ""  # with a limit: in the order of their ids, those behind this one
+    agents: LongList[Word] = ()  # of trees that one of these reports
+    after: Text = ""  # with a limit: in the order of their ids, those behind this one
     limit: Count = 0  # 0: all of them, which must fit into one message
-    cell: str = ""  # that asks; empty: it is not asked from within one
+    cell: Text = ""  # that asks; empty: it is not asked from within one
 
 
 class ProvidersFound(Message, frozen=True, kw_only=True):
-    providers: tuple[Provider, ...]
+    providers: LongList[Provider]
 
 
 class EditRequested(Message, frozen=True, kw_only=True):
@@ -288,29 +297,29 @@ class LoadProviders(Message, frozen=True, kw_only=True):
 
 
 class ProvidersLoaded(Message, frozen=True, kw_only=True):
-    results: tuple[LoadResult, ...]  # one for each, in order
+    results: LongList[LoadResult]  # one for each, in order
 
 
 class FindAllocations(Message, frozen=True, kw_only=True):
     """What these consumers hold, or who holds what of these providers (then only that is told)."""
 
-    consumers: tuple[Id, ...] = ()
-    providers: tuple[Id, ...] = ()
-    cell: str = ""  # that asks; empty: it is not asked from within one
+    consumers: LongList[Id] = ()
+    providers: LongList[Id] = ()
+    cell: Text = ""  # that asks; empty: it is not asked from within one
 
 
 class AllocationsFound(Message, frozen=True, kw_only=True):
-    consumers: tuple[Consumer, ...]  # those who hold something
-    generations: dict[str, int]  # of every provider that is named
+    consumers: LongList[Consumer]  # those who hold something
+    generations: LargeMap[Text, Whole]  # of every provider that is named
 
 
 class FindUsages(Message, frozen=True, kw_only=True):
     """What a project uses in all, by consumer type; None counts as `unknown`."""
 
     project: Annotated[str, Meta(min_length=1, max_length=255)]
-    user: str = ""
+    user: Text = ""
 
 
 class UsagesFound(Message, frozen=True, kw_only=True):
-    used: dict[str, dict[str, int]]  # type → class → amount
-    consumers: dict[str, int]  # type → how many
+    used: LargeMap[Text, LargeMap[Text, Whole]]  # type → class → amount
+    consumers: LargeMap[Text, Whole]  # type → how many

@@ -1,14 +1,20 @@
 """The words that all messages are made of: ids, names and counts; and the kinds of values there are."""
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 MAX_INT = 2**31 - 1
 MAX_ORDINAL = 2**62
+SHORT = 1000
+MAX_GROUPS = 256  # of resources in one question
+LONG = 50_000
 MAX_RATIO = 3.40282e38  # of allocation, as in the Placement API
 MAX_CAPACITY = 2**45  # of one inventory: the sum over 100,000 hosts still fits into 64 bits
+T = TypeVar("T")
+K = TypeVar("K")
+
 END = r"$(?!\n)"  # of a text: $ alone lets a last newline through
 
 Id = Annotated[
@@ -20,6 +26,8 @@ Word = Annotated[
 ]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Zone = Annotated[str, Meta(max_length=255)]  # empty: none
+Text = Annotated[str, Meta(max_length=255)]
+PropertyValue = Annotated[str, Meta(max_length=1024)]  # of an extra spec, an image, an instance
 Cause = Annotated[str, Meta(max_length=4000)]
 ClassName = Annotated[
     str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END, description="VCPU, MEMORY_MB, CUSTOM_...")
@@ -30,12 +38,24 @@ TraitName = Annotated[
 Amount = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Ordinal = Annotated[int, Meta(ge=0, le=MAX_ORDINAL)]
-Seconds = Annotated[float, Meta(ge=0)]
+Whole = Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL)]
+Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
+Weight = Annotated[float, Meta(ge=-1e9, le=1e9)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Ratio = Annotated[float, Meta(ge=0, le=MAX_RATIO)]
 
-Resources = dict[ClassName, Amount]
-Allocations = dict[Id, Resources]  # provider → how much of what
-Shapes = dict[Id, Ordinal]  # provider → the shape it was chosen under
+# Every list and mapping of a message is bounded: short and small in what clients ask for, long and large in
+# reports and answers.
+ShortList = Annotated[tuple[T, ...], Meta(max_length=SHORT)]
+LongList = Annotated[tuple[T, ...], Meta(max_length=LONG)]
+SmallMap = Annotated[dict[K, T], Meta(max_length=SHORT)]
+LargeMap = Annotated[dict[K, T], Meta(max_length=LONG)]
+Properties = SmallMap[Text, PropertyValue]
+Mappings = LargeMap[Text, LongList[Text]]  # group suffix → the providers that serve it
+
+Resources = LargeMap[ClassName, Amount]
+Allocations = LargeMap[Id, Resources]  # provider → how much of what
+Shapes = LargeMap[Id, Ordinal]  # provider → the shape it was chosen under
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -149,7 +149,8 @@ class Scheduler:
         self.book.hear(report, self.clock.monotonic())
 
     async def hear_of_failure(self, failure: HostFailed) -> None:
-        if failure.ours:  # what was the request's fault says nothing of the host
+        """Count a failure that is the host's fault. A root that placement does not have is ignored."""
+        if failure.ours and self.source.position(failure.root) is not None:
             self.book.failed(failure.cell, failure.root, self.clock.monotonic())
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:

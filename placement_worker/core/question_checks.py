@@ -3,8 +3,7 @@
 from bus.candidates import SenselessQuery
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-
-MAX_GROUPS = 256
+from bus.vocabulary import MAX_GROUPS
 
 
 def check(query: FindCandidates) -> None:

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from bus.messages import BuildRequested
-from scheduler_worker.core.unreadable import Unreadable, nearest
+from scheduler_worker.core.unreadable import MAX_NOTES, Unreadable, nearest
 
 Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or its root
-NEAR = 100_000  # names looked through for one that resembles what was said
 
 
 def destination(
@@ -14,10 +13,10 @@ def destination(
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """The roots that alone will do (none: any), those that will not, and sentences about unknown ones."""
     ignored: dict[str, str] = {}
-    notes = []
+    notes: list[str] = []
     for host in request.ignore_hosts:
         roots = named(host)
-        if not roots:
+        if not roots and len(notes) < MAX_NOTES:
             notes.append(f"ignore_hosts: there is no host {host!r}{nearest(host, names())}")
         ignored |= dict.fromkeys(roots, host)
     wanted: dict[str, set[str]] = {}

@@ -148,18 +148,18 @@ class GuestSpecs:
 
 
 def unknown(flavor: Flavor, where: str, unscoped_are_read: bool) -> Iterator[str]:
-    """A sentence for each extra spec that nobody here understands."""
+    """Yield a sentence for each extra spec that has no meaning here."""
+    if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
+        raise Unreadable(
+            f"{where}.extra_specs[{accelerated!r}]: there are no device profiles here: ask for the device"
+            " by its class, as resources1:FPGA=1"
+        )
     for key in flavor.extra_specs:
         if key in READ or key in _OF_THE_HYPERVISOR or _SHAPED.fullmatch(key):
             continue
         scope, colon, name = key.partition(":")
         if colon and scope in _SILENT_SCOPES:
             continue
-        if scope == "accel":
-            raise Unreadable(
-                f"{where}.extra_specs[{key!r}]: there are no device profiles here: ask for the device"
-                " by its class, as resources1:FPGA=1"
-            )
         alike = nearest(key, _spellings(name))
         if colon or alike:
             yield f"{where}.extra_specs: {key}: not known here{alike}"

@@ -6,18 +6,10 @@ from bus.messages import BuildRequested
 from scheduler_worker.core.json_query import UnreadableQuery, parsed
 from scheduler_worker.core.unreadable import Unreadable
 
-MAX_QUERY = 10_000
-MAX_INSTANCES = 1000  # named by one hint
-
 
 def check_hints(request: BuildRequested) -> tuple[str, ...]:
     """Sentences about what means nothing; Unreadable where it must mean something and does not."""
     hints = request.hints
-    for field in ("same_host", "different_host"):
-        if len(getattr(hints, field)) > MAX_INSTANCES:
-            raise Unreadable(
-                f"hints.{field}: {len(getattr(hints, field))} instances, at most {MAX_INSTANCES}"
-            )
     both = set(hints.same_host) & set(hints.different_host)
     if both:
         raise Unreadable(f"hints.same_host and hints.different_host both name {min(both)}")
@@ -45,8 +37,6 @@ def _check_network(address: str, cidr: str) -> None:
 
 
 def _check_query(text: str) -> None:
-    if len(text) > MAX_QUERY:
-        raise Unreadable(f"hints.query: {len(text)} characters, at most {MAX_QUERY}")
     try:
         parsed(text)
     except UnreadableQuery as problem:

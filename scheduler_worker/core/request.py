@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 import msgspec
 
@@ -18,7 +19,7 @@ from scheduler_worker.core.guest_topology import Pages, add_topology, page_choic
 from scheduler_worker.core.hints import check_hints
 from scheduler_worker.core.image_traits import add_image
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.unreadable import Unreadable
+from scheduler_worker.core.unreadable import MAX_NOTES, Unreadable
 from scheduler_worker.core.wish import Wish
 
 __all__ = ["Unreadable", "seconds_of", "wishes_of"]
@@ -116,7 +117,7 @@ def _read(asked: bytes, options: RequestOptions) -> tuple[FlavorRead, ...]:
     nth, flavor, image, place = _places.decode(asked)
     where = f"or_else[{nth - 1}]" if nth else "flavor"
     specs = GuestSpecs(flavor, image, where)
-    notes = tuple(unknown(flavor, where, options.unscoped))
+    notes = tuple(islice(unknown(flavor, where, options.unscoped), MAX_NOTES))
     choices = page_choices(specs, options.large_pages)
     return tuple(_with_pages(specs, image, place, options, pages, notes) for pages in choices)
 

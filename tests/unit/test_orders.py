@@ -72,7 +72,7 @@ def test_what_is_remembered_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPa
     made = orders()
 
     def wishes(number: int) -> object:
-        large = Flavor(name="large", vcpus=1, extra_specs={"note": f"{number:040000}"})
+        large = Flavor(name="large", vcpus=1, extra_specs={f"note{n}": f"{number:01000}" for n in range(40)})
         return made.begin(a_request(1, flavor=large), 0.0)[0].wishes
 
     first = wishes(1)

@@ -830,3 +830,13 @@ async def test_what_failed_by_a_hosts_own_fault_is_held_against_it(ours: bool, f
     now = scheduler.clock.monotonic()
     assert scheduler.book.failures("cell1", root, now) == failures
     assert scheduler.book.failures("cell1", uid(0, "c"), now) == 0.0
+
+
+async def test_failures_of_unknown_roots_are_not_remembered() -> None:
+    scheduler = a_scheduler(hosts(2))
+    for number in range(10, 20):
+        failure = HostFailed(
+            root=uid(number, "c"), host="h", agent="a", cell="cell1", build=uid(number), attempt=1
+        )
+        await scheduler.hear_of_failure(failure)
+    assert not scheduler.book._columns.slots
