@@ -15,13 +15,19 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import IntegrityError
 
 from bus.errors import MigrationsBroken
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 
 _HERE = text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
-_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+_ADD_VERSION = text(
+    "CREATE TABLE IF NOT EXISTS alembic_version"
+    " (version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+)  # as alembic makes it
+# Any login of the database can hold an advisory lock; a lock of this table takes a right to the table.
+_LOCK = text("LOCK TABLE alembic_version IN SHARE ROW EXCLUSIVE MODE")
 _HAS_VERSION = {
     "postgresql": text("SELECT to_regclass('alembic_version') IS NOT NULL"),
     "sqlite": text("SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'"),
@@ -43,10 +49,11 @@ async def migrate(database: Database, package: str) -> list[str]:
         database.revision = await current(database, package)
         if database.revision == names[-1]:
             return []
+        if database.dialect == "postgresql":
+            await _make_version_table(database)
         async with database.unhurried() as patient, patient.write() as tx:
             if tx.dialect == "postgresql":
-                await tx.execute(_LOCK, {"name": f"berth.migrations.{database.namespace}"})
-                await _make_schema(tx, database.namespace)
+                await tx.execute(_LOCK)
             before = await _version(tx)  # another process may just have been here
             if before is not None and before not in names:
                 if await _oldest(tx) in names:
@@ -93,10 +100,18 @@ async def _version(tx: Transaction) -> str | None:
     return (await tx.execute(_VERSION)).scalar_one_or_none()
 
 
-async def _make_schema(tx: Transaction, namespace: str) -> None:
-    # Asked first: CREATE SCHEMA IF NOT EXISTS wants the right to create one even where it exists.
-    if namespace and not (await tx.execute(_HERE, {"name": namespace})).first():
-        await tx.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{namespace}"'))
+async def _make_version_table(database: Database) -> None:
+    """Create the schema and alembic's table, in a transaction of its own: every migration locks that table."""
+    namespace = database.namespace
+    try:
+        async with database.write() as tx:
+            # CREATE SCHEMA IF NOT EXISTS requires the right to create one even if the schema exists.
+            if namespace and not (await tx.execute(_HERE, {"name": namespace})).first():
+                await tx.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{namespace}"'))
+            if not (await tx.execute(_HAS_VERSION[tx.dialect])).scalar_one():
+                await tx.execute(_ADD_VERSION)
+    except IntegrityError:  # IF NOT EXISTS is not atomic: another process has just created the same
+        log.debug("%s: the version table was created concurrently", database.name)
 
 
 def _turn() -> asyncio.Lock:

@@ -57,6 +57,9 @@ class PostgresPool:
             "jit": "off",  # our statements are short; compiling one costs more than running it
             "random_page_cost": "1.1",  # pages are in memory: no table is to be read whole for ten keys
             "idle_in_transaction_session_timeout": "60s",  # a client that froze or vanished loses its locks
+            # A login may have limits of its own, which migrations must not meet; `command_timeout` is ours.
+            "statement_timeout": "0",
+            "lock_timeout": "0",
         }
         if namespace:
             settings["search_path"] = f'"{namespace}"'

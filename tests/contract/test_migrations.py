@@ -104,6 +104,21 @@ async def test_of_many_processes_that_start_at_once_one_migrates(
     assert sorted(applied) == [[], [], [], ["0001"]]
 
 
+@pytest.mark.services
+async def test_an_advisory_lock_of_another_login_does_not_stop_a_migration(
+    database_url: str, add: Add
+) -> None:
+    add("0001", None, table("things"))
+    store, other = Database(database_url, namespace="one"), Database(database_url, namespace="two")
+    async with other.write() as tx:
+        name = "hashtextextended('berth.migrations.one', 0)"
+        await tx.execute(text(f"SELECT pg_advisory_xact_lock({name})"))
+        async with asyncio.timeout(20):
+            assert await migrate(store, PACKAGE) == ["0001"]
+    await store.close()
+    await other.close()
+
+
 async def test_with_nothing_to_do_it_only_looks(
     store: Database, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
