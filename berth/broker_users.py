@@ -36,8 +36,8 @@ class BrokerUsers(Protocol):
     async def take(self, definitions: Mapping[str, Any]) -> None:
         """Make or change all that is defined there."""
 
-    async def drop(self, user: str, policy: str) -> None:
-        """They are no more; who is connected as this user is thrown out."""
+    async def drop(self, user: str, *policies: str) -> None:
+        """Delete the user, which closes its connections, and these policies."""
 
     async def queues(self) -> list[str]: ...
 
@@ -75,9 +75,10 @@ class Management:
     async def take(self, definitions: Mapping[str, Any]) -> None:
         await self._call("POST", "definitions", definitions)
 
-    async def drop(self, user: str, policy: str) -> None:
+    async def drop(self, user: str, *policies: str) -> None:
         await self._call("DELETE", f"users/{quote(user, safe='')}")
-        await self._call("DELETE", f"policies/{quote(self._vhost, safe='')}/{quote(policy, safe='')}")
+        for policy in policies:
+            await self._call("DELETE", f"policies/{quote(self._vhost, safe='')}/{quote(policy, safe='')}")
 
     async def queues(self) -> list[str]:
         found = await self._call("GET", f"queues/{quote(self._vhost, safe='')}?columns=name")
@@ -117,8 +118,9 @@ class Rabbitmqctl:
     async def take(self, definitions: Mapping[str, Any]) -> None:
         await self._run("import_definitions", given=msgspec.json.encode(definitions))  # by way of no file
 
-    async def drop(self, user: str, policy: str) -> None:
-        ends = [self._end("delete_user", user), self._end("clear_policy", "-p", self._vhost, policy)]
+    async def drop(self, user: str, *policies: str) -> None:
+        ends = [self._end("delete_user", user)]
+        ends += [self._end("clear_policy", "-p", self._vhost, policy) for policy in policies]
         for problem in await asyncio.gather(*ends, return_exceptions=True):  # neither is left running
             if problem is not None:
                 raise problem

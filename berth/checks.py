@@ -36,14 +36,16 @@ _AT_LEAST = {
     "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_reads_at_once": 1,
     "ironic_full_every": 1, "ironic_agents_per_cell": 1, "agent_lease": 0.5,
     "placement_http_connections": 1, "max_wait": 0,
-    "host_subset_size": 1, "scheduler_near": 0,
+    "host_subset_size": 1, "scheduler_near": 0, "cell_connections": 1, "cell_channels": 10,
+    "cell_queue_bytes": 1024 * 1024, "cell_database_connections": 5, "cell_temp_bytes": 0,
 }  # fmt: skip
 _FINITE = (
     "agent_lease", "build_timeout", "delete_timeout", "cleanup_timeout", "max_wait",
     "build_failures_halved_after",
     "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second",
     "ironic_deaf_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
-    "placement_http_idle", "placement_http_slow",
+    "placement_http_idle", "placement_http_slow", "cell_statement_seconds", "cell_transaction_seconds",
+    "cell_lock_seconds",
 )  # fmt: skip
 _CHOICES = {
     "queue_type": ("quorum", "classic"),

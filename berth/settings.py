@@ -58,6 +58,19 @@ class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
     state_dir: str = ".berth"  # the directory of all that is kept without a PostgreSQL
 
 
+class CellLimitSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"cell_{name}"):
+    """Limits of a cell's RabbitMQ user and PostgreSQL login, which `berth cell add` sets (docs/cells.md)."""
+
+    connections: int = 100  # of the cell's RabbitMQ user
+    channels: int = 2000  # of that user, over all its connections
+    queue_bytes: int = 64 * 1024 * 1024  # of messages in each queue that the cell declares or alone fills
+    database_connections: int = 30  # of the cell's PostgreSQL login: five for each conductor process
+    statement_seconds: float = 300.0  # until PostgreSQL ends a statement of that login
+    transaction_seconds: float = 60.0  # until PostgreSQL ends a session that is idle in a transaction
+    lock_seconds: float = 60.0  # that a statement of that login waits for a lock
+    temp_bytes: int = 1024 * 1024 * 1024  # of temporary files of a session; only a superuser can set it
+
+
 class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     """How hosts are chosen (docs/scheduler.md)."""
 
@@ -264,6 +277,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     bus: BusSettings = BusSettings()
     database: DatabaseSettings = DatabaseSettings()
     cells: tuple[Cell, ...] = tuple(map(Cell, ("c1", "c2", "c3", "c4")))
+    cell_limits: CellLimitSettings = CellLimitSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     requests: RequestSettings = RequestSettings()
     placement: PlacementHttpSettings = PlacementHttpSettings()

@@ -87,7 +87,8 @@ async def remove(
     async with Bus(wiring.transport(settings, "cell")) as bus:
         await _refuse_the_inhabited(bus, name, force)
         if admin is not None:  # before its hosts go, or its agents would report them again
-            await admin.drop(user, permissions.flood_policy(name, settings.bus.exchange))
+            flood = permissions.flood_policy(name, settings.bus.exchange)
+            await admin.drop(user, flood, permissions.queue_policy(user))
             done.append(f"RabbitMQ user {user} is no more, by {admin.by}")
         match (await bus.asker(topics.EDIT_CELL)(edit_of(DropCell(cell=name, force=force)))).result:
             case CellEdited():

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import structs
 from rich.console import Console
 
 from berth import wiring
@@ -17,9 +21,11 @@ from berth.commands.cell_permissions import (
     Ctl,
     Management,
     NameOfCell,
-    check_name,
+    check_identifiers,
+    database_of,
     definitions_of,
     edit_of,
+    limits_of,
     login_of,
     need_service_mode,
     permissions_of,
@@ -106,10 +112,10 @@ async def add(
     what: NewCell, edit: RegisterCell, management: str, rabbitmqctl: str, as_json: bool, say: Console
 ) -> int:
     from berth.broker_users import broker_users  # they and RabbitMQ take long to load
-    from bus.rabbit.permissions import BrokerUser
+    from bus.rabbit.permissions import BrokerUser, flood_policy, queue_policy
 
-    check_name(what.name)
     settings = what.settings
+    check_identifiers(settings, what.name)
     admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
     known = read_cell_file(what.file, what.name)
     broker_password = await _broker_password(what, known, admin)
@@ -121,17 +127,45 @@ async def add(
         if what.login
         else "",
     )
-    wrote = write_cell_file(what.file, what.name, settings, has)
-    may = BrokerUser(broker_password, permissions_of(settings, what.name))
-    await admin.take(definitions_of(settings, what.name, what.user, may))
-    enters = await _made_login(what, database_password)
-    async with Bus(wiring.transport(settings, "cell")) as bus:
-        result = (await bus.asker(topics.EDIT_CELL)(edit_of(edit))).result
-        heard = await _placement_hears(bus, what.name)
-    if not isinstance(result, CellEdited):
-        raise CommandRefused("others are at work on it just now: say the same again")
-    _tell_added(what, admin.by, wrote, enters, heard, as_json, say)
+    async with undone_on_failure() as undo:
+        if known is None:
+            undo(f"the file {what.file}", partial(_delete_file, what.file))
+        wrote = write_cell_file(what.file, what.name, settings, has)
+        access = await _make_login(what, database_password, undo)
+        may = BrokerUser(broker_password, permissions_of(settings, what.name), limits_of(settings))
+        if what.user not in await admin.users():
+            policies = flood_policy(what.name, settings.bus.exchange), queue_policy(what.user)
+            undo(f"RabbitMQ user {what.user}", partial(admin.drop, what.user, *policies))
+        await admin.take(definitions_of(settings, what.name, what.user, may))
+        async with Bus(wiring.transport(settings, "cell")) as bus:
+            result = (await bus.asker(topics.EDIT_CELL)(edit_of(edit))).result
+            if not isinstance(result, CellEdited):
+                raise CommandRefused("another edit of this cell is in progress: repeat the command")
+            heard = await _placement_hears(bus, what.name)
+    _tell_added(what, admin.by, wrote, access, heard, as_json, say)
     return 0 if heard else 1
+
+
+Undo = Callable[[str, Callable[[], Awaitable[None]]], None]
+
+
+@asynccontextmanager
+async def undone_on_failure() -> AsyncIterator[Undo]:
+    """Yield a function that registers how to undo a step; if a later step fails, undo all of them."""
+    steps: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+    try:
+        yield lambda what, step: steps.append((what, step))
+    except BaseException:
+        for what, step in reversed(steps):
+            try:
+                await step()
+            except Exception as problem:
+                complain.print(f"{what} could not be deleted again: {problem}", style="red", markup=False)
+        raise
+
+
+async def _delete_file(file: Path) -> None:
+    file.unlink(missing_ok=True)
 
 
 async def _broker_password(what: NewCell, known: CellFile | None, admin: BrokerUsers) -> str:
@@ -162,15 +196,41 @@ def _unknown_password(what: NewCell, who: str) -> str:
     )
 
 
-async def _made_login(what: NewCell, password: str) -> list[str]:
-    """The other databases that the login may connect to."""
-    if not what.login:
-        return []
-    from bus.sql.logins import logins
+@dataclass(frozen=True)
+class DatabaseAccess:
+    """Changes of PostgreSQL's rights that an operator must know of."""
 
-    async with logins(what.settings.database.url) as server:
-        await server.make(what.login, password)
-        return await server.enters(what.login)
+    enters: Sequence[str] = ()  # other databases that the cell's login may still enter
+    shut_out: Sequence[str] = ()  # logins that entered placement's database by PUBLIC's right only
+
+
+async def _make_login(what: NewCell, password: str, undo: Undo) -> DatabaseAccess:
+    if not what.login:
+        return DatabaseAccess()
+    from bus.sql.logins import LoginLimits, logins
+
+    url, limits = what.settings.database.url, what.settings.cell_limits
+
+    async def drop() -> None:
+        async with logins(url) as server:
+            await server.drop(what.login)
+
+    async with logins(url) as server:
+        if not (await server.has_login(what.login) or await server.has_database(what.login)):
+            undo(f"PostgreSQL login and database {what.login}", drop)
+        shut_out = await server.close_to_public(database_of(what.settings))
+        await server.make(
+            what.login,
+            password,
+            LoginLimits(
+                connections=limits.database_connections,
+                statement_seconds=limits.statement_seconds,
+                transaction_seconds=limits.transaction_seconds,
+                lock_seconds=limits.lock_seconds,
+                temp_bytes=limits.temp_bytes,
+            ),
+        )
+        return DatabaseAccess(await server.enters(what.login), shut_out)
 
 
 async def _placement_hears(bus: Bus, cell: str) -> bool:
@@ -188,15 +248,23 @@ async def _placement_hears(bus: Bus, cell: str) -> bool:
 
 
 def _tell_added(
-    what: NewCell, by: str, wrote: bool, enters: list[str], heard: bool, as_json: bool, say: Console
+    what: NewCell, by: str, wrote: bool, access: DatabaseAccess, heard: bool, as_json: bool, say: Console
 ) -> None:
+    limits = what.settings.cell_limits
     if as_json:
         facts = {"user": what.user, "login": what.login, "file": str(what.file), "wrote": wrote}
-        write_json({"cell": what.name, **facts, "also_connects_to": enters, "heard": heard})
+        facts |= {"also_connects_to": access.enters, "shut_out": access.shut_out}
+        write_json({"cell": what.name, **facts, "limits": structs.asdict(limits), "heard": heard})
     else:
-        lines = [f"cell {what.name}: RabbitMQ user {what.user}, by {by}"]
+        lines = [
+            f"cell {what.name}: RabbitMQ user {what.user}, by {by}: at most {limits.connections} connections,"
+            f" {limits.channels} channels and {limits.queue_bytes} bytes in each queue"
+        ]
         if what.login:
-            lines.append(f"PostgreSQL login and database {what.login}")
+            lines.append(
+                f"PostgreSQL login and database {what.login}: at most {limits.database_connections}"
+                " connections"
+            )
         lines.append(
             f"{what.file} {'has' if wrote else 'has as before'} its secrets, for its workers' machine alone:"
         )
@@ -208,10 +276,16 @@ def _tell_added(
             lines.append("it is registered, and placement hears it")
         for line in lines:
             say.print(line, markup=False)
-    if enters:
+    if access.enters:
         complain.print(
-            f"note: everybody may connect to database {', '.join(enters)}, so {what.login} may, too, though"
-            " it reads nothing there; REVOKE CONNECT ON DATABASE ... FROM PUBLIC ends that",
+            f"note: every login may connect to database {', '.join(access.enters)}, so {what.login} may, too;"
+            " REVOKE CONNECT ON DATABASE ... FROM PUBLIC ends that",
+            markup=False,
+        )
+    if access.shut_out:
+        complain.print(
+            f"note: CONNECT ON DATABASE {database_of(what.settings)} was revoked from PUBLIC, so"
+            f" {', '.join(access.shut_out)} can no longer connect to it; GRANT CONNECT to those that need it",
             markup=False,
         )
     if not heard:

@@ -19,7 +19,9 @@ from berth.settings import BadSetting, Settings
 from bus.cells import CellEditRequested, DropCell, RegisterCell
 
 if TYPE_CHECKING:  # RabbitMQ takes long to load
-    from bus.rabbit.permissions import BrokerUser, Permissions
+    from bus.rabbit.permissions import BrokerUser, Permissions, UserLimits
+
+_IDENTIFIER_BYTES = 63  # of a PostgreSQL name
 
 commands = typer.Typer()
 
@@ -68,7 +70,7 @@ def permissions_command(
     if ferry not in ("", "own", "middle"):
         raise BadSetting(f"--ferry {ferry!r}: it is own or middle")
     settings = effective(state_dir=state_dir).settings
-    whom = f"{user_of(settings, name)}-ferry" if ferry else user_of(settings, name)
+    whom = ferry_user_of(settings, name) if ferry else user_of(settings, name)
     show_permissions(settings, name, form, user or whom, ferry)
 
 
@@ -87,13 +89,23 @@ def user_of(settings: Settings, cell: str) -> str:
     return f"{settings.bus.exchange}-{cell}"
 
 
-def login_of(settings: Settings, cell: str) -> str:
-    """Of its conductor at PostgreSQL, and its database; empty where all is in SQLite files."""
+def ferry_user_of(settings: Settings, cell: str) -> str:
+    """Return the name of a ferry's RabbitMQ user. No cell has a dot in its name, so no cell's user has it."""
+    return f"{user_of(settings, cell)}.ferry"
+
+
+def database_of(settings: Settings) -> str:
+    """Return the name of the PostgreSQL database of these settings, or "" if they name none."""
     url = settings.database.url
     if not url.startswith("postgresql"):
         return ""
-    ours = re.sub(r"[?#].*", "", url).rpartition("/")[2] or "berth"
-    return f"{ours}_{cell}"
+    return re.sub(r"[?#].*", "", url).rpartition("/")[2] or "berth"
+
+
+def login_of(settings: Settings, cell: str) -> str:
+    """Return the name of the PostgreSQL login and database of a cell's conductor, or "" with SQLite files."""
+    ours = database_of(settings)
+    return f"{ours}_{cell}" if ours else ""
 
 
 def edit_of(edit: RegisterCell | DropCell) -> CellEditRequested:
@@ -102,6 +114,18 @@ def edit_of(edit: RegisterCell | DropCell) -> CellEditRequested:
 
 def check_name(name: str) -> None:
     edit_of(RegisterCell(cell=name))
+
+
+def check_identifiers(settings: Settings, name: str) -> None:
+    """Raise BadSetting if PostgreSQL would cut the name of the cell's login or schema."""
+    check_name(name)
+    if login := login_of(settings, name):
+        longest = max((login, wiring.store_of(wiring.Role("conductor", name))), key=len)
+        if (excess := len(longest.encode()) - _IDENTIFIER_BYTES) > 0:
+            raise BadSetting(
+                f"cell {name!r}: PostgreSQL allows names of {_IDENTIFIER_BYTES} bytes, and {longest!r} would"
+                f" have {len(longest.encode())}: take a name of at most {len(name) - excess} characters"
+            )
 
 
 # Printing
@@ -114,14 +138,23 @@ def show_permissions(settings: Settings, cell: str, form: str, user: str, ferry:
     may = ferry_permissions(settings, cell, own=ferry == "own") if ferry else permissions_of(settings, cell)
     url = settings.cell(cell).ferry or settings.bus.amqp_url if ferry == "own" else settings.bus.amqp_url
     vhost = vhost_of(url)
-    made = definitions_of(settings, cell, user, BrokerUser("", may), vhost=vhost, bounded=ferry != "own")
+    limits = limits_of(settings)
+    known = BrokerUser("", may, None if ferry else limits)
+    made = definitions_of(settings, cell, user, known, vhost=vhost, bounded=ferry != "own")
     match form:
         case "json":
             sys.stdout.write(json.dumps(made, indent=2) + "\n")
         case "rabbitmqctl":
-            sys.stdout.write("".join(f"{line}\n" for line in _control_lines(made, user, vhost)))
+            sys.stdout.write("".join(f"{line}\n" for line in _control_lines(made, user, vhost, known.limits)))
         case _:
-            sys.stdout.write("".join(f"{line}\n" for line in _sentences(may, user, vhost)))
+            sys.stdout.write("".join(f"{line}\n" for line in _sentences(known, user, vhost)))
+
+
+def limits_of(settings: Settings) -> UserLimits:
+    from bus.rabbit.permissions import UserLimits
+
+    limits = settings.cell_limits
+    return UserLimits(limits.connections, limits.channels, limits.queue_bytes)
 
 
 def permissions_of(settings: Settings, cell: str) -> Permissions:
@@ -143,11 +176,13 @@ def definitions_of(
     from bus.rabbit.permissions import definitions
 
     where = vhost or vhost_of(settings.bus.amqp_url)
-    return definitions({user: known}, (cell,) if bounded else (), settings.bus.exchange, where)
+    cells = (cell,) if bounded else ()
+    return definitions({user: known}, cells, settings.bus.exchange, where, settings.cell_limits.queue_bytes)
 
 
-def _control_lines(made: Mapping[str, Any], user: str, vhost: str) -> list[str]:
+def _control_lines(made: Mapping[str, Any], user: str, vhost: str, limits: UserLimits | None) -> list[str]:
     at = ["rabbitmqctl", "-p", vhost]
+    for_user = json.dumps(limits.of_user) if limits else "{}"
     lines = [
         *(
             ["set_permissions", user, one["configure"], one["write"], one["read"]]
@@ -166,11 +201,17 @@ def _control_lines(made: Mapping[str, Any], user: str, vhost: str) -> list[str]:
         ),
     ]  # fmt: skip
     head = f"# first: rabbitmqctl add_user {shlex.quote(user)}   (it asks for the password)"
-    return [head, *(shlex.join([*at[:1], command[0], *at[1:], *command[1:]]) for command in lines)]
+    bounds = [shlex.join(["rabbitmqctl", "set_user_limits", user, for_user])] if limits else []
+    return [head, *bounds, *(shlex.join([*at[:1], command[0], *at[1:], *command[1:]]) for command in lines)]
 
 
-def _sentences(may: Permissions, user: str, vhost: str) -> list[str]:
-    lines = [f"RabbitMQ user {user}, virtual host {vhost}", "queues and exchanges"]
+def _sentences(known: BrokerUser, user: str, vhost: str) -> list[str]:
+    may, limits = known.permissions, known.limits
+    lines = [f"RabbitMQ user {user}, virtual host {vhost}"]
+    if limits is not None:
+        lines += ["limits", *(f"  {name} {value}" for name, value in limits.of_user.items())]
+        lines.append(f"  bytes in each of its queues {limits.queue_bytes}")
+    lines.append("queues and exchanges")
     for what, pattern in (("make", may.configure), ("write to", may.write), ("read", may.read)):
         lines.append(f"  {what}")
         lines += [f"    {one}" for one in _alternatives(pattern)]

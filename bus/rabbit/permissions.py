@@ -45,9 +45,24 @@ class Permissions:
 
 
 @dataclass(frozen=True)
+class UserLimits:
+    """Limits of one RabbitMQ user, which has none for the number of its queues: permissions name them."""
+
+    connections: int
+    channels: int
+    queue_bytes: int  # of messages in each queue that the user may declare
+
+    @property
+    def of_user(self) -> dict[str, int]:
+        """The limits that RabbitMQ stores with the user."""
+        return {"max-connections": self.connections, "max-channels": self.channels}
+
+
+@dataclass(frozen=True)
 class BrokerUser:
-    password: str  # empty: it is not made, or stays who it is
+    password: str  # empty: the user is not created, and keeps its password and its user limits
     permissions: Permissions
+    limits: UserLimits | None = None
 
 
 def hashed(password: str, salt: bytes) -> str:
@@ -68,7 +83,7 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
                 "password_hash": hashed(user.password, token_bytes(4)),
                 "hashing_algorithm": "rabbit_password_hashing_sha256",
                 "tags": "",
-                "limits": {},
+                "limits": user.limits.of_user if user.limits else {},
             }
             for name, user in users.items()
             if user.password
@@ -95,17 +110,33 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
             for keys in user.permissions.keys
         ],
         "policies": [
-            {
-                "name": flood_policy(cell, exchange),
-                "vhost": vhost,
-                "pattern": filled_by(cell, exchange),
-                "apply-to": "queues",
-                "priority": 10,
-                "definition": {"max-length-bytes": flood_bytes, "overflow": "reject-publish"},
-            }
-            for cell in cells
+            *(
+                _bytes_policy(flood_policy(cell, exchange), vhost, filled_by(cell, exchange), flood_bytes)
+                for cell in cells
+            ),
+            *(
+                _bytes_policy(queue_policy(name), vhost, user.permissions.configure, user.limits.queue_bytes)
+                for name, user in users.items()
+                if user.limits is not None
+            ),
         ],
     }
+
+
+def _bytes_policy(name: str, vhost: str, pattern: str, limit: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "vhost": vhost,
+        "pattern": pattern,
+        "apply-to": "queues",
+        "priority": 10,
+        "definition": {"max-length-bytes": limit, "overflow": "reject-publish"},
+    }
+
+
+def queue_policy(user: str) -> str:
+    """The name of the policy that bounds the queues which this user may declare."""
+    return f"{user} queues"
 
 
 def flood_policy(cell: str, exchange: str = "berth") -> str:

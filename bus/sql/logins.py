@@ -9,6 +9,7 @@ import hmac
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from sqlalchemy import exc, text
 from sqlalchemy.engine import make_url
@@ -30,6 +31,17 @@ def scram_verifier(password: str, salt: bytes) -> str:
     return f"SCRAM-SHA-256${_ROUNDS}:{parts[0]}${parts[1]}:{parts[2]}"
 
 
+@dataclass(frozen=True)
+class LoginLimits:
+    """Limits of one PostgreSQL login: a session can change the times, and not the other two."""
+
+    connections: int
+    statement_seconds: float
+    transaction_seconds: float
+    lock_seconds: float
+    temp_bytes: int  # of temporary files; set by superusers only
+
+
 class Logins:
     """Those of one server, by somebody who may make and drop them. A database has its login's name."""
 
@@ -42,22 +54,59 @@ class Logins:
     async def has_database(self, name: str) -> bool:
         return await self._is("SELECT 1 FROM pg_database WHERE datname = :name", name)
 
-    async def make(self, name: str, password: str) -> None:
-        """Made already, it has this password from now on, and its database is its own alone again."""
+    async def make(self, name: str, password: str, limits: LoginLimits) -> None:
+        """Create or alter the login, its limits and its database, which no other login may enter."""
         quoted = _quoted(name)
         verifier = scram_verifier(password, secrets.token_bytes(16))
         do = "ALTER" if await self.has_login(name) else "CREATE"
         await self._do(
             f"{do} ROLE {quoted} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"
-            f" PASSWORD '{verifier}'"
+            f" CONNECTION LIMIT {limits.connections} PASSWORD '{verifier}'"
         )
+        for parameter, seconds in (
+            ("statement_timeout", limits.statement_seconds),
+            ("idle_in_transaction_session_timeout", limits.transaction_seconds),
+            ("lock_timeout", limits.lock_seconds),
+        ):
+            await self._do(f"ALTER ROLE {quoted} SET {parameter} = {round(seconds * 1000)}")
+        if await self._is("SELECT 1 FROM pg_roles WHERE rolname = :name AND rolsuper", await self._user()):
+            await self._do(f"ALTER ROLE {quoted} SET temp_file_limit = '{limits.temp_bytes // 1024}kB'")
         if not await self.has_database(name):
             await self._do(f"CREATE DATABASE {quoted}")
         await self._do(f"REVOKE ALL ON DATABASE {quoted} FROM PUBLIC")
         await self._do(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {quoted} TO {quoted}")
 
+    async def close_to_public(self, database: str) -> list[str]:
+        """Revoke every right of PUBLIC to this database, and return the logins that could enter by it only.
+
+        The caller keeps its rights. A caller that does not own the database changes nothing.
+        """
+        open_to_all = (
+            "SELECT 1 FROM pg_database, aclexplode(coalesce(datacl, acldefault('d', datdba))) AS acl"
+            " WHERE datname = :name AND acl.grantee = 0 AND pg_has_role(datdba, 'USAGE')"
+        )
+        if not await self._is(open_to_all, database):
+            return []
+        quoted, before = _quoted(database), await self._logins_of(database)
+        await self._do(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {quoted} TO CURRENT_USER")
+        await self._do(f"REVOKE ALL ON DATABASE {quoted} FROM PUBLIC")
+        return sorted(before - await self._logins_of(database))
+
+    async def _logins_of(self, database: str) -> set[str]:
+        found = await self._connection.execute(
+            text(
+                "SELECT rolname FROM pg_roles WHERE rolcanlogin"
+                " AND has_database_privilege(rolname, CAST(:name AS text), 'CONNECT')"
+            ),
+            {"name": database},
+        )
+        return {login for (login,) in found}
+
+    async def _user(self) -> str:
+        return str((await self._connection.execute(text("SELECT current_user"))).scalar_one())
+
     async def enters(self, name: str) -> list[str]:
-        """The other databases that it may connect to, because everybody may."""
+        """Return the other databases that the login may connect to because PUBLIC may."""
         found = await self._connection.execute(
             text(
                 "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate"

@@ -101,7 +101,7 @@ async def _version(tx: Transaction) -> str | None:
 
 
 async def _make_version_table(database: Database) -> None:
-    """Create the schema and alembic's table, in a transaction of its own: every migration locks that table."""
+    """Create the schema and alembic's table, which every migration locks, in a transaction of its own."""
     namespace = database.namespace
     try:
         async with database.write() as tx:

@@ -165,7 +165,11 @@ def test_permissions_are_printed_for_people_shells_and_programs(capsys: pytest.C
     [permission] = made["permissions"]
     assert f"rabbitmqctl set_permissions -p / berth-c9 '{permission['configure']}'" in told["rabbitmqctl"]
     assert told["rabbitmqctl"].count("set_topic_permissions") == 4
-    assert told["rabbitmqctl"].count("set_policy") == 1
+    assert told["rabbitmqctl"].count("set_policy") == 2
+    assert (
+        """set_user_limits berth-c9 '{"max-connections": 100, "max-channels": 2000}'""" in told["rabbitmqctl"]
+    )
+    assert "limits\n  max-connections 100\n  max-channels 2000\n" in told["text"]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +181,7 @@ def test_those_of_a_ferrys_two_users_are_printed_too(
     result = CliRunner().invoke(app, ["cell", "permissions", "c9", "--ferry", side, "--as", "json"])
     made = json.loads(result.stdout)
     (keys,) = [one for one in made["topic_permissions"] if one["exchange"] == "berth"]
-    assert keys["user"] == "berth-c9-ferry" and re.match(keys["write"], says)
+    assert keys["user"] == "berth-c9.ferry" and re.match(keys["write"], says)
     assert len(made["policies"]) == policies
 
 

@@ -15,11 +15,13 @@ from berth.cell_file import password_of, read_cell_file
 from berth.commands import cell_making
 from berth.commands.cell_ending import remove
 from berth.commands.cell_making import NewCell, add
+from berth.commands.cell_permissions import ferry_user_of, user_of
 from berth.commands.terminal import CommandRefused
-from berth.settings import Settings
+from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.cells import RegisterCell
 from bus.delivery.runner import Bus
+from bus.errors import Unavailable
 from bus.groups import FindGroups
 from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import removal
@@ -47,7 +49,7 @@ class FakeBrokerUsers:
         self.defined.append(definitions)
         self.known |= {one["name"]: one["password_hash"] for one in definitions["users"]}
 
-    async def drop(self, user: str, policy: str) -> None:
+    async def drop(self, user: str, *policies: str) -> None:
         self.known.pop(user, None)
 
     async def queues(self) -> list[str]:
@@ -108,6 +110,45 @@ async def making(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterat
             await own.asker(topics.GROUPS)(FindGroups())
             yield made
             stopping.set()
+
+
+@pytest.mark.parametrize(
+    ("name", "user"), [("c1-ferry", "berth-c1-ferry"), ("c1", "berth-c1"), ("ferry", "berth-ferry")]
+)
+def test_no_cell_has_the_user_of_a_ferry(name: str, user: str) -> None:
+    assert user_of(SETTINGS, name) == user
+    assert user not in {ferry_user_of(SETTINGS, cell) for cell in ("c1", "c1-ferry", "ferry")}
+
+
+@pytest.mark.parametrize(("length", "fits"), [(57, True), (58, False), (64, False)])
+async def test_a_name_too_long_for_postgresql_is_refused_before_anything_is_created(
+    making: Making, length: int, fits: bool
+) -> None:
+    settings = SETTINGS.having(database_url="postgresql://u:p@127.0.0.1:9/berth")
+    what = NewCell(settings, "c" * length, making.file, False, "", "")
+    refused = "Connect call failed" if fits else "take a name of at most 57 characters"
+    with pytest.raises((BadSetting, Unavailable), match=refused):
+        await add(what, RegisterCell(cell=what.name), "", "", False, Console(file=io.StringIO()))
+    assert not making.file.exists() and not making.broker.known
+
+
+async def test_a_failed_step_leaves_nothing_of_a_new_cell_and_all_of_an_old_one(
+    making: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> bool:
+        raise Unavailable("placement")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cell_making, "_placement_hears", fail)
+        with pytest.raises(Unavailable):
+            await plainly(making.add())
+        assert not making.file.exists() and not making.broker.known
+    await making.add()
+    monkeypatch.setattr(cell_making, "_placement_hears", fail)
+    password = making.password
+    with pytest.raises(Unavailable):
+        await plainly(making.add())
+    assert making.password == password and set(making.broker.known) == {"berth-c9"}
 
 
 async def test_said_again_it_is_one_and_mends_what_is_missing(making: Making) -> None:

@@ -5,7 +5,7 @@ import io
 import shlex
 import stat
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pika
 import pytest
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, ConnectionClosedByBroker, NackError
 from rich.console import Console
 from sqlalchemy.engine import make_url
 
@@ -54,9 +54,9 @@ class CellMakersSite:
     def file(self) -> Path:
         return self.directory / "c9.toml"
 
-    async def add(self) -> str:
+    async def add(self, **limits: int) -> str:
         told = io.StringIO()
-        what = NewCell(self.settings, CELL, self.file, False, "", "")
+        what = NewCell(self.settings.having(**limits), CELL, self.file, False, "", "")
         assert await add(what, RegisterCell(cell=CELL), "", self.rabbitmqctl, False, Console(file=told)) == 0
         return told.getvalue()
 
@@ -165,6 +165,40 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
         await asyncpg.connect(_dsn(own.database.url))
 
 
+async def test_a_cell_uses_no_more_connections_channels_and_bytes_than_its_limits(
+    site: CellMakersSite,
+) -> None:
+    await site.add(
+        cell_connections=3, cell_channels=10, cell_queue_bytes=1024**2, cell_database_connections=5
+    )
+    own = read(file=site.file, environment={}).settings
+    broker, login = pika.URLParameters(own.bus.amqp_url), _dsn(own.database.url)
+    with ExitStack() as opened:
+        connections = [opened.enter_context(pika.BlockingConnection(broker)) for _ in range(3)]
+        with pytest.raises(AMQPConnectionError):
+            opened.enter_context(pika.BlockingConnection(broker))
+        channel = connections[0].channel()
+        channel.confirm_delivery()
+        queue = f"{own.bus.exchange}:conductor.{CELL}:build.placed.{CELL}"
+        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "classic"})
+        channel.queue_bind(queue, f"{own.bus.exchange}.queues", f"*.{queue}")
+        with pytest.raises(NackError):
+            for _ in range(40):
+                channel.basic_publish(f"{own.bus.exchange}.queues", f"0.{queue}", b" " * 100_000)
+        with pytest.raises((ConnectionClosedByBroker, ChannelClosedByBroker)):
+            for _ in range(10):
+                connections[1].channel()
+    async with AsyncExitStack() as entered:
+        for _ in range(5):
+            entered.push_async_callback((await asyncpg.connect(login)).close)
+        with pytest.raises(asyncpg.TooManyConnectionsError):
+            await asyncpg.connect(login)
+    connection = await asyncpg.connect(login)
+    shown = [await connection.fetchval(f"SHOW {name}") for name in ("statement_timeout", "lock_timeout")]
+    await connection.close()
+    assert shown == ["5min", "1min"]
+
+
 def a_boot(number: int, **said: Any) -> BuildRequested:
     flavor = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
     return BuildRequested(request=uid(number), instances=(uid(number),), flavor=flavor, **said)
@@ -201,9 +235,14 @@ async def nothing_more_is_allowed(own: Settings, everybodys: Settings) -> list[s
             pass
     theirs = make_url(everybodys.database.url)
     url = make_url(own.database.url).set(database=theirs.database)
-    connection = await asyncpg.connect(_dsn(url.render_as_string(hide_password=False)))
     try:
-        for statement in ("SELECT * FROM placement.cells", 'CREATE DATABASE "mine"', "CREATE ROLE mine"):
+        await (await asyncpg.connect(_dsn(url.render_as_string(hide_password=False)))).close()
+        done.append("entered placement's database")
+    except asyncpg.InsufficientPrivilegeError:
+        pass
+    connection = await asyncpg.connect(_dsn(own.database.url))
+    try:
+        for statement in ('CREATE DATABASE "mine"', "CREATE ROLE mine"):
             try:
                 await connection.execute(statement)
                 done.append(statement)

@@ -249,8 +249,9 @@ def test_every_setting_is_in_one_group_and_may_be_replaced_by_its_name() -> None
     values = by_name(Settings())
     assert set(values) == set(KINDS) == set(GROUP_OF)
     assert list(dict.fromkeys(GROUP_OF.values())) == [
-        "bus", "database", "cells", "scheduler", "requests", "placement", "control_room", "ironic news",
-        "ironic api", "ironic sweeps", "ironic builds", "ironic nodes", "conductor", "compute", "process",
+        "bus", "database", "cells", "cell_limits", "scheduler", "requests", "placement", "control_room",
+        "ironic news", "ironic api", "ironic sweeps", "ironic builds", "ironic nodes", "conductor", "compute",
+        "process",
     ]  # fmt: skip
     assert Settings().having(**values) == Settings()
     assert Settings().having(ironic_user="u").ironic.api.user == "u"
