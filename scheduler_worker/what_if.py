@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from bus.candidates import PlacedHost
 from bus.queries import PlacedThere, RankedHost, RoomLeft, WhatIf, WhatIfAnswered
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen
@@ -22,19 +23,37 @@ from scheduler_worker.placing import Scheduler
 
 SLICE = 0.003  # seconds of looking between two breaths: boots go on meanwhile
 AT_ONCE = 50  # instances chosen in one go
-LONGEST = 2.0  # seconds of counting room
+LONGEST = 2.0  # seconds of counting free capacity
+PATIENCE = 30.0  # seconds: an asker waits no longer, so neither queued nor running questions go on
 ON_ONE_HOST = 10_000
+TRIED = 1000  # instances on one host of several providers, each of which is a search
 MOST_WAYS = 1024
 
 
 @dataclass(slots=True)
 class _Counted:
-    """Room found so far; hosts are looked at in the order of their positions."""
+    """Free capacity found so far; hosts are counted in the order of their positions."""
 
     hosts: Counter[tuple[str, str]] = field(default_factory=Counter)
     instances: Counter[tuple[str, str]] = field(default_factory=Counter)
     after: int = -1
+    host: PlacedHost | None = None  # of several providers, and not finished
+    tried: list[Promise] = field(default_factory=list)  # on that host
+    capped: bool = False
     over: bool = False
+
+    def add(self, host: PlacedHost, several: int) -> None:
+        self.after = host.position
+        if several:
+            self.hosts[host.cell, host.zone] += 1
+            self.instances[host.cell, host.zone] += several
+
+    def finish(self) -> list[Promise]:
+        """Add what was tried on the current host, and return it."""
+        if self.host is not None:
+            self.add(self.host, len(self.tried))
+        tried, self.host, self.tried = self.tried, None, []
+        return tried
 
 
 class WhatIfs:
@@ -45,6 +64,13 @@ class WhatIfs:
         self.one = asyncio.Lock()
 
     async def answer(self, question: WhatIf) -> WhatIfAnswered:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._answer(question)
+        except TimeoutError:
+            return WhatIfAnswered(fits=False, refusal=f"there was no answer within {PATIENCE:g} s")
+
+    async def _answer(self, question: WhatIf) -> WhatIfAnswered:
         async with self.one:
             order, begun = await self._scheduler.ready(question.request)
             if begun.refusal:
@@ -144,6 +170,7 @@ class WhatIfs:
         counted, spent, layout = _Counted(), 0.0, self._scheduler.source.layout
         while not counted.over:
             if spent > LONGEST:
+                counted.finish()
                 return counted, f"counting stopped after {LONGEST:g} s: there may be room on more hosts"
             if self._scheduler.source.layout != layout:
                 return counted, "counting stopped: hosts came or went meanwhile"
@@ -152,42 +179,56 @@ class WhatIfs:
                 self._count(choosing.rank(wish, seed), counted, supposing)
             spent += clock.monotonic() - began
             await asyncio.sleep(0)
-        return counted, ""
+        cut = f"at most {TRIED:,} are counted on a host of several providers"
+        return counted, cut if counted.capped else ""
 
     def _count(self, ranking: Ranking, counted: _Counted, supposing: Supposing) -> None:
-        """At least one more host, whatever the ranking cost."""
+        """Count for a slice of time: at least one host, or one more instance on a large one."""
         clock = self._scheduler.clock
         until = clock.monotonic() + SLICE
         for index in ranking.admitted(beyond=counted.after):
-            counted.after = ranking.position(index)
-            several = self._room_at(ranking, index, supposing)
-            if several:
-                host = ranking.host(index)
-                counted.hosts[host.cell, host.zone] += 1
-                counted.instances[host.cell, host.zone] += several
+            if counted.host is not None and counted.host.uuid != ranking.host(index).uuid:
+                self._finish(counted, supposing)  # its last free capacity went to what was tried
+            if not self._count_host(ranking, index, counted, supposing, until):
+                return
             if clock.monotonic() > until:
                 return
+        self._finish(counted, supposing)
         counted.over = True
 
-    def _room_at(self, ranking: Ranking, index: int, supposing: Supposing) -> int:
-        """How many more fit on it: by arithmetic where it is one provider, else by trying."""
+    def _count_host(
+        self, ranking: Ranking, index: int, counted: _Counted, supposing: Supposing, until: float
+    ) -> bool:
+        """Count by arithmetic if the host is one provider, else by trying. Return whether it is finished."""
         ways = ranking.look(index, 1) if ranking.admits(index) else ()
-        if not ways:
-            return 0
-        most, group, root = ON_ONE_HOST, ranking.wish.group, ways[0].root
+        host, most = ranking.host(index), ON_ONE_HOST
+        group = ranking.wish.group
         if group is not None and group.policy == "anti-affinity":
-            most = group.max_per_host - ranking.wish.members.get(root, 0) - supposing.on(root)
-        if not ways[0].rooms:
+            most = max(
+                group.max_per_host - ranking.wish.members.get(host.uuid, 0) - supposing.on(host.uuid), 0
+            )
+        if ways and not ways[0].rooms:
             (asked,) = ways[0].allocations.values()
-            return min(max(most, 0), *(ways[0].free[name] // amount for name, amount in asked.items()))
-        promises = list[Promise]()
-        while ways and len(promises) < most:
-            promises.append(supposing.enter(ways[0]))
+            counted.add(host, min(most, *(ways[0].free[name] // amount for name, amount in asked.items())))
+            return True
+        counted.host = host
+        tries = min(most, TRIED - len(counted.tried))
+        while ways and tries:
+            counted.tried.append(supposing.enter(ways[0], builds=False))
+            tries -= 1
+            if self._scheduler.clock.monotonic() > until:
+                return False
             ways = ranking.look(index, 1)
-        if not self._scheduler.source.sharing:  # where it is shared, other hosts have less for it
-            for promise in promises:
+        counted.capped |= bool(ways) and len(counted.tried) == TRIED
+        self._finish(counted, supposing)
+        return True
+
+    def _finish(self, counted: _Counted, supposing: Supposing) -> None:
+        """Add what was tried on the current host. If its resources are shared, other hosts have less."""
+        tried = counted.finish()
+        if not self._scheduler.source.sharing:
+            for promise in tried:
                 supposing.drop(promise)
-        return len(promises)
 
     @contextmanager
     def _looking(self, supposing: Supposing) -> Iterator[Choosing]:

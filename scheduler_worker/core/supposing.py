@@ -1,6 +1,7 @@
 """Choosing for the sake of knowing: what is promised is taken back before anybody else chooses."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 from bus.candidates import CandidateSource
@@ -18,13 +19,13 @@ class CountsBuilds(Protocol):
 
 
 class Supposed:
-    """One promise that nobody means."""
+    """A reservation that is never claimed; `builds` is false if rules are not to count it as a build."""
 
-    __slots__ = ("allocations", "cell", "root")
+    __slots__ = ("allocations", "builds", "cell", "root")
 
-    def __init__(self, way: Candidate) -> None:
+    def __init__(self, way: Candidate, builds: bool) -> None:
         self.allocations: Allocations = way.allocations
-        self.cell, self.root = way.cell, way.root
+        self.cell, self.root, self.builds = way.cell, way.root, builds
 
 
 class Supposing:
@@ -34,21 +35,21 @@ class Supposing:
         self._source = source
         self._builds = builds
         self._now = now
-        self._kept: list[Supposed] = []
+        self._kept: dict[Supposed, None] = {}  # in order
 
     @property
     def unsettled(self) -> Sequence[Promise]:
         return ()
 
-    def enter(self, way: Candidate) -> Promise:
-        supposed = Supposed(way)
-        self._kept.append(supposed)
+    def enter(self, way: Candidate, *, builds: bool = True) -> Promise:
+        supposed = Supposed(way, builds)
+        self._kept[supposed] = None
         self._promise(supposed)
         return supposed
 
     def drop(self, promise: Promise) -> None:
         if isinstance(promise, Supposed) and promise in self._kept:
-            self._kept.remove(promise)
+            del self._kept[promise]
             self._withdraw(promise)
 
     def on(self, root: str) -> int:
@@ -69,12 +70,14 @@ class Supposing:
 
     def forget(self, after: int = 0) -> None:
         """As if nothing had been supposed after these; whatever is kept was suspended."""
-        del self._kept[after:]
+        self._kept = dict.fromkeys(islice(self._kept, after))
 
     def _promise(self, supposed: Supposed) -> None:
         self._source.promise(supposed.allocations)
-        self._builds.chose(supposed.cell, supposed.root, self._now)
+        if supposed.builds:
+            self._builds.chose(supposed.cell, supposed.root, self._now)
 
     def _withdraw(self, supposed: Supposed) -> None:
         self._source.withdraw(supposed.allocations)
-        self._builds.unchose(supposed.cell, supposed.root, self._now)
+        if supposed.builds:
+            self._builds.unchose(supposed.cell, supposed.root, self._now)

@@ -1,0 +1,68 @@
+"""A what-if that counts free capacity on hosts of many providers lets other work go on, and ends."""
+
+import asyncio
+from random import Random
+from time import monotonic
+
+import pytest
+
+from bus.candidates import CandidateSource
+from bus.clock import Clock
+from bus.queries import WhatIf, WhatIfAnswered
+from bus.requests import Flavor
+from placement_worker.core.trees import Tree
+from scheduler_worker import what_if
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.what_if import WhatIfs
+from tests.support.exact_worlds import a_source
+from tests.support.provider_trees import state, tree
+from tests.support.scheduler_builders import FakePlacement, a_request
+
+ON_A_CELL = Flavor(name="f", vcpus=1, memory_mb=1, extra_specs={"hw:numa_nodes": "1"})
+
+
+def a_host(number: int, cells: int, vcpus: int) -> Tree:
+    first = 10_000 * number
+    children = [
+        state(first + nth, first, {"VCPU": vcpus, "MEMORY_MB": 10_000}) for nth in range(1, cells + 1)
+    ]
+    return tree(state(first, None, {}), *children)
+
+
+def a_scheduler(source: CandidateSource) -> Scheduler:
+    placement = FakePlacement()
+    return Scheduler(source, placement.claim_many, placement.release, placement.providers, clock=Clock())
+
+
+async def room(*hosts: Tree) -> WhatIfAnswered:
+    scheduler = a_scheduler(a_source(Random(1), hosts))
+    return await WhatIfs(scheduler).answer(WhatIf(request=a_request(flavor=ON_A_CELL), room=True))
+
+
+async def test_other_work_goes_on_while_a_host_of_1000_providers_is_counted() -> None:
+    longest, at, counting = 0.0, monotonic(), asyncio.create_task(room(a_host(1, cells=1000, vcpus=100)))
+    while not counting.done():
+        await asyncio.sleep(0)
+        longest, at = max(longest, monotonic() - at), monotonic()
+    (found,) = counting.result().room
+    assert found.instances > 0
+    assert counting.result().cut
+    assert longest < 0.25
+
+
+@pytest.mark.parametrize("vcpus", [3, 5])
+@pytest.mark.parametrize("slice_", [-1.0, 0.0001, 10.0])
+async def test_the_count_does_not_depend_on_its_slices(
+    slice_: float, vcpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(what_if, "SLICE", slice_)
+    answer = await room(*(a_host(number, cells=4, vcpus=vcpus) for number in range(1, 6)))
+    (found,) = answer.room
+    assert (found.hosts, found.instances, answer.cut) == (5, 5 * 4 * vcpus - 1, "")
+
+
+async def test_an_answer_that_nobody_awaits_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "PATIENCE", 0.05)
+    monkeypatch.setattr(what_if, "LONGEST", 60.0)
+    answer = await room(a_host(1, cells=1000, vcpus=100))
+    assert (answer.fits, answer.refusal) == (False, "there was no answer within 0.05 s")
