@@ -54,9 +54,11 @@ Wait = Annotated[
 
 
 class BuildRequested(Message, frozen=True, kw_only=True):
-    """Build these instances, all or none unless `at_least` says how many will do; each is a build of its own.
+    """Build these instances: all or none, unless `at_least` names a smaller number. Each instance is a build.
 
-    Whoever may wait for room is parked until there is some, the highest priority and then the oldest first.
+    A request with `wait` waits for free capacity: the highest priority first, then the oldest. A request
+    without `wait` is placed or refused immediately, and its priority counts too: it is placed before waiting
+    requests of a lower priority.
     """
 
     request: Id

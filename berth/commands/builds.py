@@ -172,7 +172,7 @@ def boot_command(
     priority: Annotated[
         int,
         typer.Option(
-            min=0, max=9, help="Among those that wait for room, 9 goes first.", rich_help_panel=_HOW
+            min=0, max=9, help="9 is served first, before waiting requests of a lower priority.", rich_help_panel=_HOW
         ),
     ] = 0,
     timeout: Annotated[

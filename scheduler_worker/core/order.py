@@ -124,12 +124,12 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         )
 
     def said(self) -> list[BuildPlaced | BuildUnplaceable]:
-        """What becomes known of it."""
+        """Return the messages that end the order."""
         request = self.request
         specs: dict[int, BuildSpec] = {}
         messages: list[BuildPlaced | BuildUnplaceable] = []
         for one in self.settled:
-            of_flavor = self.wishes[one.nth].nth
+            of_flavor = self.wishes[one.nth].nth if self.wishes else 0  # no wishes: unreadable by now
             spec = specs.get(of_flavor)
             if spec is None:
                 spec = specs[of_flavor] = spec_of(request, of_flavor)

@@ -390,7 +390,11 @@ def _spares(
 def _located(
     order: Order, places: Mapping[Id, ClaimPlace | None], limits: PlacingLimits
 ) -> tuple[Order, Effects]:
-    """Those that hold something are told again, with spares as they are now."""
+    """Report instances that hold a host already once more, with alternates as they are now.
+
+    A request that cannot be read any more, because a host that it names was removed, has no wishes: without
+    them there are no alternates to look for.
+    """
     effects: list[Effect] = []
     holding, order = order.held, replace(order, held=())
     for instance, result in holding:
@@ -420,7 +424,7 @@ def _located(
             generation=result.generation,
             decision=Decision(considered=order.considered),
             nth=nth,
-            lacking=order.alternates,
+            lacking=order.alternates if order.wishes else 0,
         )
         order = replace(order, settled=(*order.settled, again))
     return _also(tuple(effects), _next(order, limits))

@@ -56,7 +56,8 @@ def wishes_of(
     `names` all hosts' names, asked for only where one is unknown. The questions of requests that ask for the
     same are one object.
     """
-    notes = (*_check(request, options), *check_hints(request))
+    _check(request, options)
+    notes = check_hints(request)
     only: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
     if request.forced_host or request.wanted_host or request.ignore_hosts:
@@ -83,8 +84,8 @@ def seconds_of(wait: str) -> float:
     return float(int(wait[:-1]) * SECONDS[wait[-1]]) if wait else 0.0
 
 
-def _check(request: BuildRequested, options: RequestOptions) -> tuple[str, ...]:
-    """What contradicts itself, of the request as a whole."""
+def _check(request: BuildRequested, options: RequestOptions) -> None:
+    """Raise Unreadable if the request as a whole contradicts itself."""
     if request.at_least > len(set(request.instances)):
         raise Unreadable(f"at_least: {request.at_least}, of {len(set(request.instances))} instances")
     if seconds_of(request.wait) > options.max_wait:
@@ -98,9 +99,6 @@ def _check(request: BuildRequested, options: RequestOptions) -> tuple[str, ...]:
             raise Unreadable(f"aggregates[{position}]: an empty list, which no host can meet")
         if set(any_of) <= set(request.not_aggregates):
             raise Unreadable(f"aggregates[{position}]: all of it is among not_aggregates")
-    if request.priority and not request.wait:
-        return ("priority: means something only with wait",)
-    return ()
 
 
 def _check_preferred(request: BuildRequested, question: FindCandidates) -> None:

@@ -249,6 +249,13 @@ async def test_a_redelivered_request_is_answered_with_what_it_holds() -> None:
     assert len(placement.held) == 1
 
 
+async def test_redelivered_request_that_names_a_removed_host_keeps_its_claim_without_alternates() -> None:
+    placement = hosts(5)
+    (first,) = await placed(a_scheduler(placement), a_request())
+    (again,) = await placed(a_scheduler(placement), a_request(wanted_host="host-that-was-removed"))
+    assert (again.chosen.root, again.alternates) == (first.chosen.root, ())
+
+
 async def test_twins_in_one_batch_hold_one_host() -> None:
     placement = hosts(5)
     first, again = await placed(a_scheduler(placement), a_request(), a_request())
