@@ -180,8 +180,10 @@ class BuildCancelRequested(Message, frozen=True, kw_only=True):
 
     build: Id  # or a request, of which some wait
     reply_to: ReplyTo = ""
-    # Take it down wherever it is: its cell is told where it has a host, and one still on its way gets none
-    anywhere: bool = False
+    anywhere: bool = False  # also if it has a host: the request is forwarded to its cell
+    # With `anywhere`: an id without any record is retired, so that a request still on its way gets no host.
+    # False: such an id is only reported as unknown.
+    fence: bool = True
 
 
 class BuildCancelled(Message, frozen=True, kw_only=True):

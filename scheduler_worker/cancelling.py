@@ -55,12 +55,15 @@ class Cancelling:
         self._clock = clock
 
     async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested]:
-        """It is fenced first: a claim that comes after that fails, and one that came before has won."""
+        """End a build: fence it first, so that a later claim fails; an earlier claim has won."""
         one = await self._waiting(asked.build)
         if one is not None:
             return await self._end_wait(asked, one)
         if not asked.anywhere:
             await self._answer(asked, False, "no such build or request waits for a host")
+            return ()
+        if not asked.fence and await self._is_unknown(asked.build):
+            await self._answer(asked, False, "no build or waiting request has this id", known=False)
             return ()
         fenced = await self._fence((asked.build,), DELETED)
         one = await self._waiting(asked.build)  # it may have come to wait meanwhile
@@ -74,6 +77,10 @@ class Cancelling:
             why = "it has no host, and will get none should it still be asked for"
             await self._answer(asked, False, why, known=not fenced.fresh)
         return ()
+
+    async def _is_unknown(self, build: Id) -> bool:
+        """Return whether placement has no record of this consumer: no allocations and no end."""
+        return isinstance(await self._retire(build, None, ""), Released)
 
     async def _waiting(self, build: Id) -> FoundParked | None:
         async with self._parking.database.read() as tx:
@@ -161,6 +168,7 @@ class Cancelling:
         return fenced
 
     async def _retire(self, build: Id, generation: int | None, why: str) -> ReleaseResult:
+        """Retire a consumer that holds nothing. Without a reason nothing changes, and the answer shows its state."""
         question = ReleaseRequested(consumer=build, generation=generation, retire=why, unplaceable=True)
         return (await self._release(question)).result
 

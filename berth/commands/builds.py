@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Annotated
 
 import msgspec
@@ -44,6 +45,8 @@ from bus.messages import (
 )
 from bus.requests import Flavor, Image
 
+_METAL_NAME = "metal"
+_DEFAULT_SIZE = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
 _METAL = {
     "resources:CUSTOM_BAREMETAL": "1",
     "resources:VCPU": "0",
@@ -59,11 +62,15 @@ _WHERE, _HOW = "Where", "How many, how long"
 
 @commands.command("boot", cls=WaitingCommand)
 def boot_command(
-    vcpus: Vcpus = 1,
-    memory_mb: MemoryMb = 512,
-    disk_gb: DiskGb = 1,
+    vcpus: Vcpus = None,
+    memory_mb: MemoryMb = None,
+    disk_gb: DiskGb = None,
     flavor: Annotated[
-        str, typer.Option(help="The flavor's name; `metal` is one CUSTOM_BAREMETAL and nothing else.")
+        str,
+        typer.Option(
+            help="A name for the flavor that --vcpus, --memory-mb, --disk-gb and --spec describe; only"
+            " `metal` is known by its name alone: one CUSTOM_BAREMETAL and nothing else."
+        ),
     ] = "",
     extra_spec: Annotated[
         list[str] | None,
@@ -172,7 +179,10 @@ def boot_command(
     priority: Annotated[
         int,
         typer.Option(
-            min=0, max=9, help="9 is served first, before waiting requests of a lower priority.", rich_help_panel=_HOW
+            min=0,
+            max=9,
+            help="9 is served first, before waiting requests of a lower priority.",
+            rich_help_panel=_HOW,
         ),
     ] = 0,
     timeout: Annotated[
@@ -227,9 +237,9 @@ def boot_command(
 
 def request_given(
     *,
-    vcpus: int,
-    memory_mb: int,
-    disk_gb: int,
+    vcpus: int | None,
+    memory_mb: int | None,
+    disk_gb: int | None,
     flavor: str,
     extra_spec: list[str] | None,
     or_else: list[str] | None,
@@ -249,9 +259,16 @@ def request_given(
     prefer_trait: list[str] | None,
     project: str,
 ) -> tuple[BuildRequested, ByName]:
-    """What these options ask for, and what of it is yet to be found by its name."""
+    """Return the request for these options, and the names in it that are still to be resolved."""
+    figures = {"vcpus": vcpus, "memory_mb": memory_mb, "disk_gb": disk_gb}
+    described = {name: figure for name, figure in figures.items() if figure is not None}
+    if flavor and flavor != _METAL_NAME and not described and not extra_spec:
+        raise BadSetting(_undescribed(flavor))
     chosen = image_named(image, image_property or [])
-    request = boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell, chosen)
+    size = _DEFAULT_SIZE | described
+    request = boot_request(
+        size["vcpus"], size["memory_mb"], size["disk_gb"], flavor, extra_spec or [], count, zone, cell, chosen
+    )
     hints = hints_given(hint or [])
     if hints.group and group:
         raise BadSetting("--group and --hint group= both say it")
@@ -267,6 +284,15 @@ def request_given(
         preferred_traits=weights_given(prefer_trait or []),
     )
     return request, named(group, aggregate or [], not_aggregate or [])
+
+
+def _undescribed(flavor: str) -> str:
+    """Return why this name alone is no flavor: berth keeps no list of flavors."""
+    meant = f" Did you mean {_METAL_NAME}?" if get_close_matches(flavor, [_METAL_NAME]) else ""
+    return (
+        f"--flavor {flavor}: berth keeps no list of flavors; only `{_METAL_NAME}` is known by its name.{meant}"
+        " Describe the flavor with --vcpus, --memory-mb, --disk-gb or --spec"
+    )
 
 
 def tell_notes(request: BuildRequested) -> None:
@@ -290,7 +316,7 @@ def boot_request(
     image: Image | None = None,
 ) -> BuildRequested:
     clock = Clock()
-    specs = {**(_METAL if flavor == "metal" else {}), **pairs("--extra-spec", extra_specs)}
+    specs = {**(_METAL if flavor == _METAL_NAME else {}), **pairs("--extra-spec", extra_specs)}
     return BuildRequested(
         request=clock.uuid(),
         instances=tuple(clock.uuid() for _ in range(count)),

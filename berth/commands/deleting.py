@@ -39,17 +39,26 @@ def delete_command(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until it is down; exit 1 unless it was there, and is.")
     ] = False,
+    fence: Annotated[
+        bool,
+        typer.Option(
+            "--fence",
+            help="Also if no build has this id yet: a request with it that is still on its way gets no host."
+            " The id cannot be used again.",
+        ),
+    ] = False,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 600.0,
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
     """Take a build down and give its resources back; or end its wait for a host.
 
-    At any moment: while it is asked for, waits, is placed or built, and after its end. All cells are asked
-    who has it; what none has, the scheduler ends, or passes on to the cell that it is on its way to. With
-    --wait it is only said to be deleted when placement holds nothing for it.
+    A build can be deleted at any moment: while it waits, is placed or built, and after its end. The command
+    asks all cells for it. If no cell has it, the scheduler ends it, or forwards the request to the cell that
+    it was placed in. An unknown id is an error (exit 1). With --wait the command returns when placement holds
+    nothing for the build any more.
     """
-    run(delete(effective(state_dir=state_dir).settings, build, cell, wait, timeout, say, as_json))
+    run(delete(effective(state_dir=state_dir).settings, build, cell, wait, timeout, say, as_json, fence))
 
 
 async def delete(
@@ -60,25 +69,29 @@ async def delete(
     timeout: float,
     say: Console,
     as_json: bool = False,
+    fence: bool = False,
 ) -> int:
     try:
         id_ = str(uuid.UUID(id_))
     except ValueError:
         raise BadSetting(f"{id_!r} is not the uuid of a build") from None
     async with Bus(wiring.transport(settings, "delete")) as bus:
-        return await _Deleting(bus, id_, wait, timeout, say, as_json).go(settings, cell)
+        return await _Deleting(bus, id_, wait, timeout, say, as_json, fence).go(settings, cell)
 
 
 class _Deleting:
-    """One deletion, as a client follows it."""
+    """The deletion of one build, from the request to its result."""
 
-    def __init__(self, bus: Bus, id_: str, wait: bool, timeout: float, say: Console, as_json: bool) -> None:
+    def __init__(
+        self, bus: Bus, id_: str, wait: bool, timeout: float, say: Console, as_json: bool, fence: bool
+    ) -> None:
         self.bus = bus
         self.id = id_
         self.wait = wait
         self.timeout = timeout
         self.say = say
         self.as_json = as_json
+        self.fence = fence
         self.reply_to = f"delete-{Clock().uuid()[:8]}"
 
     async def go(self, settings: Settings, cell: str) -> int:
@@ -112,9 +125,11 @@ class _Deleting:
         return 0
 
     async def _by_the_scheduler(self, silent: Sequence[str]) -> int:
-        """It may wait, be on its way to a host, have ended without one; or be in a cell that is away."""
+        """Let the scheduler end a build that no reachable cell has."""
         cancelled = await self.bus.listen(topics.BUILD_CANCELLED.at(reply_to=self.reply_to))
-        await self._publish(BuildCancelRequested(build=self.id, reply_to=self.reply_to, anywhere=True))
+        await self._publish(
+            BuildCancelRequested(build=self.id, reply_to=self.reply_to, anywhere=True, fence=self.fence)
+        )
         said = await self._within(
             cancelled.get(),
             f"no scheduler said within {self.timeout:g} s what became of {self.id}; one that comes back will"
@@ -124,8 +139,10 @@ class _Deleting:
             return await self._passed_on(said)
         if silent:
             complain.print(f"[yellow]note[/yellow]: did not answer: {named(silent)}")
-        if not said.known and self.wait:
-            raise CommandRefused(f"nobody knows a build {self.id}: {said.why}")
+        if not said.known and not self.fence:
+            raise CommandRefused(
+                f"{self.id}: {said.why}. If its request is still on its way, --fence keeps it from getting a host"
+            )
         if not said.waited and said.known and (held := await _held(self.bus, self.id)):
             raise CommandRefused(f"{self.id} {said.why}: {held}")
         self._tell(f"{self.id}: {printable(said.why)}", becomes="not placed", why=said.why)

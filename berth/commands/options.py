@@ -28,9 +28,9 @@ StateDir = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of the simulated faults.")]
 Json = Annotated[bool, typer.Option("--json", help="Say it as JSON.")]
-Vcpus = Annotated[int, typer.Option(min=0, help="VCPU of each instance.")]
-MemoryMb = Annotated[int, typer.Option(min=0, help="Its memory.")]
-DiskGb = Annotated[int, typer.Option(min=0, help="Its disk.")]
+Vcpus = Annotated[int | None, typer.Option(min=0, help="VCPU of each instance (default: 1).")]
+MemoryMb = Annotated[int | None, typer.Option(min=0, help="Memory of each instance (default: 512).")]
+DiskGb = Annotated[int | None, typer.Option(min=0, help="Disk of each instance (default: 1).")]
 Http = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Serve the Placement API there (default: nowhere).")
 ]

@@ -72,10 +72,12 @@ async def a_cloud(
         yield world, start
 
 
-async def anywhere(world: WaitingWorld, build: str = BUILD) -> tuple[bool, bool, dict[str, str]]:
-    """What the scheduler says: did it wait, was it known, which cell was told."""
+async def anywhere(
+    world: WaitingWorld, build: str = BUILD, *, fence: bool = True
+) -> tuple[bool, bool, dict[str, str]]:
+    """Return the scheduler's answer: whether it waited, whether it was known, and builds → cells."""
     before = len(world.cancelled)
-    await world.say(BuildCancelRequested(build=build, anywhere=True))
+    await world.say(BuildCancelRequested(build=build, anywhere=True, fence=fence))
     await world.until(before + 1, world.cancelled)
     said = world.cancelled[-1]
     return said.waited, said.known, said.passed_on
@@ -107,6 +109,17 @@ async def test_what_was_deleted_before_it_was_asked_for_never_gets_a_host_and_it
             ((BUILD,), "deleted before it had a host", "cancelled")
         ]
         assert not await held(world)
+
+
+@in_virtual_time
+async def test_unknown_id_that_is_not_fenced_stays_usable() -> None:
+    async with a_cloud() as (world, _):
+        assert await anywhere(world, fence=False) == (False, False, {})
+        assert await anywhere(world, fence=False) == (False, False, {})
+        ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
+        await world.say(a_request(1, flavor=VM))
+        assert (await ended.get()).status == "active"
+        assert await anywhere(world, fence=False) == (False, True, {BUILD: "c1"})
 
 
 @in_virtual_time
@@ -187,16 +200,10 @@ async def test_a_cell_that_has_not_heard_of_it_yet_is_told_and_ends_it_when_it_h
         pytest.param("metal", True, f"{BUILD}: cancelled while it waited for a host\n", id="it waits"),
         pytest.param("lost", True, f"{BUILD} deleted by cell c1\n", id="its cell has not heard of it"),
         pytest.param(
-            "no",
-            False,
-            f"{BUILD}: it has no host, and will get none should it still be asked for\n",
-            id="nobody has heard of it",
+            "unknown", False, f"{BUILD}: no build or waiting request has this id. If its", id="unknown"
         ),
         pytest.param(
-            "no",
-            True,
-            f"nobody knows a build {BUILD}: it has no host",
-            id="nobody has, and it was to be there",
+            "unknown", True, f"{BUILD}: no build or waiting request has this id. If its", id="unknown, --wait"
         ),
     ],
 )
@@ -210,7 +217,7 @@ async def test_the_command_needs_no_cell(
         ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
         if asked == "lost":
             await world.kill("conductor")
-        if asked != "no":
+        if asked != "unknown":
             wishes = {"flavor": METAL, "wait": "30m"} if asked == "metal" else {"flavor": VM}
             await world.say(a_request(1, **wishes))
         if asked == "lost":
@@ -219,7 +226,7 @@ async def test_the_command_needs_no_cell(
             world.group.create_task(_later(start))
         elif asked == "metal":
             await asyncio.sleep(1.0)
-        elif asked != "no":
+        elif asked != "unknown":
             await ended.get()
         try:
             code = await plainly(delete(Settings(), BUILD, "", wait, 60.0, Console(file=told, width=200)))

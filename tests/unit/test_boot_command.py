@@ -159,6 +159,11 @@ def test_flavors_that_would_do_instead(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        (
+            ["--flavor", "large"],
+            "--flavor large: berth keeps no list of flavors; only `metal` is known by its name. Des",
+        ),
+        (["--flavor", "mettal"], "known by its name. Did you mean metal? Describe the flavor with --vcpus"),
         (["--wait=soon"], "--wait soon: takes a time (90s, 30m, 12h, 7d), or nothing"),
         (
             ["--hint", "same_hots=x"],
