@@ -168,7 +168,7 @@ class Cancelling:
         return fenced
 
     async def _retire(self, build: Id, generation: int | None, why: str) -> ReleaseResult:
-        """Retire a consumer that holds nothing. Without a reason nothing changes, and the answer shows its state."""
+        """Retire a consumer that holds nothing. Without a reason, only return its state."""
         question = ReleaseRequested(consumer=build, generation=generation, retire=why, unplaceable=True)
         return (await self._release(question)).result
 

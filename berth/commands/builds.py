@@ -290,7 +290,8 @@ def _undescribed(flavor: str) -> str:
     """Return why this name alone is no flavor: berth keeps no list of flavors."""
     meant = f" Did you mean {_METAL_NAME}?" if get_close_matches(flavor, [_METAL_NAME]) else ""
     return (
-        f"--flavor {flavor}: berth keeps no list of flavors; only `{_METAL_NAME}` is known by its name.{meant}"
+        f"--flavor {flavor}: berth keeps no list of flavors; only `{_METAL_NAME}` is known by its name."
+        f"{meant}"
         " Describe the flavor with --vcpus, --memory-mb, --disk-gb or --spec"
     )
 

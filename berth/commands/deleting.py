@@ -141,7 +141,8 @@ class _Deleting:
             complain.print(f"[yellow]note[/yellow]: did not answer: {named(silent)}")
         if not said.known and not self.fence:
             raise CommandRefused(
-                f"{self.id}: {said.why}. If its request is still on its way, --fence keeps it from getting a host"
+                f"{self.id}: {said.why}. If its request is still on its way, --fence keeps it from getting a"
+                " host"
             )
         if not said.waited and said.known and (held := await _held(self.bus, self.id)):
             raise CommandRefused(f"{self.id} {said.why}: {held}")

@@ -13,6 +13,7 @@ from berth.importing.placement_contents import (
     ImportedProvider,
     PlacementContents,
     differences,
+    unimportable,
 )
 from bus.reports import Inventory
 from bus.vocabulary import MAX_INT
@@ -54,8 +55,11 @@ class Import:
         self.outcome = Outcome()
 
     async def run(self, prune: bool) -> Outcome:
-        """With `prune` what only berth has goes too; otherwise it stays."""
+        """Import all differences. With `prune`, also remove what only berth has."""
         found = differences(self.theirs, self.ours)
+        refused = unimportable(self.theirs, self.ours, prune)
+        self.outcome.failed |= {one.id: refused[one.id] for one in found if one.id in refused}
+        found = [one for one in found if one.id not in refused]
         unlike = {what: {one.id for one in found if one.what == what and not one.ours_alone}
                   for what in ("class", "trait", "provider", "consumer")}  # fmt: skip
         await self._name("resource_classes", unlike["class"])

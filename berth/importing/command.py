@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,7 +126,7 @@ async def _import(
     complain: Console,
 ) -> int:
     from berth.importing.bring_over import Import
-    from berth.importing.placement_contents import differences
+    from berth.importing.placement_contents import differences, unimportable
 
     async with source, target:
         with _Shown(complain) as shown:
@@ -137,7 +137,7 @@ async def _import(
                 outcome = await Import(theirs, ours, target, shown.under("here")).run(prune)
         told.read(source, theirs)
         if dry_run:
-            told.would(found, prune)
+            told.would(found, prune, unimportable(theirs, ours, prune))
             if not verify:
                 return told.ends(0)
             told.compared(found)
@@ -191,12 +191,15 @@ class _InWords:
             markup=False,
         )
 
-    def would(self, found: "list[ContentsDifference]", prune: bool) -> None:
-        wanted, gone = _wanted(found, prune)
+    def would(self, found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]) -> None:
+        wanted, gone = _wanted(found, prune, refused)
         providers, consumers = _some(wanted["provider"], "provider"), _some(wanted["consumer"], "consumer")
         names = _some(wanted["class"] + wanted["trait"], "name")
         self._say.print(
             f"would bring over {providers}, {consumers} and {names}, and remove {gone:,}", markup=False
+        )
+        self._refused(
+            "would not be brought over", {one.id: refused[one.id] for one in found if one.id in refused}
         )
 
     def done(self, outcome: "Outcome") -> None:
@@ -213,8 +216,11 @@ class _InWords:
         )
         told = ", ".join(form.format(_some(count, name)) for count, form, name in parts if count)
         self._say.print(told or "nothing could be changed", markup=False)
-        for id_, why in sorted(outcome.failed.items()):
-            self._say.print(f"not brought over: {id_}: {why}", style="red", markup=False)
+        self._refused("not brought over", outcome.failed)
+
+    def _refused(self, what: str, failed: Mapping[str, str]) -> None:
+        for id_, why in sorted(failed.items()):
+            self._say.print(f"{what}: {id_}: {why}", style="red", markup=False)
 
     def compared(self, found: "list[ContentsDifference]") -> None:
         if not found:
@@ -240,9 +246,10 @@ class _AsJson:
         counts = {"providers": len(theirs.providers), "consumers": len(theirs.consumers)}
         self._facts["read"] = {"url": source.place, **counts}
 
-    def would(self, found: "list[ContentsDifference]", prune: bool) -> None:
-        wanted, gone = _wanted(found, prune)
-        self._facts["would"] = {**wanted, "remove": gone}
+    def would(self, found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]) -> None:
+        wanted, gone = _wanted(found, prune, refused)
+        refusals = {one.id: refused[one.id] for one in found if one.id in refused}
+        self._facts["would"] = {**wanted, "remove": gone, "refused": refusals}
 
     def done(self, outcome: "Outcome") -> None:
         self._facts["done"] = vars(outcome)
@@ -260,7 +267,11 @@ def _some(things: Any, name: str) -> str:
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
-def _wanted(found: "list[ContentsDifference]", prune: bool) -> tuple[dict[str, int], int]:
-    wanted = {what: len({one.id for one in found if one.what == what and not one.ours_alone})
+def _wanted(
+    found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]
+) -> tuple[dict[str, int], int]:
+    """Return the number of items to import by kind, and the number to remove."""
+    wanted = {what: len({one.id for one in found
+                         if one.what == what and not one.ours_alone and one.id not in refused})
               for what in ("class", "trait", "provider", "consumer")}  # fmt: skip
     return wanted, len({one.id for one in found if one.ours_alone}) if prune else 0

@@ -44,6 +44,13 @@ class PlacementContents:
             if provider in consumer.allocations
         )
 
+    def root_of(self, provider: str) -> str:
+        """Return the root of the provider's tree."""
+        while (parent := self.providers[provider].parent) in self.providers:
+            assert parent is not None
+            provider = parent
+        return provider
+
     def parents_first(self, ids: set[str]) -> list[ImportedProvider]:
         """These providers, each after the one above it, trees whole."""
         below: dict[str | None, list[ImportedProvider]] = {}
@@ -83,6 +90,28 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
         *_of_providers(theirs, ours),
         *_of_consumers(theirs, ours),
     ]
+
+
+def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
+    """Return the providers and consumers of theirs that cannot be imported, each with the reason.
+
+    Without `prune` a provider that only we have keeps its name. A tree with that name is refused as a whole,
+    and so are consumers on providers that are missing here because of it.
+    """
+    if prune:
+        return {}
+    names = {one.name: one.id for one in ours.providers.values() if one.id not in theirs.providers}
+    trees = {
+        theirs.root_of(one.id): f"{one.name!r} is the name of provider {names[one.name]}, which is only here"
+        for one in theirs.providers.values()
+        if one.name in names
+    }
+    refused = {id_: trees[root] for id_ in theirs.providers if (root := theirs.root_of(id_)) in trees}
+    missing = refused.keys() - ours.providers.keys()
+    for consumer in theirs.consumers.values():
+        for provider in missing & consumer.allocations.keys():
+            refused[consumer.id] = f"provider {provider} is not here: {refused[provider]}"
+    return refused
 
 
 def _of_providers(theirs: PlacementContents, ours: PlacementContents) -> Iterator[ContentsDifference]:

@@ -150,10 +150,12 @@ def test_providers_that_swapped_names_come_over(here: PlacementApi, there: Place
 def test_without_prune_a_name_stays_with_who_has_it_only_here(
     here: PlacementApi, there: PlacementApi
 ) -> None:
-    load(there, ("host", {"VCPU": 4}))
+    load(there, ("host", {"VCPU": 4}), ("another", {"VCPU": 4}))
     (ours,) = load(here, ("host", {"VCPU": 4}))
-    done = both(there, here)
-    assert (done.returncode, f"is the name of provider {ours}" in done.stdout) == (1, True), done.stdout
+    for flags, promised in ((["--dry-run"], "would bring over 1 provider, "), ([], "1 provider made")):
+        done = both(there, here, *flags)
+        assert f"is the name of provider {ours}" in done.stdout and promised in done.stdout, done.stdout
+    assert done.returncode == 1
     assert here.get(f"/resource_providers/{ours}")["name"] == "host"
 
 

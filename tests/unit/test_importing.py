@@ -11,6 +11,7 @@ from berth.importing.placement_contents import (
     ImportedProvider,
     PlacementContents,
     differences,
+    unimportable,
 )
 from bus.reports import Inventory
 
@@ -83,6 +84,16 @@ def world(*things: ImportedProvider | ImportedConsumer, classes: set[str] | None
 )
 def test_differences(theirs: PlacementContents, ours: PlacementContents, says: list[str]) -> None:
     assert [str(one) for one in differences(theirs, ours)] == says
+
+
+def test_a_name_that_only_we_have_refuses_its_tree_and_the_consumers_on_it() -> None:
+    child = replace(HOST, id="child", name="child", parent="h")
+    other = replace(HOST, id="o", name="other")
+    theirs = world(HOST, child, other, replace(SOMEBODY, allocations={"child": {"VCPU": 2}}))
+    ours = world(replace(HOST, id="old"))
+    assert unimportable(theirs, ours, prune=False).keys() == {"h", "child", "c"}
+    assert unimportable(theirs, ours, prune=True) == {}
+    assert unimportable(theirs, world(HOST), prune=False) == {}
 
 
 def test_what_is_only_here_is_told_apart() -> None:
