@@ -1,4 +1,6 @@
-"""See each build of a cell through: order it, swap hosts when it fails, say once how it ended."""
+"""Runs the builds of a cell: orders each build, tries the next host if one fails, and reports each end
+once.
+"""
 
 from cell_conductor.keeping import KeptByCell, keeping
 from cell_conductor.places import PlaceByCell, places

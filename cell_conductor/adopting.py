@@ -1,4 +1,6 @@
-"""Adopts instances that were there before berth was: placement is asked first, and what it says is stored."""
+"""Adopts instances that existed before berth: asks placement for their allocations and stores them as
+builds.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,17 +19,19 @@ from cell_conductor.core.events import Adoption
 
 log = logging.getLogger(__name__)
 
-_Answers = Sequence[ClaimResult | str]  # or why there is none
+_Answers = Sequence[ClaimResult | str]  # or why there is no answer
 
 
 class Adoptions:
-    """Those of one cell, in its database."""
+    """Adoptions in one cell."""
 
     def __init__(self, builds: Builds) -> None:
         self._builds = builds
 
     async def adopt_many(self, requests: Sequence[BuildAdoptRequested]) -> Sequence[Outcome]:
-        """One outcome for each. Of one that comes twice the second waits for the first to be stored."""
+        """Return one outcome for each request. A second request for a build is retried after the first is
+        stored.
+        """
         first = {one.build: position for position, one in reversed(list(enumerate(requests)))}
         outcomes: list[Outcome] = [Retry(0.5, "the same build is being adopted")] * len(requests)
         async with self._builds.database.read() as tx:
@@ -52,7 +56,7 @@ class Adoptions:
     async def _judged(
         self, requests: Sequence[BuildAdoptRequested], known: Mapping[str, Build]
     ) -> list[Adoption]:
-        """Each with what placement holds for it, where that has to be asked."""
+        """Return each request with its allocations in placement, where they must be asked for."""
         judged = {one.build: Adoption(one, why=bars(known.get(one.build), one)) for one in requests}
         asking = [
             one
@@ -75,7 +79,7 @@ class Adoptions:
             match answer:
                 case Claimed(generation=generation):
                     judged[one.build] = Adoption(one, replace(held, generation=generation))
-                case Refused():  # what it holds breaks a rule of today, and it holds it all the same
+                case Refused():  # its allocation breaks a current rule; it holds it all the same
                     judged[one.build] = Adoption(one, held)
                 case _:
                     judged[one.build] = Adoption(one, why="others claim for it meanwhile: look again")
@@ -89,4 +93,4 @@ class Adoptions:
         except AnswerRefused as refused:
             if len(questions) == 1:
                 return [f"placement refused to judge it: {refused}"]
-            return [(await self._ask([one]))[0] for one in questions]  # find out which of them it was
+            return [(await self._ask([one]))[0] for one in questions]  # find out which question was refused

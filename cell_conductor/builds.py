@@ -1,7 +1,7 @@
-"""Builds of one cell: advances each by what was heard of it, stores that, asks placement where it must.
+"""The builds of one cell: applies events, stores the result and asks placement where necessary.
 
-A build is stored before anything is ordered for it; what is to be said is returned, and published when all is
-stored. A crash in between brings the same event again, and the stored build then says the same again.
+A build is stored before anything is ordered for it. Messages are returned and published after everything is
+stored. After a crash in between, the redelivered event makes the stored build return the same messages.
 """
 
 import logging
@@ -46,8 +46,8 @@ _Reminder = AgentReported | BuildOrdered | DestroyOrdered | HandoverReported | M
 
 _Silent = Callable[[Transaction, float, float, str, int], Awaitable[list[Build]]]
 
-ROUNDS = 6  # of asking placement about one event: a swap refused, then a release; the rest for lost races
-AWAITED_SECONDS = 60.0  # after its host was reshaped, a build may be heard of first
+ROUNDS = 6  # questions to placement for one event: a refused swap, then a release; the rest is for lost races
+AWAITED_SECONDS = 60.0  # a build may be reported before it is known here, after its host was reshaped
 PAGE = 1000
 PRUNE_PAGE = 5000
 
@@ -77,14 +77,12 @@ class Builds:
         self.keep = keep
         self._judging = Judging(database, self.limits, self.clock)
         self._resumed = False
-        # What lost a race against another delivery is done again; what loses too often, later.
+        # A transaction that lost a race is retried; after too many attempts the work is postponed.
         self._add = retrying(self.clock, otherwise=_none_added)(self._add_once)
         self._silent = retrying(self.clock, otherwise=_none_silent)(self._silent_once)
 
-    # What is heard
-
     async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
-        """Store each build, then order it. Those that are known already say again what they said."""
+        """Store and order new builds. A known build returns its last messages again."""
         now = self.clock.now()
         first = {message.build: position for position, message in reversed(list(enumerate(placed)))}
         made: dict[int, tuple[Build, Effects]] = {}
@@ -106,7 +104,9 @@ class Builds:
         return await self.addressed(outcomes)
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """What one says of a node that is another's by now counts for nothing: that other is told again."""
+        """Apply reports. A report about a node that another agent owns by now is ignored; that agent gets its
+        orders again.
+        """
         outdated = await self.ring.outdated(reports) if self.ring is not None else set()
         for position in sorted(outdated):
             log.warning("%s", _outdated(reports[position]))
@@ -123,7 +123,7 @@ class Builds:
         return await self.addressed(await self.handle([(request.build, request) for request in requests]))
 
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """What has been stored is ordered of whoever owns the host by now."""
+        """Address orders to the current owner of each host."""
         lists = [[*outcome] if isinstance(outcome, Sequence) else [] for outcome in outcomes]
         count_ends(message for listed in lists for message in listed)
         if self.ring is None:
@@ -136,7 +136,9 @@ class Builds:
         ]
 
     async def reshape_many(self, told: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Of one that is not known its placing may still be on its way; what is old is of nobody here."""
+        """Apply reshapes. An unknown build may still be on its way here; an old reshape of an unknown build
+        is dropped.
+        """
         async with self.database.read() as tx:
             known = await store.load(tx, {one.build for one in told})
         young = self.clock.now() - AWAITED_SECONDS
@@ -148,8 +150,6 @@ class Builds:
             for one, done in zip(told, outcomes, strict=True)
         ]
 
-    # What is asked
-
     async def find(self, question: FindBuilds) -> BuildsFound:
         async with self.database.read() as tx:
             known = await store.load(tx, question.builds)
@@ -157,14 +157,12 @@ class Builds:
             builds=tuple(
                 stands(build)
                 for build in known.values()
-                if build.placed is not None and build.status != "moved"  # that is another cell's
+                if build.placed is not None and build.status != "moved"  # that build belongs to another cell
             )
         )
 
-    # What is done again and again
-
     async def time_out(self) -> Sequence[AgentReported]:
-        """Remind ourselves of those whose agents were silent too long, also about what was left behind."""
+        """Return reminders for builds with silent agents, and for their leftovers."""
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)
             shelved = await store.overdue_moves(tx, self.clock.now(), PAGE)
@@ -172,7 +170,9 @@ class Builds:
         return [overdue(build) for build in late]
 
     async def resume(self) -> Sequence[_Reminder]:
-        """Say again what is being waited for: of every build at the start, later of those long silent."""
+        """Repeat the messages that builds wait for: of every build at the start, later of long silent
+        ones.
+        """
         now = self.clock.now()
         since = now - self.stalled_after if self._resumed else now
         said: list[_Reminder] = []
@@ -190,7 +190,7 @@ class Builds:
         return await self._reminded(said)
 
     async def move(self) -> Sequence[_Reminder]:
-        """Tell the new owners of nodes what is to be done there."""
+        """Send the open orders of nodes to their new owners."""
         if self.ring is None:
             return []
         said: list[_Reminder] = []
@@ -207,8 +207,8 @@ class Builds:
         return [one for one in await self.ring.addressed(said) if isinstance(one, _Reminder)]
 
     async def prune(self) -> None:
-        """Forget builds that hold nothing and have long been over, and moves that have."""
-        self.forget()  # a build that is placed again after it was pruned begins at version 0 once more
+        """Delete builds and moves that ended long ago and hold nothing."""
+        self.forget()  # a build that is placed again after pruning starts at version 0 again
         before = self.clock.now() - self.keep
         for prune in (store.prune, moves_store.prune):
             pruned = PRUNE_PAGE
@@ -217,13 +217,11 @@ class Builds:
                     pruned = await prune(tx, before, PRUNE_PAGE)
 
     def forget(self) -> None:
-        """What is remembered of builds; they are read when they are heard of."""
+        """Clear the cache of builds."""
         self._judging.forget()
 
-    # How an event is handled
-
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
-        """One outcome for each event. Several events of one build are handled one after the other."""
+        """Return one outcome for each event. Events of the same build are handled one after another."""
         outcomes: list[Outcome] = [None] * len(events)
         waiting = list(enumerate(events))
         while waiting:
@@ -241,7 +239,7 @@ class Builds:
         return outcomes
 
     async def _advance(self, events: Mapping[str, Event]) -> Mapping[str, list[Message] | Retry]:
-        """Judge and store; ask placement what has to be asked; judge its answers in their turn."""
+        """Apply and store the events, ask placement, and apply its answers."""
         said: dict[str, list[Message]] = {id_: [] for id_ in events}
         fates: dict[str, list[Message] | Retry] = dict(said)
         for _ in range(ROUNDS):
@@ -269,7 +267,7 @@ class Builds:
         return fates | {id_: Retry(0.5, "placement is contended") for id_ in events}
 
     async def _swap(self, swaps: Sequence[tuple[Build, ClaimRequested]]) -> dict[str, Event]:
-        """Placement's answer for each build whose attempt is over; none while placement is away."""
+        """Ask placement for the next host of each build; return no answers while placement is unreachable."""
         if not swaps:
             return {}
         try:
@@ -281,7 +279,7 @@ class Builds:
             if len(swaps) == 1:
                 build, _ = swaps[0]
                 return {build.id: SwapImpossible(build.attempt, str(refused), _asked_in(build))}
-            alone = [await self._swap([swap]) for swap in swaps]  # find out which of them it was
+            alone = [await self._swap([swap]) for swap in swaps]  # find out which question was refused
             return {id_: event for answered in alone for id_, event in answered.items()}
         return {
             build.id: SwapAnswered(build.attempt, answer.results[0], _asked_in(build))
@@ -289,7 +287,7 @@ class Builds:
         }
 
     async def _release(self, releases: Sequence[tuple[Build, ReleaseRequested]]) -> dict[str, Event]:
-        """Placement's answer for each build that is to hold nothing; none while placement is away."""
+        """Ask placement to release each build; return no answers while placement is unreachable."""
         if not releases:
             return {}
         try:
@@ -304,8 +302,6 @@ class Builds:
             for (build, question), answer in zip(releases, answers, strict=True)
         }
 
-    # One transaction each
-
     async def _add_once(self, made: Sequence[Build], now: float) -> set[str]:
         added = {row["id"] for row in await self.database.stroke(store.adding(made, now))}
         self._judging.stored(build for build in made if build.id in added)
@@ -317,12 +313,14 @@ class Builds:
 
 
 def _asked_in(build: Build) -> str:
-    """What its move asks of placement."""
+    """Return what the build's move is asking placement for."""
     return build.moving.asks if build.moving is not None else ""
 
 
 def _to_be_placed(known: Build | None, told: BuildReshaped) -> bool:
-    """It is of a placing that is still on its way: of a build, or of its next move."""
+    """Return whether the reshape concerns a placement that has not arrived: of a build, or of its next
+    move.
+    """
     if known is None:
         return True
     later = known.generation is not None and told.generation > known.generation
@@ -336,11 +334,11 @@ def _outdated(report: AgentReported) -> str:
     )
 
 
-# What is answered instead when every try met a concurrent writer
+# Results if every attempt lost a race
 
 
 def _none_added(made: Sequence[Build], now: float) -> set[str]:
-    return set()  # each is then handled as one that may be known
+    return set()  # each is then handled as if it were known
 
 
 def _none_silent(silent: _Silent, since: float, now: float, after: str) -> list[Build]:

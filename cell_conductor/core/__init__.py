@@ -1,1 +1,1 @@
-"""The decisions about a build: no I/O, no clock, no chance."""
+"""Pure decisions about builds: no I/O, no clock, no randomness."""

@@ -1,4 +1,4 @@
-"""Instances that were there before berth was: what their adoption makes of them, or why they stay others'."""
+"""Decides the adoption of instances that existed before berth."""
 
 from typing import Literal
 from uuid import UUID, uuid5
@@ -18,17 +18,21 @@ AS_IT_WAS = "it was there before berth, and was adopted"
 
 
 def looking(asked: BuildAdoptRequested) -> ClaimRequested:
-    """What does it hold now? No consumer is of that generation, so nothing is claimed by this."""
+    """Return a question for the current allocations. No consumer has this generation, so nothing is
+    claimed.
+    """
     return _claim(asked, MAX_ORDINAL, asked.chosen.choice)
 
 
 def taking(asked: BuildAdoptRequested, held: Held) -> ClaimRequested:
-    """What it holds, as a claim of its cell: whoever else had it in hand has an old generation now."""
+    """Return a claim of what the instance holds: it raises the generation, so other claims with the old one
+    fail.
+    """
     return _claim(asked, held.generation, Choice(allocations=held.allocations))
 
 
 def proven(known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult) -> Held | str:
-    """What it holds, where that is what is to be adopted; or why it is not."""
+    """Return the allocations if they are the ones to adopt, else the reason why not."""
     match answer:
         case Held() if not answer.allocations:
             return "it holds nothing by now"
@@ -47,7 +51,7 @@ def proven(known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult)
 
 
 def bars(build: Build | None, asked: BuildAdoptRequested) -> str:
-    """Why its cell does not take it, whatever placement says; empty: it does."""
+    """Return why this cell refuses the adoption whatever placement answers, or an empty string."""
     if build is None or build.placed is None:
         return ""
     if build.moving is not None:
@@ -60,7 +64,7 @@ def bars(build: Build | None, asked: BuildAdoptRequested) -> str:
 
 
 def knows(build: Build | None, generation: int, allocations: Allocations) -> bool:
-    """Its cell has just that of it."""
+    """Return whether the cell has exactly these allocations."""
     if build is None or build.placed is None:
         return False
     return build.host.choice.allocations == allocations and build.generation == generation
@@ -116,12 +120,12 @@ def _taken(asked: BuildAdoptRequested, held: Held, now: float, version: int) -> 
 
 
 def _was_adopted(build: Build) -> bool:
-    """And has not gone anywhere since: its agent may be told again."""
+    """Return whether the build was adopted and has not moved since: its agent may be ordered again."""
     return build.attempt == 1 and build.as_placed.request == _request(build.id)
 
 
 def _request(build: str) -> str:
-    """Nobody asked for it: a name for that, the same every time."""
+    """Return the request id of an adopted build, derived from the build's id."""
     return str(uuid5(UUID(build), "adopted"))
 
 

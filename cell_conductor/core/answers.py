@@ -1,6 +1,6 @@
-"""What placement's answers make of a build: an attempt on the next host, or its end.
+"""Applies placement's answers to a build: an attempt on the next host, or the end.
 
-A build is doomed once it is certain that it can only end in error; all that is left then is to hold nothing.
+A build is doomed when it can only end in error; then its allocations remain to be released.
 """
 
 from itertools import zip_longest
@@ -17,7 +17,7 @@ from cell_conductor.core.reshaped import holding, position_of
 
 
 def swapped(build: Build, result: ClaimResult, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
-    """The next host was asked for."""
+    """Apply the answer to a claim of the next host."""
     match result:
         case Claimed():
             return _moved(build, result.choice, result.generation, result.refused, now, limits)
@@ -34,14 +34,14 @@ def swapped(build: Build, result: ClaimResult, now: float, limits: AttemptLimits
 
 
 def _held(build: Build, held: Held, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
-    """Placement holds another generation than we thought."""
+    """Handle a claim that failed because placement has another generation."""
     position = position_of(build, held)
     if position is not None:
         build = holding(build, position, held.allocations)
-        if position > build.at:  # we had asked before, and died before we knew
+        if position > build.at:  # the claim had succeeded before a crash
             return _moved(build, position - build.at - 1, held.generation, (), now, limits)
     build = replace(build, generation=held.generation if held.allocations else None)
-    if position is not None:  # touched by somebody, but ours still
+    if position is not None:  # changed by another client, but still ours
         return build, (say.question(build),)
     holds = ", ".join(sorted(held.allocations)) or "nothing"
     return doomed(build, f"its claim was changed by somebody else (it holds {holds})")
@@ -55,7 +55,7 @@ def _moved(
     now: float,
     limits: AttemptLimits,
 ) -> tuple[Build, Effects]:
-    """Placement gave us this one of the spares: build there."""
+    """Build on the alternate that placement granted."""
     left_behind = say.destroy(build)
     build = replace(
         _refused(build, build.spares[:choice], refused, now),
@@ -70,7 +70,7 @@ def _moved(
 
 
 def _refused(build: Build, spares: tuple[Selection, ...], refusals: tuple[Refusal, ...], now: float) -> Build:
-    """Spares that placement turned down cost no attempt, but are part of the story."""
+    """Record alternates that placement refused; they do not count as attempts."""
     return replace(build, attempts=(*build.attempts, *turned_down(spares, refusals, now)))
 
 
@@ -91,14 +91,14 @@ def turned_down(
 
 
 def given_back(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
-    """Nothing is held any more: the last word can be said."""
+    """Apply the answer to a release: nothing is held any more, so the end can be reported."""
     match result:
-        case Held():  # ours to give back all the same, whoever touched it
+        case Held():  # release it whoever changed it
             build, said = _caught_up(build, result)
             return build, (*said, say.question(build))
         case Contended():
             return build, (say.question(build),)
-        case Walled(why=why) if not build.end:  # it is not ours to give back: its end says so
+        case Walled(why=why) if not build.end:  # not ours to release: the end says so
             doom = f"{build.doom}; placement does not take it back: {why}"[:MAX_CAUSE]
             build = replace(build, doom=doom)
     if build.status == "deleting":
@@ -113,10 +113,12 @@ def given_back(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
 
 
 def _caught_up(build: Build, held: Held) -> tuple[Build, Effects]:
-    """Placement holds another generation than we thought: we may have swapped, and never heard of it.
+    """Correct the build after a claim that succeeded without our knowing, shown by another generation in
+    placement.
 
-    Then what is left of the attempt before has its room already, and what is held now is not of that. Or we
-    were on the way back from a move: then what is held is the room of what is left at its source.
+    Then the leftover of the earlier attempt holds its own resources already, and the current allocations are
+    on the next host. If a move was on its way back, the current allocations are those of the leftover at the
+    source.
     """
     build = replace(build, generation=held.generation if held.allocations else None)
     if (left := _taken_over(build, held)) is not None:
@@ -129,7 +131,7 @@ def _caught_up(build: Build, held: Held) -> tuple[Build, Effects]:
 
 
 def _taken_over(build: Build, held: Held) -> Leftover | None:
-    """What is left behind whose room the build holds itself."""
+    """Return the leftover whose resources the build itself holds."""
     for left in build.leftovers:
         there = build.hosts[left.at]
         same = there.choice.allocations == held.allocations != build.host.choice.allocations
@@ -141,7 +143,7 @@ def _taken_over(build: Build, held: Held) -> Leftover | None:
 
 
 def doomed(build: Build, why: str) -> tuple[Build, Effects]:
-    """It can only end in error now: nothing is to be held any more."""
+    """Decide that the build ends in error, and release its allocations."""
     chain = "; ".join(f"{tried.host} {tried.outcome}: {tried.cause}" for tried in build.attempts)
     build = replace(build, doom=f"{why}: {chain}"[:MAX_CAUSE])
     return build, (say.question(build),)

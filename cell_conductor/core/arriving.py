@@ -1,8 +1,9 @@
-"""A build that comes from another cell: this half of its move takes it in, and goes on as within a cell.
+"""The half of a move between cells in the destination cell: takes the build in and continues as within a
+cell.
 
-It is ours from here on; no guest of it runs here yet, and the one it had elsewhere is stopped or dead. On its
-way back it holds nothing, is fenced as a shelved one is, and is none of ours any more: what it held in its
-own cell the scheduler claims for it again.
+The build belongs to this cell from here on. No guest runs here yet; the guest elsewhere is stopped or dead.
+On the way back the build holds nothing and does not belong to this cell any more; the scheduler claims its
+old resources again in the source cell.
 """
 
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from cell_conductor.core.phases import Stepped, deleting, enter, trimmed
 
 
 def arrives(build: Build | None, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped | None:
-    """It is taken in. None: what it was booted as is not said, so nobody can."""
+    """Take the build in. Return None if the message does not describe the build."""
     if build is not None and build.move is not None and build.move.id == placed.move:
         own = (say.destroy(build),) if build.status == "deleting" else ()
         return build, (*own, *ended_again(build))
@@ -98,9 +99,6 @@ def _not_taken(build: Build, placed: MovePlaced) -> HandoverReported:
     )
 
 
-# What is heard of one that is none of ours any more
-
-
 def of_the_moved(build: Build, event: Event) -> Stepped:
     move = build.move
     assert move is not None, f"{build.id} has moved, by no move"
@@ -109,7 +107,7 @@ def of_the_moved(build: Build, event: Event) -> Stepped:
             return build, say.end_again(build)
         case BuildDeleteRequested():
             return build, (deleted_elsewhere(move, event),)
-        case AgentReported(outcome="built" | "failed" | "progress"):  # nobody counts on it any more
+        case AgentReported(outcome="built" | "failed" | "progress"):  # no message waits for it any more
             return build, _destroyed(build)
         case CleanedUp():
             return cleaned_up(build, event), ()

@@ -1,4 +1,4 @@
-"""A build as its conductor knows it, and everything it may have to say."""
+"""A build as its conductor knows it, and the messages about it."""
 
 from typing import Literal
 
@@ -30,7 +30,7 @@ Status = Literal[
     "moving",
     "verifying",
     "shelved",
-    "moved",  # to another cell: it is none of this one's any more
+    "moved",  # to another cell, which it belongs to
     "error",
     "deleting",
     "deleted",
@@ -41,14 +41,16 @@ MAX_CAUSE = 4000  # characters, as in vocabulary.Cause
 
 
 class Leftover(Compact, frozen=True):
-    """A guest that may still be on a host the build has left: a consumer of its own keeps its room there."""
+    """A guest that may still be on a host that the build has left. A consumer of its own holds its
+    resources.
+    """
 
     attempt: int
-    at: int  # which of the hosts
-    until: float  # when its agent is given up
-    gone: bool = False  # the agent has said so
-    above: int = 0  # guests of attempts up to this one are not meant, and stay
-    kept: int = 0  # its keeper has the name of this attempt; 0: of its own
+    at: int  # index of the host
+    until: float  # when the agent's confirmation is not awaited any longer
+    gone: bool = False  # the agent has confirmed it
+    above: int = 0  # guests of attempts up to this one stay
+    kept: int = 0  # the attempt in the holder's name, if not this one; 0: this one
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,22 +59,22 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     cell: str
     status: Status
-    placed: BuildPlaced | None  # None: deleted before anything else was heard of it
-    version: int = 0  # the store's fence
-    attempt: int = 0  # the number of the last one ordered
-    at: int = 0  # which of the hosts that attempt is on
-    generation: int | None = None  # what placement holds for it
+    placed: BuildPlaced | None  # missing if the build was deleted before it was placed
+    version: int = 0  # optimistic lock of the store
+    attempt: int = 0  # number of the last attempt ordered
+    at: int = 0  # index of the host of that attempt
+    generation: int | None = None  # generation of its claim in placement
     started: float = 0.0
-    deadline: float = 0.0  # of the attempt, or of its deletion; when it is settled, of its first leftover
-    attempts: tuple[Attempt, ...] = ()  # those that are over
+    deadline: float = 0.0  # of the attempt or the deletion; of a settled build, of its first leftover
+    attempts: tuple[Attempt, ...] = ()  # finished attempts
     doom: str = ""  # why it can only end in error, once that is certain
-    end: Literal["", "active", "error"] = ""  # what it ended as; set once, never changed
-    replies: tuple[str, ...] = ()  # who waits for its deletion
+    end: Literal["", "active", "error"] = ""  # its end; set once and never changed
+    replies: tuple[str, ...] = ()  # addresses that wait for its deletion
     leftovers: tuple[Leftover, ...] = ()
-    reshaped: int = 0  # the last change heard of that moved what it holds within its host
-    moved: tuple[Selection, ...] = ()  # hosts that moves have brought, beyond those it was placed with
-    became: BuildSpec | None = None  # what moves have made of it; None: it is as placed
-    move: BuildMove | None = None  # the one it is in, or was in last
+    reshaped: int = 0  # the last change that moved its allocations within the host
+    moved: tuple[Selection, ...] = ()  # hosts added by moves
+    became: BuildSpec | None = None  # its spec after moves, if changed
+    move: BuildMove | None = None  # its current or last move
 
     @property
     def hosts(self) -> tuple[Selection, ...]:
@@ -84,7 +86,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spares(self) -> tuple[Selection, ...]:
-        """The alternates not tried yet: one that was refused is not asked for again."""
+        """The alternates not tried yet; a refused one is not asked for again."""
         return self.hosts[self.at + 1 :]
 
     @property
@@ -93,12 +95,12 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moving(self) -> BuildMove | None:
-        """The move it is in."""
+        """The move in progress, if any."""
         return self.move if self.move is not None and self.move.is_open else None
 
     @property
     def guest_on(self) -> Selection:
-        """Where its guest is: while it moves, it is not yet where the build belongs."""
+        """The host of the guest, which during a move is not yet the build's host."""
         move = self.moving
         if move is None or not move.was:
             return self.host
@@ -112,7 +114,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stands(build: Build) -> BuildStands:
-    """What is told of it to whoever asks."""
+    """Return the answer to a query about the build."""
     return BuildStands(
         build=build.id,
         status=build.status,
@@ -129,8 +131,7 @@ def stands(build: Build) -> BuildStands:
 
 
 def overdue(build: Build) -> AgentReported:
-    """The conductor's reminder to itself. A timer only speaks: what changes a build is always a message, so
-    that what comes of it cannot be lost."""
+    """Return the conductor's reminder to itself. Only messages change builds, so a timer publishes one."""
     return AgentReported(
         build=build.id,
         attempt=build.attempt,
@@ -143,7 +144,7 @@ def overdue(build: Build) -> AgentReported:
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """What placement is to decide: the next host, or that nothing is held."""
+    """Return the question to placement: for the next host, or for the release."""
     keep = kept_by(build)
     if build.status == "deleting":
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire="deleted", keep=keep)
@@ -162,7 +163,9 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
 
 
 def kept_by(build: Build) -> str | None:
-    """Who is to keep what is held now, since something of this attempt may still be there; None: nobody."""
+    """Return the consumer that will hold the current resources for a possible leftover of this attempt, if
+    any.
+    """
     kept = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
     return next((keeper_of(build, left) for left in kept), None)
 
@@ -203,7 +206,7 @@ def destroy_left(build: Build, left: Leftover) -> DestroyOrdered:
 
 
 def host_failed(build: Build, cause: str, ours: bool = True) -> HostFailed:
-    """Whoever chooses hosts is to know at once."""
+    """Return the notice to schedulers about a failed host."""
     return HostFailed(
         root=build.host.root,
         host=build.host.host,
@@ -217,7 +220,7 @@ def host_failed(build: Build, cause: str, ours: bool = True) -> HostFailed:
 
 
 def ended(build: Build) -> BuildEnded:
-    """The same words every time."""
+    """Return the end of the build; always the same message."""
     assert build.end, f"{build.id} has not ended"
     active = build.end == "active"
     there = _built_on(build)
@@ -231,13 +234,13 @@ def ended(build: Build) -> BuildEnded:
         agent=there.agent if active else "",
         reason="" if active else build.doom,
         attempts=build.attempts,
-        decision=msgspec.structs.replace(build.as_placed.decision, record=None),  # that is for who asks
+        decision=msgspec.structs.replace(build.as_placed.decision, record=None),  # the record is for queries
         reply_to=build.as_placed.reply_to,
     )
 
 
 def _built_on(build: Build) -> Selection:
-    """Where it was when it became active, wherever it has moved since."""
+    """Return the host where the build became active, wherever it moved since."""
     placed = build.as_placed
     if build.move is not None:
         for tried in reversed(build.attempts):

@@ -1,4 +1,4 @@
-"""What may happen to a build: what is heard of it, what placement answered when asked for it, and silence."""
+"""Events of a build: messages, answers of placement, and silence."""
 
 from dataclasses import dataclass
 
@@ -11,16 +11,16 @@ from cell_conductor.core.build import Status
 
 @dataclass(frozen=True, slots=True)
 class SwapAnswered:
-    """Placement's word on the swap asked for after this attempt."""
+    """Placement's answer to the claim after this attempt."""
 
     attempt: int
     result: ClaimResult
-    asked_in: str = ""  # what a move `asks`; empty: asked in none
+    asked_in: str = ""  # what a move `asks`; empty outside moves
 
 
 @dataclass(frozen=True, slots=True)
 class SwapImpossible:
-    """Placement would not even consider it."""
+    """Placement refused to judge the claim."""
 
     attempt: int
     why: str
@@ -29,7 +29,7 @@ class SwapImpossible:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """Placement's word on the release asked for in this status."""
+    """Placement's answer to the release that was asked for in this status."""
 
     asked_in: Status
     result: ReleaseResult
@@ -37,7 +37,7 @@ class GivenBack:
 
 @dataclass(frozen=True, slots=True)
 class CleanedUp:
-    """Placement's word on the release of the consumer that kept a leftover's room."""
+    """Placement's answer to the release of a leftover's holder."""
 
     consumer: str
     result: ReleaseResult
@@ -45,7 +45,7 @@ class CleanedUp:
 
 @dataclass(frozen=True, slots=True)
 class MoveImpossible:
-    """A move was placed that cannot be done here: it goes back before anything is ordered."""
+    """A placed move that cannot be done here; it goes back before anything is ordered."""
 
     placed: MovePlaced
     why: str
@@ -53,16 +53,18 @@ class MoveImpossible:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What is to be adopted, with placement's word on what it holds; or why it cannot be."""
+    """An adoption with the allocations in placement, or the reason why it is impossible."""
 
     asked: BuildAdoptRequested
-    held: Held | None = None  # None: its cell knows already
+    held: Held | None = None  # empty: the cell knows them already
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """The conductor has restarted, or has heard nothing for long: say again what is being waited for."""
+    """The conductor restarted or has received nothing for long: repeat the messages that the build waits
+    for.
+    """
 
 
 Event = (

@@ -1,12 +1,13 @@
-"""A build that leaves its cell: this half of its move stops the guest, lets it go, and hears how that ends.
+"""The half of a move between cells in the source cell: stops the guest, releases the build, awaits the
+result.
 
-    leave ─→ [send →] away ── done, deleted ─→ what was kept here is destroyed; it is none of ours
-                │       └──── back ──────────→ it is ours again, [resume →] as it was
+    leave ─→ [send →] away ── done, deleted ─→ what was held here is destroyed; the build left this cell
+                │       └──── back ──────────→ the build is ours again, [resume →] as before
                 └─ failed, aborted, deleted → recall ── back, deleted ─→ the same
 
-Until it is away the build is ours, and a delete wins here; from then on it is another cell's, whatever comes.
-Which, and what becomes of it, is the scheduler's to say (`HandoverTold`): of what is held elsewhere nothing
-can be claimed or given back from here.
+Until the phase `away` the build belongs to this cell, and a delete wins here. From then on it belongs to the
+other cell. The scheduler decides what happens (`HandoverTold`): resources in another cell cannot be claimed
+or released from here.
 """
 
 from typing import Literal
@@ -40,15 +41,12 @@ LET_GO = "it has left this cell: it is steered where it goes to"
 Goal = Literal["error", "aborted", "deleted"]
 
 
-# How it begins
-
-
 def told_of_unknown(told: HandoverTold) -> Effects:
     return (_not_going(told, UNKNOWN),) if told.say == "leave" else ()
 
 
 def handover(build: Build, told: HandoverTold, now: float, limits: AttemptLimits) -> Stepped:
-    """What is told of a build that is in no move."""
+    """Handle an order for a build that is in no move."""
     if build.move is not None and build.move.id == told.move:
         return build, _heard_before(build)
     if told.say != "leave":
@@ -65,14 +63,14 @@ def handover(build: Build, told: HandoverTold, now: float, limits: AttemptLimits
 
 
 def _heard_before(build: Build) -> Effects:
-    """What it led to is said again."""
+    """Return the messages that the order led to before."""
     own = (say.destroy(build),) if build.status == "deleting" else ()
     deleted = build.replies if build.status == "deleted" else ()
     return (*own, *ended_again(build), *(say.deleted(build, reply_to) for reply_to in deleted))
 
 
 def in_another_phase(build: Build, told: HandoverTold) -> Effects:
-    """It does not leave, or not any more: it is on its way back, or in another move."""
+    """Answer an order for a build that does not leave any more: on its way back, or in another move."""
     if told.move == open_move(build).id:
         return waited_for(build)
     return in_another_move(build, told)
@@ -117,7 +115,7 @@ def _leaving(build: Build, told: HandoverTold, now: float) -> BuildMove:
 
 
 def _deleted_before(build: Build, told: HandoverTold, now: float, limits: AttemptLimits) -> Stepped:
-    """What its keeper has of it here is given back when its guest is gone."""
+    """Release the holder's resources here when its guest is destroyed."""
     move = replace(_leaving(build, told, now), goal="deleted", phase="recall")
     build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
     if told.kind in KEPT and build.placed is not None:
@@ -132,9 +130,6 @@ def _not_going(
     return HandoverReported(
         move=told.move, build=told.build, cell=told.cell, half="leaving", outcome=outcome, cause=why
     )
-
-
-# How it goes on
 
 
 def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
@@ -195,7 +190,7 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
 
 
 def _left_behind(build: Build, report: AgentReported) -> Effects:
-    """The guest that leaves is nobody's to destroy yet; what earlier attempts left is."""
+    """Return orders for leftovers of earlier attempts; the guest that leaves must not be destroyed yet."""
     if report.outcome == "destroyed":
         return ()
     return tuple(
@@ -206,7 +201,7 @@ def _left_behind(build: Build, report: AgentReported) -> Effects:
 
 
 def _recalled(build: Build, goal: Goal, cause: str, now: float, limits: AttemptLimits) -> Stepped:
-    """It does not go. What it holds is in the other cell, and the scheduler's to change."""
+    """Cancel the departure. The build's resources are in the other cell, and the scheduler's to change."""
     build = replace(build, move=replace(open_move(build), goal=goal, cause=cause))
     return enter(build, "recall", now, limits)
 
@@ -241,7 +236,7 @@ def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: Attem
 
 
 def deleted_elsewhere(move: BuildMove, event: BuildDeleteRequested) -> HandoverReported:
-    """Whose it is by now the scheduler knows."""
+    """Return a deletion for the scheduler, which knows the build's cell."""
     return HandoverReported(
         move=move.id,
         build=event.build,
@@ -250,9 +245,6 @@ def deleted_elsewhere(move: BuildMove, event: BuildDeleteRequested) -> HandoverR
         outcome="delete",
         reply_to=event.reply_to,
     )
-
-
-# How it ends
 
 
 def _told(build: Build, told: HandoverTold, now: float, limits: AttemptLimits) -> Stepped:
@@ -275,7 +267,7 @@ def _gone(
     limits: AttemptLimits,
     status: Literal["moved", "deleted"],
 ) -> Stepped:
-    """It is none of ours; what is left of it here is destroyed."""
+    """End the move: the build left this cell, and its leftovers here are destroyed."""
     move = open_move(build)
     if move.kept:
         build = source_left(build, now, limits)
@@ -287,7 +279,7 @@ def _gone(
 
 
 def _back(build: Build, told: HandoverTold, now: float, limits: AttemptLimits) -> Stepped:
-    """It is ours, and holds here what it held; or it cannot, which its end says."""
+    """Return the build to this cell with its old resources, or with the reason why they are lost."""
     move = open_move(build)
     deleted = move.goal == "deleted"
     move = replace(

@@ -1,6 +1,6 @@
-"""What may be left on hosts a build is not on any more, whose room a consumer of its own keeps there.
+"""Guests that may be left on hosts that a build has left. A consumer of their own holds their resources.
 
-Until its agent says that it is destroyed, or is given up: then the room is given back.
+The resources are released when the agent confirms the destruction, or after a time limit.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ SETTLED = ("active", "shelved", "moved", "error", "deleted")
 
 
 def leave_behind(build: Build, now: float, cleanup_timeout: float, above: int = 0) -> Build:
-    """The guest of this attempt may still be there."""
+    """Record that the guest of this attempt may still be there."""
     return left_at(build, Leftover(build.attempt, build.at, now + cleanup_timeout, above=above))
 
 
@@ -28,7 +28,7 @@ def left_at(build: Build, left: Leftover) -> Build:
 
 
 def left_no_more(build: Build, attempt: int, now: float) -> Build:
-    """Its agent says so."""
+    """Record the agent's confirmation."""
     if not any(left.attempt == attempt and not left.gone for left in build.leftovers):
         return build
     leftovers = tuple(
@@ -38,7 +38,7 @@ def left_no_more(build: Build, attempt: int, now: float) -> Build:
 
 
 def clean_up(build: Build, now: float) -> Effects:
-    """Give back the room of one leftover whose time has come."""
+    """Release the resources of one leftover that is due."""
     for left in build.leftovers:
         # Until placement has answered, the room of the last attempt may be on its way to the keeper.
         undecided = left.attempt == build.attempt and build.status not in SETTLED
@@ -48,7 +48,7 @@ def clean_up(build: Build, now: float) -> Effects:
 
 
 def _free(build: Build, left: Leftover) -> Effects:
-    """Nothing is left there, or nobody will ever say so: its room is free. Should it be there, it must go."""
+    """Release a leftover's resources. If it was not confirmed, also order its destruction."""
     release = ReleaseRequested(consumer=say.keeper_of(build, left), generation=None, fenced=False)
     if left.gone:
         return (release,)
@@ -56,7 +56,7 @@ def _free(build: Build, left: Leftover) -> Effects:
 
 
 def undone_there(build: Build, roots: Collection[str]) -> Effects:
-    """On these hosts whoever is there now is to know of what may be left."""
+    """Return orders for unconfirmed leftovers on these hosts, for their new owners."""
     return tuple(
         say.destroy_left(build, left)
         for left in build.leftovers
@@ -65,12 +65,12 @@ def undone_there(build: Build, roots: Collection[str]) -> Effects:
 
 
 def undone(build: Build) -> Effects:
-    """All that nobody has said to be gone is to be destroyed."""
+    """Return orders for all unconfirmed leftovers."""
     return tuple(say.destroy_left(build, left) for left in build.leftovers if not left.gone)
 
 
 def cleaned_up(build: Build, event: CleanedUp) -> Build:
-    """Placement says so."""
+    """Remove the leftover after placement's answer."""
     if isinstance(event.result, Contended | Held):
         return build
     left = tuple(one for one in build.leftovers if say.keeper_of(build, one) != event.consumer)
@@ -78,7 +78,7 @@ def cleaned_up(build: Build, event: CleanedUp) -> Build:
 
 
 def timed(build: Build) -> Build:
-    """One that is settled is thought of again when a leftover's time has come."""
+    """Set the deadline of a settled build to its next leftover."""
     if build.status not in SETTLED or build.moving is not None:
         return build
     deadline = min((left.until for left in build.leftovers), default=0.0)

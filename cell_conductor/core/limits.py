@@ -1,13 +1,13 @@
-"""How often a build may be tried, and for how long anybody is waited for."""
+"""Limits of attempts and waiting times."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:
-    """Of every build of a cell; all durations in seconds."""
+    """Limits for every build of a cell; durations in seconds."""
 
     max_attempts: int = 3
     build_timeout: float = 1800.0
-    delete_timeout: float = 600.0  # after which a build is deleted, whatever its agent has to say
-    cleanup_timeout: float = 86400.0  # for how long the room of a guest is kept whose agent says nothing
+    delete_timeout: float = 600.0  # after which a build is deleted without its agent's confirmation
+    cleanup_timeout: float = 86400.0  # how long a silent agent's leftover holds its resources

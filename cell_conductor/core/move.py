@@ -1,7 +1,7 @@
-"""A move of a build as its conductor knows it, and what is said of it to whoever asked.
+"""A move of a build as its conductor knows it, and the messages about it.
 
-From its beginning the build's own consumer holds the destination, and its attempt is the destination's. What
-the move remembers is the way back: where the guest was, which attempt it is, and what it was built as.
+From its beginning the build's consumer holds the destination, and its attempt number is the destination's.
+The move records the way back: the source host, the guest's attempt number and the earlier spec.
 """
 
 from typing import Literal
@@ -25,64 +25,65 @@ from bus.requests import BuildSpec
 from bus.vocabulary import Message, Value
 
 Phase = Literal[
-    "prepare",  # the destination holds what the guest needs
-    "send",  # the source stops it and copies, or copies while it runs; or makes its image
-    "start",  # the destination runs it
-    "build",  # the destination builds it anew
-    "rebuild",  # the same host puts another in its place
-    "verify",  # it runs there, and somebody is to say whether it stays
+    "prepare",  # the destination reserves what the guest needs
+    "send",  # the source stops the guest and copies it, or copies it while it runs, or makes its image
+    "start",  # the destination starts it
+    "build",  # the destination builds it again
+    "rebuild",  # the same host replaces it
+    "verify",  # it runs there, waiting to be confirmed or reverted
     "swap",  # placement is asked for the next destination
-    "undo",  # what may run at the destination is destroyed first
-    "back",  # placement is asked for the source's room
-    "resume",  # the source runs it again
-    "destroy",  # the source destroys what has been shelved
-    "release",  # placement takes back what is held
-    "away",  # it has been let go: what becomes of it is another cell's
-    "recall",  # the scheduler is told that it does not go, and is to say what it holds then
+    "undo",  # a guest that may run at the destination is destroyed first
+    "back",  # placement is asked for the source's resources
+    "resume",  # the source starts it again
+    "destroy",  # the source destroys what was shelved
+    "release",  # placement releases the resources
+    "away",  # released to another cell, which decides what follows
+    "recall",  # the scheduler is asked for the build's resources after a cancelled departure
 ]
 Over = Literal["done", "failed", "timed out", "given up"]
 
-KEPT: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate")  # whose source a keeper holds
-BUILT: tuple[MoveKind, ...] = ("evacuate", "unshelve")  # built anew
-HALF: tuple[Phase, ...] = ("away", "recall")  # in which the scheduler is told, and waited for
-ASKING: tuple[Phase, ...] = ("swap", "back", "release")  # for which placement is asked
-AT_SOURCE: tuple[Phase, ...] = ("prepare", "send", "swap", "back", "resume")  # while the guest is there
+KEPT: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate")  # a holder holds the source
+BUILT: tuple[MoveKind, ...] = ("evacuate", "unshelve")  # built again at the destination
+HALF: tuple[Phase, ...] = ("away", "recall")  # phases that wait for the scheduler
+ASKING: tuple[Phase, ...] = ("swap", "back", "release")  # phases that wait for placement
+# phases with the guest at the source
+AT_SOURCE: tuple[Phase, ...] = ("prepare", "send", "swap", "back", "resume")
 MAX_CAUSE = 4000  # characters, as in vocabulary.Cause
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The move a build is in, or was in last."""
+    """The current or last move of a build."""
 
     placed: MovePlaced  # without the record of its decision
     phase: Phase
     since: float
     began: float  # the phase
-    step: int = 0  # of the last order: greater than of any before, of any move of this build
-    first: int = 1  # number of its attempts
-    highest: int = 1  # number of an attempt given so far
-    source: int = 0  # which of the build's hosts, while it is open
+    step: int = 0  # of the last order: greater than of any earlier order of this build's moves
+    first: int = 1  # number of its first attempt
+    highest: int = 1  # highest attempt number so far
+    source: int = 0  # index of the source host, while the move is open
     left: str = ""  # the name of that host
-    was: int = 0  # the attempt of the guest that moves
-    before: BuildSpec | None = None  # what the build was; None: as placed
+    was: int = 0  # the attempt number of the guest that moves
+    before: BuildSpec | None = None  # the build's spec before, if it was changed
     host: str = ""  # the destination's name
     percent: int = 0
-    sent: bool = False  # the source was told to: its guest may have stopped
+    sent: bool = False  # the source received the order, so its guest may have stopped
     forced: bool = False
-    may_run: bool = False  # what is to be destroyed at the destination
-    afresh: bool = False  # nobody keeps the source's room any more: it is claimed anew
-    # How it ends, once that is back where it was; leaving: or is gone
+    may_run: bool = False  # a leftover at the destination may run
+    afresh: bool = False  # the source is not held any more and must be claimed again
+    # The end, once the build is back at its source, or has left
     goal: Literal["", "error", "reverted", "aborted", "deleted"] = ""
     cause: str = ""
-    end: Literal["", "done", "reverted", "aborted", "error", "deleted"] = ""  # set once, never changed
+    end: Literal["", "done", "reverted", "aborted", "error", "deleted"] = ""  # set once and never changed
     ended: float = 0.0
-    at_host: str = ""  # where the instance is then
+    at_host: str = ""  # the instance's host at the end
     at_root: str = ""
     phases: tuple[PhaseOver, ...] = ()
-    attempts: tuple[Attempt, ...] = ()  # of the destinations
-    half: Literal["", "leaving", "arriving"] = ""  # of a move to another cell: this one's
-    to_cell: str = ""  # leaving: that other
-    silent: bool = False  # the other half says how it ended
+    attempts: tuple[Attempt, ...] = ()  # attempts at destinations
+    half: Literal["", "leaving", "arriving"] = ""  # of a move to another cell: this cell's half
+    to_cell: str = ""  # leaving: the other cell
+    silent: bool = False  # the other half reports the end
 
     @property
     def id(self) -> str:
@@ -98,34 +99,36 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def kept(self) -> bool:
-        """Does a keeper hold the source's room, which is of this cell?"""
+        """Whether a holder in this cell holds the source's resources."""
         return self.kind in KEPT and self.half != "arriving"
 
     @property
     def asks(self) -> str:
-        """What an answer of placement names, that it be no answer to what was asked before."""
+        """The name of the question to placement, so that an answer to an earlier question is not mistaken for
+        its answer.
+        """
         return f"{self.phase} afresh" if self.afresh else self.phase
 
     @property
     def leaves(self) -> bool:
-        """It is about to leave its cell, or has been let go, and may come back."""
+        """Whether the build is leaving its cell, or has left and may return."""
         return self.half == "leaving" and (self.phase == "send" or self.phase in HALF)
 
     @property
     def elsewhere(self) -> str:
-        """The cell that knows what becomes of it, or became; empty: this one."""
+        """The cell that knows the rest of the move, or an empty string for this one."""
         if self.half == "leaving":
             return self.to_cell if self.silent or (self.is_open and self.phase == "away") else ""
         return self.placed.out_of if self.silent else ""
 
     @property
     def goes_back(self) -> bool:
-        """Else an undo makes way for the next destination."""
+        """Whether the move is on its way back; otherwise an undo precedes the next destination."""
         return self.phase in WAY_BACK and (self.phase != "undo" or bool(self.goal))
 
     @property
     def shown(self) -> str:
-        """What is under way, for people; or how it ended."""
+        """The phase or end, as displayed."""
         if self.end:
             return self.end
         if self.phase == "undo":
@@ -136,7 +139,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def without_record(placed: MovePlaced) -> MovePlaced:
-    """As it is remembered: the record of the decision is for who asks, and its build knows its boot."""
+    """Return the message as stored, without the record of the decision and without the boot."""
     if placed.booted is not None:
         placed = replace(placed, booted=None)
     if placed.decision.record is None:
@@ -161,7 +164,7 @@ def closed(move: BuildMove, end: MoveEnd, reason: str, host: str, root: str, now
 
 
 def never_begun(placed: MovePlaced, end: MoveEnd, why: str, now: float) -> BuildMove:
-    """It came when there was nothing to move any more."""
+    """Return a move that arrived when nothing was left to move."""
     move = BuildMove(placed=without_record(placed), phase="prepare", since=now, began=now)
     move = replace(move, host=placed.chosen.host if placed.chosen else "")
     return closed(move, end, why, "", "", now)
@@ -182,7 +185,7 @@ def told(move: BuildMove, refused: str = "", reply_to: str | None = None) -> Mov
 
 
 def ended(move: BuildMove) -> MoveEnded:
-    """The same words every time."""
+    """Return the end of the move; always the same message."""
     assert move.end, f"move {move.id} is not over"
     placed = move.placed
     return MoveEnded(
@@ -202,7 +205,7 @@ def ended(move: BuildMove) -> MoveEnded:
 
 
 def half_told(move: BuildMove) -> HandoverReported:
-    """What this half has come to, for the scheduler. The same words every time."""
+    """Return the state of this half for the scheduler; always the same message."""
     outcome: Literal["ready", "failed", "arrived", "back", "deleted"]
     if move.half == "leaving":
         outcome = "ready" if move.phase == "away" else "deleted" if move.goal == "deleted" else "failed"
@@ -225,13 +228,13 @@ def half_told(move: BuildMove) -> HandoverReported:
 
 
 def end_told(move: BuildMove) -> tuple[Message, ...]:
-    """How it ended: to whoever asked, and to the scheduler where another cell waits for that."""
+    """Return the end of the move, and of its half if another cell waits for it."""
     said: tuple[Message, ...] = () if move.silent else (ended(move),)
     return (*said, half_told(move)) if move.half == "arriving" else said
 
 
 def move_stands(move: BuildMove) -> MoveStands:
-    """What is told of it to whoever asks."""
+    """Return the answer to a query about the move."""
     return MoveStands(
         move=move.id,
         build=move.placed.build,
@@ -253,7 +256,7 @@ def move_stands(move: BuildMove) -> MoveStands:
 
 
 def verify_seconds(move: BuildMove) -> float:
-    """After so long it is confirmed; 0: only when somebody says so."""
+    """Return the seconds after which the move is confirmed automatically, or 0."""
     wait = move.placed.verify_for
     return float(int(wait[:-1]) * _SECONDS[wait[-1]]) if wait else 0.0
 

@@ -1,4 +1,4 @@
-"""What a build in a move orders, asks and tells: of each phase always the same, to be said again."""
+"""Orders, questions and messages of a move. They depend only on the stored phase, so they can be repeated."""
 
 from bus.build_orders import told_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
@@ -16,7 +16,7 @@ def open_move(build: Build) -> BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """What its phase waits for, said again."""
+    """Return the messages whose result the phase waits for."""
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":
@@ -36,7 +36,7 @@ def waited_for(build: Build) -> Effects:
 
 
 def reminder(build: Build) -> MoveReported:
-    """The conductor's to itself, as `build.overdue` is; no agent's phase is meant."""
+    """Return the conductor's reminder to itself, like `build.overdue`, for no particular phase."""
     move = open_move(build)
     return MoveReported(
         move=move.id,
@@ -58,15 +58,15 @@ def how_it_stands(build: Build, refused: str = "", reply_to: str | None = None) 
 
 
 def ended_again(build: Build) -> Effects:
-    """How its last move ended, and what was to be destroyed then."""
+    """Return the end of the last move, and orders for leftovers."""
     assert build.move is not None
     return (*leftovers.undone(build), *end_told(build.move))
 
 
 def pending(build: Build) -> list[Leftover]:
-    """What may run at destinations of this move: none of it may when the source does.
+    """Return leftovers at destinations that may run: they must be destroyed before the source runs again.
 
-    Those that were only prepared have never run; what was to be built may, wherever that was.
+    A destination that was only prepared has never run it; a destination that was building may run it.
     """
     move = open_move(build)
     first = move.first if move.kind in BUILT else build.attempt
@@ -74,7 +74,9 @@ def pending(build: Build) -> list[Leftover]:
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """The next destination; the source's room; or that nothing is held, by a build that lives on."""
+    """Return the question to placement: the next destination, the source, or the release of a surviving
+    build.
+    """
     move = open_move(build)
     if move.phase == "swap":
         return say.question(build)
@@ -82,7 +84,7 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     if move.phase == "release":
         return ReleaseRequested(
             consumer=build.id, generation=build.generation, keep=keep, retire=SHELVED
-        )  # should its boot be asked for again it is not to be placed
+        )  # its boot, if redelivered, must not be placed again
     source = build.hosts[move.source].choice.allocations
     claim = ConsumerClaim(
         consumer=build.id,

@@ -1,8 +1,8 @@
-"""A build that moves, as a pure step: what is so, and what happened → what is so next, what to do.
+"""A build in a move as a pure step: (build, event) → (build, messages).
 
-As of a build (`core/step.py`), but of one that has been placed anew while its guest was there. What is said
-by the guest's old place never leads to its destruction while the move is open: that comes last, or with a
-delete. Which phases there are, and what comes after which, is in `core/phases.py`.
+Like `core/step.py`, for a build that was placed again while its guest exists. Reports from the source never
+destroy the guest there while the move is open; that is its last step, or part of a deletion. The phases and
+their order are in `core/phases.py`.
 """
 
 from msgspec.structs import replace
@@ -48,12 +48,12 @@ NO_RESULT = "no result within {:g} s"
 
 
 def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
-    """What this makes of a build in a move."""
+    """Apply an event to a build in a move."""
     move = open_move(build)
     if move.leaves:
         return step_of_leaving(build, event, now, limits)
     match event:
-        case MovePlaced() | MoveImpossible():  # this one: others are put off, or never begun
+        case MovePlaced() | MoveImpossible():  # of this move; other moves are postponed or never begun
             return build, waited_for(build)
         case BuildPlaced():
             return build, say.end_again(build)
@@ -84,9 +84,6 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
             return build, ()
 
 
-# What agents say
-
-
 def _reported(build: Build, report: MoveReported, now: float, limits: AttemptLimits) -> Stepped:
     move = open_move(build)
     if report.outcome == "overdue":
@@ -108,7 +105,7 @@ def _reported(build: Build, report: MoveReported, now: float, limits: AttemptLim
         case _, "send":
             build = over(build, "failed", cause, now)
             why = f"{move.left} could not send it: {cause}"
-            if move.kind == "shelve":  # it may have been stopped for good: the power failed, say
+            if move.kind == "shelve":  # the guest may be stopped permanently, for example by a power failure
                 return way_back(build, "error", why, now, limits)
             return _to_the_way_back(build, "error", why, now, limits)
         case _, "start":
@@ -133,7 +130,7 @@ def _done(build: Build, now: float, limits: AttemptLimits) -> Stepped:
             return enter(tried(build, "built", "", now), "verify", now, limits)
         case "resume":
             return resumed(build, "", now)
-        case _:  # start, rebuild
+        case _:  # start or rebuild
             return arrived(tried(build, "built", "", now), now, limits)
 
 
@@ -146,20 +143,22 @@ def _not_started(build: Build, cause: str, now: float, limits: AttemptLimits, le
 
 
 def _not_rebuilt(build: Build, cause: str, now: float) -> Stepped:
-    """What was there runs on."""
+    """End a failed rebuild: the old guest continues."""
     move = open_move(build)
     build = replace(build, attempt=move.was, became=move.before)
     return close(build, "error", f"it could not be rebuilt, and is as it was: {cause}", now, "active")
 
 
 def _to_the_way_back(build: Build, goal: str, why: str, now: float, limits: AttemptLimits) -> Stepped:
-    """The destination has prepared, and never started."""
+    """Go back after the destination has prepared but never started."""
     build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=open_move(build).was)
     return way_back(build, "aborted" if goal == "aborted" else "error", why, now, limits)
 
 
 def _heard(build: Build, report: AgentReported, now: float, limits: AttemptLimits) -> Stepped:
-    """Of builds and destructions, of any attempt. That of the guest that moves says nothing new."""
+    """Apply a report about builds or destructions of any attempt. The moving guest's own report changes
+    nothing.
+    """
     move = open_move(build)
     mine = report.attempt == build.attempt
     if report.outcome == "destroyed":
@@ -202,12 +201,9 @@ def _destroyed(build: Build, attempt: int, now: float, limits: AttemptLimits) ->
             return _not_started(build, cause, now, limits, left=False)
         case "verify":
             return build, ()
-        case _:  # what this led to is said again
+        case _:  # repeat what this led to
             said = move.phase in ASKING or move.first <= attempt < build.attempt
             return build, waited_for(build) if said else ()
-
-
-# What nobody says
 
 
 def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
@@ -226,13 +222,13 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
             if move.kind == "shelve":
                 return way_back(build, "error", why, now, limits)
             return _to_the_way_back(build, "error", why, now, limits)
-        case "start":  # nobody can say that it does not run there: there it belongs, and its order waits
+        case "start":  # it may run there, so it belongs there, and the order stays queued
             told = say.host_failed(build, cause)
             build = tried(over(build, "timed out", cause, now), "timed out", cause, now)
             why = f"{move.host} did not say that it runs; it is there, or will be: {cause}"
             build, said = arrived(build, now, limits, "error", why)
             return build, (told, *said)
-        case "rebuild":  # its order waits, too: it will be the new one
+        case "rebuild":  # the order stays queued, so it may become the new guest
             build = over(build, "timed out", cause, now)
             return close(build, "error", f"it may yet be rebuilt: {cause}", now, "active")
         case "resume":
@@ -241,6 +237,6 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
             return arrived(over(build, "done", "nobody objected", now), now, limits)
         case "undo":
             return undoing(build, now, limits)
-        case _:  # destroy: its room is kept until it is
+        case _:  # destroy: its resources stay held until it is destroyed
             build = leftovers.leave_behind(over(build, "timed out", cause, now), now, limits.cleanup_timeout)
             return enter(build, "release", now, limits)

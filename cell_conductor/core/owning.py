@@ -1,13 +1,13 @@
-"""Who owns which bare-metal node, and which changes hands when agents come and go.
+"""Ownership of bare-metal nodes, and its changes when agents start and stop.
 
-A node is free, or an instance is on it, comes or goes (`held`), or all that is left to do is to destroy
-(`ending`). Free nodes follow the ring. One that is not free stays with its agent: a held one until it is
-deleted or an operator says `rehome`; one that is ending goes on when its agent's lease is over for certain,
-for a deletion must come to an end, and whoever destroys finds in Ironic all that there is to know.
+A node is free, `held` (an instance is on it, or comes or goes) or `ending` (only destruction is left). Free
+nodes follow the ring. A held node stays with its agent until it is deleted or an operator orders `rehome`.
+An ending node moves on when its agent's lease has expired for certain: a deletion must complete, and any
+agent can read the rest from Ironic.
 
-A node never goes at once from an agent that is alive: first it is leaving, which the agent is told, and it
-has another owner when the agent says that it has seen so, or its lease is over. Every change of hands raises
-the node's epoch.
+A node never moves directly away from a live agent: it is marked as leaving, the agent is notified, and the
+owner changes when the agent has confirmed it or its lease has expired. Every change of owner raises the
+node's epoch.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,18 +22,18 @@ Use = Literal["held", "ending"]  # of a node that is not free
 
 
 class RingMember(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that shares the nodes of a pool with others."""
+    """An agent that shares the nodes of a pool."""
 
     agent: str
     pool: str
     run: str = ""
     epoch: int = 1  # of its lease
-    beat: int = 0  # how often that was renewed
-    alive: bool = True  # its lease may not be over
+    beat: int = 0  # number of renewals
+    alive: bool = True  # its lease may still be valid
     disabled: bool = False
-    lease: float = 0.0  # seconds, as it was told
-    seen: int = 0  # the version of the pool's nodes that it knows
-    heard: float = 0.0  # wall time, for people
+    lease: float = 0.0  # seconds, as reported to the agent
+    seen: int = 0  # the version of the pool's nodes that the agent has confirmed
+    heard: float = 0.0  # wall time, for display
 
     @property
     def takes(self) -> bool:
@@ -41,21 +41,21 @@ class RingMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RingNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of a pool, and who may act on it."""
+    """A node of a pool, and the agent that may act on it."""
 
     root: str
-    owner: str = ""  # nobody yet
+    owner: str = ""  # empty: not assigned yet
     epoch: int = 0
-    version: int = 0  # of the pool's nodes, when it changed last
-    # Its owner is to stop: as long as it is free, or in any case, or since there is no such node any more
+    version: int = 0  # of the pool's nodes, at its last change
+    # The owner must stop: if the node is free, in any case, or because the node was deleted
     leaving: Literal["", "free", "all", "gone"] = ""
-    to: str = ""  # who gets it then; empty: as the ring says
+    to: str = ""  # the next owner; empty: by the ring
 
 
 def moves(
     nodes: Collection[RingNode], members: Iterable[RingMember], uses: Mapping[str, Use]
 ) -> list[RingNode]:
-    """What becomes of those nodes that do not stay as they are; those that are gone can be `forgotten`."""
+    """Return the nodes that change. Deleted nodes can be `forgotten`."""
     known = {member.agent: member for member in members}
     takers = [agent for agent, member in known.items() if member.takes]
     free = {node.root: node.owner for node in nodes if node.root not in uses and node.leaving in ("", "free")}
@@ -87,7 +87,8 @@ def _moved(
             return node
         if node.leaving == "all":
             return _given(node, to) if to and to != node.owner else node
-        # A build may have come to it since: then it stays, under an epoch of which all is said anew.
+        # A build may have arrived since: then the node stays, under an epoch for which all orders are
+        # repeated.
         return _given(node, to if use is None or (not owner.alive and use == "ending") else node.owner)
     if owner.alive:
         return replace(node, leaving="free") if use is None and to != node.owner else node
@@ -95,7 +96,7 @@ def _moved(
 
 
 def forgotten(nodes: Iterable[RingNode], members: Iterable[RingMember]) -> list[str]:
-    """Those that are gone, and that nobody takes for his any more: one that comes back begins anew."""
+    """Return deleted nodes that no agent acts on any more; a node that returns starts anew."""
     known = {member.agent: member for member in members}
     gone = [node for node in nodes if node.leaving == "gone"]
     return [node.root for node in gone if node.owner not in known or _has_stopped(node, known[node.owner])]
@@ -106,7 +107,7 @@ def _has_stopped(node: RingNode, owner: RingMember) -> bool:
 
 
 def rehomed(nodes: Iterable[RingNode], to: str) -> list[RingNode]:
-    """An operator wants these to have another agent, whatever is on them."""
+    """Return the nodes marked to get another agent, whatever is on them."""
     return [replace(node, leaving="all", to=to) for node in nodes]
 
 
@@ -115,10 +116,10 @@ def _given(node: RingNode, to: str) -> RingNode:
 
 
 def _first(order: Preference, node: RingNode) -> str:
-    """Another than the one who has it; it may be that there is none."""
+    """Return the first other agent in the ring's order, or an empty string."""
     return next((agent for agent in order(node.root) if agent != node.owner), "")
 
 
 def _settled(nodes: Collection[RingNode], takers: Collection[str]) -> bool:
-    """One agent alone that has everything: nothing is to be dealt, as in most cells."""
+    """Return whether a single agent owns everything, as in most cells."""
     return len(takers) == 1 and all(node.owner in takers and not node.leaving for node in nodes)

@@ -1,4 +1,4 @@
-"""How a build in a move goes from phase to phase, and out of it; and its way back.
+"""The phases of a move, their order, and the way back.
 
     migrate, resize   prepare → send → start [→ verify] → done
     live              prepare → send → start → done
@@ -6,18 +6,18 @@
     unshelve          build → done          shelve    send → destroy → release → done
     rebuild           rebuild → done
 
-    prepare or build failed    → swap → prepare or build at the next destination; none left → the way back
+    prepare or build failed    → swap → prepare or build at the next destination; without one, the way back
     build timed out            → undo → swap → build at the next destination
-    the way back               [undo →] back [→ resume] → as it was
+    the way back               [undo →] back [→ resume] → as before
 
-    to another cell            leaving (core/leaving.py): [send →] away → moved; or resume → as it was
+    to another cell            leaving (core/leaving.py): [send →] away → moved; or resume → as before
                                arriving: as within a cell, without send; its way back [undo →] release → moved
 
-Who is built anew is built nowhere else until what kept silent is destroyed, or has kept silent of that, too.
-The way back waits in `undo` only for what may run at a destination, or has failed there; the source resumes
-only where it was told to send, for elsewhere its guest was never touched. What the source's keeper holds is
-taken over whatever it is: should the source have been reshaped meanwhile, its agent knows where its guest is,
-and the next BuildReshaped tells us.
+A guest that is built again is not built elsewhere until the silent destination was destroyed, or was silent
+about that too. The way back waits in `undo` only for a guest that may run at a destination or failed there.
+The source resumes only if it received the order to send; otherwise its guest was never touched. The source's
+allocations are taken over from the holder as they are: if the source was reshaped meanwhile, its agent knows
+where its guest is, and the next BuildReshaped reports it.
 """
 
 from typing import Literal
@@ -42,11 +42,11 @@ from cell_conductor.core.move_orders import (
 
 Stepped = tuple[Build, Effects]
 
-AWAY_SECONDS = 60.0  # after which it is said again that it has been let go
+AWAY_SECONDS = 60.0  # after which the departure is reported again
 
 
 def enter(build: Build, phase: Phase, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
-    """Begin this phase: what is said first, then how the move stands, then what the phase asks for."""
+    """Begin a phase: return the given messages, the state of the move, and the phase's orders."""
     move = open_move(build)
     deadline = {
         "verify": now + verify_seconds(move) if verify_seconds(move) else 0.0,
@@ -71,7 +71,7 @@ def enter(build: Build, phase: Phase, now: float, limits: AttemptLimits, *said: 
 
 
 def over(build: Build, outcome: Over, cause: str, now: float) -> Build:
-    """Its phase is over."""
+    """Record the end of the current phase."""
     move = open_move(build)
     sends = move.phase == "send"
     host = build.hosts[move.source] if sends else build.host
@@ -79,17 +79,14 @@ def over(build: Build, outcome: Over, cause: str, now: float) -> Build:
 
 
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
-    """So ended the attempt at this destination."""
+    """Record the end of the attempt at this destination."""
     move = open_move(build)
     attempt = say.attempt_over(build, outcome, cause, now)
     return replace(build, move=replace(move, attempts=(*move.attempts, attempt)))
 
 
-# Out of it
-
-
 def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *said: Message) -> Stepped:
-    """The move is over, once and for all."""
+    """End the move."""
     host = build.host if status == "active" else None
     move = closed(open_move(build), end, reason, host.host if host else "", host.root if host else "", now)
     build = trimmed(replace(build, move=move, status=status, deadline=0.0))
@@ -97,7 +94,7 @@ def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *
 
 
 def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "done", why: str = "") -> Stepped:
-    """It is where it was to be; what is left at its source is destroyed."""
+    """End the move at the destination; the leftover at the source is destroyed."""
     move = open_move(build)
     if move.kept:
         build = source_left(build, now, limits)
@@ -105,8 +102,7 @@ def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "don
 
 
 def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimits, why: str) -> Stepped:
-    """A delete wins at any moment: the build's own place is destroyed and given back, what a keeper holds of
-    the source is a leftover."""
+    """Delete the build, at any phase: destroy and release its own place; the source becomes a leftover."""
     move = open_move(build)
     build = over(build, "given up", why, now)
     if move.kept and move.phase != "resume":
@@ -124,7 +120,7 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
 
 
 def trimmed(build: Build) -> Build:
-    """Without hosts of moves that nothing is said of any more."""
+    """Return the build without hosts of earlier moves that no message mentions any more."""
     first = len(build.hosts) - len(build.moved)
     used = {build.at, *(left.at for left in build.leftovers)}
     stay = [at for at in range(first, len(build.hosts)) if at in used]
@@ -139,9 +135,6 @@ def trimmed(build: Build) -> Build:
     )
 
 
-# To the next destination
-
-
 def failed_there(
     build: Build,
     outcome: Over,
@@ -152,7 +145,7 @@ def failed_there(
     left: bool = False,
     retry: bool = True,
 ) -> Stepped:
-    """This destination will not do: the next one, or the way back."""
+    """Try the next destination, or go back."""
     told = say.host_failed(build, cause, ours=retry)
     build = over(build, outcome, cause, now)
     build = tried(build, "timed out" if outcome == "timed out" else "failed", cause, now)
@@ -166,7 +159,7 @@ def failed_there(
         why = f"{counted} attempts failed, no more are allowed"
     elif not build.spares:
         why = "no alternate is left"
-    elif outcome == "timed out" and move.kind in BUILT:  # it may yet be built, beside the next one
+    elif outcome == "timed out" and move.kind in BUILT:  # it may still be built there
         return enter(build, "undo", now, limits, told)
     else:
         return enter(build, "swap", now, limits, told)
@@ -174,13 +167,10 @@ def failed_there(
     return build, (told, *said)
 
 
-# The way back
-
-
 def way_back(
     build: Build, goal: MoveEnd, why: str, now: float, limits: AttemptLimits, *said: Message
 ) -> Stepped:
-    """Everything is to be as it was; what may be left at the destination is a leftover by now."""
+    """Restore the state before the move; a guest at the destination is a leftover by now."""
     assert goal in ("error", "reverted", "aborted")
     move = open_move(build)
     chain = "; ".join(f"{one.host} {one.outcome}: {one.cause}" for one in move.attempts)
@@ -197,7 +187,7 @@ def way_back(
 
 
 def _nothing_runs(build: Build) -> Phase:
-    """What comes when no guest is at the destination: the next one; or its source, here or elsewhere."""
+    """Return the phase after no guest is at the destination: the next destination, or the source."""
     move = open_move(build)
     if not move.goal:
         return "swap"
@@ -213,8 +203,9 @@ def _back_without_a_claim(build: Build, now: float, limits: AttemptLimits, *said
 
 
 def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
-    """Nothing was heard of what is to be destroyed first. What may run is waited for as long as its room is
-    kept; what has failed to start is not, nor what kept silent, before the next destination is tried."""
+    """Continue after silence about a destruction. A guest that may run is awaited as long as its resources
+    are held; a guest that failed to start, or was silent before the next destination, is not.
+    """
     move = open_move(build)
     waits = pending(build)
     if not move.goal:
@@ -233,7 +224,7 @@ def undone(build: Build, now: float, limits: AttemptLimits) -> Stepped:
 
 
 def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "") -> Stepped:
-    """The build holds its source again; or it cannot, which its end says."""
+    """Continue with the source's resources, or with the reason why they are lost."""
     move = open_move(build)
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be had back: {problem}"[:MAX_CAUSE]
@@ -247,7 +238,7 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
 
 
 def resume(build: Build, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
-    """The guest goes on at its source, by a number above all that were given."""
+    """Start the guest at its source under a new attempt number."""
     move = open_move(build)
     number = move.highest + 1
     build = replace(build, attempt=number, move=replace(move, highest=number))
