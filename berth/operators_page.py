@@ -5,12 +5,13 @@ What serves HTTP, and makes pages, is imported when it runs: its table alone nee
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker
-from control_room.access import RoomAccess, Sessions, Visitor
+from control_room.access import Credential, RoomAccess, Sessions, Visitor, sweep
 from control_room.acting import DrainsHere, MetalMeans, RoomMeans
 from control_room.asking import RoomQuestions
 from control_room.beside import beside_the_pages
@@ -18,8 +19,12 @@ from control_room.hearing import Hearing
 from control_room.looking import Looking
 from control_room.worker import control_room
 
+if TYPE_CHECKING:
+    from placement_worker.http.auth import Identity
+
 SECONDS = 3.0  # an answer may take, of who is only looked at
 LONG = 20.0  # of who has much to work out
+MOST_NAME = 255  # characters of a user name without a token file
 SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
 
 
@@ -32,25 +37,26 @@ def operators_page(settings: Settings, bus: Bus) -> Worker:
         from control_room.pages.app import pages_app
         from control_room.pages.frame import OpenRoom
 
-        asks = questions(bus)
+        asks, sessions = questions(bus), Sessions()
         async with drains_here(bus) as drains, beside_the_pages() as beside:
             room = OpenRoom(
                 questions=asks,
                 hearing=hearing,
                 looking=Looking(asks, bus.clock, settings.cell_names),
                 access=access(settings),
-                sessions=Sessions(),
+                sessions=sessions,
                 clock=bus.clock,
                 means=means(bus, settings, drains),
                 beside=beside,
             )
+            beside.begin(sweep(sessions, bus.clock))
             app = pages_app(room)
             await serve(
                 app,
                 listen(settings.control_room.http),
                 limits=HttpLimits(connections=500),
                 drain=settings.process.drain,
-                closing=app.state.closing.set,
+                closing=sessions.close,
             )
 
     return control_room(hearing, [serve])
@@ -97,25 +103,28 @@ def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
 
 
 def access(settings: Settings) -> RoomAccess:
-    """The tokens and the policy of the Placement API. Without tokens everybody may look, and who says that he
-    is `admin` is believed, as there."""
+    """Return the tokens and the policy of the Placement API.
+
+    Without a token file every client may look, and any name is accepted at sign-in, as in that API.
+    """
     from placement_worker.http import auth, policy
 
     door = settings.placement
     try:
-        known: auth.Authenticate = auth.noauth2
-        if door.auth == "tokens":
-            known = auth.from_file(Path(door.tokens))
+        tokens = auth.TokenFile(Path(door.tokens)) if door.auth == "tokens" else None
         own = policy.load(Path(door.policy)) if door.policy else {}
         rules = policy.AccessPolicy(own, enforce_new_defaults=door.enforce_new_defaults)
     except (auth.BadTokens, policy.BadPolicy) as problem:
         raise BadSetting(str(problem)) from None
-    is_open = door.auth == "noauth2"
+    is_open = tokens is None
 
-    def authenticate(token: str) -> Visitor | None:
-        # as the header has it that the API reads: one character a byte
-        found = known({"x-auth-token": token.encode().decode("latin-1")})
-        return None if found is None else Visitor(found.user, found.project, found.roles)
+    def credential(token: str) -> Credential:
+        if tokens is None:
+            named = _visitor(auth.noauth2({"x-auth-token": token[:MOST_NAME]}))
+            return lambda: named
+        # the digest, not the token, stays in memory as long as the session
+        digest = auth.digest_of(token)
+        return lambda: _visitor(tokens.holder(digest))
 
     def allows(rule: str, visitor: Visitor | None) -> bool:
         if visitor is None:
@@ -124,8 +133,15 @@ def access(settings: Settings) -> RoomAccess:
         return rules.allows(rule, who, {"project_id": visitor.project})
 
     return RoomAccess(
-        authenticate=authenticate,
+        credential=credential,
         may_look=lambda visitor: is_open or allows(SHOW, visitor),
         may_act=lambda visitor: allows(ACT, visitor),
         names=frozenset(settings.control_room.names),
     )
+
+
+def _visitor(found: "Identity | None") -> Visitor | None:
+    """Return None also for a name with control characters: it is written to the log."""
+    if found is None or not found.user.isprintable():
+        return None
+    return Visitor(found.user, found.project, found.roles)

@@ -40,7 +40,7 @@ def _options(settings: Settings) -> Options:
     try:
         known: auth.Authenticate = auth.noauth2
         if settings.placement.auth == "tokens":
-            known = auth.from_file(Path(settings.placement.tokens))
+            known = auth.TokenFile(Path(settings.placement.tokens))
         own = policy.load(Path(settings.placement.policy)) if settings.placement.policy else {}
         rules = policy.AccessPolicy(own, enforce_new_defaults=settings.placement.enforce_new_defaults)
     except (auth.BadTokens, policy.BadPolicy) as problem:

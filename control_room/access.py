@@ -1,81 +1,182 @@
-"""Who looks, and what he may: sessions in a signed cookie, and tokens that forms must bring back."""
+"""Sessions of the control room: sign-in, expiry, revocation, and the tokens of forms."""
 
+import asyncio
 import hashlib
 import hmac
+import re
 import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as NotBase64
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import msgspec
 
-HOURS = 12.0  # a session lasts
+from bus.clock import Clock
+
+SECONDS = 12 * 3600.0  # until a session expires
+OF_A_USER = 40  # sessions; a new one ends the oldest
+IN_ALL = 2000
+SWEEP = 1.0  # seconds between two checks for sessions that have ended
+_ID = re.compile(r"[\w-]{32}", re.ASCII)
 
 
 class Visitor(msgspec.Struct, frozen=True):
-    """Somebody who has shown a token."""
+    """The user that a token belongs to."""
 
     user: str
     project: str
     roles: frozenset[str] = frozenset()
 
 
+Credential = Callable[[], Visitor | None]  # the visitor of a token; None once the token is not valid
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoomAccess:
-    """Whom the room believes, and what it lets him do: the tokens and the policy of the Placement API."""
+    """Authentication and authorisation: the tokens and the policy of the Placement API."""
 
-    authenticate: Callable[[str], Visitor | None]
+    credential: Callable[[str], Credential]  # of a token
     may_look: Callable[[Visitor | None], bool]
     may_act: Callable[[Visitor | None], bool]
-    names: frozenset[str] = frozenset()  # by which it may be called, beside addresses and localhost
+    names: frozenset[str] = frozenset()  # host names that requests may use, in addition to addresses
 
 
-class Visit(msgspec.Struct, frozen=True):
-    """What the cookie says. Who has shown no token has one too: his forms are his alone."""
+@dataclass(eq=False)
+class EventStream:
+    """One open event stream."""
+
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)  # for news, or because it has ended
+    working: asyncio.Timeout | None = None
+
+    def end(self) -> None:
+        self.ended.set()
+        self.wake.set()
+        if self.working is not None:
+            self.working.reschedule(0.0)
+
+    @contextmanager
+    def endable(self, working: asyncio.Timeout) -> Iterator[None]:
+        """Let `end` interrupt what is awaited in the block."""
+        self.working = working
+        try:
+            yield
+        finally:
+            self.working = None
+
+
+@dataclass(frozen=True)
+class WebSession:
+    """The session of one request. Without a visitor only its id is known, and nothing is stored."""
 
     id: str
-    until: float
     visitor: Visitor | None = None
 
 
+@dataclass(frozen=True)
+class _SignedIn:
+    session: WebSession
+    until: float
+    credential: Credential
+
+    def is_valid(self, now: float) -> bool:
+        return now < self.until and self.credential() == self.session.visitor
+
+
 class Sessions:
-    """Signed with a key that lives as long as the process: nothing is stored, a restart ends them all."""
+    """Sessions by the id in their cookie, in the memory of this process: a restart ends them all.
 
-    def __init__(self, key: bytes | None = None) -> None:
-        self._key = key or secrets.token_bytes(32)
+    Starlette's sessions are stored in the cookie itself and so cannot be revoked.
+    """
 
-    def begin(self, now: float, visitor: Visitor | None = None) -> Visit:
-        """Another id at each login: what was known of the one before is worth nothing."""
-        return Visit(secrets.token_urlsafe(18), now + HOURS * 3600, visitor)
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._signed_in: dict[str, _SignedIn] = {}  # the oldest first
+        self._streams: defaultdict[str, set[EventStream]] = defaultdict(set)
+        self._closed = False
 
-    def cookie(self, session: Visit) -> str:
-        said = urlsafe_b64encode(msgspec.json.encode(session)).decode()
-        return f"{said}.{self._mark('session', said)}"
-
-    def read(self, cookie: str, now: float) -> Visit | None:
-        said, _, mark = cookie.rpartition(".")
-        if not said or not hmac.compare_digest(mark.encode(), self._mark("session", said).encode()):
+    def find(self, cookie: str, now: float) -> WebSession | None:
+        """Return the session of a cookie; None if this is not the id of a session."""
+        if not _ID.fullmatch(cookie):
             return None
-        try:
-            session = msgspec.json.decode(urlsafe_b64decode(said), type=Visit)
-        except (msgspec.DecodeError, NotBase64, ValueError):
+        known = self._signed_in.get(cookie)
+        if known is not None and not known.is_valid(now):
+            self.end(cookie)
             return None
-        return session if session.until > now else None
+        return known.session if known else WebSession(cookie)
 
-    def form_token(self, session: Visit) -> str:
-        """What each form of this session brings back."""
-        return self._mark("form", session.id)
+    def new(self) -> WebSession:
+        return WebSession(secrets.token_urlsafe(24))
 
-    def is_ours(self, session: Visit, given: str) -> bool:
+    def sign_in(self, visitor: Visitor, credential: Credential, now: float) -> WebSession:
+        """Return a session with a new id, so that an id known before the sign-in is worth nothing."""
+        session = WebSession(self.new().id, visitor)
+        of_user = [one for one, known in self._signed_in.items() if known.session.visitor == visitor]
+        for id_ in (*of_user[: max(0, len(of_user) + 1 - OF_A_USER)], *list(self._signed_in)[: 1 - IN_ALL]):
+            self.end(id_)
+        self._signed_in[session.id] = _SignedIn(session, now + SECONDS, credential)
+        return session
+
+    def end(self, id_: str) -> None:
+        """End a session and its event streams."""
+        if self._signed_in.pop(id_, None) is not None:
+            for stream in self._streams.get(id_, ()):
+                stream.end()
+
+    def end_invalid(self, now: float) -> None:
+        """End sessions that have expired or whose token was removed or changed."""
+        for id_ in [id_ for id_, known in self._signed_in.items() if not known.is_valid(now)]:
+            self.end(id_)
+
+    # Forms
+
+    def form_token(self, session: WebSession) -> str:
+        """Return what each form of this session sends with it, against requests forged by other sites."""
+        return hmac.new(self._key, session.id.encode(), hashlib.sha256).hexdigest()
+
+    def is_form_token(self, session: WebSession, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.form_token(session).encode())
 
-    def _mark(self, what: str, said: str) -> str:
-        return hmac.new(self._key, f"{what}:{said}".encode(), hashlib.sha256).hexdigest()
+    # Event streams
+
+    @contextmanager
+    def stream(self, session: WebSession) -> Iterator[EventStream]:
+        stream = EventStream()
+        if self._closed or (session.visitor is not None and session.id not in self._signed_in):
+            stream.end()
+        self._streams[session.id].add(stream)
+        try:
+            yield stream
+        finally:
+            self._streams[session.id].discard(stream)
+            if not self._streams[session.id]:
+                del self._streams[session.id]
+
+    @property
+    def open_streams(self) -> int:
+        return sum(map(len, self._streams.values()))
+
+    def has_ended(self, session: WebSession) -> bool:
+        return session.visitor is not None and session.id not in self._signed_in
+
+    def close(self) -> None:
+        """End every event stream: they would never end by themselves."""
+        self._closed = True
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.end()
+
+
+async def sweep(sessions: Sessions, clock: Clock) -> None:
+    """End invalid sessions again and again: an open event stream makes no request that would be refused."""
+    while True:
+        sessions.end_invalid(clock.now())
+        await asyncio.sleep(SWEEP)
 
 
 def from_our_page(headers: Mapping[str, str]) -> bool:
-    """Browsers say where a form comes from; one that says nothing is judged by the form's token alone."""
+    """Return whether a form comes from a page of this site, as far as the browser says so."""
     site = headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         return False

@@ -19,6 +19,7 @@ class Beside:
         task = self._group.create_task(_logged(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # a task that is cancelled early never begins it
         return task
 
     def end_all(self) -> None:

@@ -25,13 +25,13 @@ class Stirring:
             one.set()
 
     @contextmanager
-    def awaited(self) -> Iterator[asyncio.Event]:
-        stirred = asyncio.Event()
-        self._waiting.add(stirred)
+    def wakes(self, event: asyncio.Event) -> Iterator[None]:
+        """Set the event with everything heard in the block."""
+        self._waiting.add(event)
         try:
-            yield stirred
+            yield
         finally:
-            self._waiting.discard(stirred)
+            self._waiting.discard(event)
 
 
 class MetalNews(Stirring):
@@ -48,19 +48,6 @@ class MetalNews(Stirring):
             self.nodes.update(dict.fromkeys(nodes))
             self.all = self.all or not nodes
             self.stir()
-
-
-class Closing(asyncio.Event):
-    """Once set, it ends what would never end by itself; who waits for news is woken."""
-
-    def __init__(self, *stirring: Stirring) -> None:
-        super().__init__()
-        self._stirring = stirring
-
-    def set(self) -> None:
-        super().set()
-        for one in self._stirring:
-            one.stir()
 
 
 class Pace:

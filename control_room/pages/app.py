@@ -1,6 +1,7 @@
 """The route table of the control room."""
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -21,19 +22,16 @@ from control_room.pages.signing_in import SigningIn
 from control_room.pages.static_files import static_file
 from control_room.pages.waiting import WaitingPages
 from control_room.pages.what_if import WhatIfPages
-from control_room.stirring import Closing
 
 
 def pages_app(room: OpenRoom) -> Starlette:
-    """`app.state.closing`, once set, ends what would never end by itself."""
-    closing = Closing(room.hearing.stirring, room.hearing.moving, room.hearing.waiting, room.hearing.metal)
     frame = Frame(room)
-    heat, host = HeatPages(room, frame, closing), HostPages(room, frame)
-    now, builds = NowPages(room, frame, closing), BuildPages(room, frame, closing)
+    heat, host = HeatPages(room, frame), HostPages(room, frame)
+    now, builds = NowPages(room, frame), BuildPages(room, frame)
     signing = SigningIn(room, frame)
-    waiting, moves = WaitingPages(room, frame, closing), MovePages(room, frame, closing)
-    metal, capacity = MetalPages(room, frame, closing), CapacityPages(room, frame, closing)
-    bus, letters = BusPages(room, frame, closing), LetterPages(room, frame)
+    waiting, moves = WaitingPages(room, frame), MovePages(room, frame)
+    metal, capacity = MetalPages(room, frame), CapacityPages(room, frame)
+    bus, letters = BusPages(room, frame), LetterPages(room, frame)
     app = Starlette(
         routes=[
             Route("/", now.page, methods=["GET"]),
@@ -77,7 +75,7 @@ def pages_app(room: OpenRoom) -> Starlette:
         exception_handlers={405: _wrong_method},
     )
     app.router.redirect_slashes = False
-    app.state.closing = closing
+    app.state.sessions = room.sessions
     return app
 
 
@@ -89,5 +87,6 @@ async def _nowhere(request: Request) -> Response:
     raise PageRefused(404, "There is no such page", "The address is wrong, or what it showed is gone.")
 
 
-async def _wrong_method(request: Request, _: Exception) -> Response:
-    return PlainTextResponse("This page does not take that.\n", 405)
+async def _wrong_method(request: Request, problem: Exception) -> Response:
+    headers = problem.headers if isinstance(problem, HTTPException) else None
+    return PlainTextResponse("This page does not support this method.\n", 405, headers=headers)

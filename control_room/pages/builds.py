@@ -45,10 +45,9 @@ class AllKnown:
 
 
 class BuildPages:
-    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+    def __init__(self, room: OpenRoom, frame: Frame) -> None:
         self._room = room
         self._frame = frame
-        self._closing = closing
         self._lists: dict[bool, tuple[int, float, str]] = {}  # what was heard by then, when, as it was told
         self._pace = Pace()
         # But for how long ago it was a build that has ended reads the same for ever.
@@ -68,9 +67,7 @@ class BuildPages:
 
     async def events(self, request: Request) -> Response:
         failed = request.query_params.get("failed") == "1"
-        return live(
-            lambda: self._ended(failed), SECONDS, self._closing, self._room.hearing.stirring, self._pace
-        )
+        return live(request, lambda: self._ended(failed), SECONDS, self._room.hearing.stirring, self._pace)
 
     async def _ended(self, failed: bool) -> str:
         """Made once for all who look."""

@@ -16,10 +16,9 @@ _SHARE = 10.0  # of the time at most that is spent counting: with many queues it
 
 
 class BusPages:
-    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+    def __init__(self, room: OpenRoom, frame: Frame) -> None:
         self._room = room
         self._frame = frame
-        self._closing = closing
         self._counting = asyncio.Lock()
         self._shown: BusShown | None = None
         self._problem = ""
@@ -41,7 +40,7 @@ class BusPages:
             await self._counted()
             return self._part(topic)
 
-        return live(told, SECONDS, self._closing)
+        return live(request, told, SECONDS)
 
     def _part(self, topic: str) -> str:
         return self._frame.part(

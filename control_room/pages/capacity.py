@@ -29,10 +29,9 @@ class WorkedOut:
 
 
 class CapacityPages:
-    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+    def __init__(self, room: OpenRoom, frame: Frame) -> None:
         self._room = room
         self._frame = frame
-        self._closing = closing
         self._reading = asyncio.Lock()
         self._hosts: Sequence[PlannedHost] = ()
         self._good_until = float("-inf")
@@ -58,7 +57,7 @@ class CapacityPages:
             said = _said(request)
             return self._part(await self._worked_out(said, _asked(said)), "")
 
-        return live(told, STANDS, self._closing)
+        return live(request, told, STANDS)
 
     def _part(self, found: WorkedOut | None, asked: str) -> str:
         answer = found.answer if found else None

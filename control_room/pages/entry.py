@@ -1,20 +1,22 @@
-"""What every request goes through: the name it came by, its session, who may see what, and headers."""
+"""Middleware of every request: limits, host name, session, authorisation, headers, and refusals as pages."""
 
 import ipaddress
 import logging
-from http.cookies import SimpleCookie
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from control_room.access import HOURS, Visit, from_our_page
-from control_room.pages.frame import Frame, OpenRoom, PageRefused, back_to
+from control_room.access import WebSession, from_our_page
+from control_room.limits import TooMany, UnderWay
+from control_room.pages.cookies import session_cookie, set_session
+from control_room.pages.frame import Frame, OpenRoom, PageRefused, address_of, back_to
 
 log = logging.getLogger(__name__)
 
-OPEN = ("/login", "/logout", "/theme", "/healthz")  # and /static/: what is needed to come in
+HEALTH = "/healthz"
+OPEN = ("/login", "/logout", "/theme", HEALTH)  # and /static/: needed to sign in
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -28,6 +30,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 LARGEST_FORM = 64 << 10
+_RETRY = 5  # seconds
 
 
 class Entry:
@@ -35,13 +38,14 @@ class Entry:
         self._app = app
         self._room = room
         self._frame = frame
+        self._under_way = UnderWay()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        session = self._session(scope, headers)
+        session = self._session(scope)
         begun = False
 
         async def told(message: Message) -> None:
@@ -52,12 +56,19 @@ class Entry:
             await send(message)
 
         try:
-            self._let_in(scope, headers, session)
-            await self._app(scope, receive, told)
+            if scope["path"] == HEALTH:
+                await self._app(scope, receive, told)
+                return
+            with self._under_way.one_more(session.id, session.visitor, address_of(scope)):
+                self._let_in(scope, headers, session)
+                await self._app(scope, receive, told)
+        except TooMany as too_many:
+            refused = PageRefused(429, "Too many requests", f"{too_many}.", retry_after=_RETRY)
+            await self._refused(scope, refused)(scope, receive, told)
         except PageRefused as refused:
             await self._refused(scope, refused)(scope, receive, told)
         except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
+            log.exception("%s %.200r failed", scope["method"], scope["path"])
             if begun:
                 raise
             bug = PageRefused(
@@ -65,29 +76,30 @@ class Entry:
             )
             await self._refused(scope, bug)(scope, receive, told)
 
-    def _session(self, scope: Scope, headers: Headers) -> Visit:
-        now = self._room.clock.now()
-        cookies = SimpleCookie(headers.get("cookie", ""))
-        given = cookies.get(cookie_name(scope))
-        session = self._room.sessions.read(given.value, now) if given else None
-        scope["session.new"] = session is None
-        scope["session"] = session or self._room.sessions.begin(now)
-        return scope["session"]  # type: ignore[no-any-return]
+    def _session(self, scope: Scope) -> WebSession:
+        sessions = self._room.sessions
+        cookie = HTTPConnection(scope).cookies.get(session_cookie(scope), "")
+        found = sessions.find(cookie, self._room.clock.now())
+        session = found or sessions.new()
+        scope["session"], scope["session.new"] = session, found is None
+        return session
 
-    def _let_in(self, scope: Scope, headers: Headers, session: Visit) -> None:
+    def _let_in(self, scope: Scope, headers: Headers, session: WebSession) -> None:
         if not self._is_our_name(headers.get("host", "")):
             raise PageRefused(
                 421,
                 "Not by this name",
                 "Come by the address itself or localhost, or tell control_room_names.",
             )
-        if scope["method"] not in ("GET", "HEAD"):
+        if scope["method"] == "POST":
             if not from_our_page(headers):
                 raise PageRefused(403, "Not done", "The form came from another site.")
             length = headers.get("content-length", "")
-            if not length.isdigit() or int(length) > LARGEST_FORM:
+            if not (length.isascii() and length.isdigit() and int(length[:9]) <= LARGEST_FORM):
                 raise PageRefused(
-                    413, "Not done", f"A form may have {LARGEST_FORM} bytes, and says how many."
+                    413,
+                    "Not done",
+                    f"A form has at most {LARGEST_FORM} bytes, and a Content-Length.",
                 )
         path = scope["path"]
         if path in OPEN or path.startswith("/static/"):
@@ -96,7 +108,10 @@ class Entry:
             raise PageRefused(401 if session.visitor is None else 403, "Sign in", "")
 
     def _is_our_name(self, host: str) -> bool:
-        """A page elsewhere that calls itself by a name of its own must not read what is here."""
+        """Return whether requests may use this host name.
+
+        Any name would let pages of another site read these, once that site's name resolves to this address.
+        """
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name in ("localhost", *self._room.access.names):
             return True
@@ -110,38 +125,23 @@ class Entry:
         request = Request(scope)
         page = "text/html" in request.headers.get("accept", "")
         if not page:
-            return PlainTextResponse(f"{refused.title}. {refused.says}\n", refused.status)
+            text = f"{refused.title}. {refused.says}\n"
+            return PlainTextResponse(text, refused.status, headers=refused.headers)
         if refused.title == "Sign in" and scope["method"] == "GET" and refused.status == 401:
             return back_to("/login")
         if refused.title == "Sign in":
             refused = PageRefused(403, "Not for you", "Your token's role may not look at this.")
-        return self._frame.page(
+        answer = self._frame.page(
             request, "refused.html", status=refused.status, title=refused.title, says=refused.says
         )
+        answer.headers.update(refused.headers)
+        return answer
 
     def _add_headers(self, scope: Scope, headers: MutableHeaders) -> None:
         for name, value in _HEADERS.items():
             headers[name] = value
         headers.setdefault("cache-control", "no-store")
-        if scope["session.new"] and not scope["path"].startswith("/static/"):
+        if scope["session.new"] and scope["path"] != HEALTH and not scope["path"].startswith("/static/"):
             answer = Response()
-            set_session(answer, scope, self._room, scope["session"])
+            set_session(answer, scope, scope["session"])
             headers.append("set-cookie", answer.headers["set-cookie"])
-
-
-def set_session(answer: Response, scope: Scope, room: OpenRoom, session: Visit) -> None:
-    scope["session"], scope["session.new"] = session, False
-    answer.set_cookie(
-        cookie_name(scope),
-        room.sessions.cookie(session),
-        max_age=int(HOURS * 3600),
-        httponly=True,
-        samesite="strict",
-        secure=scope["scheme"] == "https",
-    )
-
-
-def cookie_name(scope: Scope) -> str:
-    """Cookies do not tell ports apart, and one machine may have several berths."""
-    _, port = scope.get("server") or ("", 0)
-    return f"berth_{port or 0}"

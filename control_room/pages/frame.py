@@ -1,7 +1,7 @@
 """What every page has: the visitor, the way around, the form token; and how it is rendered."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -9,15 +9,17 @@ from urllib.parse import parse_qsl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import Scope
 
 from bus.clock import Clock
-from control_room.access import RoomAccess, Sessions, Visit
+from control_room.access import RoomAccess, Sessions, WebSession
 from control_room.acting import RoomMeans
 from control_room.asking import RoomQuestions
 from control_room.beside import Beside
 from control_room.core import words
 from control_room.hearing import Hearing
 from control_room.looking import Looking
+from control_room.pages.cookies import theme_cookie
 
 HERE = Path(__file__).parents[1]
 NAVIGATION = (
@@ -33,12 +35,16 @@ NAVIGATION = (
 THEMES = ("auto", "light", "dark")
 
 
-class PageRefused(Exception):
-    """What is told instead of a page."""
+MOST_FIELDS = 300  # of a form: more than the dead letters of a page
 
-    def __init__(self, status: int, title: str, says: str) -> None:
+
+class PageRefused(Exception):
+    """A refusal that is shown in place of a page."""
+
+    def __init__(self, status: int, title: str, says: str, *, retry_after: float = 0.0) -> None:
         super().__init__(says)
         self.status, self.title, self.says = status, title, says
+        self.headers = {"retry-after": str(ceil(retry_after))} if retry_after else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +92,7 @@ class Frame:
             self.part(
                 template,
                 **self.of_visitor(request),
-                theme=theme_of(request.cookies),
+                theme=theme_of(request),
                 here=request.url.path,
                 **shown,
             ),
@@ -103,7 +109,7 @@ class Frame:
         }
 
     async def form(self, request: Request) -> dict[str, str]:
-        """The fields of a form that came from a page of this session, of somebody who may act."""
+        """Return the fields of a form of this session, whose visitor may act."""
         fields = await self.open_form(request)
         if not self.room.access.may_act(session_of(request).visitor):
             raise PageRefused(
@@ -112,10 +118,13 @@ class Frame:
         return fields
 
     async def open_form(self, request: Request) -> dict[str, str]:
-        """The same, whoever sends it."""
-        said = (await request.body()).decode("utf-8", "replace")
-        fields = dict(parse_qsl(said, keep_blank_values=True, max_num_fields=200))
-        if not self.room.sessions.is_ours(session_of(request), fields.pop("form_token", "")):
+        """Return the fields of a form of this session, whether its visitor may act or not."""
+        body = (await request.body()).decode("utf-8", "replace")
+        try:
+            fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+        except ValueError:
+            raise PageRefused(413, "Not done", f"A form has at most {MOST_FIELDS} fields.") from None
+        if not self.room.sessions.is_form_token(session_of(request), fields.pop("form_token", "")):
             raise PageRefused(
                 403,
                 "Not done",
@@ -124,19 +133,25 @@ class Frame:
         return fields
 
 
-def session_of(request: Request) -> Visit:
-    session: Visit = request.scope["session"]
+def session_of(request: Request) -> WebSession:
+    session: WebSession = request.scope["session"]
     return session
 
 
+def address_of(scope: Scope) -> str:
+    """Return the address of the client; empty if the server does not know it."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
 def who(request: Request) -> str:
-    """Who asks, as it is noted of what was done."""
+    """Return the user name for the log."""
     visitor = session_of(request).visitor
     return visitor.user if visitor else "?"
 
 
-def theme_of(cookies: Mapping[str, str]) -> str:
-    theme = cookies.get("berth_theme", "")
+def theme_of(request: Request) -> str:
+    theme = request.cookies.get(theme_cookie(request.scope), "")
     return theme if theme in THEMES else "auto"
 
 

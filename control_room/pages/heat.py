@@ -1,7 +1,5 @@
 """Hosts: all of them as tiles; the page is small, what it draws comes as columns, and then as news."""
 
-import asyncio
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,11 +16,10 @@ USUAL = "VCPU:2,MEMORY_MB:4096,DISK_GB:20"
 
 
 class HeatPages:
-    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+    def __init__(self, room: OpenRoom, frame: Frame) -> None:
         self._frame = frame
         self._stirring = room.hearing.stirring
         self._fleets = Fleets(room.questions, room.clock, self._stirring)
-        self._closing = closing
         self._clock = room.clock
         self._pace = Pace()
 
@@ -35,7 +32,7 @@ class HeatPages:
         async def happened() -> str:
             return str(self._stirring.count)
 
-        return live(happened, SECONDS, self._closing, self._stirring, self._pace)
+        return live(request, happened, SECONDS, self._stirring, self._pace)
 
     async def data(self, request: Request) -> Response:
         """All, or where the browser says what it has only what moved since."""

@@ -1,4 +1,4 @@
-"""Parts of pages that are told anew as they change, as server-sent events."""
+"""Parts of pages that are sent again whenever they change, as server-sent events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,6 +8,8 @@ from typing import TypeVar
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 
+from control_room.access import EventStream, Sessions
+from control_room.pages.frame import session_of
 from control_room.stirring import Pace, Stirring
 
 BEAT_SECONDS = 15.0  # between comments that keep a quiet stream open
@@ -17,29 +19,36 @@ V = TypeVar("V")
 
 
 def live(
+    request: Request,
     part: Callable[[], Awaitable[str]],
     seconds: float,
-    closing: asyncio.Event,
     stirring: Stirring | None = None,
     pace: Pace | None = None,
     meanwhile: AbstractAsyncContextManager[None] | None = None,
 ) -> EventSourceResponse:
-    """The part at once, and again when it reads otherwise: looked at so often, and, where it is known what
-    stirs it, as soon as that does and its pace allows; `closing` ends it. `meanwhile` lasts as long."""
-    stirs, stirring, pace = stirring is not None, stirring or Stirring(), pace or Pace()
+    """Send the part immediately and after each change, until the reader leaves or the session ends.
+
+    The part is made every `seconds`, and as soon as `stirring` reports news and `pace` allows. `meanwhile` is
+    open as long as the stream.
+    """
+    stirs, news, pace = stirring is not None, stirring or Stirring(), pace or Pace()
+    sessions: Sessions = request.app.state.sessions
+    session = session_of(request)
 
     async def events() -> AsyncIterator[ServerSentEvent]:
-        told = None
-        async with meanwhile or nullcontext():
-            with stirring.awaited() as stirred:
-                while not closing.is_set():
-                    stirred.clear()
-                    now = await part()
-                    if now != told:
+        sent = None
+        with sessions.stream(session) as stream, news.wakes(stream.wake):
+            async with meanwhile or nullcontext():
+                while not stream.ended.is_set():
+                    stream.wake.clear()
+                    now = await _made(part, stream)
+                    if now is not None and now != sent:
                         yield ServerSentEvent(now, event="part", sep="\n")
-                        told = now
-                    await _passed(closing, min(pace.pause, seconds))
-                    await _passed(stirred if stirs else closing, seconds - pace.pause)
+                        sent = now
+                    await _passed(stream.ended, min(pace.pause, seconds))
+                    await _passed(stream.wake if stirs else stream.ended, seconds - pace.pause)
+            if sessions.has_ended(session):
+                yield ServerSentEvent("", event="signed-out", sep="\n")
 
     return EventSourceResponse(
         events(),
@@ -50,8 +59,20 @@ def live(
     )
 
 
+async def _made(part: Callable[[], Awaitable[str]], stream: EventStream) -> str | None:
+    """Return the part; None if the stream ends before it is made."""
+    try:
+        async with asyncio.timeout(None) as working:
+            with stream.endable(working):
+                return await part()
+    except TimeoutError:
+        if not stream.ended.is_set():
+            raise
+        return None
+
+
 async def _passed(sooner: asyncio.Event, seconds: float) -> None:
-    """So many seconds at most."""
+    """Wait for the event, at most so many seconds."""
     if seconds <= 0:
         return
     try:
@@ -62,12 +83,32 @@ async def _passed(sooner: asyncio.Event, seconds: float) -> None:
 
 
 async def at_once(request: Request, part: Awaitable[V]) -> V | None:
-    """What a page shows from the beginning; None: it takes longer, and is shown when it has come."""
+    """Return the part; None if that takes longer than a page waits: its stream sends it then.
+
+    With `wait=1` the page waits until the part is made or the reader has left.
+    """
+    waits = request.query_params.get("wait") == "1"
+    made: V | None = None
+    bug: Exception | None = None
     try:
-        async with asyncio.timeout(None if request.query_params.get("wait") == "1" else AT_ONCE):
-            return await part
+        async with asyncio.timeout(None if waits else AT_ONCE) as limit, asyncio.TaskGroup() as group:
+            leaving = group.create_task(_end_when_left(request, limit))
+            try:
+                made = await part
+            except Exception as raised:  # kept out of the group, which would wrap it
+                bug = raised
+            leaving.cancel()
     except TimeoutError:
         return None
+    if bug is not None:
+        raise bug
+    return made
+
+
+async def _end_when_left(request: Request, limit: asyncio.Timeout) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    limit.reschedule(0.0)
 
 
 def _beat() -> ServerSentEvent:

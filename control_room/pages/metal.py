@@ -1,6 +1,5 @@
 """Bare metal: a board of nodes, Ironic's word beside berth's belief."""
 
-import asyncio
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -17,10 +16,9 @@ SHOWN_ALONE = 500
 
 
 class MetalPages:
-    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+    def __init__(self, room: OpenRoom, frame: Frame) -> None:
         self._room = room
         self._frame = frame
-        self._closing = closing
         self._looks = MetalLooks(room.means.metal, room.clock, room.hearing.metal, room.beside, SECONDS)
 
     async def page(self, request: Request) -> Response:
@@ -40,7 +38,7 @@ class MetalPages:
             return self._part(request, await looks.latest())
 
         looks = self._looks
-        return live(told, SECONDS, self._closing, looks.news, looks.pace, looks.open())
+        return live(request, told, SECONDS, looks.news, looks.pace, looks.open())
 
     def _part(self, request: Request, seen: MetalSeen | None) -> str:
         said, now = _said(request), self._room.clock.now()

@@ -38,10 +38,9 @@ class MovesSeen:
 
 
 class MovePages:
-    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+    def __init__(self, room: OpenRoom, frame: Frame) -> None:
         self._room = room
         self._frame = frame
-        self._closing = closing
         drains = DrainsLooked(room.questions, room.means.drains, room.clock)
         self._pace = Pace()
         # What was known when moves had stirred less often is not what is asked for.
@@ -56,9 +55,7 @@ class MovePages:
         return await self._page(request)
 
     async def events(self, request: Request) -> Response:
-        return live(
-            lambda: self._part(request), SECONDS, self._closing, self._room.hearing.moving, self._pace
-        )
+        return live(request, lambda: self._part(request), SECONDS, self._room.hearing.moving, self._pace)
 
     async def act(self, request: Request) -> Response:
         """Stops a drain."""
@@ -143,7 +140,7 @@ class MovePages:
             return self._one_part(request, found[0] if found else None, silent)
 
         pace = Pace()
-        return live(told, SECONDS, self._closing, self._room.hearing.moving, pace)
+        return live(request, told, SECONDS, self._room.hearing.moving, pace)
 
     async def steer(self, request: Request) -> Response:
         fields = await self._frame.form(request)

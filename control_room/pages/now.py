@@ -1,7 +1,5 @@
 """Now: how it goes, told anew every two seconds while somebody looks."""
 
-import asyncio
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,10 +18,9 @@ SHARE = 0.01  # of a processor that it may take while builds end all the time: s
 
 
 class NowPages:
-    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+    def __init__(self, room: OpenRoom, frame: Frame) -> None:
         self._room = room
         self._frame = frame
-        self._closing = closing
         self._part = ""
         self._made = float("-inf")
         self._stirred = 0
@@ -35,7 +32,7 @@ class NowPages:
         return self._frame.page(request, "now.html", part=part)
 
     async def events(self, request: Request) -> Response:
-        return live(self._told, SECONDS, self._closing, self._room.hearing.stirring, self._pace)
+        return live(request, self._told, SECONDS, self._room.hearing.stirring, self._pace)
 
     async def _told(self) -> str:
         """Made once for all who look."""

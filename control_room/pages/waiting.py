@@ -1,6 +1,5 @@
 """The waiting room: who waits for a host, in order of turn; and the end of one's wait."""
 
-import asyncio
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -39,10 +38,9 @@ class WaitsLooked:
 
 
 class WaitingPages:
-    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+    def __init__(self, room: OpenRoom, frame: Frame) -> None:
         self._room = room
         self._frame = frame
-        self._closing = closing
         self._looks: SharedLooks[WaitsLooked, Reply[WaitingFound]] = SharedLooks(
             self._asked, room.clock, room.hearing.waiting, SECONDS * 0.9
         )
@@ -57,7 +55,7 @@ class WaitingPages:
         async def told() -> str:
             return self._part(request, wanted, await self._looks.latest(wanted))
 
-        return live(told, SECONDS, self._closing, self._room.hearing.waiting, self._looks.pace)
+        return live(request, told, SECONDS, self._room.hearing.waiting, self._looks.pace)
 
     async def act(self, request: Request) -> Response:
         """Ends one's wait."""

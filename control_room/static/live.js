@@ -41,6 +41,10 @@
       stale.hidden = true;
       put(part.place, event.data);
     });
+    source.addEventListener("signed-out", () => { // the session has ended: what the page shows is not ours to see
+      source.close();
+      location.reload();
+    });
     source.addEventListener("open", () => { stale.hidden = true; });
     source.addEventListener("error", () => {
       stale.hidden = false;

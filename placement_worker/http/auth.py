@@ -2,12 +2,15 @@
 
 import hashlib
 import hmac
+import logging
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+
+log = logging.getLogger(__name__)
 
 Headers = Mapping[str, str]
 
@@ -62,23 +65,63 @@ def digest_of(token: str, encoding: str = "utf-8") -> bytes:
     return hashlib.sha256(token.encode(encoding)).digest()
 
 
-def from_file(path: Path) -> Authenticate:
-    """Tokens of a TOML or JSON file: a list `tokens`, each with token or sha256, user, project and roles."""
-    return of_tokens(_read(path))
+class TokenFile:
+    """Tokens of a TOML or JSON file: a list `tokens`, each with token or sha256, user, project and roles.
+
+    The file is read again when it changes, so that a removed token is refused from then on. If the changed
+    file cannot be read, the tokens stay as they were: an edit that is not finished locks nobody out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raise BadTokens if the file cannot be used."""
+        self._path = path
+        self._stamp = self._stat()
+        self._tokens = _read(path)
+
+    def __call__(self, headers: Headers) -> Identity | None:
+        return self.holder(_given(headers))
+
+    def holder(self, digest: bytes) -> Identity | None:
+        """Return the identity of a token by its SHA-256; None if it is not in the file."""
+        self._refresh()
+        return _holder(self._tokens, digest)
+
+    def _refresh(self) -> None:
+        if (stamp := self._stat()) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._tokens = _read(self._path)
+        except BadTokens as problem:
+            log.error("the tokens stay as they were: %s", problem)
+
+    def _stat(self) -> tuple[int, ...]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 def of_tokens(tokens: Sequence[tuple[bytes, Identity]]) -> Authenticate:
     """`tokens` are SHA-256 digests and whose they are."""
 
     def authenticate(headers: Headers) -> Identity | None:
-        given = digest_of(headers.get("x-auth-token", ""), "latin-1")
-        found = None
-        for digest, identity in tokens:  # all of them, whichever it is: how long it takes tells nothing
-            if hmac.compare_digest(digest, given):
-                found = identity
-        return found
+        return _holder(tokens, _given(headers))
 
     return authenticate
+
+
+def _given(headers: Headers) -> bytes:
+    return digest_of(headers.get("x-auth-token", ""), "latin-1")
+
+
+def _holder(tokens: Sequence[tuple[bytes, Identity]], given: bytes) -> Identity | None:
+    found = None
+    for digest, identity in tokens:  # every token is compared: the time taken must not depend on the token
+        if hmac.compare_digest(digest, given):
+            found = identity
+    return found
 
 
 def _read(path: Path) -> list[tuple[bytes, Identity]]:

@@ -17,7 +17,7 @@ from bus.delivery.runner import Bus
 from bus.errors import Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker
-from control_room.access import Sessions
+from control_room.access import Sessions, sweep
 from control_room.asking import RoomQuestions
 from control_room.beside import beside_the_pages
 from control_room.hearing import Hearing
@@ -46,6 +46,14 @@ class VisitedRoom:
     bus: Bus
     app: Any
     clock: "SetClock"
+
+    def open_streams(self) -> int:
+        sessions: Sessions = self.app.state.sessions
+        return sessions.open_streams
+
+    def end_streams(self) -> None:
+        """They never end by themselves."""
+        self.app.state.sessions.close()
 
     async def page(self, path: str, status: int = 200) -> str:
         answer = await self.browser.get(path, headers=HTML)
@@ -81,7 +89,7 @@ class VisitedRoom:
         ):
             group.create_task(visitor.get(path))
             yield told
-            self.app.state.closing.set()  # else it would never end
+            self.end_streams()
 
     async def sign_in(self, token: str) -> httpx.Response:
         return await self.send("/login", token=token)
@@ -131,6 +139,7 @@ async def a_visited_room(
         drains_here(bus) as drains,
         beside_the_pages() as beside,
     ):
+        sessions = Sessions()
         asks = asked_of(bus, answered)
         asks = replace(asks, **{name: _telling(answer) for name, answer in (told or {}).items()})
         room = OpenRoom(
@@ -138,11 +147,12 @@ async def a_visited_room(
             hearing=hearing,
             looking=Looking(asks, clock, cells),
             access=access(settings or Settings()),
-            sessions=Sessions(),
+            sessions=sessions,
             clock=clock,
             means=means(bus, settings or Settings(), drains),
             beside=beside,
         )
+        beside.begin(sweep(sessions, clock))
         app = pages_app(room)
         way = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=way, base_url="http://127.0.0.1:8780") as browser:

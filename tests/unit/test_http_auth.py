@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from placement_worker.http.auth import BadTokens, Identity, from_file, noauth2
+from placement_worker.http.auth import BadTokens, Identity, TokenFile, noauth2
 
 
 def identity(user: str, project: str, *roles: str, system: bool = False) -> Identity:
@@ -48,7 +48,7 @@ roles = ["admin", "reader"]
 def test_a_token_of_the_file_says_who_it_is(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(TOML)
-    who = from_file(file)
+    who = TokenFile(file)
     assert who({"x-auth-token": "ein Geheimnis"}) == identity("nova", "service", "service")
     assert who({"x-auth-token": "another"}) == identity("ops", "admin", "admin", "reader")
     assert who({"x-auth-token": "Another"}) is None
@@ -60,7 +60,22 @@ def test_a_token_says_nothing_of_what_headers_claim(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     file.write_text('{"tokens": [{"token": "t", "user": "u", "project": "p", "roles": ["reader"]}]}')
     headers = {"x-auth-token": "t", "x-roles": "admin", "x-project-id": "q", "x-user-id": "v"}
-    assert from_file(file)(headers) == identity("u", "p", "reader")
+    assert TokenFile(file)(headers) == identity("u", "p", "reader")
+
+
+def test_a_change_of_the_file_counts_immediately_unless_it_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_text(TOML)
+    who = TokenFile(file)
+    assert who({"x-auth-token": "another"}) is not None
+    old, new = (hashlib.sha256(token).hexdigest() for token in (b"another", b"a third"))
+    file.write_text(TOML.replace(old, new))
+    assert who({"x-auth-token": "another"}) is None
+    for broken in ("tokens = [", ""):
+        file.write_text(broken)
+        assert who({"x-auth-token": "a third"}) is not None
+    file.unlink()
+    assert who({"x-auth-token": "a third"}) is not None
 
 
 @pytest.mark.parametrize(
@@ -100,6 +115,6 @@ def test_a_file_that_cannot_be_used_is_named_and_its_secrets_are_not(
 ) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(BadTokens, match=name) as refusal:
-        from_file(tmp_path / name)
+        TokenFile(tmp_path / name)
     assert why in str(refusal.value)
     assert "geheim" not in str(refusal.value)
