@@ -1,5 +1,6 @@
-"""What becomes of builds by what was heard of them: judged by the pure step, stored before anything is
-said. A build that was stored a moment ago is judged as it is remembered; all others are read.
+"""Applies events to builds with the pure step, and stores the result before anything is published.
+
+A recently stored build is taken from memory; all others are read.
 """
 
 import logging
@@ -27,22 +28,22 @@ log = logging.getLogger(__name__)
 
 Judged = dict[str, tuple[Build | None, Effects] | Retry]
 
-MOVE_LATER = 5.0  # seconds, while its build is in another move
+MOVE_LATER = 5.0  # seconds, while the build is in another move
 
 
 class Judging:
-    """Of the builds of one cell, in its database."""
+    """Applies events to the builds of one cell."""
 
     def __init__(self, database: Database, limits: AttemptLimits, clock: Clock) -> None:
         self.database = database
         self.limits = limits
         self.clock = clock
         self._remembered = RecentBuilds()
-        # What lost a race against another delivery is done again; what loses too often, later.
+        # A transaction that lost a race is retried; after too many attempts the work is postponed.
         self._read = retrying(clock, otherwise=_put_off)(self._read_and_judge)
 
     async def judge(self, events: Mapping[str, Event]) -> Judged:
-        """Of each build by its event."""
+        """Apply one event to each build."""
         judged = await self._judge_as_remembered(events)
         others = {id_: event for id_, event in events.items() if id_ not in judged}
         return judged | await self._read(others) if others else judged
@@ -55,7 +56,9 @@ class Judging:
         self._remembered.clear()
 
     async def _judge_as_remembered(self, events: Mapping[str, Event]) -> Judged:
-        """Only those that could be stored over what is remembered: what changes nothing proves nothing."""
+        """Apply events to remembered builds, if the result can be stored: only storing proves the version
+        current.
+        """
         now = self.clock.now()
         judged: dict[str, tuple[Build, Build, Effects]] = {}
         for id_, event in events.items():
@@ -69,7 +72,7 @@ class Judging:
             return {}
         try:
             rows = await self.database.stroke(store.saving([after for _, after, _ in judged.values()], now))
-        except Conflict:  # as good as changed by another
+        except Conflict:  # as if changed by another conductor
             rows = ()
         stored = {row["id"] for row in rows}
         for id_ in judged.keys() - stored:
@@ -83,7 +86,7 @@ class Judging:
         return told
 
     async def _read_and_judge(self, events: Mapping[str, Event]) -> Judged:
-        """Step each build by its event and store what changed, in one transaction."""
+        """Read, step and store each build in one transaction."""
         now = self.clock.now()
         judged: Judged = {}
         new: list[Build] = []
@@ -95,7 +98,7 @@ class Judging:
             for id_, event in events.items():
                 before = known.get(id_)
                 placed = placed_by(event)
-                if placed is not None and placed.move in over:  # read here: it may have ended a moment ago
+                if placed is not None and placed.move in over:  # read here, as it may have just ended
                     judged[id_] = before, end_told(over[placed.move])
                     continue
                 if placed is not None and (why := put_off(before, placed)):
@@ -127,7 +130,7 @@ class Judging:
 
 
 def _is_one_row(before: Build, after: Build) -> bool:
-    """What changed is its row, and nothing beside that."""
+    """Return whether only the build's row has changed."""
     return after is not before and after.placed is before.placed and after.move is before.move
 
 
@@ -136,7 +139,7 @@ def _as_stored(changed: Build) -> Build:
 
 
 def _ended_elsewhere(known: Mapping[str, Build], events: Mapping[str, Event]) -> set[str]:
-    """The moves that are placed, but for those their builds are in, or were in last: these know best."""
+    """Return the placed moves that are not the current or last move of their builds."""
     placed = {id_: move.move for id_, event in events.items() if (move := placed_by(event)) is not None}
     own = {id_: build.move.id for id_, build in known.items() if build.move is not None}
     return {move for id_, move in placed.items() if own.get(id_) != move}
@@ -145,7 +148,7 @@ def _ended_elsewhere(known: Mapping[str, Build], events: Mapping[str, Event]) ->
 def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
-    """The move that has changed, with what was placed; or one that ends here without having begun."""
+    """Return the changed move with its placement, or one that ends here without having begun."""
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):
         return [(move, placed if placed is not None and placed.move == move.id else move.placed)]
@@ -170,7 +173,7 @@ def _tell_of_the_given_up(before: Build, after: Build) -> None:
 
 
 def _tell_of_doubt(build: Build, event: Event) -> None:
-    """No word of an agent ends what is active: it may have been adopted, and its agent not find it."""
+    """Log a failure reported for an active build: it may have been adopted without its agent finding it."""
     if isinstance(event, AgentReported) and event.outcome == "failed" and build.status == "active":
         log.warning(
             "build %s is active, and agent %s says of its attempt %d on %s: failed: %s",
@@ -179,5 +182,5 @@ def _tell_of_doubt(build: Build, event: Event) -> None:
 
 
 def _put_off(events: Mapping[str, Event]) -> Judged:
-    """What is answered instead when every try met a concurrent writer."""
+    """Postpone events after every attempt met a concurrent writer."""
     return {id_: Retry(0.5, "its build is being changed by others") for id_ in events}

@@ -1,4 +1,4 @@
-"""What a cell keeps room for: builds in a move, and what may be left of attempts; for audits."""
+"""The resources that a cell holds for moves and leftovers; used by audits."""
 
 from collections.abc import Collection
 
@@ -20,35 +20,35 @@ _SELECT = Statement(
 
 
 class _Left(Compact, frozen=True):
-    """As a conductor stores it, of this version or the next."""
+    """A leftover as stored by this version or the next."""
 
     attempt: int
     at: int
     until: float
     gone: bool = False
     above: int = 0
-    kept: int = 0  # its keeper has the name of this attempt; 0: of its own
+    kept: int = 0  # the attempt in the holder's name, if not this one; 0: this one
 
 
 _leftovers = msgspec.json.Decoder(tuple[_Left, ...]).decode
 
 
 class KeptByCell(Compact, frozen=True):
-    """Of one build."""
+    """The resources that the cell holds for one build."""
 
     status: str
-    attempt: int  # of its guest; in a move, of the one it is to be
-    left: frozenset[int] = frozenset()  # attempts whose keepers keep what may still be there
-    unreadable: bool = False  # what is left of it: nobody knows
-    moves: bool = False  # it is in a move, whatever its status
-    came: bool = False  # from another cell, which may know of attempts that this one does not
+    attempt: int  # of its guest; during a move, of the destination
+    left: frozenset[int] = frozenset()  # attempts with leftovers
+    unreadable: bool = False  # its leftovers are unreadable
+    moves: bool = False  # in a move, whatever its status
+    came: bool = False  # from another cell, which may know more attempts
 
     @property
     def in_a_move(self) -> bool:
         return self.moves or self.status in ("moving", "verifying")
 
     def beside(self, other: "KeptByCell") -> "KeptByCell":
-        """The same build, which has moved, as two cells know it."""
+        """Merge the records of two cells about a build that moved between them."""
         here, gone = (other, self) if self.status == "moved" else (self, other)
         return KeptByCell(
             here.status,
@@ -61,7 +61,7 @@ class KeptByCell(Compact, frozen=True):
 
 
 async def keeping(database: Database, builds: Collection[str]) -> dict[str, KeptByCell]:
-    """Those of the builds that this conductor knows."""
+    """Return the records of the builds that this conductor has."""
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])
     return {

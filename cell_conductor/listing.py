@@ -1,4 +1,4 @@
-"""Builds as a list shows them, a page at a time; what is asked for is found by an index."""
+"""Lists builds page by page, always through an index."""
 
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
@@ -15,7 +15,7 @@ _WANTED = {
 
 
 class Listing:
-    """Answers who has which builds here."""
+    """Answers queries for builds."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -27,10 +27,10 @@ class Listing:
         if question.statuses:
             conditions.append(status_in(question.statuses))
             if set(question.statuses).issubset(UNSETTLED_STATUSES):
-                conditions.append(UNSETTLED)  # in the words of an index: else all builds are read for few
+                conditions.append(UNSETTLED)  # in the words of an index; otherwise all builds would be read
         else:
             conditions.append("status NOT IN ('deleted', 'moved')")
-        conditions.append("placed <> ''")  # deleted before it was placed: nobody knows what it was
+        conditions.append("placed <> ''")  # without a placement there is nothing to show
         where = " AND ".join(conditions)
         async with self._database.read() as tx:
             rows = await self._statement(
@@ -51,7 +51,7 @@ class Listing:
         )
 
     def _statement(self, sql: str) -> Statement:
-        """One for each of the ways to ask."""
+        """Return the prepared statement for this query."""
         return self._statements.setdefault(sql, Statement(sql))
 
 

@@ -1,4 +1,4 @@
-"""What a conductor counts, for Prometheus: how builds and moves end."""
+"""Prometheus metrics of a conductor: ends of builds and moves."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Moves of one cell's builds: what is heard of them. How a build advances, moving or not: `builds.py`."""
+"""Receives messages about moves of one cell's builds. `builds.py` applies them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,16 +19,14 @@ METAL = "an instance on bare metal does not move: its node is all of it"
 
 
 class CellMoves:
-    """The moves of one cell, in its database."""
+    """The moves of one cell."""
 
     def __init__(self, builds: Builds) -> None:
         self.builds = builds
         self.database = builds.database
 
-    # What is heard
-
     async def place_many(self, placed: Sequence[MovePlaced]) -> Sequence[Outcome]:
-        """Begin each; those that are over say again how they ended."""
+        """Begin each move; a move that is over repeats its end."""
         async with self.database.read() as tx:
             known = await store.load(tx, {one.build for one in placed})
             strange = [one for one in placed if not one.out_of and unknown(known.get(one.build))]
@@ -45,7 +43,7 @@ class CellMoves:
         return [later.get(one.move) or next(outcomes) for one in placed]
 
     async def hand_over_many(self, told: Sequence[HandoverTold]) -> Sequence[Outcome]:
-        """Let each go to another cell; or hear how that ended there."""
+        """Handle orders for moves between cells."""
         async with self.database.read() as tx:
             known = await store.load(tx, {one.build for one in told})
         events: list[tuple[str, Event]] = [(one.build, one) for one in told]
@@ -65,19 +63,17 @@ class CellMoves:
         return await self._heard([(one.build, one) for one in steered])
 
     async def time_out(self) -> Sequence[MoveReported]:
-        """Remind ourselves of phases whose agents were silent too long."""
+        """Return reminders for phases with silent agents."""
         async with self.database.read() as tx:
             late = await store.overdue_moves(tx, self.builds.clock.now(), PAGE)
         return [reminder(build) for build in late if build.moving is not None]
-
-    # What is asked
 
     async def find(self, question: FindMoves) -> MovesFound:
         async with self.database.read() as tx:
             return await moves_store.page(tx, question)
 
     async def _undo(self, placed: MovePlaced) -> Retry | None:
-        """Nobody knows its build: it is to hold what it held. What it holds no more is not touched."""
+        """Undo the claim of a move of an unknown build; what changed since is left alone."""
         question = undone_unknown(placed)
         result: ClaimResult | ReleaseResult | None = None
         try:

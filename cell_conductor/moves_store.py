@@ -1,4 +1,4 @@
-"""All SQL about moves, each as its build knows it: for lists, and to say again how it ended."""
+"""All SQL about moves, stored for lists and for repeating their ends."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -45,7 +45,7 @@ _PRUNE = Statement(
 
 
 async def save(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -> None:
-    """As their builds know them now; what was placed is stored with the first."""
+    """Store moves as their builds have them; the placement is stored with the first version."""
     values = [
         (
             move.id,
@@ -67,19 +67,19 @@ async def save(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -
 
 
 async def over(tx: Transaction, ids: Collection[str]) -> dict[str, BuildMove]:
-    """Those of them that have ended."""
+    """Return the moves that have ended."""
     if not ids:
         return {}
     return {row["id"]: decode_move(row["story"]) for row in await _OVER(tx, [(id_,) for id_ in ids])}
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Forget those that ended long ago; gives how many."""
+    """Delete moves that ended long ago, and return their number."""
     return len(await _PRUNE(tx, before=before, most=limit))
 
 
 async def page(tx: Transaction, asked: FindMoves) -> MovesFound:
-    """A page of them, newest first."""
+    """Return a page of moves, newest first."""
     conditions = ["true"]
     given: dict[str, Any] = {}
     if asked.under_way:
@@ -89,7 +89,7 @@ async def page(tx: Transaction, asked: FindMoves) -> MovesFound:
         given["host"] = asked.host
     for column, named in (("id", asked.moves), ("build", asked.builds)):
         if named:
-            listed = ", ".join(f"'{one}'" for one in named)  # UUIDs, as the message has been checked
+            listed = ", ".join(f"'{one}'" for one in named)  # UUIDs, checked with the message
             conditions.append(f"{column} IN ({listed})")
     if asked.after:
         conditions.append("(since < :since OR (since = :since AND id > :id))")

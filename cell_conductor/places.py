@@ -1,4 +1,4 @@
-"""What active builds should hold, as their cell has it; for audits, and to put right what placement has."""
+"""Expected allocations of active builds according to their cell; for audits and repairs."""
 
 import msgspec
 
@@ -21,7 +21,7 @@ class _Placed(msgspec.Struct):
 
 
 class _Story(Compact, frozen=True):
-    """The beginning of what a conductor stores."""
+    """The first fields of the stored story."""
 
     cell: str
     at: int
@@ -37,7 +37,7 @@ _moved = msgspec.json.Decoder(_Moved).decode
 
 
 class PlaceByCell(Compact, frozen=True):
-    """Of one active build: where its guest is, and what it holds there."""
+    """The host and allocations of one active build."""
 
     build: str
     cell: str
@@ -48,7 +48,7 @@ class PlaceByCell(Compact, frozen=True):
 
 
 async def places(database: Database) -> dict[str, PlaceByCell]:
-    """All of this conductor's; those that cannot be read are left out."""
+    """Return all active builds of this conductor, except unreadable ones."""
     found: dict[str, PlaceByCell] = {}
     after, more = "", True
     while more:

@@ -1,4 +1,4 @@
-"""The builds that a conductor waits to hear of, as it stored them last."""
+"""A cache of builds that wait for messages, as last stored."""
 
 from cell_conductor.core.build import Build
 
@@ -7,10 +7,10 @@ _WAITING = frozenset(["building", "swapping", "deleting"])
 
 
 class RecentBuilds:
-    """Spares reading what was stored a moment ago.
+    """The cached builds.
 
-    Another replica may have changed any of them since: what is made of one counts only when it has been
-    stored over the very version that is remembered.
+    Another replica may have changed a build since: a result counts only if it was stored over the cached
+    version.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -21,7 +21,7 @@ class RecentBuilds:
         return self._builds.get(id_)
 
     def put(self, build: Build) -> None:
-        """As it is stored now; nobody waits for one that is settled."""
+        """Cache the build as stored; a settled build is removed."""
         self._builds.pop(build.id, None)
         if build.status in _WAITING:
             self._builds[build.id] = build

@@ -1,7 +1,7 @@
-"""Who acts on the bare-metal nodes of a cell: leases for agents, owners for nodes, in the cell's database.
+"""Leases of agents and ownership of bare-metal nodes, in the cell's database.
 
-Any number of conductors answer and look; what is decided is decided under the lock of a pool, and what an
-agent may do follows from what is stored. Nobody's clock is compared with another's (`core/sightings.py`).
+Any number of conductors may run this. Decisions are made under the lock of a pool, and rights follow from
+stored data. Clocks of different machines are never compared (`core/sightings.py`).
 """
 
 import logging
@@ -26,16 +26,16 @@ from cell_conductor.core.sightings import Sightings
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 2.0
-LOOKS = 8  # at who is there, in the time of a lease
-IDLE_SECONDS = 1.0  # between looks where no agents share nodes
-STRAYS_EVERY = 5.0  # seconds between looks for nodes that became free at an agent that is not to have them
-REST = 50  # ... or so many times as long as the last such look took
+LOOKS = 8  # checks of agents in the duration of a lease
+IDLE_SECONDS = 1.0  # between checks without agents that share nodes
+STRAYS_EVERY = 5.0  # seconds between checks for free nodes at disabled agents
+REST = 50  # as a multiple of the last check's duration, if that is longer
 PAGE = 5000  # nodes in one answer
 FORGOTTEN_AFTER = 7 * 86400.0
 
 
 class Ring:
-    """The agents and the bare-metal nodes of one cell."""
+    """The agents and bare-metal nodes of one cell."""
 
     def __init__(
         self, database: Database, *, clock: Clock | None = None, lease: float = LEASE_SECONDS
@@ -43,19 +43,17 @@ class Ring:
         self.database = database
         self.clock = clock or Clock()
         self.lease = lease
-        self.moved: set[str] = set()  # nodes of which all that is waited for is to be said again
+        self.moved: set[str] = set()  # nodes with a new owner, which needs all open orders again
         self._sightings = Sightings(lease / 2)
-        self._pools: set[str] | None = None  # of which there are agents; None: it was not looked yet
-        self._settled: dict[str, object] = {}  # pool → who was there when its nodes were last dealt
+        self._pools: set[str] | None = None  # pools with agents; unknown until the first check
+        self._settled: dict[str, object] = {}  # pool → agents at the last deal
         self._strays_at = self._look_at = float("-inf")
-        # What lost a race is done again.
+        # A transaction that lost a race is retried.
         self._lend = retrying(self.clock, otherwise=_not_lent)(self._lend_once)
         self.settle = retrying(self.clock, otherwise=_not_settled)(self._settle_once)
 
-    # What agents ask
-
     async def lend(self, asked: LeaseAsked) -> LeaseAnswered:
-        """A lease, and what changed of the nodes it is for."""
+        """Return a lease, and the changes of the agent's nodes."""
         now = self.clock.monotonic()
         self._sightings.heard(now)
         return await self._lend(asked)
@@ -92,7 +90,7 @@ class Ring:
         )
 
     async def _join(self, tx: Transaction, asked: LeaseAsked) -> RingMember | str:
-        """A lease that is not the one of before; or why there is none."""
+        """Return a new lease, or why there is none."""
         now = self.clock.now()
         before = await store.member(tx, asked.agent)
         if before is None:
@@ -111,7 +109,7 @@ class Ring:
         return made
 
     async def told(self, told: NodesTold) -> NodesTaken:
-        """Take in which nodes there are."""
+        """Apply a list of existing nodes."""
         named = set(told.nodes)
         async with self.database.write() as tx:
             version = await store.lock(tx, told.pool)
@@ -132,10 +130,8 @@ class Ring:
             await self.settle(told.pool)
         return NodesTaken(new=new, gone=len(gone))
 
-    # What is looked at again and again
-
     async def look(self) -> None:
-        """Whose lease is over, and who is to have what then."""
+        """End expired leases, and deal their nodes."""
         now = self.clock.monotonic()
         if now < self._look_at:
             return
@@ -168,7 +164,7 @@ class Ring:
             self._strays_at = now + max(STRAYS_EVERY, REST * took)
 
     async def _settle_once(self, pool: str) -> None:
-        """Deal the nodes of a pool to those who are there."""
+        """Deal the nodes of a pool to its agents."""
         async with self.database.write() as tx:
             version = await store.lock(tx, pool)
             members, nodes = await store.members(tx, pool), await store.nodes(tx, pool)
@@ -189,14 +185,12 @@ class Ring:
         )
 
     async def prune(self) -> None:
-        """Forget agents that have gone for good."""
+        """Delete agents that have been absent for long."""
         async with self.database.write() as tx:
             await store.forget(tx, self.clock.now() - FORGOTTEN_AFTER)
 
-    # What conductors ask of it
-
     async def addressed(self, said: Sequence[Message]) -> list[Message]:
-        """Orders go to the owner of the moment, whichever agent was named when the host was chosen."""
+        """Address orders to the current owners, whichever agent was named when the host was chosen."""
         orders = [one for one in said if isinstance(one, BuildOrdered | DestroyOrdered)]
         pools = await self._known_pools() if orders else None
         if not pools:
@@ -226,7 +220,7 @@ class Ring:
         return self._pools
 
     async def outdated(self, reports: Sequence[AgentReported]) -> set[int]:
-        """Which of these were made by whom the node does not belong to any more."""
+        """Return the positions of reports by agents that do not own the node any more."""
         fenced = {one.root for one in reports if one.epoch}
         if not fenced:
             return set()
@@ -238,7 +232,7 @@ class Ring:
         }
 
     async def owned(self, roots: Iterable[str]) -> set[str]:
-        """Which of these are bare-metal nodes that agents share."""
+        """Return which of these are bare-metal nodes that agents share."""
         return set(await self._owners(set(roots))) if await self._known_pools() else set()
 
     async def _owners(self, roots: Iterable[str]) -> dict[str, tuple[str, int]]:
@@ -246,7 +240,7 @@ class Ring:
             return await store.owners(tx, sorted(roots))
 
     async def builds_moved(self) -> list[Build]:
-        """Those on nodes that have another owner since this was last asked."""
+        """Return builds on nodes with another owner since the last call."""
         roots, self.moved = self.moved, set()
         if not roots:
             return []
@@ -258,7 +252,7 @@ class Ring:
             raise
 
 
-# What is answered instead when every try met a concurrent writer
+# Results if every attempt lost a race
 
 
 def _not_lent(asked: LeaseAsked) -> LeaseAnswered:
@@ -266,4 +260,4 @@ def _not_lent(asked: LeaseAsked) -> LeaseAnswered:
 
 
 def _not_settled(pool: str) -> None:
-    """It is done when it is looked at the next time."""
+    """Leave the work to the next check."""

@@ -1,4 +1,4 @@
-"""What operators ask of a ring: who acts on bare metal; no nodes for one any more, or his for others."""
+"""Commands of operators about agents that share nodes: list, enable, disable, rehome."""
 
 from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
 from bus.sql.retrying import retrying
@@ -8,7 +8,7 @@ from cell_conductor.ring import Ring
 
 
 class RingByHand:
-    """Whatever they say is stored first, and then the nodes are dealt as always."""
+    """Stores the change, then lets the ring deal the nodes as always."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -80,7 +80,7 @@ class RingByHand:
 
 
 def _refused(request: AgentEditRequested, members: dict[str, RingMember]) -> str:
-    """Why this cannot be done; empty when it can."""
+    """Return why this is impossible, or an empty string."""
     member = members.get(request.agent)
     if member is None:
         known = ", ".join(sorted(members)) or "none"

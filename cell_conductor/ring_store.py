@@ -1,4 +1,4 @@
-"""All SQL about who acts on which bare-metal node. Takes and returns values, never rows."""
+"""All SQL about ownership of bare-metal nodes. Takes and returns values, never rows."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ _JOIN = Statement(
     f" VALUES (:agent, :pool, :run, 1, 0, true, false, CAST(:lease AS double precision), 0, {_NOW})"
     f" ON CONFLICT (agent) DO NOTHING RETURNING {_MEMBER}"
 )
-# Only over the lease that was seen to be over: not over one that has been renewed meanwhile.
+# Replaces only the lease that was seen as expired, not one renewed meanwhile.
 _SUCCEED = Statement(
     "UPDATE ring_members SET pool = :pool, run = :run, epoch = epoch + 1, beat = 0, alive = true, seen = 0,"
     f" lease = CAST(:lease AS double precision), heard = {_NOW}"
@@ -96,9 +96,6 @@ _ON = Statement(
 )
 
 
-# Members
-
-
 async def renew(
     tx: Transaction, agent: str, pool: str, run: str, epoch: int, seen: int, now: float
 ) -> RingMember | None:
@@ -109,7 +106,7 @@ async def renew(
 async def join(
     tx: Transaction, agent: str, pool: str, run: str, lease: float, now: float
 ) -> RingMember | None:
-    """None: there is one of this name already."""
+    """Insert the agent; return None if its name exists."""
     rows = await _JOIN(tx, agent=agent, pool=pool, run=run, lease=lease, now=now)
     return _member(rows[0]) if rows else None
 
@@ -117,7 +114,7 @@ async def join(
 async def succeed(
     tx: Transaction, before: RingMember, pool: str, run: str, lease: float, now: float
 ) -> RingMember | None:
-    """A new lease for this name, as it was stored; None: it has been renewed since."""
+    """Store a new lease for this name; return None if the old one was renewed since."""
     rows = await _SUCCEED(
         tx, agent=before.agent, epoch=before.epoch, beat=before.beat, pool=pool, run=run, lease=lease, now=now
     )
@@ -135,7 +132,7 @@ async def members(tx: Transaction, pool: str | None = None) -> list[RingMember]:
 
 
 async def over(tx: Transaction, one: RingMember) -> bool:
-    """Its lease is, unless it has been renewed since it was read."""
+    """End the lease; return False if it was renewed since it was read."""
     return bool(await _OVER(tx, agent=one.agent, epoch=one.epoch, beat=one.beat))
 
 
@@ -148,15 +145,12 @@ async def disable(tx: Transaction, agent: str, disabled: bool) -> None:
 
 
 async def forget(tx: Transaction, before: float) -> None:
-    """Agents that own nothing and were last heard of before then."""
+    """Delete agents that own nothing and were last active before that time."""
     await _FORGET(tx, before=before)
 
 
-# Nodes
-
-
 async def lock(tx: Transaction, pool: str) -> int:
-    """Nobody else changes this pool's nodes until the transaction ends; gives their version."""
+    """Lock this pool's nodes until the transaction ends, and return their version."""
     rows = await _LOCK(tx, pool=pool)
     if not rows:
         await _MAKE_POOL(tx, pool=pool)
@@ -185,7 +179,7 @@ async def nodes(tx: Transaction, pool: str) -> list[RingNode]:
 
 
 async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) -> tuple[list[NodeLent], int]:
-    """What changed beyond this version, for this agent, the oldest first; and the last of their versions."""
+    """Return the changes since this version for this agent, oldest first, and the last version."""
     rows = await _CHANGED(tx, pool=pool, agent=agent, seen=seen, most=most)
     lent = [
         NodeLent(row["root"], row["epoch"] if row["owner"] == agent and not row["leaving"] else 0)
@@ -195,7 +189,7 @@ async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) 
 
 
 async def owners(tx: Transaction, roots: Collection[str]) -> dict[str, tuple[str, int]]:
-    """Of those that are of a pool: who owns each, and since which epoch."""
+    """Return owner and epoch of each of these roots that is in a pool."""
     return {
         row["root"]: (row["owner"], row["epoch"]) for row in await _OWNERS(tx, [(root,) for root in roots])
     }
@@ -206,7 +200,7 @@ async def add(tx: Transaction, pool: str, roots: Iterable[str]) -> int:
 
 
 async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingNode]) -> None:
-    """Under the pool's lock, which gave this version."""
+    """Store changed nodes, under the pool's lock, which gave this version."""
     values = [
         (node.root, node.owner, node.epoch, version + number, node.leaving, node.to)
         for number, node in enumerate(changed, 1)
@@ -219,11 +213,8 @@ async def drop(tx: Transaction, roots: Iterable[str]) -> None:
     await _DROP(tx, [(root,) for root in roots])
 
 
-# What is on them
-
-
 async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
-    """Of the nodes that are not free."""
+    """Return the use of each node that is not free."""
     found: dict[str, Use] = {}
     for build in await _left_behind(tx):
         for one in build.leftovers:
@@ -238,7 +229,7 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
 
 
 async def builds_on(tx: Transaction, roots: Collection[str]) -> list[Build]:
-    """Those that are, come or go there, or may have left something."""
+    """Return builds with a guest, or a leftover, on these roots."""
     there = {build.id: build for build in readable(await _ON(tx, [(root,) for root in roots]))}
     for build in await _left_behind(tx):
         if any(build.hosts[one.at].root in roots for one in build.leftovers):
@@ -251,7 +242,7 @@ async def _left_behind(tx: Transaction) -> list[Build]:
 
 
 async def stopped(tx: Transaction) -> set[str]:
-    """Pools of which a node's owner has stopped acting on it as it was told to."""
+    """Return pools with nodes that a leaving owner has confirmed."""
     return {row["pool"] for row in await _STOPPED(tx)}
 
 

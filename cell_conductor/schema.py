@@ -1,4 +1,4 @@
-"""A conductor's tables, in the cell's own database: its builds, their moves, and who acts on which node."""
+"""The tables of a conductor, in the cell's database: builds, moves and ownership of nodes."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ metadata = MetaData()
 
 
 def status_in(statuses: Iterable[str]) -> str:
-    """In SQL; they are words of ours. An index is found by the same words that it was made with."""
+    """Return the condition in SQL. An index is used only if the query repeats its condition literally."""
     listed = ", ".join(f"'{status}'" for status in statuses)
     return f"status IN ({listed})"
 
@@ -30,24 +30,24 @@ builds = Table(
     Column("id", Text, primary_key=True),
     Column("version", BigInteger, nullable=False),
     Column("status", Text, nullable=False),
-    Column("root", Text, nullable=False),  # of the host it is, or was last, on
+    Column("root", Text, nullable=False),  # of the current or last host
     Column("attempt", Integer, nullable=False),
-    Column("generation", BigInteger),  # what placement holds for it
+    Column("generation", BigInteger),  # in placement
     Column("deadline", Double, nullable=False),
-    Column("said", Double, nullable=False),  # when it last changed or was last spoken of
-    Column("placed", Text, nullable=False),  # the BuildPlaced, as it came
-    Column("story", Text, nullable=False),  # what only a step reads
-    Column("leftovers", Text, nullable=False, server_default=""),  # what may be left where it is not any more
-    # What builds are listed by; empty where only a conductor of before there was a list has written it.
+    Column("said", Double, nullable=False),  # time of the last change or message
+    Column("placed", Text, nullable=False),  # the BuildPlaced as received
+    Column("story", Text, nullable=False),  # read by steps only
+    Column("leftovers", Text, nullable=False, server_default=""),  # leftovers on earlier hosts
+    # For lists; empty in rows of a version without lists.
     Column("host", Text, nullable=False, server_default=""),
     Column("project", Text, nullable=False, server_default=""),
     Column("name", Text, nullable=False, server_default=""),
-    Column("moved", Text, nullable=False, server_default=""),  # what moves have made of it
+    Column("moved", Text, nullable=False, server_default=""),  # changes by moves
     Index("builds_project", "project", "id"),
     Index("builds_host", "host", "id"),
     Index("builds_root", "root", "id"),
     Index("builds_name", "name", "id", postgresql_where=text(NAMED), sqlite_where=text(NAMED)),
-    # Partial: a build that is settled, as most are, costs these indexes nothing.
+    # Partial: a settled build, as most are, costs these indexes nothing.
     Index(
         "builds_unsettled",
         "status",
@@ -67,27 +67,27 @@ moves = Table(
     Column("id", Text, primary_key=True),
     Column("build", Text, nullable=False),
     Column("kind", Text, nullable=False),
-    Column("status", Text, nullable=False),  # open, or ended
-    Column("phase", Text, nullable=False),  # as it is shown
-    Column("source", Text, nullable=False),  # the names of its hosts
+    Column("status", Text, nullable=False),  # open or ended
+    Column("phase", Text, nullable=False),  # as displayed
+    Column("source", Text, nullable=False),  # names of hosts
     Column("host", Text, nullable=False),
     Column("since", Double, nullable=False),
     Column("ended", Double, nullable=False),
-    Column("placed", Text, nullable=False),  # the MovePlaced, as it came
-    Column("story", Text, nullable=False),  # what its build knows of it
+    Column("placed", Text, nullable=False),  # the MovePlaced as received
+    Column("story", Text, nullable=False),  # the move as its build has it
     Index("moves_build", "build"),
     Index("moves_since", "since", "id"),
     Index("moves_open", "since", "id", postgresql_where=text(UNDER_WAY), sqlite_where=text(UNDER_WAY)),
     Index("moves_ended", "ended", postgresql_where=text(ENDED), sqlite_where=text(ENDED)),
 )
 
-# Bare metal that several agents share: pools of nodes, the agents of each, and who owns which node.
+# Bare metal shared by several agents: pools of nodes, their agents, and the owner of each node.
 
 ring_pools = Table(
     "ring_pools",
     metadata,
     Column("pool", Text, primary_key=True),
-    Column("version", BigInteger, nullable=False),  # of its nodes: every change of one takes the next number
+    Column("version", BigInteger, nullable=False),  # of its nodes: every change takes the next number
 )
 
 ring_members = Table(
@@ -110,7 +110,7 @@ ring_nodes = Table(
     metadata,
     Column("root", Text, primary_key=True),
     Column("pool", Text, nullable=False),
-    Column("owner", Text, nullable=False),  # empty: nobody yet
+    Column("owner", Text, nullable=False),  # empty: unowned
     Column("epoch", BigInteger, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("leaving", Text, nullable=False),

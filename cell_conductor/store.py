@@ -79,7 +79,7 @@ _UPDATE = Statement(
     moved=str,
 )
 _PLACE = Statement("UPDATE builds SET placed = n.placed FROM {n} WHERE builds.id = n.id", id=str, placed=str)
-# Each names the condition of its partial index, word for word: SQLite uses the index only then.
+# Each repeats the condition of its partial index literally: SQLite uses the index only then.
 _OVERDUE = Statement(
     f"SELECT {BUILD} FROM builds"
     f" WHERE {UNSETTLED} AND status IN ('building', 'deleting') AND deadline <= {_NOW}"
@@ -110,16 +110,16 @@ _CENSUS = Statement("SELECT id, version, status, root, generation FROM builds")
 
 
 class Standing(Compact, frozen=True):
-    """What an audit compares with placement."""
+    """The values of a build that an audit compares with placement."""
 
     status: str
     root: str
     generation: int | None
-    version: int = 0  # of the build: it moves with each change
+    version: int = 0  # of the build: every change raises it
 
 
 class _MovedBuild(Compact, frozen=True):
-    """What moves have made of a build."""
+    """Changes of a build by moves."""
 
     hosts: tuple[Selection, ...] = ()
     became: BuildSpec | None = None
@@ -127,7 +127,7 @@ class _MovedBuild(Compact, frozen=True):
 
 
 class _Story(Compact, frozen=True):
-    """What only a step reads of a build."""
+    """Fields of a build that only steps read."""
 
     cell: str
     at: int
@@ -148,8 +148,8 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def adding(made: Iterable[Build], now: float) -> BoundStatement:
-    """Stores these new builds; gives the ids of those that were indeed new."""
-    # In the order of their ids, so that two who add the same ones never wait for each other.
+    """Return the insertion of new builds, which returns the ids that were new."""
+    # In the order of ids, so that concurrent insertions never deadlock.
     values = [
         (
             build.id,
@@ -177,7 +177,7 @@ async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
 
 
 def saving(changed: Iterable[Build], now: float) -> BoundStatement:
-    """Stores what these builds became; gives the ids of those that none has changed meanwhile."""
+    """Return the update of builds, which returns the ids that no other writer changed meanwhile."""
     values = [
         (
             build.id,
@@ -198,45 +198,45 @@ def saving(changed: Iterable[Build], now: float) -> BoundStatement:
 
 
 async def save(tx: Transaction, changed: Collection[Build], now: float) -> None:
-    """Store what these builds became, or Conflict when another has changed one since it was loaded."""
+    """Update builds. Raise Conflict if another writer changed one since it was loaded."""
     updated = len(await saving(changed, now)(tx))
     if updated != len(changed):
         raise Conflict(f"{len(changed) - updated} of {len(changed)} builds were changed meanwhile")
 
 
 async def place(tx: Transaction, build: Build) -> None:
-    """What was deleted before it was placed has been placed now; or what it holds is of other providers."""
+    """Store the placement of a build that was deleted before it was placed, or after a reshape."""
     await _PLACE(tx, [(build.id, _encode(build.placed).decode())])
 
 
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
-    """Builds whose agents have been silent for too long, or those of what they left behind."""
+    """Return builds with silent agents, or overdue leftovers."""
     late = readable(await _OVERDUE(tx, now=now, most=limit))
     return late + readable(await _LEFTOVER(tx, now=now, most=limit))
 
 
 async def overdue_moves(tx: Transaction, now: float, limit: int) -> list[Build]:
-    """The same of builds that move, or are shelved."""
+    """Return moving or shelved builds that are overdue."""
     return readable(await _MOVING_LATE(tx, now=now, most=limit))
 
 
 async def silent(tx: Transaction, since: float, now: float, after: str, limit: int) -> list[Build]:
-    """Builds with ids beyond `after` that wait, and were last heard or spoken of by then; now they are."""
+    """Return waiting builds with ids beyond `after` without activity since then, and mark them as active."""
     return readable(await _SILENT(tx, since=since, now=now, after=after, most=limit))
 
 
 async def silent_moves(tx: Transaction, since: float, now: float, after: str, limit: int) -> list[Build]:
-    """The same of those that move."""
+    """Return moving builds in the same way."""
     return readable(await _MOVING_SILENT(tx, since=since, now=now, after=after, most=limit))
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Forget builds that hold nothing and have been over for long; gives how many."""
+    """Delete builds that ended long ago and hold nothing, and return their number."""
     return len(await _PRUNE(tx, before=before, most=limit))
 
 
 async def census(database: Database) -> dict[str, Standing]:
-    """Every build this conductor knows of."""
+    """Return every build of this conductor."""
     async with database.read() as tx:
         found = await _CENSUS(tx)
         return {
@@ -273,7 +273,7 @@ def _story_of(build: Build) -> _Story:
 
 
 def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
-    """One build that cannot be read must not keep a timer, or a list, from all the others."""
+    """Return the readable builds: an unreadable one must not block a timer or a list."""
     found = []
     for row in rows:
         try:
@@ -318,7 +318,7 @@ def _build(row: Mapping[str, Any]) -> Build:
 
 
 def _left(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover, ...]:
-    """Those of a build that cannot be read keep their room until somebody gives it back by hand."""
+    """Return the leftovers. Unreadable ones keep their resources until an operator releases them."""
     if not row["leftovers"] or not hosts:
         return ()
     try:
@@ -330,7 +330,9 @@ def _left(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover,
 
 
 def _told(row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]) -> _Story:
-    """Its story. Of one that cannot be read, what its end needs is made out from what is stored beside it."""
+    """Return the story. If it is unreadable, reconstruct what the build's end needs from the other
+    columns.
+    """
     try:
         told = _story(row["story"])
         if 0 <= told.at < max(len(hosts), 1):
@@ -344,6 +346,7 @@ def _told(row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Se
         cell=placed.cell if placed else "unknown",
         at=next((number for number, host in enumerate(hosts) if host.root == row["root"]), 0),
         started=0.0,
-        doom=LOST if status in ("swapping", "error") else "",  # it may have been doomed: it does not go on
+        # it may have been doomed, so it does not continue
+        doom=LOST if status in ("swapping", "error") else "",
         end="error" if status == "error" else "active" if status in _WERE_ACTIVE else "",
     )

@@ -1,4 +1,4 @@
-"""The conductor's table: what it hears in its cell, what it may say, and the two questions it may ask."""
+"""The conductor's table: messages it consumes, publishes and answers, and its questions to placement."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -50,7 +50,7 @@ from cell_conductor.ring_by_hand import RingByHand
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
 
-LINGER = 0.02  # a report alone costs a transaction as large as fifty do
+LINGER = 0.02  # one report costs a transaction as large as fifty do
 
 
 def cell_conductor(
@@ -68,7 +68,7 @@ def cell_conductor(
     agent_lease: float = LEASE_SECONDS,
     clock: Clock | None = None,
 ) -> Worker:
-    """Sees the builds of one cell through; any number of replicas may share the cell's database."""
+    """Return the conductor of one cell; any number of replicas may share the cell's database."""
     ring = Ring(database, clock=clock, lease=agent_lease)
     by_hand = RingByHand(ring)
     builds = Builds(
@@ -136,7 +136,7 @@ def cell_conductor(
 
 
 def _as_this(cell: str, ask_many: AskMany[A, R]) -> AskMany[A, R]:
-    """Asks in the name of this cell, whose key placement tells it by."""
+    """Add this cell's name to questions; placement checks it against their key."""
 
     async def ask(questions: Sequence[A]) -> Sequence[R]:
         return await ask_many([msgspec.structs.replace(question, cell=cell) for question in questions])

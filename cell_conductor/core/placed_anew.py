@@ -1,4 +1,4 @@
-"""What placement's answers make of a build in a move: another destination, its source, or nothing held."""
+"""Applies placement's answers to a move: another destination, the source, or the release."""
 
 from msgspec.structs import replace
 
@@ -28,7 +28,9 @@ from cell_conductor.core.reshaped import holding, position_of
 def answered(
     build: Build, result: ClaimResult | None, now: float, limits: AttemptLimits, why: str = ""
 ) -> Stepped:
-    """The next destination was asked for, or the source; None: it would not even be judged."""
+    """Apply the answer to a claim of the next destination or the source; without an answer, placement refused
+    to judge.
+    """
     if open_move(build).phase == "swap":
         return _swapped(build, result, now, limits, why)
     return _taken_over(build, result, now, limits, why)
@@ -47,7 +49,7 @@ def _swapped(
             position = position_of(build, result)
             if position is not None:
                 build = holding(build, position, result.allocations)
-                if position > build.at:  # we had asked before, and died before we knew
+                if position > build.at:  # the claim had succeeded before a crash
                     return _next_host(build, position, result.generation, now, limits)
             build = replace(build, generation=result.generation if result.allocations else None)
             if position is not None:
@@ -95,7 +97,9 @@ def _taken_over(
 
 
 def _held(build: Build, held: Held, now: float, limits: AttemptLimits) -> Stepped:
-    """Placement holds another generation than we thought: we have asked before, or somebody touched it."""
+    """Handle another generation in placement: an earlier claim had succeeded, or another client changed
+    it.
+    """
     move = open_move(build)
     source, here = build.hosts[move.source], build.host
     build = replace(build, generation=held.generation if held.allocations else None)
@@ -110,13 +114,13 @@ def _held(build: Build, held: Held, now: float, limits: AttemptLimits) -> Steppe
 
 
 def released(build: Build, result: ReleaseResult, now: float, limits: AttemptLimits) -> Stepped:
-    """The build is to hold nothing: it is shelved, or is so again."""
+    """End the move after the release: the build is shelved, or shelved again."""
     move = open_move(build)
     problem = ""
     match result:
-        case Held():  # ours to give back all the same, whoever touched it
+        case Held():  # release it whoever changed it
             if move.kind == "shelve" and result.allocations not in ({}, build.host.choice.allocations):
-                # Another move of it has begun, and keeps the room of what has been destroyed here
+                # Another move has begun, and holds the resources of the guest that was destroyed here
                 build = left_at(build, Leftover(move.was, build.at, now, gone=True))
             build = replace(build, generation=result.generation if result.allocations else None)
             return build, (question(build),)

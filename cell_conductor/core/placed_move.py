@@ -1,4 +1,6 @@
-"""How a move begins, or ends at once where there is nothing to move; and what is heard when it is over."""
+"""The beginning of a move, its immediate end if there is nothing to move, and late messages about ended
+moves.
+"""
 
 from msgspec.structs import replace
 
@@ -25,7 +27,7 @@ def placed_by(event: Event) -> MovePlaced | None:
 
 
 def put_off(build: Build | None, placed: MovePlaced) -> str:
-    """Why this cannot be judged yet; empty: it can. What holds no place of its own need not wait."""
+    """Return why the move cannot be judged yet, or an empty string. A move without a claim need not wait."""
     if build is None or (build.move is not None and build.move.id == placed.move):
         return ""
     if build.moving is not None and placed.kind not in ("shelve", "rebuild"):
@@ -34,13 +36,13 @@ def put_off(build: Build | None, placed: MovePlaced) -> str:
 
 
 def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str = "") -> Stepped:
-    """A build that is in no other move is to move. `why`: it cannot, here."""
+    """Begin the move of a build that is in no other move. With `why` it is impossible here, and goes back."""
     if build.move is not None and build.move.id == placed.move:
         own = (say.destroy(build),) if build.status == "deleting" else ()
         return build, (*own, *ended_again(build))
     wants = "shelved" if placed.kind == "unshelve" else "active"
     if build.status == wants:
-        last = () if build.move is None else (ended(build.move),)  # should that have got lost
+        last = () if build.move is None else (ended(build.move),)  # in case that message was lost
         build, said = _begin(build, placed, now, limits, why)
         return build, (*last, *said)
     if placed.kind not in KEPT or build.placed is None:
@@ -48,7 +50,7 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
     if build.status == "deleting":
         build, _ = _begin(build, placed, now, limits, "")
         return deleting(build, None, now, limits, DELETED) if build.moving else (build, ())
-    # Nothing holds the destination by now; what keeps the source is given back when its guest is gone.
+    # The destination is free by now; the source is released when its guest is destroyed.
     left = Leftover(placed.attempt, build.at, now + limits.cleanup_timeout)
     return _never(leftovers.left_at(build, left), placed, now)
 
@@ -61,7 +63,7 @@ def _never(build: Build, placed: MovePlaced, now: float) -> Stepped:
 
 
 def _after(last: BuildMove | None, move: BuildMove) -> BuildMove:
-    """Its numbers go on where those of the last one ended."""
+    """Continue the attempt and step numbers of the last move."""
     if last is None:
         return move
     return replace(move, step=last.step, highest=max(last.highest, move.highest))
@@ -111,15 +113,12 @@ def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, 
     return enter(build, "build" if placed.kind in BUILT else "prepare", now, limits)
 
 
-# What is heard of a move that is over, or of none
-
-
 def placed_of_unknown(placed: MovePlaced, now: float) -> Effects:
     return (ended(never_begun(placed, "error", UNKNOWN, now)),)
 
 
 def refused_meanwhile(build: Build, placed: MovePlaced, now: float) -> Effects:
-    """It holds no place, and its build is in another move."""
+    """End a move without a claim because the build is in another move."""
     assert build.moving is not None
     return (ended(never_begun(placed, "error", f"the instance is in the move {build.moving.id}", now)),)
 
@@ -141,13 +140,16 @@ def steered_late(build: Build | None, event: MoveSteered) -> Effects:
 
 
 def unknown(build: Build | None) -> bool:
-    """Nothing was ever placed here by that name."""
+    """Return whether no build of this id was ever placed here."""
     return build is None or build.placed is None
 
 
 def undone_unknown(placed: MovePlaced) -> ClaimRequested | ReleaseRequested | None:
-    """What is asked of placement when the build is unknown: nothing was ordered, so the destination is free,
-    and what was kept goes back. None: nothing was claimed."""
+    """Return the question that undoes the claim of a move of an unknown build, or None if nothing was
+    claimed.
+
+    Nothing was ordered, so the destination is free, and the holder's resources go back to the build.
+    """
     if placed.kind == "unshelve":
         return ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
     if placed.kind not in KEPT:
@@ -164,8 +166,9 @@ def undone_unknown(placed: MovePlaced) -> ClaimRequested | ReleaseRequested | No
 
 
 def heard_late(build: Build, report: MoveReported) -> Stepped:
-    """Of a move that is over, or of none. A rebuild that was given up may have failed since: what was there
-    before runs on."""
+    """Apply a report about a move that is over. A rebuild that was abandoned may have failed since: the old
+    guest runs on.
+    """
     move = build.move
     failed = move is not None and (report.move, report.phase, report.step, report.outcome) == (
         move.id,
@@ -180,7 +183,7 @@ def heard_late(build: Build, report: MoveReported) -> Stepped:
 
 
 def of_another_move(build: Build, report: MoveReported) -> Effects:
-    """Stale: what led to its end is said again, and what is nobody's any more is destroyed."""
+    """Repeat the end that the report led to, and destroy a guest that no move needs any more."""
     if build.moving is None and build.move is not None and report.move == build.move.id:
         if report.outcome == "progress":
             return ()

@@ -1,6 +1,6 @@
-"""What a build knows of what it holds, once its host has another tree: the same, of other providers of it.
+"""Applies a reshape of the host: the build holds the same resources on other providers.
 
-Its claim is the same, so its generation is: whatever is asked of placement meanwhile is right without this.
+The claim and its generation stay the same, so questions to placement are right without this.
 """
 
 from msgspec.structs import replace
@@ -13,12 +13,12 @@ from cell_conductor.core.build import Build
 
 
 def reshaped(build: Build, told: BuildReshaped) -> Build:
-    """Placement says what it holds now. What is old, or of a claim it has left, changes nothing."""
+    """Apply placement's new allocations. An old reshape, or of an earlier claim, changes nothing."""
     if build.placed is None or build.generation is None or told.number <= build.reshaped:
         return build
     if told.generation == build.generation and told.root == build.host.root:
         return replace(holding(build, build.at, told.allocations), reshaped=told.number)
-    if told.generation > build.generation:  # of a swap whose answer is still on its way
+    if told.generation > build.generation:  # of a swap with its answer still on the way
         for position in _asked_for(build):
             if build.hosts[position].root == told.root:
                 return replace(holding(build, position, told.allocations), reshaped=told.number)
@@ -26,13 +26,13 @@ def reshaped(build: Build, told: BuildReshaped) -> Build:
 
 
 def _asked_for(build: Build) -> tuple[int, ...]:
-    """The positions it may be given next."""
+    """Return the positions of hosts that the build may get next."""
     source = () if build.moving is None else (build.moving.source,)
     return (*range(build.at + 1, len(build.hosts)), *source)
 
 
 def position_of(build: Build, held: Held) -> int | None:
-    """Which of its hosts, from the one it is on, placement has it on; None: none of them."""
+    """Return the position of the host that placement has, from the current one on, if any."""
     if not held.allocations:
         return None
     hosts = build.hosts
@@ -43,7 +43,9 @@ def position_of(build: Build, held: Held) -> int | None:
 
 
 def holding(build: Build, position: int, allocations: Allocations) -> Build:
-    """This one of its hosts is held by these allocations. It is not claimed again, so no shape matters."""
+    """Return the build with these allocations on one of its hosts. They are not claimed again, so shapes do
+    not matter.
+    """
     one = build.hosts[position]
     if one.choice.allocations == allocations:
         return build

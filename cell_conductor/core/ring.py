@@ -1,8 +1,8 @@
-"""Which of several agents is to have which free node: consistent hashing, evened out.
+"""Deals free nodes to agents: consistent hashing with bounded imbalance.
 
-The ring says in which order a node would have them. As few nodes as can be change hands: who is there keeps
-his, those of one who is gone go to the first of their order who has room, and only who has much too few, as
-one who has just come, or much too many, is helped.
+Each node has an order of preference from the ring. As few nodes as possible change owner: an agent keeps its
+nodes; nodes without an agent go to the first in their order with capacity; only agents with much too few
+nodes, such as new ones, or much too many are balanced.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -10,23 +10,23 @@ from functools import cache, lru_cache
 from hashlib import blake2b
 from math import ceil
 
-SLACK = 0.05  # of the even share, by which one may have more or less; a node less is always well
-POINTS = 160  # of each agent on the ring
+SLACK = 0.05  # allowed deviation from the even share; one node less is always allowed
+POINTS = 160  # points of each agent on the ring
 
 Preference = Callable[[str], tuple[str, ...]]
 
 
 def preference(agents: Collection[str]) -> Preference:
-    """In which order a node would have these agents: for every node another, for one always the same.
+    """Return the order of these agents for any node: different for each node, always the same for one node.
 
-    Without one of them, the order of the others stays.
+    Removing an agent does not change the order of the rest.
     """
     return _preference(tuple(sorted(agents)))
 
 
 @lru_cache(maxsize=8)
 def _preference(agents: tuple[str, ...]) -> Preference:
-    from uhashring import HashRing  # only where agents share nodes is it needed
+    from uhashring import HashRing  # needed only if agents share nodes
 
     ring = HashRing(nodes=list(agents), vnodes=POINTS, hash_fn=_position)
 
@@ -38,7 +38,7 @@ def _preference(agents: tuple[str, ...]) -> Preference:
 
 
 def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference) -> dict[str, str]:
-    """Who is to have each of these nodes, given who has it now (empty: nobody); all among these agents."""
+    """Return the new owner of each node, given the current one (empty: unowned), among these agents."""
     if not agents:
         return dict(owners)
     even = len(owners) / len(agents)
@@ -52,7 +52,7 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
             homeless.append(node)
     for left, node in zip(range(len(homeless), 0, -1), homeless, strict=True):
         poor = {agent: least - len(nodes) for agent, nodes in held.items() if len(nodes) < least}
-        # Together they have room for all; and who would else be helped by others' nodes gets his from these.
+        # Together they have capacity for all. Nodes that go to an agent with too few save a transfer later.
         up_to = most if left > sum(poor.values()) else least
         to = next(one for one in order(node) if len(held[one]) < up_to)
         held[to].add(node)
@@ -66,7 +66,9 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
 
 
 def _fill(poor: str, up_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    """From those who have more than that: the nodes that would have it the soonest."""
+    """Give the agent nodes of agents with more than that, preferring nodes with the agent early in their
+    order.
+    """
     offered = sorted(
         (order(node).index(poor), node, agent)
         for agent, nodes in held.items()
@@ -82,7 +84,9 @@ def _fill(poor: str, up_to: int, held: Mapping[str, set[str]], order: Preference
 
 
 def _shed(rich: str, down_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    """To those who have less than that: the nodes that would have it the last."""
+    """Give the agent's nodes to agents with less than that, preferring nodes with the agent late in their
+    order.
+    """
     for _, node in sorted((-order(node).index(rich), node) for node in held[rich]):
         to = next((one for one in order(node) if len(held[one]) < down_to), None)
         if len(held[rich]) <= down_to or to is None:

@@ -1,4 +1,4 @@
-"""Confirming, reverting, aborting, and having it end sooner: what may be asked of a move, and when."""
+"""Steers a move: confirm, revert, abort, or force its copy to end."""
 
 from msgspec.structs import replace
 
@@ -14,7 +14,7 @@ AS_ASKED = {"revert": "reverted", "abort": "aborted"}
 
 
 def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits) -> Stepped:
-    """Do it; or tell why not."""
+    """Apply the request, or refuse it with the reason."""
     move = open_move(build)
     if event.move != move.id:
         return _refused(build, event, f"the instance is in another move, {move.id}")

@@ -1,4 +1,4 @@
-"""A build's life inside a cell, as a pure step: what is so, and what happened → what is so next, what to do.
+"""A build inside a cell as a pure step: (build, event) → (build, messages).
 
     placed → building ─ built ──────────────────────────→ active ──────┐ delete
                │  ↑ failed, overdue                                    ↓
@@ -6,14 +6,14 @@
                └────→ placement decides what comes next ──────────────→↑
                         └── no host left, aborted → released → error ── delete → deleted
 
-What may be left on a host that did not answer in time keeps its room there (a Leftover) until the agent says
-that it is destroyed, or is given up; meanwhile the build lives on, or is deleted, without it.
+A guest that may be left on a silent host keeps its resources there (a Leftover) until the agent confirms the
+destruction or a time limit passes; the build goes on, or is deleted, without it.
 
-An active build may move (`core/moving.py`), be shelved, and be active again; those steps are of the move. One
-that has moved to another cell (`core/leaving.py`) is remembered: nothing that comes late builds it again.
+An active build may move (`core/moving.py`) or be shelved. A build that moved to another cell
+(`core/leaving.py`) is remembered, so that no late message builds it again.
 
-Every effect is a message: ClaimRequested and ReleaseRequested are asked, all others emitted. What was once
-decided is said again, word for word, when the event that led to it is delivered again.
+All effects are messages: ClaimRequested and ReleaseRequested are questions to placement, the rest is
+published. A redelivered event returns the same messages again.
 """
 
 from msgspec.structs import replace
@@ -63,9 +63,9 @@ DELETED_WHILE_BUILDING = "deleted while building"
 def step(
     build: Build | None, event: Event, now: float, limits: AttemptLimits
 ) -> tuple[Build | None, Effects]:
-    """What this event makes of the build. A build that is returned as it came needs no storing.
+    """Return the build after this event, and the messages. A build returned unchanged need not be stored.
 
-    Of placement at most one thing is asked.
+    At most one question goes to placement.
     """
     if isinstance(event, Adoption):
         return adopted(build, event, now)
@@ -105,7 +105,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
         return reshaped(build, event), ()
     if isinstance(event, CleanedUp):
         return leftovers.cleaned_up(build, event), ()
-    if build.move is not None and _asked_in_a_move(event):  # which another conductor has ended: see _error
+    if build.move is not None and _asked_in_a_move(event):  # another conductor has ended the move: see _error
         return build, ended_again(build)
     match build.status:
         case "building":
@@ -138,9 +138,6 @@ def _asked_in_a_move(event: Event) -> bool:
             return False
 
 
-# One function for each status
-
-
 def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | None, Effects]:
     match event:
         case BuildPlaced():
@@ -155,7 +152,7 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
                 deadline=now + limits.build_timeout,
             )
             return build, (say.order(build),)
-        case BuildDeleteRequested():  # remembered, in case its placing is still on the way
+        case BuildDeleteRequested():  # remembered, in case its placement is still on the way
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
             return build, (say.deleted(build, event.reply_to),)
         case MovePlaced() if event.out_of:
@@ -176,7 +173,8 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
     match event:
         case BuildPlaced() | Stalled():
             return build, (say.order(build),)
-        case SwapAnswered(attempt=attempt) if attempt < build.attempt:  # judged by another: see _error
+        # applied by another conductor: see _error
+        case SwapAnswered(attempt=attempt) if attempt < build.attempt:
             return build, (say.order(build),)
         case AgentReported(outcome="built"):
             tried = say.attempt_over(build, "built", "", now)
@@ -195,7 +193,7 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
         case AgentReported(outcome="destroyed"):
             cause = "destroyed on the host, not by this conductor"
             return _over(build, say.attempt_over(build, "failed", cause, now), limits)
-        case AgentReported(outcome="progress"):  # metal takes its time: while it is heard of, it has it
+        case AgentReported(outcome="progress"):  # bare metal takes long: progress extends the deadline
             return replace(build, deadline=now + limits.build_timeout), ()
         case AgentReported(outcome="overdue") if now >= build.deadline:
             cause = f"no result within {build.deadline - build.started:g} s"
@@ -245,11 +243,11 @@ def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> t
             return build, (say.ended(build),)
         case AgentReported(outcome="destroyed"):
             return build, ended_again(build)
-        case AgentReported(outcome="progress"):  # nobody counts on it any more
+        case AgentReported(outcome="progress"):  # no message waits for it any more
             return build, (say.destroy(build),)
         case AgentReported(outcome="built" | "failed"):
             return build, (say.destroy(build), *ended_again(build))
-        case BuildDeleteRequested():  # there is nothing to destroy
+        case BuildDeleteRequested():  # nothing is left to destroy
             build, (_, *again) = _delete(build, event, now, limits)
             return build, (say.question(build), *again)
         case _:
@@ -262,13 +260,14 @@ def _error(build: Build, event: Event) -> tuple[Build, Effects]:
             return build, (say.ended(build),)
         case (
             AgentReported(outcome="failed" | "overdue")
-            # or asked by us when another, who heard the same, was quicker: he may have died before he said so
+            # or our question, when another conductor was quicker with the same event and may have died before
+            # publishing
             | SwapAnswered()
             | SwapImpossible()
             | GivenBack(asked_in="swapping")
         ):
             return build, (say.destroy(build), say.ended(build))
-        case AgentReported(outcome="built" | "progress"):  # too late: nobody counts on it any more
+        case AgentReported(outcome="built" | "progress"):  # too late: no message waits for it any more
             return build, (say.destroy(build),)
         case BuildDeleteRequested():
             build = replace(build, status="deleted", replies=(event.reply_to,))
@@ -279,7 +278,7 @@ def _error(build: Build, event: Event) -> tuple[Build, Effects]:
 
 def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
     match event:
-        case AgentReported(outcome="overdue") if not build.deadline:  # by a conductor of before there was one
+        case AgentReported(outcome="overdue") if not build.deadline:  # by a version without this deadline
             return replace(build, deadline=now + limits.delete_timeout), ()
         case AgentReported(outcome="overdue") if now >= build.deadline:
             build = leftovers.leave_behind(build, now, limits.cleanup_timeout)
@@ -308,7 +307,7 @@ def _deleted(build: Build, event: Event) -> tuple[Build, Effects]:
             return build, (say.question(build),)
         case BuildPlaced():
             return build, say.end_again(build)
-        case AgentReported(outcome="built" | "failed"):  # back from the dead
+        case AgentReported(outcome="built" | "failed"):  # a late agent
             return build, (say.destroy(build), *say.end_again(build))
         case AgentReported(outcome="progress"):
             return build, (say.destroy(build),)
@@ -324,7 +323,7 @@ def _deleted(build: Build, event: Event) -> tuple[Build, Effects]:
 
 
 def _of_another_attempt(build: Build, report: AgentReported) -> Effects:
-    """A stale report changes nothing. What it led to is said again, and what it left behind is cleaned."""
+    """Repeat what a stale report led to, and clean up its leftover."""
     left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
     if build.move is not None and build.move.goal and report.attempt >= build.move.first:
         return () if report.outcome == "progress" else ended_again(build)
@@ -347,7 +346,7 @@ def _of_another_attempt(build: Build, report: AgentReported) -> Effects:
 
 
 def _is_the_guest(build: Build, report: AgentReported) -> bool:
-    """By the number it had before a move that ended where it began: its agent may know no other."""
+    """Return whether the report uses the attempt number before a move that ended at its source."""
     move = build.move
     return (
         build.status == "active"
@@ -356,11 +355,8 @@ def _is_the_guest(build: Build, report: AgentReported) -> bool:
     )
 
 
-# Swaps and deletions
-
-
 def _over(build: Build, tried: Attempt, limits: AttemptLimits, abort: bool = False) -> tuple[Build, Effects]:
-    """This attempt is over: take the next alternate, or give up."""
+    """End this attempt: take the next alternate, or fail."""
     build = replace(build, status="swapping", attempts=(*build.attempts, tried), deadline=0.0)
     if abort:
         return doomed(build, "aborted")
@@ -381,4 +377,4 @@ def _delete(
         build = replace(build, status="deleting", replies=replies, doom=doom, deadline=deadline)
     if build.move is None:
         return build, (say.destroy(build),)
-    return build, (say.destroy(build), *ended_again(build))  # should that have got lost
+    return build, (say.destroy(build), *ended_again(build))  # in case that message was lost
