@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from berth.settings import BadSetting, Settings
 
 _HEAD = """\
-# Cell {cell}: what its conductor and its agents need, and nobody else's secrets. `berth cell add` wrote it;
-# keep it as secret as they are. Other settings of its workers may be added here.
+# Secrets of a conductor or an agent of cell {cell}, by `berth cell add` or `add-agent`: keep it secret.
+# Other settings of that worker may be added here.
 """
 
 

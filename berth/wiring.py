@@ -20,7 +20,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.local.socket_transport import SocketTransport
 from bus.masking import masked
 from bus.protocol import QueueSpec, Transport
-from bus.worker import Worker
+from bus.worker import Worker, asks_as
 
 if TYPE_CHECKING:
     from berth.searching import SharedMemory
@@ -283,7 +283,7 @@ async def serve(
 ) -> None:
     """Run the workers of these roles on a bus of their own until told to stop."""
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(Bus(way))
+        bus = await stack.enter_async_context(Bus(way, asks_as=_asks_as(together[0], settings)))
         served = [
             worker
             for role in together
@@ -292,6 +292,18 @@ async def serve(
         async with asyncio.TaskGroup() as group:
             for worker in served:
                 group.create_task(bus.serve(worker, stopping, drain=settings.process.drain))
+
+
+def _asks_as(role: Role, settings: Settings) -> str:
+    """Return the name by which the permissions of a cell's user know this process; "" outside of cells."""
+    if role.worker == "conductor":
+        return asks_as(str(role))
+    if role.worker not in ("compute", "metal"):
+        return ""
+    agent = role.agent
+    if not agent and role.worker == "compute":
+        agent = agents_of(role.cell, settings)[0]
+    return asks_as(f"agent.{role.cell}.{agent or metal_agent(settings, role.cell)}")
 
 
 def agents_of(cell: str, settings: Settings) -> list[str]:
@@ -318,6 +330,21 @@ def crossings_of(cell: str) -> tuple[Crossing, ...]:
 def tables_of_cell(cell: str) -> list[Worker]:
     """One of every kind there is in this cell, to read their tables."""
     return [worker for worker in all_workers_without_a_bus(cell) if worker.name.split(".")[1:2] == [cell]]
+
+
+def tables_of_conductor(cell: str) -> list[Worker]:
+    return [worker for worker in tables_of_cell(cell) if worker.name.startswith("conductor.")]
+
+
+def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worker]:
+    """Return the table of an agent of this name: a compute agent's, or that of one for Ironic's nodes."""
+    bus = Bus(alone())
+    if not metal:
+        from compute_sim import compute_sim
+
+        providers, allocations = bus.asker(topics.CELL_PROVIDERS), bus.asker(topics.CELL_ALLOCATIONS)
+        return [compute_sim(agent, cell, (), providers=providers, allocations=allocations)]
+    return _without_store(Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
 
 
 def queues(settings: Settings) -> dict[Role, list[QueueSpec]]:
@@ -360,10 +387,7 @@ def _durable(made: Sequence[Worker]) -> list[QueueSpec]:
 
 def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
     """One of every kind, to read their tables; none of them can run."""
-    settings = Settings().having(
-        cells=(cell,), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385",
-        control_room_http="127.0.0.1:0",
-    )  # fmt: skip
+    settings = _settings_of_every_worker(cell)
     from bus.sql.database import Database
 
     bus = Bus(alone())
@@ -377,6 +401,13 @@ def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
             else _without_store(role, settings, bus)
         )
     ]
+
+
+def _settings_of_every_worker(cell: str) -> Settings:
+    return Settings().having(
+        cells=(cell,), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385",
+        control_room_http="127.0.0.1:0",
+    )  # fmt: skip
 
 
 def _with_store(

@@ -130,6 +130,12 @@ def reply_prefix(query: Query[Any, Any], cell: str) -> str:
     return f"reply.{cell}." if query.within and cell else f"reply.-{cell}."
 
 
+def asks_as(worker: str) -> str:
+    """Return what the reply addresses of a cell's worker begin with: `conductor`, or `agent-NAME`."""
+    kind, _, *agent = worker.split(".", 2)
+    return "-".join([kind, *agent])
+
+
 def cell_of(queue: str) -> str:
     """The cell whose workers read a queue of this name; empty: it is nobody's within a cell."""
     reader, _, key = queue.partition(":")

@@ -13,12 +13,12 @@ from berth.commands.cell_permissions import (
     Ctl,
     Management,
     NameOfCell,
+    agent_user_of,
     check_name,
     edit_of,
     ferry_permissions,
     login_of,
     need_service_mode,
-    permissions_of,
     user_of,
 )
 from berth.commands.options import Json, StateDir
@@ -89,6 +89,10 @@ async def remove(
         if admin is not None:  # before its hosts go, or its agents would report them again
             flood = permissions.flood_policy(name, settings.bus.exchange)
             await admin.drop(user, flood, permissions.queue_policy(user))
+            for agent in [
+                one for one in await admin.users() if one.startswith(agent_user_of(settings, name, ""))
+            ]:
+                await admin.drop(agent, permissions.queue_policy(agent))
             done.append(f"RabbitMQ user {user} is no more, by {admin.by}")
         match (await bus.asker(topics.EDIT_CELL)(edit_of(DropCell(cell=name, force=force)))).result:
             case CellEdited():
@@ -129,7 +133,7 @@ async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> lis
     from bus.rabbit.removal import delete_queues
 
     ferried = ferry_permissions(settings, name, own=False)
-    own = re.compile(f"{permissions_of(settings, name).configure}|{ferried.configure}")
+    own = re.compile(f"{permissions.queues_within(name, settings.bus.exchange)}|{ferried.configure}")
     filled = re.compile(permissions.filled_by(name, settings.bus.exchange))
     there = await admin.queues()
     url = settings.bus.amqp_url

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 from msgspec import structs
@@ -21,6 +21,7 @@ from berth.commands.cell_permissions import (
     Ctl,
     Management,
     NameOfCell,
+    check_agent,
     check_identifiers,
     database_of,
     definitions_of,
@@ -66,26 +67,30 @@ def add_command(
     database: Annotated[
         str, typer.Option(metavar="URL", help="How they reach PostgreSQL (default: as we do).")
     ] = "",
+    with_agent: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AGENT", help="An agent that shares the cell's user; may be repeated."),
+    ] = None,
     management: Management = "",
     rabbitmqctl: Ctl = "",
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Make a cell: a RabbitMQ user that may do what its workers do and no more, a PostgreSQL login with a
-    database of its own, a settings file with these secrets alone (mode 0600), and its place in the registry.
+    """Create a cell: a RabbitMQ user with its conductor's permissions, a PostgreSQL login with a database,
+    limits for both (settings cell_*), a settings file with their passwords (mode 0600), and its registration.
 
-    It needs the rights to make users, from amqp_url and database_url of these settings or the options.
-    Placement hears the cell at once; nothing is restarted. Then, on the cell's machine:
+    It needs the rights to create users, from amqp_url and database_url of these settings or the options.
+    Placement reads the cell's queues from then on; nothing is restarted. Then, on the cell's machine:
 
         berth --config CELL.toml run conductor --cell CELL
-        berth --config CELL.toml run compute --cell CELL
 
-    Said again it changes nothing that is as it should be, and mends what is not; the passwords are those of
-    the file until --rotate. None is printed, nor logged; servers get hashes.
+    Each agent has a user of its own: `berth cell add-agent CELL AGENT`. Repeated, the command changes what
+    differs and keeps the passwords of the file until --rotate. No password is printed or logged; servers get
+    hashes. If a step fails, what was created is deleted.
     """
     settings = effective(state_dir=state_dir).settings
     need_service_mode(settings, "add")
-    what = NewCell(settings, name, file or Path(f"{name}.toml"), rotate, broker, database)
+    what = NewCell(settings, name, file or Path(f"{name}.toml"), rotate, broker, database, with_agent or ())
     edit = RegisterCell(cell=name, enabled=False if disabled else None, note=note)
     run(add(what, edit, management, rabbitmqctl, as_json, say))
 
@@ -98,6 +103,7 @@ class NewCell:
     rotate: bool
     broker: str
     database: str
+    agents: Sequence[str] = ()
 
     @property
     def user(self) -> str:
@@ -116,23 +122,25 @@ async def add(
 
     settings = what.settings
     check_identifiers(settings, what.name)
+    for agent in what.agents:
+        check_agent(agent)
     admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
     known = read_cell_file(what.file, what.name)
-    broker_password = await _broker_password(what, known, admin)
+    password = await broker_password(what, known, admin)
     database_password = await _database_password(what, known)
     # The file first: whatever comes in between, said again it has the same passwords.
     has = CellFile(
-        as_user(what.broker or settings.bus.amqp_url, what.user, broker_password),
+        as_user(what.broker or settings.bus.amqp_url, what.user, password),
         as_user(what.database or settings.database.url, what.login, database_password, f"/{what.login}")
         if what.login
         else "",
     )
     async with undone_on_failure() as undo:
         if known is None:
-            undo(f"the file {what.file}", partial(_delete_file, what.file))
+            undo(f"the file {what.file}", partial(delete_file, what.file))
         wrote = write_cell_file(what.file, what.name, settings, has)
         access = await _make_login(what, database_password, undo)
-        may = BrokerUser(broker_password, permissions_of(settings, what.name), limits_of(settings))
+        may = BrokerUser(password, permissions_of(settings, what.name, what.agents), limits_of(settings))
         if what.user not in await admin.users():
             policies = flood_policy(what.name, settings.bus.exchange), queue_policy(what.user)
             undo(f"RabbitMQ user {what.user}", partial(admin.drop, what.user, *policies))
@@ -164,12 +172,23 @@ async def undone_on_failure() -> AsyncIterator[Undo]:
         raise
 
 
-async def _delete_file(file: Path) -> None:
+async def delete_file(file: Path) -> None:
     file.unlink(missing_ok=True)
 
 
-async def _broker_password(what: NewCell, known: CellFile | None, admin: BrokerUsers) -> str:
-    """The file's; a new one for a new user, or when it is rotated."""
+class NewUser(Protocol):
+    """A RabbitMQ user that is to be created or mended, whose password is in a file."""
+
+    @property
+    def user(self) -> str: ...
+    @property
+    def file(self) -> Path: ...
+    @property
+    def rotate(self) -> bool: ...
+
+
+async def broker_password(what: NewUser, known: CellFile | None, admin: BrokerUsers) -> str:
+    """Return the password of the file, or a new one for a new user and with `rotate`."""
     password = password_of(known.broker, what.user) if known else ""
     if not what.rotate and not password and what.user in await admin.users():
         raise CommandRefused(_unknown_password(what, f"RabbitMQ user {what.user}"))
@@ -189,7 +208,7 @@ async def _database_password(what: NewCell, known: CellFile | None) -> str:
     return secrets.token_urlsafe(24) if what.rotate or not password else password
 
 
-def _unknown_password(what: NewCell, who: str) -> str:
+def _unknown_password(what: NewUser, who: str) -> str:
     return (
         f"{who} is there already, and {what.file} does not have its password: name the file with --file, or"
         " give it a new one with --rotate"
@@ -268,10 +287,8 @@ def _tell_added(
         lines.append(
             f"{what.file} {'has' if wrote else 'has as before'} its secrets, for its workers' machine alone:"
         )
-        lines += [
-            f"  berth --config {what.file.name} run {worker} --cell {what.name}"
-            for worker in ("conductor", "compute")
-        ]
+        lines.append(f"  berth --config {what.file.name} run conductor --cell {what.name}")
+        lines.append(f"each agent has its own: berth cell add-agent {what.name} AGENT")
         if heard:
             lines.append("it is registered, and placement hears it")
         for line in lines:

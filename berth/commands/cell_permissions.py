@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,6 +55,7 @@ def permissions_command(
             help="Of its ferry's user, where it has a RabbitMQ of its own: there (own), or in the middle.",
         ),
     ] = "",
+    agent: Annotated[str, typer.Option(metavar="AGENT", help="Of the user of this agent.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="The same as `--as json`.")] = False,
     state_dir: StateDir = None,
 ) -> None:
@@ -70,8 +71,12 @@ def permissions_command(
     if ferry not in ("", "own", "middle"):
         raise BadSetting(f"--ferry {ferry!r}: it is own or middle")
     settings = effective(state_dir=state_dir).settings
-    whom = ferry_user_of(settings, name) if ferry else user_of(settings, name)
-    show_permissions(settings, name, form, user or whom, ferry)
+    if ferry:
+        user = user or ferry_user_of(settings, name)
+    elif agent:
+        check_agent(agent)
+        user = user or agent_user_of(settings, name, agent)
+    show_permissions(settings, name, form, user or user_of(settings, name), ferry, agent)
 
 
 # What is a cell's own
@@ -92,6 +97,10 @@ def user_of(settings: Settings, cell: str) -> str:
 def ferry_user_of(settings: Settings, cell: str) -> str:
     """Return the name of a ferry's RabbitMQ user. No cell has a dot in its name, so no cell's user has it."""
     return f"{user_of(settings, cell)}.ferry"
+
+
+def agent_user_of(settings: Settings, cell: str, agent: str) -> str:
+    return f"{user_of(settings, cell)}.agent.{agent}"
 
 
 def database_of(settings: Settings) -> str:
@@ -116,6 +125,11 @@ def check_name(name: str) -> None:
     edit_of(RegisterCell(cell=name))
 
 
+def check_agent(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        raise BadSetting(f"agent {name!r}: takes a word of at most 64 letters, digits, _ and -")
+
+
 def check_identifiers(settings: Settings, name: str) -> None:
     """Raise BadSetting if PostgreSQL would cut the name of the cell's login or schema."""
     check_name(name)
@@ -131,16 +145,25 @@ def check_identifiers(settings: Settings, name: str) -> None:
 # Printing
 
 
-def show_permissions(settings: Settings, cell: str, form: str, user: str, ferry: str = "") -> None:
-    from bus.rabbit.permissions import BrokerUser
+def show_permissions(
+    settings: Settings, cell: str, form: str, user: str, ferry: str = "", agent: str = ""
+) -> None:
+    from bus.rabbit.permissions import BrokerUser, of_cell
 
     check_name(cell)
-    may = ferry_permissions(settings, cell, own=ferry == "own") if ferry else permissions_of(settings, cell)
+    limits: UserLimits | None = limits_of(settings)
+    if ferry:
+        may, limits = ferry_permissions(settings, cell, own=ferry == "own"), None
+    elif agent:
+        may = of_cell(cell, wiring.tables_of_agent(cell, agent), settings.bus.exchange)
+        limits = limits_of_agent(settings)
+    else:
+        may = permissions_of(settings, cell)
     url = settings.cell(cell).ferry or settings.bus.amqp_url if ferry == "own" else settings.bus.amqp_url
     vhost = vhost_of(url)
-    limits = limits_of(settings)
-    known = BrokerUser("", may, None if ferry else limits)
-    made = definitions_of(settings, cell, user, known, vhost=vhost, bounded=ferry != "own")
+    known = BrokerUser("", may, limits)
+    bounded = ferry != "own" and not agent
+    made = definitions_of(settings, cell, user, known, vhost=vhost, bounded=bounded)
     match form:
         case "json":
             sys.stdout.write(json.dumps(made, indent=2) + "\n")
@@ -157,10 +180,19 @@ def limits_of(settings: Settings) -> UserLimits:
     return UserLimits(limits.connections, limits.channels, limits.queue_bytes)
 
 
-def permissions_of(settings: Settings, cell: str) -> Permissions:
+def limits_of_agent(settings: Settings) -> UserLimits:
+    """Return the limits of an agent's user: one process, and its connections that RabbitMQ still holds."""
+    from bus.rabbit.permissions import UserLimits
+
+    return UserLimits(connections=10, channels=200, queue_bytes=settings.cell_limits.queue_bytes)
+
+
+def permissions_of(settings: Settings, cell: str, agents: Sequence[str] = ()) -> Permissions:
+    """Return what the cell's user may do: the work of its conductor, and of these agents."""
     from bus.rabbit.permissions import of_cell
 
-    return of_cell(cell, wiring.tables_of_cell(cell), settings.bus.exchange)
+    tables = [wiring.tables_of_conductor(cell), *(wiring.tables_of_agent(cell, agent) for agent in agents)]
+    return of_cell(cell, [worker for those in tables for worker in those], settings.bus.exchange)
 
 
 def ferry_permissions(settings: Settings, cell: str, *, own: bool) -> Permissions:

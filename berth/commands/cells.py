@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from berth import wiring
-from berth.commands import cell_ending, cell_making, cell_permissions
+from berth.commands import cell_agents, cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_of, instances_table
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import (
@@ -43,7 +43,7 @@ commands = typer.Typer(
     help="Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md). Close one"
     " to new instances, empty it, make one, end one.",
 )
-for each in (cell_making, cell_ending, cell_permissions):
+for each in (cell_making, cell_agents, cell_ending, cell_permissions):
     commands.add_typer(each.commands)
 
 NameOfCell = Annotated[str, typer.Argument(metavar="CELL", help="Its name.")]

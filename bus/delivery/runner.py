@@ -29,11 +29,13 @@ _EXPECTED = {kind.__name__: topic.expected for kind, topic in TOPIC_OF.items()}
 class Bus:
     """One process's way onto the bus: publish, ask, listen, serve workers. Use it with `async with`."""
 
-    def __init__(self, transport: Transport, clock: Clock | None = None) -> None:
+    def __init__(self, transport: Transport, clock: Clock | None = None, asks_as: str = "") -> None:
+        """`asks_as` begins the name of the queues for answers, for permissions to tell this process by."""
         self.transport = transport
         self.clock = clock or Clock()
         self.replica = self.clock.uuid()[:8]
-        self._questions = PendingQuestions(transport, self.clock, self.replica, self._spawn)
+        asker = f"{asks_as}-{self.replica}" if asks_as else self.replica
+        self._questions = PendingQuestions(transport, self.clock, asker, self._spawn)
         self._group = asyncio.TaskGroup()
         self._background: list[asyncio.Task[None]] = []
 

@@ -18,9 +18,10 @@ from bus.ferry.crossings import Crossing, Way
 from bus.rabbit.topology import LETTER, BrokerNames, letter_key
 from bus.routing import Query, Topic
 from bus.topics import TOPIC_OF
-from bus.worker import Worker, reply_prefix
+from bus.worker import Worker, asks_as, reply_prefix
 
 _WORD = r"[A-Za-z0-9_-]+"
+_RANDOM = "[0-9a-f]{8}"
 _NONE = "^$"  # no name and no key is empty
 _FIELD = re.compile(r"\{(\w+)\}")
 
@@ -150,11 +151,21 @@ def filled_by(cell: str, exchange: str) -> str:
 
 
 def of_cell(cell: str, workers: Sequence[Worker], exchange: str = "berth") -> Permissions:
-    """For all workers of a cell together: its conductor's table and those of its agents."""
+    """Return what these workers of a cell may do together: its conductor, an agent, or all in one process.
+
+    Durable queues are named exactly, because RabbitMQ has no limit for the number of a user's queues.
+    """
     names = BrokerNames(exchange)
-    kinds = sorted({re.escape(worker.name.split(".")[0]) for worker in workers})
-    owned = [rf"({'|'.join(kinds)})\.{re.escape(cell)}[.:].+"]
+    rows = [(worker, row) for worker in workers for row in worker.consumes]
+    owned = sorted({re.escape(worker.queue_of(row).name) for worker, row in rows})
     return _permissions(names, cell, workers, owned)
+
+
+def queues_within(cell: str, exchange: str = "berth") -> str:
+    """Return the pattern of all queues that workers of this cell may ever have declared."""
+    of = re.escape(cell)
+    queues = [rf"(agent|conductor)\.{of}[.:].+", rf"ask:cell\.{_WORD}\.{of}", _replies_to(cell)]
+    return _any_of(_named(BrokerNames(exchange), queues))
 
 
 def of_middle(workers: Sequence[Worker], exchange: str = "berth") -> Permissions:
@@ -220,13 +231,13 @@ def _permissions(
 ) -> Permissions:
     answered = [row for worker in workers for row in worker.answers]
     asked = [query for worker in workers for query in worker.asks]
-    replies = _replies_to(cell)
+    replies = _replies_to(cell, [asks_as(worker.name) for worker in workers] if cell else ())
     queues = _named(names, [*owned, *(rf"ask:{re.escape(row.key)}" for row in answered), replies])
     said = {message for worker in workers for message in worker.emits}
     writes = sorted(_published_by(TOPIC_OF[message], cell) for message in said)
     writes += sorted({_asked_by(query, cell) for query in asked})
     writes += sorted({_answered_at(row.query, row.cell) for row in answered})
-    reads = sorted({_heard_by(row.address.key, cell) for worker in workers for row in worker.consumes})
+    reads = sorted({re.escape(row.address.key) for worker in workers for row in worker.consumes})
     reads += sorted(re.escape(f"ask.{row.key}") for row in answered)
     to = rf"[0-9]+\.({'|'.join(queues)})"
     return Permissions(
@@ -270,14 +281,6 @@ def _published_by(topic: Topic[Any], cell: str) -> str:
     return rf"{keys}(\.{_WORD})?" if topic.outsiders else keys
 
 
-def _heard_by(key: str, cell: str) -> str:
-    """The very key of a binding; of an agent's rows, of any agent of its cell."""
-    words = key.split(".")
-    if cell and words[0] == "agent" and len(words) == 4:
-        return rf"{re.escape('.'.join(words[:3]))}\.{_WORD}"
-    return re.escape(key)
-
-
 def _bound_by(topic: Topic[Any]) -> str:
     """Keys, and bindings that leave the cell open."""
     keys = _FIELD.sub(rf"({_WORD}|\\*)", topic.pattern.replace(".", r"\."))
@@ -292,8 +295,10 @@ def _answered_at(query: Query[Any, Any], cell: str) -> str:
     return rf"{re.escape(reply_prefix(query, cell))}{_WORD}\.{_WORD}"
 
 
-def _replies_to(cell: str) -> str:
-    """Where the answers go to what a cell asks; or to what is asked elsewhere, of a cell or of nobody's."""
+def _replies_to(cell: str, askers: Sequence[str] = ()) -> str:
+    """Return the pattern of reply addresses: of these workers of a cell, of any, or outside of cells."""
+    if askers:
+        return rf"reply\.{re.escape(cell)}\.({'|'.join(map(re.escape, askers))})-{_RANDOM}\.{_RANDOM}"
     return rf"reply\.{re.escape(cell) if cell else f'-({_WORD})?'}\.{_WORD}\.{_WORD}"
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from sqlalchemy.engine import make_url
 
 from berth import wiring
+from berth.commands.cell_agents import NewAgent, add_agent
 from berth.commands.cell_ending import remove
 from berth.commands.cell_making import NewCell, add
 from berth.commands.cells import drain, mark
@@ -38,7 +39,7 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-CELL = "c9"
+CELL, AGENT = "c9", "c9-agent1"
 
 
 @dataclass
@@ -59,6 +60,16 @@ class CellMakersSite:
         what = NewCell(self.settings.having(**limits), CELL, self.file, False, "", "")
         assert await add(what, RegisterCell(cell=CELL), "", self.rabbitmqctl, False, Console(file=told)) == 0
         return told.getvalue()
+
+    async def add_agent(self, name: str) -> Settings:
+        """Create the agent's user, and return the settings that its file makes."""
+        file, quiet = self.directory / f"{name}.toml", Console(file=io.StringIO())
+        assert (
+            await add_agent(NewAgent(self.settings, CELL, name, file), "", self.rabbitmqctl, False, quiet)
+            == 0
+        )
+        flags = {"hosts": 2, "build_time": "constant:0.01", "state_dir": str(self.directory / name)}
+        return read(file=file, environment={}, flags=flags).settings
 
     async def boot(self, number: int, wait: str = "") -> BuildEnded | BuildUnplaceable:
         mine = f"b{number}"
@@ -116,15 +127,16 @@ async def at_work(settings: Settings, *roles: wiring.Role) -> AsyncIterator[None
 
 async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: CellMakersSite) -> None:
     said = await site.add()
-    own = read(file=site.file, environment={}, flags={"hosts": 2, "build_time": "constant:0.01"}).settings
+    own = read(file=site.file, environment={}).settings
+    of_agent = await site.add_agent(AGENT)
     assert stat.S_IMODE(site.file.stat().st_mode) == 0o600
     secrets = {make_url(url).password for url in (own.bus.amqp_url, own.database.url)}
     assert len(secrets) == 2 and not any(str(secret) in said for secret in secrets)
     assert site.settings.database.url not in site.file.read_text()
 
     own = own.having(state_dir=str(site.directory / "cell"))
-    roles = [wiring.Role("conductor", CELL), wiring.Role("compute", CELL)]
-    async with at_work(own, *roles):  # with what the file says, and nothing else
+    conductor, agent = wiring.Role("conductor", CELL), wiring.Role("compute", CELL, AGENT)
+    async with at_work(own, conductor), at_work(of_agent, agent):  # each with its own file
         await until(lambda: fits(site))
         before = site.file.read_text()
         await site.add()  # said again
@@ -161,6 +173,8 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
     assert (found.cells, (await site.bus.asker(topics.PROVIDERS)(FindProviders())).providers) == ((), ())
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         pika.BlockingConnection(pika.URLParameters(own.bus.amqp_url))
+    with pytest.raises(AMQPConnectionError):
+        pika.BlockingConnection(pika.URLParameters(of_agent.bus.amqp_url))
     with pytest.raises(asyncpg.PostgresError):
         await asyncpg.connect(_dsn(own.database.url))
 

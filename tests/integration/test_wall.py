@@ -33,12 +33,13 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 FLOOD_BYTES = 256 * 1024
-PASSWORDS = {"c1": "one", "c2": "two", "client": "three"}
+PASSWORDS = {"c1": "one", "c2": "two", "client": "three", "agent": "four"}
 
 
 def allowed() -> dict[str, permissions.BrokerUser]:
     found = {cell: permissions.of_cell(cell, wiring.tables_of_cell(cell)) for cell in ("c1", "c2")}
     found["client"] = permissions.CLIENT
+    found["agent"] = permissions.of_cell("c1", wiring.tables_of_agent("c1", "c1-agent1"))
     return {name: permissions.BrokerUser(PASSWORDS[name], may) for name, may in found.items()}
 
 
@@ -155,6 +156,7 @@ async def test_a_cell_lives_with_its_permissions_alone(broker: RabbitMQ, directo
             assert len((await free(FindProviders())).providers) == 8
 
 
+REPLIES = "reply.c1.conductor-00000000.00000000"
 Attack = Callable[[BlockingChannel], object]
 
 
@@ -162,10 +164,10 @@ def says(key: str, exchange: str = "berth", **properties: object) -> Attack:
     return lambda channel: channel.basic_publish(exchange, key, b"{}", pika.BasicProperties(**properties))
 
 
-def binds(key: str, exchange: str = "berth") -> Attack:
+def binds(key: str, exchange: str = "berth", queue: str = REPLIES) -> Attack:
     def attack(channel: BlockingChannel) -> None:
-        channel.queue_declare("reply.c1.mine.x", exclusive=True)
-        channel.queue_bind("reply.c1.mine.x", exchange, key)
+        channel.queue_declare(queue, exclusive=True)
+        channel.queue_bind(queue, exchange, key)
 
     return attack
 
@@ -240,6 +242,10 @@ ATTACKS: dict[str, Attack] = {
     "a queue with another's name": makes("conductor.c2:mine"),
     "a queue with a name like its own": makes("conductor.c12:mine"),
     "the queue of a question": makes("ask:placement.claim.c1"),
+    "a further queue of its conductor": makes("conductor.c1:mine"),
+    "a further queue of an agent": makes("agent.c1.c1-agent1:mine"),
+    "a queue of an agent that is not there": makes("agent.c1.mine:agent.build.c1.mine"),
+    "a queue for answers of others in the cell": makes("reply.c1.agent-mine-00000000.00000000"),
     "a queue of delays": makes("berth.delay.7"),
     "deleting another's queue": lambda channel: channel.queue_delete("conductor.c2:build.placed.c2"),
     "emptying another's queue": lambda channel: channel.queue_purge("conductor.c2:build.placed.c2"),
@@ -258,6 +264,38 @@ ATTACKS: dict[str, Attack] = {
     "a dead letter of the middle": says("letter", "berth.dead"),
     "another's name": says("inventory.reported.c1", user_id="c2"),
     "the owner's name": says("inventory.reported.c1", user_id="guest"),
+}
+OF_AGENT = "reply.c1.agent-c1-agent1-00000000.00000000"
+AGENT_ATTACKS: dict[str, Attack] = {
+    # as its conductor
+    "an order to itself": says("agent.build.c1.c1-agent1"),
+    "an order to another agent": says("agent.build.c1.c1-agent2"),
+    "a destroy order": says("agent.destroy.c1.c1-agent2"),
+    "the end of a build": says("build.ended.c1"),
+    "claiming": says("ask.placement.claim.c1"),
+    "releasing": says("ask.placement.release.c1"),
+    "a host's failure, as the conductor publishes it": says("host.failed.c1"),
+    "a move's half": says("move.half.c1"),
+    "hearing placed builds": binds("build.placed.c1", queue=OF_AGENT),
+    "reading placed builds": reads("conductor.c1:build.placed.c1"),
+    "reading reports": reads("conductor.c1:agent.report.c1"),
+    "emptying the conductor's queue": lambda channel: channel.queue_purge("conductor.c1:build.placed.c1"),
+    "deleting the conductor's queue": lambda channel: channel.queue_delete("conductor.c1:build.placed.c1"),
+    "by name to the conductor": says("0.conductor.c1:build.placed.c1", "berth.queues"),
+    "answers to its conductor": makes("reply.c1.conductor-00000000.00000000"),
+    # as another agent
+    "hearing another's orders": binds("agent.build.c1.c1-agent2", queue=OF_AGENT),
+    "hearing orders of all": binds("agent.build.c1.*", queue=OF_AGENT),
+    "the queue of another": makes("agent.c1.c1-agent2:agent.build.c1.c1-agent2"),
+    "reading another's orders": reads("agent.c1.c1-metal:agent.build.c1.c1-metal"),
+    "by name to another": says("0.agent.c1.c1-metal:agent.build.c1.c1-metal", "berth.queues"),
+    "answers to another": makes("reply.c1.agent-c1-agent2-00000000.00000000"),
+    "a further queue": makes("agent.c1.c1-agent1:mine"),
+    # as another cell, or as no cell
+    "another cell's report": says("agent.report.c2"),
+    "another cell's inventory": says("inventory.reported.c2"),
+    "a build request": says("build.requested"),
+    "hearing everything": binds("#", queue=OF_AGENT),
 }
 CLIENT_ATTACKS: dict[str, Attack] = {
     "a placed build": says("build.placed.c1"),
@@ -303,6 +341,18 @@ def refused(broker: RabbitMQ, user: str, attack: Attack) -> str:
 def test_from_within_a_cell_the_broker_refuses(peopled: RabbitMQ, attack: str) -> None:
     said = refused(peopled, "c1", ATTACKS[attack])
     assert said.startswith(("ACCESS_REFUSED", "PRECONDITION_FAILED - user_id"))
+
+
+@pytest.mark.parametrize("attack", AGENT_ATTACKS)
+def test_from_an_agent_the_broker_refuses(peopled: RabbitMQ, attack: str) -> None:
+    assert refused(peopled, "agent", AGENT_ATTACKS[attack]).startswith("ACCESS_REFUSED")
+
+
+@pytest.mark.parametrize(
+    "key", ["agent.report.c1", "agent.moved.c1", "inventory.reported.c1", "host.reported.c1"]
+)
+def test_an_agent_may_publish_its_reports(peopled: RabbitMQ, key: str) -> None:
+    assert refused(peopled, "agent", says(key, user_id="agent")) == ""
 
 
 @pytest.mark.parametrize("attack", CLIENT_ATTACKS)
@@ -358,9 +408,9 @@ def by_a_queue_that_forwards(channel: BlockingChannel) -> None:
     forwards = {
         "x-message-ttl": 0, "x-dead-letter-exchange": "berth", "x-dead-letter-routing-key": "build.requested"
     }  # fmt: skip
-    channel.queue_declare("conductor.c1:forwards", exclusive=True, arguments=forwards)
-    channel.queue_bind("conductor.c1:forwards", "berth.queues", "*.conductor.c1:forwards")
-    channel.basic_publish("berth.queues", "0.conductor.c1:forwards", a_request(202))
+    channel.queue_declare(REPLIES, exclusive=True, arguments=forwards)
+    channel.queue_bind(REPLIES, "berth.queues", f"*.{REPLIES}")
+    channel.basic_publish("berth.queues", f"0.{REPLIES}", a_request(202))
 
 
 def by_a_queue_that_forwards_by_name(channel: BlockingChannel) -> None:
@@ -369,10 +419,11 @@ def by_a_queue_that_forwards_by_name(channel: BlockingChannel) -> None:
         "x-dead-letter-exchange": "berth.queues",
         "x-dead-letter-routing-key": "0.scheduler:build.requested",
     }
-    channel.queue_declare("conductor.c1:names", exclusive=True, arguments=forwards)
-    channel.queue_bind("conductor.c1:names", "berth.queues", "*.conductor.c1:names")
+    queue = REPLIES.replace("0", "1")
+    channel.queue_declare(queue, exclusive=True, arguments=forwards)
+    channel.queue_bind(queue, "berth.queues", f"*.{queue}")
     said = pika.BasicProperties(headers={"key": "build.requested"})
-    channel.basic_publish("berth.queues", "0.conductor.c1:names", a_request(203), said)
+    channel.basic_publish("berth.queues", f"0.{queue}", a_request(203), said)
 
 
 async def test_what_the_broker_lets_through_is_not_believed(broker: RabbitMQ, directory: Path) -> None:
