@@ -11,6 +11,7 @@ from scheduler_worker.core.attributes import attribute
 from scheduler_worker.core.facts import HostFacts
 
 MAX_DEPTH = 32
+MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
 
 
 class UnreadableQuery(ValueError):
@@ -51,7 +52,13 @@ def parsed(text: str) -> tuple[Any, ...]:
         raise UnreadableQuery(f"it is not JSON: {problem}") from None
     if not isinstance(query, list):
         raise UnreadableQuery('it is no list, such as [">=", "$free_ram_mb", 1024]')
-    return _checked(query, 1)
+    checked = _checked(query, 1)
+    lists, values = _size(checked)
+    if lists > MAX_LISTS or values > MAX_VALUES:
+        raise UnreadableQuery(
+            f"it has {lists} lists and {values} values, at most {MAX_LISTS} and {MAX_VALUES} are evaluated"
+        )
+    return checked
 
 
 def _checked(query: list[Any], depth: int) -> tuple[Any, ...]:
@@ -66,6 +73,12 @@ def _checked(query: list[Any], depth: int) -> tuple[Any, ...]:
         if isinstance(operand, dict):
             raise UnreadableQuery(f"{operand!r} is neither a value nor a list")
     return command, *(_checked(one, depth + 1) if isinstance(one, list) else one for one in operands)
+
+
+def _size(query: tuple[Any, ...]) -> tuple[int, int]:
+    """Return how many lists there are in this query, itself included, and how many other values."""
+    sizes = [_size(one) if isinstance(one, tuple) else (0, 1) for one in query]
+    return 1 + sum(lists for lists, _ in sizes), sum(values for _, values in sizes)
 
 
 def holds(query: tuple[Any, ...], host: HostFacts) -> bool:

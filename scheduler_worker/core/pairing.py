@@ -10,16 +10,22 @@ from scheduler_worker.core.wish import Wish
 
 
 def paired(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """What a request says of itself first, then what the cloud's rules say; each pair once."""
+    """Yield pairs of the request's own demands, then pairs with a filter, until the searches are spent."""
     yield from _both_less(wish, choosing, tally)
     easier = list(relaxed(wish))
     for nth, one in enumerate(easier):
         for less in lessened(one.wish):
+            if tally.spent:
+                return
             yield from _beside(one.what, tally.by_less(less, choosing))
         for other in list(relaxed(one.wish))[nth:]:  # those after it
+            if tally.spent:
+                return
             yield from _counted(f"{one.what} and {other.what}", other.wish, choosing, tally)
     rules = [rule for rule in choosing.rules if rule.concerns is None or rule.concerns(wish)]
     for nth, rule in enumerate(rules):
+        if tally.spent:
+            return
         without = choosing.without(rule.name)
         for less in lessened(wish):
             yield from _beside(without_rule(rule), tally.by_less(less, without))
@@ -44,6 +50,8 @@ def _both_less(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
     """Of the first as much as anybody has that would do without both, of the second what is there then."""
     for nth, first in enumerate(lessened(wish)):
         for second in list(lessened(first.wish))[nth:]:
+            if tally.spent:
+                return
             neither = second.wish if asks_for_something(second.wish) else second.with_amount(1)
             ranking = tally.ranking(neither, choosing)
             for amount in amounts(ranking, first) if ranking is not None else ():

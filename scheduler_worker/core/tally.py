@@ -42,12 +42,16 @@ class Tally:
         self.left = searches
         self._seed = seed
 
+    @property
+    def spent(self) -> bool:
+        return self.left <= 0
+
     def count(self, wish: Wish, choosing: Choosing) -> Found:
         ranking = self.ranking(wish, choosing)
         return Found(0) if ranking is None else counted(ranking)
 
     def ranking(self, wish: Wish, choosing: Choosing) -> Ranking | None:
-        if self.left <= 0:
+        if self.spent:
             return None
         self.left -= 1
         try:

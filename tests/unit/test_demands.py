@@ -116,6 +116,8 @@ def test_query(query: str, true: bool) -> None:
         ('["=", {}]', "{} is neither a value nor a list"),
         ("[" * 40 + "]" * 40, "[[[["),
         ('["not", ' * 33 + "1" + "]" * 33, "it is more than 32 lists deep"),
+        (f'["and"{", []" * 20}]', "it has 21 lists and 1 values, at most 20 and 200"),
+        (f'["in"{", 1" * 200}]', "it has 1 lists and 201 values, at most 20 and 200"),
         ("[" * 100_000, "it is not JSON"),
     ],
 )

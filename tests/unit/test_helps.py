@@ -1,5 +1,7 @@
 """What would have made a request fit: one demand relaxed at a time, hosts counted, nothing left behind."""
 
+from collections.abc import Iterator
+
 import pytest
 from msgspec.structs import replace
 
@@ -8,9 +10,11 @@ from bus.queries import WhatIf
 from bus.requests import Flavor, Hints
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy, placing, what_if
+from scheduler_worker.core import pairing, relaxing
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, helps
 from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.tally import Tally
 from scheduler_worker.core.wish import Wish
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.what_if import WhatIfs
@@ -230,3 +234,19 @@ async def test_builds_that_rules_count_are_supposed_as_well() -> None:
         (await WhatIfs(scheduler).answer(WhatIf(request=a_request(instances=count)))).fits for count in (4, 5)
     ]
     assert fits == [True, False]
+
+
+async def test_no_more_pairs_are_made_once_the_searches_are_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flavor of 190 groups has 18,000 pairs."""
+    made: list[relaxing.Lessened] = []
+
+    def lessened(wish: Wish) -> Iterator[relaxing.Lessened]:
+        for one in relaxing.lessened(wish):
+            made.append(one)
+            yield one
+
+    monkeypatch.setattr(pairing, "lessened", lessened)
+    hall = a_hall(*HOSTS)
+    groups = Flavor(name="groups", extra_specs={f"resources{nth}:CUSTOM_A": "1" for nth in range(190)})
+    list(pairing.paired(hall.wish(a_request(flavor=groups)), hall.choosing(), Tally("seed", 48)))
+    assert 0 < len(made) < 1000
