@@ -43,7 +43,8 @@ class RecordedHost(Compact, frozen=True):
     # of weighers that its aggregates count otherwise
     multipliers: LargeMap[Text, Number] = field(default_factory=dict)
     chosen: Whole = 0  # how often others had got it by the same evaluation: of equals the least comes first
-    outside: bool = False  # another scheduler looks at it first: it comes after all that are not
+    outside: bool = False  # chosen only if no other host is left: of another scheduler's share, or unknown
+    unknown: bool = False  # without a heartbeat so far: chosen only if no other host of any share is left
 
 
 class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -273,6 +273,9 @@ class HostReported(Message, frozen=True, kw_only=True):
     sequence: Ordinal  # of one run of the agent the highest counts
     run: Annotated[str, Meta(max_length=64)] = ""  # which run of it: another one begins to count anew
     period: Seconds = 10.0  # the next one is due after so long
+    # Reports name some hosts only, such as those that build: the others are as available as the agent. Else
+    # a host without a heartbeat is down, although its agent reports other hosts.
+    partial: bool = False
     hosts: LongList[HostState]
 
 

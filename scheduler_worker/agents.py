@@ -1,4 +1,4 @@
-"""Which agents are heard of, and how long each may be silent: by number, so that all are judged at once."""
+"""Heartbeats of agents, and how long each agent may be silent: by number, so that all are judged at once."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -6,15 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bus.candidates import Bools
+from bus.candidates import Bools, Ints
 from bus.messages import HostReported
-from scheduler_worker.core.columns import Numbers
+from scheduler_worker.core.columns import NEVER, Numbers
 
 LEAST_SILENCE = 10.0  # nobody is down for being silent this long, however short its period
 PERIODS = 3  # nor for missing fewer reports than this
 FORGOTTEN_PERIODS = 60  # who has missed so many reports is forgotten, after ten minutes at the least
 LEAST_REMEMBERED = 600.0
-NEVER = -np.inf
 
 AgentKey = tuple[str, str]  # cell and name: no cell speaks for another's agent, whatever it is called
 
@@ -43,18 +42,21 @@ class Listening:
 
 @dataclass(slots=True)
 class HeardAgent:
-    """When it was heard, and which of its reports is the newest."""
+    """The last report of an agent."""
 
     number: int
-    heard: float  # by the seconds that it was listened
+    heard: float  # in seconds of listening
     at: float  # by the clock
     period: float
     sequence: int
     run: str
+    partial: bool  # its reports name some of its hosts only
     life: int = 0  # counts its restarts
-    silence: float = field(init=False)  # how long it may be silent
+    first: float = field(init=False)  # its first report, in seconds of listening
+    silence: float = field(init=False)  # seconds without a report after which it is down
 
     def __post_init__(self) -> None:
+        self.first = self.heard
         self.reports_every(self.period)
 
     def reports_every(self, period: float) -> None:
@@ -64,6 +66,28 @@ class HeardAgent:
     @property
     def remembered(self) -> float:
         return max(FORGOTTEN_PERIODS * self.period, LEAST_REMEMBERED)
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """The reason why a host is down."""
+
+    why: str
+    at: float | None = None  # the last heartbeat, by the clock; None: no heartbeat is known
+
+    def sentence(self, now: float) -> str:
+        return f"down: {self.why}" + ("" if self.at is None else f" for {now - self.at:.0f} s")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AgentsNow:
+    """Agents as arrays, of each host its agent."""
+
+    alive: Bools
+    unheard: Bools  # no report is known
+    partial: Bools
+    first: Numbers
+    silence: Numbers
 
 
 class Agents:
@@ -78,6 +102,8 @@ class Agents:
         self._of_cell: Counter[str] = Counter()  # how many are known
         self._heard: Numbers = np.full(64, NEVER)
         self._silence: Numbers = np.zeros(64)
+        self._first: Numbers = np.zeros(64)
+        self._partial: Bools = np.zeros(64, np.bool_)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -92,7 +118,9 @@ class Agents:
         agent = self._known.get(name)
         if agent is None:
             number = self.number(name)
-            agent = HeardAgent(number, listened, now, report.period, report.sequence, report.run)
+            agent = HeardAgent(
+                number, listened, now, report.period, report.sequence, report.run, report.partial
+            )
             self._known[name] = agent
             self._of_cell[report.cell] += 1
         elif report.run != agent.run or (
@@ -102,34 +130,46 @@ class Agents:
         elif report.sequence <= agent.sequence:
             return agent
         agent.heard, agent.at = listened, now
-        agent.sequence = report.sequence
+        agent.sequence, agent.partial = report.sequence, report.partial
         if report.period != agent.period:
             agent.reports_every(report.period)
-        self._heard[agent.number] = listened
-        self._silence[agent.number] = agent.silence
+        self._write(agent)
         self._listening.due = max(min(self._listening.due, report.period), 1.0)
         self._known.move_to_end(name)
         return agent
 
-    def down(self, key: AgentKey, now: float) -> str:
-        """Why the hosts of this agent are held to be down; empty when they are not."""
-        known, listened = self._known.get(key), self._listening.seconds
-        _, name = key
+    def silence_of(self, key: AgentKey) -> Silence | None:
+        """Return since when the hosts of an agent are down, or None if the agent is up or unknown."""
+        known = self._known.get(key)
         if known is None:
-            if listened - self.opened < self.grace:
-                return ""
-            return f"down: nothing is heard of its agent {name}"
-        if listened - known.heard <= known.silence:
-            return ""
-        return f"down: nothing heard of its agent {name} for {now - known.at:.0f} s"
+            return None if self.early else Silence(f"no heartbeat from its agent {key[1]}")
+        if self._listening.seconds - known.heard <= known.silence:
+            return None
+        return Silence(f"no heartbeat from its agent {key[1]}", known.at)
 
-    def up(self) -> Bools:
-        """Of every number: is it held to be up?"""
-        listened = self._listening.seconds
-        up: Bools = listened - self._heard <= self._silence
-        if listened - self.opened < self.grace:
-            up |= self._heard == NEVER
-        return up
+    def down(self, key: AgentKey, now: float) -> str:
+        """Return why the hosts of an agent are down; empty if they are not."""
+        silence = self.silence_of(key)
+        return "" if silence is None else silence.sentence(now)
+
+    def known(self, key: AgentKey) -> HeardAgent | None:
+        return self._known.get(key)
+
+    @property
+    def early(self) -> bool:
+        """Return whether an agent without a report may still be about to send its first one."""
+        return self._listening.seconds - self.opened < self.grace
+
+    def level(self, agent_at: Ints) -> "AgentsNow":
+        """Return what is known of the agents with these numbers."""
+        heard = self._heard.take(agent_at)
+        return AgentsNow(
+            alive=self._listening.seconds - heard <= self._silence.take(agent_at),
+            unheard=np.isneginf(heard),
+            partial=self._partial.take(agent_at),
+            first=self._first.take(agent_at),
+            silence=self._silence.take(agent_at),
+        )
 
     def number(self, name: AgentKey) -> int:
         """Its own from now on until all are numbered anew."""
@@ -139,6 +179,8 @@ class Agents:
             if number == len(self._heard):
                 self._heard = np.concatenate([self._heard, np.full(number, NEVER)])
                 self._silence = np.concatenate([self._silence, np.zeros(number)])
+                self._first = np.concatenate([self._first, np.zeros(number)])
+                self._partial = np.concatenate([self._partial, np.zeros(number, np.bool_)])
         return number
 
     @property
@@ -155,9 +197,10 @@ class Agents:
             self._numbers.setdefault(name, len(self._numbers))
         size = max(64, 2 * len(self._numbers))
         self._heard, self._silence = np.full(size, NEVER), np.zeros(size)
+        self._first, self._partial = np.zeros(size), np.zeros(size, np.bool_)
         for name, agent in self._known.items():
             agent.number = self._numbers[name]
-            self._heard[agent.number], self._silence[agent.number] = agent.heard, agent.silence
+            self._write(agent)
 
     def keep(self, most: int) -> None:
         """Beyond so many those heard longest ago are forgotten, of the cell that has the most."""
@@ -175,6 +218,11 @@ class Agents:
             self._forget(name)
         periods = [one.period for one in self._known.values() if listened - one.heard <= one.silence]
         self._listening.due = max(min(periods, default=LEAST_SILENCE), 1.0)
+
+    def _write(self, agent: HeardAgent) -> None:
+        number = agent.number
+        self._heard[number], self._silence[number] = agent.heard, agent.silence
+        self._first[number], self._partial[number] = agent.first, agent.partial
 
     def _forget(self, name: AgentKey) -> None:
         self._heard[self._known.pop(name).number] = NEVER

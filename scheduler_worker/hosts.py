@@ -1,15 +1,17 @@
-"""What the hosts say of themselves, which of them are heard of at all, and where builds failed."""
+"""What hosts report, which hosts are up, and where builds failed."""
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from bus.candidates import CandidateSource, Ints
+from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
+from bus.host_health import HostHealth, down_sentence
 from bus.messages import HostReported
 from bus.reports import HostState
-from scheduler_worker.agents import Agents, Listening
-from scheduler_worker.core.columns import NOBODY, HostColumns, HostKey, numbered
+from scheduler_worker.agents import Agents, HeardAgent, Listening, Silence
+from scheduler_worker.core.columns import NEVER, NOBODY, HostColumns, HostKey, Numbers, numbered
 from scheduler_worker.core.view import HostsNow
 
 GRACE = 30.0  # how long it is listened before those who were never heard are held to be down
@@ -19,6 +21,7 @@ TIDY_SECONDS = 10.0
 HALVED_AFTER = 300.0  # seconds in which a failure comes to count half
 FORGIVEN = 2.0**-10  # a failure that counts no more than this
 FULL_SCALE = 64  # halvings after which the scale of failures is set anew
+JUDGED_EVERY = 1.0  # seconds: a host that falls silent is down so much later at most
 
 
 @dataclass(slots=True)
@@ -29,17 +32,23 @@ class HeardHost:
     agent: str
     cell: str
     said: tuple[int, int]  # the agent's life and sequence: which report is the newer
-    heard: float
+    heard: float  # in seconds of listening
     remembered: float
+    at: float  # by the clock
+
+
+_NO_HOSTS: Mapping[str, HeardHost] = {}
 
 
 class HostBook:
-    """One page per host, written by host.reported. Nobody is called down before he could have been heard.
+    """What is known of each host, from its heartbeats and from what schedulers recorded before.
 
-    A cell writes on the pages of its own hosts: what it says of another's root is on a page nobody reads, for
-    placement says which cell a root is in.
+    A host is down when no heartbeat of it came for three periods, and at least 10 seconds, or when it was
+    recorded as down before this scheduler started. It is unknown until its first heartbeat, for as long as
+    that may take; then it is down, too.
 
-    All times are those of a clock that never goes back.
+    Heartbeats of a cell count for its own hosts only: placement decides which cell a root is in. All times
+    are those of a monotonic clock.
     """
 
     def __init__(self, now: float, grace: float = GRACE, halved_after: float = HALVED_AFTER) -> None:
@@ -61,11 +70,36 @@ class HostBook:
         self._slot_at: Ints = np.zeros(0, np.intp)
         self._agent_at: Ints = np.zeros(0, np.intp)
         self._placed: Ints = np.zeros(0, np.intp)
+        self._placed_hosts: list[PlacedHost] = []
+        self._appeared: dict[str, float] = {}  # root without a slot → when placement had it first
+        self._appeared_at: Numbers = np.zeros(0)
+        self._records: dict[HostKey, HostHealth] = {}  # of hosts without a heartbeat since
+        self._up: Bools = np.zeros(0, np.bool_)
+        self._unknown: Bools = np.zeros(0, np.bool_)
+        self._some_unknown: Bools | None = None
+        self._judged: float | None = None  # when; None: it must be done anew
 
     def opened(self, now: float) -> None:
         """From now on reports are listened to."""
         self._listening.deaf_until(now)
         self._agents.opened = self._listening.seconds
+        self._judged = None
+
+    def restore(self, records: Iterable[HostHealth]) -> None:
+        """Take over what schedulers recorded before, of hosts without a heartbeat so far."""
+        for record in records:
+            key = record.cell, record.root
+            if record.root in self._hosts.get(record.cell, ()):
+                continue
+            self._record(key, record)
+            closed = HostState(
+                root=record.root,
+                host=record.host,
+                enabled=record.enabled,
+                why_disabled=record.why_disabled,
+                forced_down=record.forced_down,
+            )
+            self._columns.put(record.cell, closed)
 
     def listened(self, now: float) -> None:
         """Our ears work: something else than a report came in."""
@@ -77,13 +111,18 @@ class HostBook:
     def hear(self, report: HostReported, now: float) -> None:
         """Take a report in; one that is older than what is known changes nothing."""
         self.listened(now)
+        if self._agents.down((report.cell, report.agent), now):
+            self._agent_returns(report)
         agent = self._agents.hear(report, now)
         said = (agent.life, report.sequence)
         hosts = self._hosts.setdefault(report.cell, OrderedDict())
         for state in report.hosts:
             known = hosts.get(state.root)
             if known is None or known.agent != report.agent or said > known.said:
-                self._put(HeardHost(state, report.agent, report.cell, said, agent.heard, agent.remembered))
+                self._put(
+                    HeardHost(state, report.agent, report.cell, said, agent.heard, agent.remembered, now)
+                )
+                self._heartbeat((report.cell, state.root), agent)
         if not hosts:
             del self._hosts[report.cell]
         while self._count > MOST_HOSTS:
@@ -112,22 +151,135 @@ class HostBook:
         """Why the hosts of this agent are held to be down; empty when they are not."""
         return self._agents.down((cell, agent), now)
 
+    def why_down(self, cell: str, root: str, agent: str, now: float) -> str:
+        """Return why a host is down, or an empty string if it is up or unknown."""
+        record = self._recorded_down(cell, root, agent)
+        if record is not None:
+            return down_sentence(record)
+        silence = self._silence_of(cell, root, agent)
+        return "" if silence is None else silence.sentence(now)
+
+    def _recorded_down(self, cell: str, root: str, agent: str) -> HostHealth | None:
+        record = self._records.get((cell, root))
+        if record is None or record.availability != "down":
+            return None
+        known = self._agents.known((cell, agent))
+        partial = known is not None and known.partial and self._agents.silence_of((cell, agent)) is None
+        return None if partial else record
+
+    def _silence_of(self, cell: str, root: str, agent: str) -> Silence | None:
+        silence, known = self._agents.silence_of((cell, agent)), self._agents.known((cell, agent))
+        if silence is not None or known is None or known.partial:
+            return silence
+        listened, slot = self._listening.seconds, self._columns.slots.get((cell, root), NOBODY)
+        heartbeat = self._columns.heartbeat.item(slot)
+        others = f"though its agent {agent} reports other hosts"
+        if heartbeat != NEVER:
+            up = listened - heartbeat <= self._columns.silence.item(slot)
+            at = self._hosts[cell][root].at
+            return None if up else Silence(f"no heartbeat from it, {others},", at)
+        early = listened - max(known.first, self._appeared.get(root, 0.0)) <= known.silence
+        return None if early else Silence(f"no heartbeat from it, {others}")
+
     def level(self, source: CandidateSource, now: float) -> HostsNow:
         """All of it by the positions of placement's memory, for the searches of this moment."""
         self._past(now)
         if source is not self._source or source.layout != self._layout:
             self._read_anew(source)
         self._place_new()
+        self._judge(now)
         return HostsNow(
             source=source,
             columns=self._columns,
             slot_at=self._slot_at,
-            agent_at=self._agent_at,
             placed=self._placed,
-            up=self._agents.up(),
+            up=self._up,
+            unknown=self._some_unknown,
             fading=1.0 / self._weight(now),
-            down=lambda cell, agent: self._agents.down((cell, agent), now),
+            why_down=lambda host: self.why_down(host.cell, host.uuid, host.agent, now),
         )
+
+    def health(self, source: CandidateSource, now: float, wall: float) -> dict[HostKey, HostHealth]:
+        """Return the hosts that are down, unknown, or closed by their agents; `wall` is the time of day."""
+        self.level(source, now)
+        slots = self._slot_at.take(self._placed)
+        closed = (self._columns.fact("enabled") == 0) | (self._columns.fact("forced_down") == 1)
+        told = ~self._up.take(self._placed) | self._unknown.take(self._placed) | closed.take(slots)
+        found = {}
+        for nth in np.flatnonzero(told).tolist():
+            host = self._placed_hosts[nth]
+            if host.agent:
+                found[host.cell, host.uuid] = self._health_of(host, now, wall)
+        return found
+
+    def has(self, key: HostKey) -> bool:
+        """Return whether placement has this root in this cell."""
+        cell, root = key
+        return self._cell_of.get(root) == cell
+
+    def _health_of(self, host: PlacedHost, now: float, wall: float) -> HostHealth:
+        cell, root = host.cell, host.uuid
+        state = self._columns.states[self._columns.slots.get((cell, root), NOBODY)]
+        record = self._recorded_down(cell, root, host.agent)
+        silence = self._silence_of(cell, root, host.agent) if record is None else None
+        heard = self._hosts.get(cell, _NO_HOSTS).get(root)
+        at = None if silence is None else silence.at if heard is None else heard.at
+        down = record is not None or silence is not None
+        return HostHealth(
+            root=root,
+            host=host.host,
+            cell=cell,
+            agent=host.agent,
+            availability="down" if down else "unknown" if self._unknown[host.position] else "up",
+            since=record.since if record is not None else 0.0 if at is None else wall - (now - at),
+            why=record.why if record is not None else "" if silence is None else silence.why.rstrip(","),
+            enabled=state is None or state.enabled,
+            why_disabled="" if state is None else state.why_disabled,
+            forced_down=state is not None and state.forced_down,
+        )
+
+    def _judge(self, now: float) -> None:
+        """Decide which hosts are up and which are unknown, by position; the same as `why_down` of each."""
+        if self._judged is not None and 0 <= now - self._judged < JUDGED_EVERY:
+            return
+        listened, columns, slots = self._listening.seconds, self._columns, self._slot_at
+        agents = self._agents.level(self._agent_at)
+        heartbeat, recorded = columns.heartbeat.take(slots), columns.recorded_down.take(slots) > 0
+        beats = listened - heartbeat <= columns.silence.take(slots)
+        first = np.maximum(self._appeared_at, agents.first)
+        early = (agents.unheard & self._agents.early) | (agents.alive & (listened - first <= agents.silence))
+        fresh = agents.alive & (beats | agents.partial)
+        self._unknown = np.isneginf(heartbeat) & early & ~recorded & ~fresh
+        self._up = fresh | self._unknown
+        unknown = self._unknown.take(self._placed)
+        self._some_unknown = self._unknown if unknown.any() and not unknown.all() else None
+        self._judged = now
+
+    def _heartbeat(self, key: HostKey, agent: HeardAgent) -> None:
+        """Note that a heartbeat of a host came."""
+        columns, slot = self._columns, self._columns.slots[key]
+        if agent.heard - columns.heartbeat.item(slot) > columns.silence.item(slot):
+            self._judged = None
+            columns.recorded_down[slot] = 0.0
+            self._records.pop(key, None)
+        columns.heartbeat[slot], columns.silence[slot] = agent.heard, agent.silence
+
+    def _agent_returns(self, report: HostReported) -> None:
+        self._judged = None
+        if report.partial:  # no heartbeat of a host is needed for it to be up
+            returned = [
+                key
+                for key, record in self._records.items()
+                if (record.cell, record.agent) == (report.cell, report.agent)
+            ]
+            for key in returned:
+                del self._records[key]
+                self._columns.recorded_down[self._columns.slots[key]] = 0.0
+
+    def _record(self, key: HostKey, record: HostHealth) -> None:
+        self._records[key] = record
+        self._columns.recorded_down[self._columns.slot(key)] = record.availability == "down"
+        self._judged = None
 
     # What befell builds that were sent there
 
@@ -225,6 +377,8 @@ class HostBook:
     def _place_new(self) -> None:
         """Those that were first spoken of since, where placement has them."""
         columns = self._columns
+        if columns.new:
+            self._judged = None
         for cell, root in columns.new:
             position = None
             if self._source is not None and self._cell_of.get(root) == cell:
@@ -235,7 +389,7 @@ class HostBook:
 
     def _read_anew(self, source: CandidateSource) -> None:
         """Where placement has which host, and whose it is."""
-        placed = source.hosts()
+        placed = self._placed_hosts = list(source.hosts())
         positions = [host.position for host in placed]
         self._placed = np.array(positions, np.intp)
         self._cell_of = {host.uuid: host.cell for host in placed}
@@ -245,7 +399,15 @@ class HostBook:
         self._agent_at = numbered(positions, [agents(agent) for agent in named], source.size)
         keys = [slots.get((host.cell, host.uuid), NOBODY) for host in placed]
         self._slot_at = numbered(positions, keys, source.size)
-        self._source, self._layout = source, source.layout
+        before, listened = self._appeared, self._listening.seconds
+        self._appeared = {
+            host.uuid: before.get(host.uuid, listened)
+            for host, slot in zip(placed, keys, strict=True)
+            if slot == NOBODY
+        }
+        self._appeared_at = np.zeros(source.size)
+        self._appeared_at[self._placed] = [self._appeared.get(host.uuid, 0.0) for host in placed]
+        self._source, self._layout, self._judged = source, source.layout, None
 
     def _tidy(self, now: float) -> None:
         """Forget who was not heard for very long."""
@@ -272,7 +434,8 @@ class HostBook:
         for key, slot in list(columns.slots.items()):
             cell, root = key
             failures = columns.failures[slot] / weight
-            if root not in self._hosts.get(cell, ()) and not columns.recent[slot] and failures < FORGIVEN:
+            known = root in self._hosts.get(cell, ()) or key in self._records
+            if not known and not columns.recent[slot] and failures < FORGIVEN:
                 columns.drop(key)
         columns.new = [key for key in columns.new if key in columns.slots]
         self._layout = None

@@ -203,7 +203,9 @@ class Parking:
             return
         book, now = self.scheduler.book, self._clock.monotonic()
         before = {state.root: book.state(report.cell, state.root) for state in report.hosts}
-        was_down = bool(book.down(report.cell, report.agent, now))
+        was_down = bool(book.down(report.cell, report.agent, now)) or any(
+            book.why_down(report.cell, root, report.agent, now) for root in before
+        )
         await self.scheduler.hear(report)
         if was_down:
             self.room.somebody_is_back()

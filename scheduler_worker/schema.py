@@ -1,4 +1,4 @@
-"""The scheduler's tables: who waits, why others have no host, moves between cells, who schedules."""
+"""Tables of the scheduler: waiting requests, refusals, moves between cells, schedulers, hosts."""
 
 from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text, text
 
@@ -88,4 +88,12 @@ schedulers = Table(
     Column("beat", BigInteger, nullable=False),  # moves while it lives
     Column("reserved", Text, nullable=False),  # the hosts it keeps for those first in line
     Column("rescued", BigInteger, nullable=False),
+)
+
+host_health = Table(  # of hosts that are down or closed by their agents; a host that is up has no row
+    "host_health",
+    metadata,
+    Column("cell", Text, primary_key=True),
+    Column("root", Text, primary_key=True),
+    Column("health", Text, nullable=False),
 )

@@ -48,6 +48,7 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.ending import UNHEARD_SECONDS
 from scheduler_worker.handovers import TELL_AGAIN_SECONDS, Handovers
+from scheduler_worker.host_records import HostRecords
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.keeping import Keeping
 from scheduler_worker.move_arrivals import MoveArrivals
@@ -62,6 +63,7 @@ from scheduler_worker.what_if_moves import WhatIfsOfMoves
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
+RECORD_SECONDS = 2.0  # after which a change of a host is stored at the latest
 REQUESTS_AT_ONCE = 1280  # of each kind among them all hosts are searched and weighed once
 MOVES_AT_ONCE = 128
 TRIES_UNHEARD = 3  # to hand a build to its cell's conductor, before it is looked at how long that went on
@@ -108,6 +110,8 @@ def scheduler_worker(
     place_many, hear = scheduler.place_many, scheduler.hear
     parking: Parking | None = None
     parts: list[_Part] = []
+    if database is not None:
+        parts.append(_host_records(HostRecords(scheduler.book, source, database, scheduler.clock)))
     if database is not None and say is not None:
         parking = Parking(scheduler, database, say, scheduler.roster.name, scheduler.clock)
         place_many, hear = Arrivals(scheduler, parking, scheduler.clock).place_many, parking.hear
@@ -154,7 +158,11 @@ def scheduler_worker(
             every(SAYS_SECONDS, scheduler.roster.say, emits=[SCHEDULER_ALIVE], at_once=True),
             *[timer for part in parts for timer in part.timers],
         ],
-        starts=[scheduler.opened] if loaded is None else [loaded, scheduler.opened],
+        starts=[
+            *([] if loaded is None else [loaded]),
+            *[start for part in parts for start in part.starts],
+            scheduler.opened,
+        ],
         runs=[run for part in parts for run in part.runs],
         stops=[stop for part in parts for stop in part.stops],
         announces=frozenset[type[Message]]().union(*[part.announces for part in parts]),
@@ -169,8 +177,17 @@ class _Part:
     answers: Sequence[Answers] = ()
     timers: Sequence[Every] = ()
     runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+    starts: Sequence[Callable[[], Awaitable[None]]] = ()
     stops: Sequence[Callable[[], Awaitable[None]]] = ()
     announces: frozenset[type[Message]] = frozenset()
+
+
+def _host_records(records: HostRecords) -> _Part:
+    """Hosts that are down or closed, for the next start."""
+    return _Part(
+        starts=[records.load],
+        timers=[every(RECORD_SECONDS, records.store), every(PRUNE_SECONDS, records.prune)],
+    )
 
 
 def _those_that_wait(parking: Parking, cancelling: Cancelling) -> _Part:

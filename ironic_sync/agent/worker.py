@@ -97,6 +97,7 @@ class _Tidings:
                 sequence=sequence,
                 run=self._run,
                 period=self._period,
+                partial=True,
                 hosts=tuple(states[start : start + HOSTS_IN_A_REPORT]),
             )
             for start in range(0, len(states) or 1, HOSTS_IN_A_REPORT)

@@ -13,7 +13,8 @@ from scheduler_worker.core.rule import UNKNOWN
 Numbers = npt.NDArray[np.float64]
 Reads = Callable[[HostState], float]
 
-NOBODY = 0  # the slot of whoever was never heard of
+NOBODY = 0  # the slot of hosts without a slot of their own
+NEVER = -np.inf  # the time of a heartbeat that has not come
 FIRST_SLOTS = 1024
 
 HostKey = tuple[str, str]  # cell and root: what one cell says is of its own host, whatever root it names
@@ -45,6 +46,11 @@ class HostColumns:
         self.states: list[HostState | None] = [None] * FIRST_SLOTS
         self.recent: Numbers = np.zeros(FIRST_SLOTS)
         self.failures: Numbers = np.zeros(FIRST_SLOTS)  # as they counted at some moment long ago
+        self.heartbeat: Numbers = np.full(FIRST_SLOTS, NEVER)  # the last one, in seconds of listening
+        self.silence: Numbers = np.zeros(
+            FIRST_SLOTS
+        )  # seconds without a heartbeat after which a host is down
+        self.recorded_down: Numbers = np.zeros(FIRST_SLOTS)  # 1: down by a record, until a heartbeat comes
         self._facts: dict[str, tuple[Reads, Numbers]] = {}
         self._metrics: dict[str, tuple[Reads, Numbers]] = {}
         self._images: dict[str, tuple[Reads, Numbers]] = {}
@@ -83,6 +89,7 @@ class HostColumns:
         """It says nothing any more. The slot stays its own: what we sent there still counts."""
         slot = self.slots[key]
         self.states[slot] = None
+        self.heartbeat[slot] = NEVER
         for _, column in chain(self._facts.values(), self._metrics.values()):
             column[slot] = UNKNOWN
         for _, column in self._images.values():
@@ -92,7 +99,7 @@ class HostColumns:
         """Whoever may still read its slot must not: it will be another's."""
         self.forget(key)
         slot = self.slots.pop(key)
-        self.recent[slot] = self.failures[slot] = 0.0
+        self.recent[slot] = self.failures[slot] = self.recorded_down[slot] = 0.0
         self._free.append(slot)
 
     def fact(self, name: str) -> Numbers:
@@ -122,6 +129,9 @@ class HostColumns:
         self.states.extend([None] * more)
         self.recent = np.concatenate([self.recent, np.zeros(more)])
         self.failures = np.concatenate([self.failures, np.zeros(more)])
+        self.heartbeat = np.concatenate([self.heartbeat, np.full(more, NEVER)])
+        self.silence = np.concatenate([self.silence, np.zeros(more)])
+        self.recorded_down = np.concatenate([self.recorded_down, np.zeros(more)])
         self._images.clear()
         for kind in (self._facts, self._metrics):
             for name, (reads, column) in kind.items():

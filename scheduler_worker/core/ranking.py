@@ -35,8 +35,10 @@ ALL_WAYS = 2048  # looked through when there are some to avoid
 RECORDED_REFUSED = 2  # of these, hosts that would have been better and that a rule refused
 
 AVOIDED = "placement refused it a moment ago"
-Entry = tuple[int, float, int, int, int]  # least first: outside, −worth, how often chosen, tie, index
-_NOBODY: Entry = (2, 0.0, 0, 0, -1)  # after everybody
+# Tiers of hosts: those of a later tier are chosen only when no host of an earlier tier is left.
+OUR_HOSTS, THEIR_HOSTS, UNKNOWN_HOSTS = range(3)  # of other schedulers' shares; without a heartbeat so far
+Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how often chosen, tie, index
+_NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
 
 
 class Ranking:
@@ -83,13 +85,13 @@ class Ranking:
         count = len(self._positions)
         self._weights = Weights(wish, self._view, now, policy, count)
         self._worths = self._weights.worths
-        self._outside = self._others()
+        self._tiers = self._preferred()
         self._admitted_first = admitted
-        # By turns, ours first: worths are never shifted, for floats would lose what tells hosts apart.
+        # Tier by tier: worths are never shifted, for floats would lose what tells hosts apart.
         slices = (
             [admitted]
-            if self._outside is None
-            else [admitted[~self._outside[admitted]], admitted[self._outside[admitted]]]
+            if self._tiers is None
+            else [admitted[self._tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
         )
         self._orders = [(nth, Frontier(self._worths, those, self._ties)) for nth, those in enumerate(slices)]
         self._sorted: list[Entry] = []  # the best of the beginning, as far as somebody looked
@@ -156,7 +158,7 @@ class Ranking:
         self._left += avoided
         self._left.sort(reverse=True)
         pick = Pick(
-            crossed=self._outside is not None and self._is_outside(winner),
+            crossed=self._tier(winner) == THEIR_HOSTS,
             choices=tuple(choices[:most]),
             promise=self._promises.enter(choices[0]),
             considered=self._search.considered,
@@ -272,15 +274,22 @@ class Ranking:
                 admitted &= mask
         return np.flatnonzero(admitted)
 
-    def _others(self) -> Bools | None:
-        """Hosts that another scheduler looks at first; None: there are none, or some are named."""
-        ours = self._hosts.ours
-        if ours is None or self.wish.question.roots:
-            return None
-        return ~ours[self._positions]
+    def _preferred(self) -> Ints | None:
+        """Return the tier of each host, or None if all hosts are in one tier.
 
-    def _is_outside(self, index: int) -> bool:
-        return self._outside is not None and bool(self._outside[index])
+        A request that names its hosts takes no account of the shares of schedulers.
+        """
+        ours, unknown = self._hosts.ours, self._now.unknown
+        tiers: Ints | None = None
+        if ours is not None and not self.wish.question.roots:
+            tiers = np.where(ours[self._positions], OUR_HOSTS, THEIR_HOSTS)
+        if unknown is not None:
+            known = OUR_HOSTS if tiers is None else tiers
+            tiers = np.where(unknown[self._positions], UNKNOWN_HOSTS, known)
+        return tiers
+
+    def _tier(self, index: int) -> int:
+        return OUR_HOSTS if self._tiers is None else self._tiers.item(index)
 
     def _left_again(self, several: int) -> list[Entry]:
         """Those that were looked at and left, if so many of them are still the best there are."""
@@ -331,12 +340,12 @@ class Ranking:
 
     def _turn_page(self) -> bool:
         """Sort some more of them; is there somebody more?"""
-        (outside, order), *others = self._orders
+        (tier, order), *others = self._orders
         indices, its_ties = order.page()
         if not indices.size and others:
             self._orders = others
             return self._turn_page()
-        entries = self._entries(outside, indices, its_ties)
+        entries = self._entries(tier, indices, its_ties)
         self._sorted += entries
         of_cell = self._of_cell
         cells = self._hosts.cell_at[self._positions[indices]].tolist()
@@ -354,11 +363,11 @@ class Ranking:
             pass
         return self._of_cell.get(number, [])
 
-    def _entries(self, outside: int, indices: Ints, its_ties: Uints) -> list[Entry]:
+    def _entries(self, tier: int, indices: Ints, its_ties: Uints) -> list[Entry]:
         worths = (-self._worths[indices]).tolist()
         every = indices.tolist()
         several = len(every)
-        return list(zip([outside] * several, worths, [0] * several, its_ties.tolist(), every, strict=True))
+        return list(zip([tier] * several, worths, [0] * several, its_ties.tolist(), every, strict=True))
 
     def admits(self, index: int) -> bool:
         """Does every rule admit it? Asked once, until it changes."""
@@ -408,8 +417,8 @@ class Ranking:
         self._admits_now.discard(index)
         facts, weights = self._found.read_again(index), self._weights
         values = self._values[index] = weights.read(facts)
-        score, outside = weights.worth(facts, values), int(self._is_outside(index))
-        self.moved[index] = entry = outside, -score, self._chosen[index], its_tie, index
+        score, tier = weights.worth(facts, values), self._tier(index)
+        self.moved[index] = entry = tier, -score, self._chosen[index], its_tie, index
         heappush(self._heap, entry)
         spares = self._spares.get(way.cell)
         if spares is not None:
@@ -506,7 +515,8 @@ class Ranking:
                 refused,
                 weights.overridden(self._found.facts(index)) if weights.overriding else {},
                 entry[2],
-                entry[0] > 0,
+                entry[0] > OUR_HOSTS,
+                entry[0] == UNKNOWN_HOSTS,
             )
             if not refused:
                 self._recorded[index] = known

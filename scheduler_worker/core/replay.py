@@ -6,7 +6,7 @@ from bus.decisions import Record, RecordedHost
 from scheduler_worker.core.scale import worth_of_one
 from scheduler_worker.core.ties import drawn, tie
 
-Place = tuple[bool, float, int, int]  # least first: in another's slice, −worth, how often chosen, tie
+Place = tuple[int, float, int, int]  # least first: tier, −worth, how often chosen, tie
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,4 +31,4 @@ def place(host: RecordedHost, record: Record) -> Place:
     """Where it is in the order, as core/ranking.py has it."""
     multipliers = [host.multipliers.get(scale.weigher, scale.multiplier) for scale in record.scales]
     worth = worth_of_one(record.scales, host.values, multipliers, record.near)
-    return host.outside, -worth, host.chosen, tie(record.seed, host.root)
+    return host.outside + host.unknown, -worth, host.chosen, tie(record.seed, host.root)

@@ -22,11 +22,11 @@ class HostsNow:
     source: CandidateSource
     columns: HostColumns
     slot_at: Ints
-    agent_at: Ints
     placed: Ints  # the positions of all hosts
-    up: Bools  # of each agent
+    up: Bools  # false: the host is down
+    unknown: Bools | None  # up, but without a heartbeat so far; None: no host is, or all are
     fading: float  # what a failure that was counted as one counts now
-    down: Callable[[str, str], str]  # an agent's silence as a sentence
+    why_down: Callable[[PlacedHost], str]
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     _read: dict[tuple[str, str], Numbers] = field(default_factory=dict)
 
@@ -49,7 +49,7 @@ class HostsNow:
             free=free,
             capacity=capacity,
             state=state,
-            down="" if self.up.item(self.agent_at.item(position)) else self.down(placed.cell, placed.agent),
+            down="" if self.up.item(position) else self.why_down(placed),
             building=building if state is None else building + state.building,
             failures=columns.failures.item(slot) * self.fading,
         )
@@ -79,7 +79,7 @@ class HostsNow:
     def _fact(self, name: str, otherwise: float | None) -> Numbers:
         columns, slots = self.columns, self.slot_at
         if name == "up":
-            return self.up.take(self.agent_at).astype(np.float64)
+            return self.up.astype(np.float64)
         if name == "building":
             return self.fact("reported", 0.0) + columns.recent.take(slots)
         if name == "sent":

@@ -1,6 +1,6 @@
 """The best host the slow way: every host looked at, by every rule and every weigher, one by one."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from bus.candidates import CandidateSearch
 from scheduler_worker import ChoicePolicy
@@ -23,11 +23,11 @@ class PlainChoice:
         *,
         fitting: Callable[[], Collection[str]]
         | None = None,  # the roots that have room, found in another way
-        outside: Collection[str] = (),  # roots that others look at first
+        tiers: Mapping[str, int] | None = None,  # root → its tier; roots that are missing are in the first
     ) -> None:
         self.wish = wish
         self.fitting = fitting
-        self.outside = outside
+        self.tiers = tiers or {}
         self.search = search
         self.now = now
         self.policy = policy
@@ -45,7 +45,7 @@ class PlainChoice:
             fits = self.search.ways(position, 1) if fitting is None else facts.root in fitting
             if fits and self._admitted(facts):
                 key = (
-                    facts.root in self.outside,
+                    self.tiers.get(facts.root, 0),
                     -self._score(facts),
                     self.chosen.get(facts.root, 0),
                     tie(self.seed, facts.root),

@@ -99,10 +99,15 @@ def told(chance: Random, hall: Hall) -> Hall:
     return hall
 
 
-def outside(hall: Hall) -> set[str]:
-    """Roots that another scheduler looks at first."""
-    ours = hall.hosts.ours
-    return set() if ours is None else {host.uuid for host in hall.source.hosts() if not ours[host.position]}
+def tiers(hall: Hall) -> dict[str, int]:
+    """Root → 1 if it is in the share of another scheduler, 2 if no heartbeat of it came."""
+    ours, found = hall.hosts.ours, dict[str, int]()
+    for host in hall.source.hosts():
+        if hall.book.state(host.cell, host.uuid) is None:
+            found[host.uuid] = 2
+        elif ours is not None and not ours[host.position]:
+            found[host.uuid] = 1
+    return found
 
 
 def one_cloud(seed: int) -> int:
@@ -120,7 +125,7 @@ def one_cloud(seed: int) -> int:
         wish = hall.wish(request)
         ranking = choosing.rank(wish, its_seed)
         search, seen = hall.source.search(wish.question), hall.book.level(hall.source, hall.now)
-        plain = PlainChoice(wish, search, seen, hall.policy, its_seed, outside=outside(hall))
+        plain = PlainChoice(wish, search, seen, hall.policy, its_seed, tiers=tiers(hall))
         picks = []
         for _ in range(chance.choice((1, 4, 40))):
             expected = plain.best()
@@ -158,7 +163,7 @@ class PlainBatch:
     def __init__(self, hall: Hall, room: PlainRoom) -> None:
         self.hall = hall
         self.room = room
-        self.outside = outside(hall)
+        self.tiers = tiers(hall)
         self.now = hall.book.level(hall.source, hall.now)
         self.promises = Promising(hall.pending, hall.book, hall.now)
         self.joined: dict[str, dict[str, str]] = {}  # group → member → root
@@ -238,7 +243,7 @@ class PlainBatch:
             fitting = self.room.roots
             plain = PlainChoice(
                 wish, search, self.now, self.hall.policy, order.request.request,
-                fitting=lambda: fitting(wish.question), outside=self.outside,
+                fitting=lambda: fitting(wish.question), tiers=self.tiers,
             )  # fmt: skip
             known = {search.host(position).uuid for position in plain.positions}
             assert known >= set(fitting(wish.question)), "a host that has room was not looked at"

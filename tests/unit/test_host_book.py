@@ -30,9 +30,7 @@ def listened(book: HostBook, start: float, end: float) -> float:
 def test_a_scheduler_that_never_hears_anybody_gives_up_after_one_grace() -> None:
     book = a_book(grace=30)
     assert book.down("cell1", "agent1", listened(book, 0, 29)) == ""
-    assert (
-        book.down("cell1", "agent1", listened(book, 30, 30)) == "down: nothing is heard of its agent agent1"
-    )
+    assert book.down("cell1", "agent1", listened(book, 30, 30)) == "down: no heartbeat from its agent agent1"
     book.opened(100.0)
     assert book.down("cell1", "agent1", listened(book, 100, 129)) == ""
     assert book.down("cell1", "agent1", listened(book, 129, 131)) != ""
@@ -52,7 +50,7 @@ def test_a_host_is_up_for_three_periods_and_at_least_ten_seconds(
     why = book.down("cell1", "agent1", 100.0 + after)
     assert (why == "") == up
     if not up:
-        assert why == f"down: nothing heard of its agent agent1 for {after:.0f} s"
+        assert why == f"down: no heartbeat from its agent agent1 for {after:.0f} s"
 
 
 def test_the_last_report_counts_and_a_late_or_repeated_one_changes_nothing() -> None:
@@ -151,7 +149,7 @@ def test_who_stays_silent_while_others_are_heard_again_is_down() -> None:
         book.hear(a_heartbeat(number), 0.0)
     for nth in range(2, 8):
         book.hear(a_heartbeat(2, sequence=nth), 100.0 + 10 * nth)
-    assert book.down("cell1", "agent1", 170.0) == "down: nothing heard of its agent agent1 for 170 s"
+    assert book.down("cell1", "agent1", 170.0) == "down: no heartbeat from its agent agent1 for 170 s"
     assert book.down("cell1", "agent2", 170.0) == ""
 
 
@@ -180,7 +178,7 @@ def test_who_was_not_heard_for_very_long_is_forgotten() -> None:
     for second in range(5, 700, 5):
         book.hear(a_heartbeat(1, sequence=second), float(second))
     assert (len(book), book.cells, book.zones) == (1, {"cell1"}, set())
-    assert book.down("cell1", "agent2", 700.0) == "down: nothing is heard of its agent agent2"
+    assert book.down("cell1", "agent2", 700.0) == "down: no heartbeat from its agent agent2"
 
 
 def test_no_more_hosts_are_remembered_than_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_a_mask_of_what_all_have_alike_can_be_turned_round(reads: object) -> Non
 def test_the_facts_of_one_host_are_those_of_placement_and_of_its_report() -> None:
     _, found = seen_at_once(HOSTS)
     assert found[:3] == HOSTS[:3]
-    assert found[3] == replace(HOSTS[3], down="down: nothing is heard of its agent agent4")
+    assert found[3] == replace(HOSTS[3], down="down: no heartbeat from its agent agent4")
     assert found[4] == HOSTS[4]
 
 

@@ -152,6 +152,8 @@ FIRST, SECOND = sorted((A, C), key=lambda host: tie("s", host.root))
         (Record(seed="s", near=0.5, scales=SCALES, hosts=(replace(A, chosen=1), C)), C),
         (Record(seed="s", scales=SCALES, hosts=(replace(A, refused="up: down"), B)), B),
         (Record(seed="s", scales=SCALES, hosts=(replace(A, outside=True), B)), B),
+        (Record(seed="s", scales=SCALES, hosts=(replace(A, outside=True, unknown=True), replace(B, outside=True))),
+         B),
         (Record(seed="s", scales=SCALES, hosts=(replace(A, multipliers={"ram": -1.0}), B)), B),
         (Record(seed="s", subset=2, scales=SCALES, hosts=(A, B)), (A, B)[drawn("s", "build", 2)]),
         (Record(), None),

@@ -568,7 +568,7 @@ async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> Non
     time.now += 30
     message = await unplaceable(scheduler, a_request())
     assert "up removed 1" in message.reason
-    assert "host0 (down: nothing is heard of its agent agent0)" in message.reason
+    assert "host0 (down: no heartbeat from its agent agent0)" in message.reason
 
 
 async def test_a_broker_that_was_away_makes_no_host_unfit() -> None:

@@ -18,7 +18,7 @@ def all_hosts() -> Rule:
 
 
 def up() -> Rule:
-    """Its agent is heard of."""
+    """Heartbeats of the host and of its agent arrive; a host that reported none so far is admitted."""
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
         return host.down or None

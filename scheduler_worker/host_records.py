@@ -1,0 +1,81 @@
+"""Records of hosts that are down or closed, in the database: a scheduler that starts reads them first.
+
+Only changes are written. Several schedulers write the same rows; each deletes only rows that it has read or
+written, when a heartbeat of the host came. So a row that another scheduler left behind is deleted by the
+next scheduler that starts.
+"""
+
+from collections.abc import Mapping
+
+from bus.candidates import CandidateSource
+from bus.clock import Clock
+from bus.host_health import HostHealth
+from bus.sql.database import Database
+from scheduler_worker.core.columns import HostKey
+from scheduler_worker.hosts import HostBook
+from scheduler_worker.store import host_health
+
+PAGE = 1000  # rows in one transaction
+
+
+class HostRecords:
+    """The records of one scheduler."""
+
+    def __init__(self, book: HostBook, source: CandidateSource, database: Database, clock: Clock) -> None:
+        self._book = book
+        self._source = source
+        self._database = database
+        self._clock = clock
+        self._stored: dict[HostKey, HostHealth] = {}
+
+    async def load(self) -> None:
+        """Read the records of all schedulers, before the first request is."""
+        after, more = ("", ""), True
+        while more:
+            async with self._database.read() as tx:
+                found = await host_health.page(tx, after, PAGE)
+            self._stored.update(((one.cell, one.root), one) for one in found)
+            more = len(found) == PAGE
+            after = (found[-1].cell, found[-1].root) if found else after
+        self._book.restore(self._stored.values())
+
+    async def store(self) -> None:
+        """Write what has changed."""
+        now = self._book.health(self._source, self._clock.monotonic(), self._clock.now())
+        new = {key: one for key, one in now.items() if one.recorded and self._differs(key, one)}
+        up = [
+            key
+            for key in self._stored
+            if self._book.has(key) and not (key in now and (now[key].recorded or now[key].unknown))
+        ]
+        await self._write(new, up)
+
+    async def prune(self) -> None:
+        """Delete records of hosts that placement does not have any more."""
+        await self._write({}, [key for key in self._stored if not self._book.has(key)])
+
+    def _differs(self, key: HostKey, health: HostHealth) -> bool:
+        """Return whether a record says something else, apart from the moment of the last heartbeat."""
+        stored = self._stored.get(key)
+        if stored is None or stored.availability != health.availability:
+            return True
+        return (stored.enabled, stored.why_disabled, stored.forced_down) != (
+            health.enabled,
+            health.why_disabled,
+            health.forced_down,
+        )
+
+    async def _write(self, new: Mapping[HostKey, HostHealth], up: list[HostKey]) -> None:
+        for some in _pages(list(new)):
+            async with self._database.write() as tx:
+                await host_health.put(tx, [new[key] for key in some])
+            self._stored.update((key, new[key]) for key in some)
+        for some in _pages(up):
+            async with self._database.write() as tx:
+                await host_health.drop(tx, some)
+            for key in some:
+                del self._stored[key]
+
+
+def _pages(keys: list[HostKey]) -> list[list[HostKey]]:
+    return [keys[at : at + PAGE] for at in range(0, len(keys), PAGE)]
