@@ -6,8 +6,8 @@ from bus.aggregates import ZONE, AggregatesFound, FindAggregates
 from bus.cells import CellsFound, FindCells
 from bus.known_trees import FindTrees, KnownProvider, KnownTree, TreesFound
 from bus.protocol import Ask
-from control_room.core.planning import PlannedHost, PlannedStock
 from control_room.core.reported import reported_host
+from control_room.core.stocks import PlannedHost, PlannedStock
 
 _PAGE = 2000
 

@@ -7,11 +7,18 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# Limits of one plan: each of these multiplies the work or the memory that it takes.
 MOST_FLAVORS = 8
-MOST_ADDED = 100_000
+MOST_PARTS = 10_000  # of a flavor in one mix
+MOST_KINDS = 20  # lines of hosts to add
+MOST_ADDED = 20_000  # hosts of all lines
+MOST_WITHOUT = 50  # names and patterns of hosts to take away
+MOST_WORDS = 50  # classes and traits in a line
+LONGEST = 4000  # characters of a line
+MOST_NAME = 255
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
 _TIMES = re.compile(r"(\d{1,6})\s*x\s*(.+)", re.IGNORECASE | re.DOTALL)
-_MOST = 2**40
+_MOST_AMOUNT = 2**31 - 1  # as in placement
 
 
 class BadPlan(Exception):
@@ -53,17 +60,32 @@ class Plan:
 def plan_said(
     mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str = "", cell: str = ""
 ) -> Plan:
-    """BadPlan says all that is wrong."""
-    problems: list[str] = []
+    """Return the plan; raise BadPlan with everything that is wrong with it."""
+    problems = _too_long(mix, add, (*without, zone, cell))
+    if problems:
+        raise BadPlan(*problems)
     flavors = [one for text in mix if (one := _told(_flavor, text, problems))]
     added = [kind for text in add if (kind := _told(_added, text, problems))]
     if not flavors and not problems:
         problems.append("say at least one flavor, such as VCPU:2,MEMORY_MB:4096")
-    if len(flavors) > MOST_FLAVORS:
-        problems.append(f"a mix has {MOST_FLAVORS} flavors at most")
+    if sum(kind.number for kind in added) > MOST_ADDED:
+        problems.append(f"a plan adds {MOST_ADDED:,} hosts at most")
     if problems:
         raise BadPlan(*problems)
     return Plan(mix=tuple(flavors), added=tuple(added), without=tuple(without), zone=zone, cell=cell)
+
+
+def _too_long(mix: Sequence[str], add: Sequence[str], names: Sequence[str]) -> list[str]:
+    problems = []
+    if len(mix) > MOST_FLAVORS:
+        problems.append(f"a mix has {MOST_FLAVORS} flavors at most")
+    if len(add) > MOST_KINDS:
+        problems.append(f"a plan adds {MOST_KINDS} kinds of hosts at most")
+    if len(names) > MOST_WITHOUT + 2:
+        problems.append(f"a plan takes away {MOST_WITHOUT} names or patterns of hosts at most")
+    if any(len(text) > LONGEST for text in (*mix, *add)) or any(len(name) > MOST_NAME for name in names):
+        problems.append(f"a line has {LONGEST:,} characters at most, a name {MOST_NAME}")
+    return problems
 
 
 def _told(read: Callable[[str], T], text: str, problems: list[str]) -> T | None:
@@ -75,7 +97,7 @@ def _told(read: Callable[[str], T], text: str, problems: list[str]) -> T | None:
 
 
 def _flavor(text: str) -> PlannedFlavor:
-    parts, rest = _times(text)
+    parts, rest = _times(text, MOST_PARTS)
     said = _Said(rest)
     if not said.amounts or said.zone:
         raise ValueError(
@@ -87,9 +109,7 @@ def _flavor(text: str) -> PlannedFlavor:
 
 
 def _added(text: str) -> AddedHosts:
-    number, rest = _times(text)
-    if number > MOST_ADDED:
-        raise ValueError(f"{text!r}: {MOST_ADDED:,} hosts at most")
+    number, rest = _times(text, MOST_ADDED)
     if rest.startswith("like:"):
         like = rest.removeprefix("like:").strip()
         if not like:
@@ -103,12 +123,12 @@ def _added(text: str) -> AddedHosts:
     return AddedHosts(number=number, name=rest, amounts=said.amounts, traits=said.traits, zone=said.zone)
 
 
-def _times(text: str) -> tuple[int, str]:
+def _times(text: str, most: int) -> tuple[int, str]:
     found = _TIMES.fullmatch(text)
     if found is None:
         return 1, text
-    if not int(found[1]):
-        raise ValueError(f"{text!r}: none of it is nothing to plan with")
+    if not 1 <= int(found[1]) <= most:
+        raise ValueError(f"{text!r}: a number from 1 to {most:,}")
     return int(found[1]), found[2]
 
 
@@ -120,7 +140,10 @@ class _Said:
         traits = set[str]()
         not_traits = set[str]()
         self.zone = ""
-        for word in filter(None, (word.strip() for word in text.split(","))):
+        said = [word for part in text.split(",") if (word := part.strip())]
+        if len(said) > MOST_WORDS:
+            raise ValueError(f"{text[:60]!r}…: {MOST_WORDS} classes and traits at most")
+        for word in said:
             name, colon, amount = (part.strip() for part in word.partition(":"))
             if word.startswith("zone="):
                 self.zone = word.removeprefix("zone=")
@@ -128,8 +151,8 @@ class _Said:
                 raise ValueError(f"{word!r}: CLASS:AMOUNT or a trait, of A to Z, 0 to 9 and _")
             elif not colon:
                 (not_traits if name.startswith("!") else traits).add(name.removeprefix("!"))
-            elif not (amount.isascii() and amount.isdigit() and len(amount) < 14 and 0 < int(amount) < _MOST):
-                raise ValueError(f"{word!r}: the amount is a whole number above 0")
+            elif not (amount.isascii() and amount.isdigit() and 0 < int(amount[:14]) <= _MOST_AMOUNT):
+                raise ValueError(f"{word!r}: the amount is a whole number from 1 to {_MOST_AMOUNT:,}")
             else:
                 self.amounts[name] = int(amount)
         self.traits, self.not_traits = frozenset(traits), frozenset(not_traits)

@@ -11,36 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bus.host_marks import DISABLED, FORCED_DOWN, HELD
+from bus.vocabulary import MAX_CAPACITY
 from control_room.core.plan import AddedHosts, BadPlan, Plan, PlannedFlavor
+from control_room.core.stocks import Counts, PlannedHost, PlannedStock, Stocks
 
-Counts = NDArray[np.int64]
-Room = dict[str, Counts]  # class → what is free, by host and provider
-
-_MANY = 2**40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStock:
-    """What one provider of a host has of a class."""
-
-    resource_class: str
-    free: int
-    capacity: int
-    min_unit: int = 1
-    max_unit: int = _MANY
-    step: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedHost:
-    root: str
-    name: str
-    cell: str = ""
-    zone: str = ""
-    closed: bool = False
-    traits: frozenset[str] = frozenset()  # of all its providers
-    stocks: tuple[PlannedStock, ...] = ()
-    new: bool = False  # in thought
+MOST_STOCKS = 400_000  # inventories of all hosts that are added
+Room = dict[str, Counts]  # class → what is free, by stock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,16 +84,28 @@ class PlanAnswer:
     homeless: tuple[tuple[str, int], ...]  # what is held on those: it has to go elsewhere, and is not counted
 
 
-def planned(hosts: Sequence[PlannedHost], plan: Plan) -> PlanAnswer:
-    """BadPlan: a host that is named is not there."""
+class PlanStopped(Exception):
+    """The plan was given up before it was worked out."""
+
+
+def planned(
+    hosts: Sequence[PlannedHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
+) -> PlanAnswer:
+    """Return how much fits, now and with the plan's changes.
+
+    Raise BadPlan if a host that the plan names does not exist, and PlanStopped soon after `stopped` returns
+    True.
+    """
     taken = _named(hosts, plan.without)
     gone = {one.root for one in taken}
     added = [host for one in plan.added for host in _added(one, hosts)]
+    if sum(len(host.stocks) for host in added) > MOST_STOCKS:
+        raise BadPlan(f"the hosts to add have {MOST_STOCKS:,} inventories at most in all")
     changed = bool(taken or added)
     then = [*(one for one in hosts if one.root not in gone), *added]
     return PlanAnswer(
-        now=_side(hosts, plan),
-        then=_side(then, plan) if changed else None,
+        now=_side(hosts, plan, stopped),
+        then=_side(then, plan, stopped) if changed else None,
         added=len(added),
         taken=tuple(sorted(one.name for one in taken)),
         homeless=_held(taken),
@@ -158,10 +146,7 @@ def _added(wanted: AddedHosts, hosts: Sequence[PlannedHost]) -> list[PlannedHost
             for name, amount in wanted.amounts.items()
         )
         made = PlannedHost(root="", name="", zone=wanted.zone, traits=wanted.traits, stocks=stocks)
-    return [
-        replace(made, root=f"+{wanted.name}#{number}", name=f"new {wanted.name}", new=True)
-        for number in range(wanted.number)
-    ]
+    return [replace(made, root="", name=f"new {wanted.name}", new=True)] * wanted.number
 
 
 def _held(hosts: Sequence[PlannedHost]) -> tuple[tuple[str, int], ...]:
@@ -175,9 +160,9 @@ def _held(hosts: Sequence[PlannedHost]) -> tuple[tuple[str, int], ...]:
 # How much fits
 
 
-def _side(hosts: Sequence[PlannedHost], plan: Plan) -> PlanSide:
+def _side(hosts: Sequence[PlannedHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
     there = [one for one in hosts if _is_there(one, plan)]
-    hall = _Hall([one for one in there if not one.closed], plan.mix)
+    hall = _Hall([one for one in there if not one.closed], plan.mix, stopped)
     mixes, left = hall.mixes()
     more = [one.name for one in plan.mix if hall.fits(one, left).sum() < one.parts]
     return PlanSide(
@@ -203,24 +188,30 @@ def _is_there(host: PlannedHost, plan: Plan) -> bool:
 
 
 class _Hall:
-    """Open hosts, the fullest first: so what is wide open stays so for what needs it."""
+    """Open hosts, the fullest first, so that hosts with much free capacity stay so for large flavors.
 
-    def __init__(self, hosts: Sequence[PlannedHost], mix: Sequence[PlannedFlavor]) -> None:
+    The stocks of a class are one flat array over all hosts: a host with many providers costs only its own.
+    """
+
+    def __init__(
+        self, hosts: Sequence[PlannedHost], mix: Sequence[PlannedFlavor], stopped: Callable[[], bool]
+    ) -> None:
         self.mix = mix
         self.classes = list(dict.fromkeys(name for flavor in mix for name in flavor.amounts))
+        self._stopped = stopped
         self.hosts = sorted(hosts, key=self._openness)
-        self._stocks = {name: self._of_class(name) for name in self.classes}
-        self.free: Room = {name: self._array(name, lambda one: max(0, one.free)) for name in self.classes}
-        self._most = {name: self._array(name, lambda one: one.max_unit) for name in self.classes}
-        self._least = {name: self._array(name, lambda one: one.min_unit) for name in self.classes}
-        self._step = {name: self._array(name, lambda one: one.step, 1) for name in self.classes}
+        self._stocks = {name: Stocks(self.hosts, name) for name in self.classes}
+        self.free: Room = {name: stocks.free for name, stocks in self._stocks.items()}
         self._admits = {id(flavor): self._admitted(flavor) for flavor in mix}
 
     def fits(self, flavor: PlannedFlavor, room: Room) -> Counts:
-        """How many of it each host has room for."""
-        found = np.where(self._admits[id(flavor)], _MANY, 0).astype(np.int64)
+        """Return how many of the flavor fit on each host."""
+        if self._stopped():
+            raise PlanStopped
+        found = np.where(self._admits[id(flavor)], MAX_CAPACITY, 0).astype(np.int64)
         for name, amount in flavor.amounts.items():
-            found = np.minimum(found, self._pieces(name, amount, room).sum(axis=1))
+            stocks = self._stocks[name]
+            found = np.minimum(found, stocks.by_host(stocks.pieces(amount, room[name])))
         return found
 
     def flavor(self, flavor: PlannedFlavor) -> FlavorRoom:
@@ -228,8 +219,9 @@ class _Hall:
         admitted = self._admits[id(flavor)]
         classes = []
         for name, amount in flavor.amounts.items():
-            pieces = self._pieces(name, amount, self.free).sum(axis=1)
-            free = np.where(admitted, self.free[name].sum(axis=1), 0)
+            stocks = self._stocks[name]
+            pieces = stocks.by_host(stocks.pieces(amount, stocks.free))
+            free = np.where(admitted, stocks.by_host(stocks.free), 0)
             left = free - np.where(admitted, fits * amount, 0)
             ends = admitted & (pieces == fits)
             classes.append(
@@ -238,7 +230,7 @@ class _Hall:
                     amount=amount,
                     free=int(free.sum()),
                     taken=int(fits.sum()) * amount,
-                    largest=_largest(np.where(admitted[:, None], self.free[name], 0)),
+                    largest=_largest(stocks.free[admitted[stocks.host]]),
                     small=int(left[ends].sum()),
                     beside=int(left[~ends].sum()),
                     ends=int(ends.sum()),
@@ -256,10 +248,13 @@ class _Hall:
     def mixes_in_sum(self) -> int:
         anyone = np.logical_or.reduce([self._admits[id(one)] for one in self.mix])
         whole = self._whole()
-        return min(int(self.free[name].sum(axis=1)[anyone].sum()) // amount for name, amount in whole.items())
+        return min(
+            int(self.free[name][anyone[self._stocks[name].host]].sum()) // amount
+            for name, amount in whole.items()
+        )
 
     def mixes(self) -> tuple[int, Room]:
-        """The most that a packing was found for, and what it leaves."""
+        """Return the most mixes that a packing was found for, and what it leaves."""
         most = min(int(self.fits(one, self.free).sum()) // one.parts for one in self.mix)
         most = min(most, self.mixes_in_sum())
         best, left = 0, self.free
@@ -270,7 +265,7 @@ class _Hall:
         return best, left
 
     def _search(self, known: int, most: int, together: bool) -> tuple[int, Room | None]:
-        """More than are known to fit, at most so many."""
+        """Return the most mixes above `known` that fit, up to `most`, and what they leave."""
         low, high, left = known, most, None
         while low < high:
             middle = high if left is None and low == known and high == most else (low + high + 1) // 2
@@ -282,7 +277,7 @@ class _Hall:
         return low, left
 
     def _packed(self, mixes: int, together: bool) -> Room | None:
-        """So many mixes: the largest flavor first; or as many whole mixes on a host as it takes, before."""
+        """Pack so many mixes, the largest flavor first; before that, if `together`, whole mixes on a host."""
         room = {name: free.copy() for name, free in self.free.items()}
         done = self._pack_whole(mixes, room) if together else 0
         for flavor in sorted(self.mix, key=self._size, reverse=True):
@@ -292,40 +287,32 @@ class _Hall:
             if int(here.sum()) < wanted:
                 return None
             for name, amount in flavor.amounts.items():
-                _take(room[name], amount, self._pieces(name, amount, room), here)
+                stocks = self._stocks[name]
+                stocks.take(room[name], amount, stocks.pieces(amount, room[name]), here)
         return room
 
     def _pack_whole(self, mixes: int, room: Room) -> int:
         admitted = np.logical_and.reduce([self._admits[id(one)] for one in self.mix])
-        found = np.where(admitted, _MANY, 0).astype(np.int64)
+        found = np.where(admitted, MAX_CAPACITY, 0).astype(np.int64)
         whole = self._whole()
         for name, amount in whole.items():
-            found = np.minimum(found, self._whole_pieces(name, amount, room).sum(axis=1))
+            found = np.minimum(found, self._stocks[name].by_host(self._whole_pieces(name, amount, room)))
         here = np.clip(mixes - (np.cumsum(found) - found), 0, found)
         for name, amount in whole.items():
-            _take(room[name], amount, self._whole_pieces(name, amount, room), here)
+            self._stocks[name].take(room[name], amount, self._whole_pieces(name, amount, room), here)
         return int(here.sum())
 
-    def _pieces(self, name: str, amount: int, room: Room) -> Counts:
-        """How many times each provider has this amount, where it gives it at once."""
-        pieces: Counts = np.where(self._gives(name, amount), room[name] // amount, 0)
-        return pieces
-
     def _whole_pieces(self, name: str, amount: int, room: Room) -> Counts:
+        stocks = self._stocks[name]
         gives = np.ones(room[name].shape, dtype=bool)
         for flavor in self.mix:
             if name in flavor.amounts:
-                gives &= self._gives(name, flavor.amounts[name])
+                gives &= stocks.gives(flavor.amounts[name])
         pieces: Counts = np.where(gives, room[name] // amount, 0)
         return pieces
 
-    def _gives(self, name: str, amount: int) -> NDArray[np.bool_]:
-        most, least, step = self._most[name], self._least[name], self._step[name]
-        gives: NDArray[np.bool_] = (amount <= most) & (amount >= least) & (amount % step == 0)
-        return gives
-
     def _whole(self) -> dict[str, int]:
-        """What one mix takes."""
+        """Return what one mix takes."""
         found: dict[str, int] = {}
         for flavor in self.mix:
             for name, amount in flavor.amounts.items():
@@ -333,7 +320,7 @@ class _Hall:
         return found
 
     def _size(self, flavor: PlannedFlavor) -> float:
-        """Its largest share of all there is."""
+        """Return the largest share that the flavor takes of a class."""
         return max(amount / max(1, int(self.free[name].sum())) for name, amount in flavor.amounts.items())
 
     def _openness(self, host: PlannedHost) -> float:
@@ -345,27 +332,6 @@ class _Hall:
         return np.array(
             [required <= one.traits and not forbidden & one.traits for one in self.hosts], dtype=bool
         )
-
-    def _of_class(self, name: str) -> list[list[PlannedStock]]:
-        return [[one for one in host.stocks if one.resource_class == name] for host in self.hosts]
-
-    def _array(self, name: str, read: Callable[[PlannedStock], int], empty: int = 0) -> Counts:
-        stocks = self._stocks[name]
-        wide = max((len(one) for one in stocks), default=0)
-        made = np.full((len(stocks), max(wide, 1)), empty, dtype=np.int64)
-        for row, some in enumerate(stocks):
-            for place, one in enumerate(some):
-                made[row, place] = read(one)
-        return made
-
-
-def _take(free: Counts, amount: int, pieces: Counts, here: Counts) -> None:
-    """So many of this amount from each host, from whichever of its providers has them."""
-    left = here.copy()
-    for place in range(pieces.shape[1]):
-        taken = np.minimum(left, pieces[:, place])
-        free[:, place] -= taken * amount
-        left -= taken
 
 
 def _largest(room: Counts) -> int:

@@ -1,23 +1,28 @@
 """Capacity: how many of a mix fit, with hosts added or taken away in thought, and what is in pieces."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.errors import AnswerRefused, Unavailable, Unroutable
 from control_room.core.plan import BadPlan, plan_said
-from control_room.core.planning import PlanAnswer, PlannedHost, planned
+from control_room.core.planning import PlanAnswer, planned
+from control_room.core.stocks import PlannedHost
 from control_room.core.what_if_form import words
 from control_room.known_hosts import known_hosts
-from control_room.pages.frame import Frame, OpenRoom
+from control_room.pages.frame import Frame, OpenRoom, address_of, session_of
 from control_room.pages.live import at_once, live
 
 STANDS = 3600.0  # seconds that an answer is shown as it was worked out
 FRESH = 5.0  # seconds that what was read of all hosts is good for
+GRACE = 5.0  # seconds between a page that is shown without its answer and the stream that asks for it
+LONGEST = 30.0  # seconds that a plan may take
 USUAL = "3 x VCPU:2,MEMORY_MB:4096,DISK_GB:20\n1 x VCPU:8,MEMORY_MB:16384,DISK_GB:80"
 _FIELDS = ("mix", "add", "without", "zone", "cell")
 
@@ -28,19 +33,31 @@ class WorkedOut:
     problems: Sequence[str] = ()
 
 
+@dataclass(eq=False)
+class _Job:
+    """A plan that is being worked out, and how many pages and streams wait for it."""
+
+    found: asyncio.Future[WorkedOut]
+    task: asyncio.Task[None]
+    readers: int = 0
+
+
 class CapacityPages:
+    """One plan of a reader is worked out at a time, and one of all readers: it may be over 10,000 hosts."""
+
     def __init__(self, room: OpenRoom, frame: Frame) -> None:
         self._room = room
         self._frame = frame
-        self._reading = asyncio.Lock()
+        self._planning = asyncio.Lock()
+        self._of_reader: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._hosts: Sequence[PlannedHost] = ()
         self._good_until = float("-inf")
-        self._plans: dict[str, asyncio.Future[WorkedOut]] = {}  # those under way, by what was asked
+        self._jobs: dict[str, _Job] = {}  # by their query
 
     async def page(self, request: Request) -> Response:
         said = _said(request)
         asked = _asked(said)
-        found = await at_once(request, self._worked_out(said, asked)) if asked else WorkedOut()
+        found = await at_once(request, self._worked_out(request, said)) if asked else WorkedOut()
         return self._frame.page(
             request,
             "capacity.html",
@@ -51,11 +68,10 @@ class CapacityPages:
         )
 
     async def events(self, request: Request) -> Response:
-        """The answer, where the page had to be shown before it was worked out."""
+        """Send the answer that the page did not wait for."""
 
         async def told() -> str:
-            said = _said(request)
-            return self._part(await self._worked_out(said, _asked(said)), "")
+            return self._part(await self._worked_out(request, _said(request)), "")
 
         return live(request, told, STANDS)
 
@@ -69,23 +85,49 @@ class CapacityPages:
             fragments=(answer.then or answer.now) if answer else None,
         )
 
-    async def _worked_out(self, said: Mapping[str, str], asked: str) -> WorkedOut:
-        """Once for all who ask the same. It goes on when a page waits no longer: another is open by then."""
-        plan = self._plans.get(asked)
-        if plan is None:
-            plan = self._plans[asked] = asyncio.get_running_loop().create_future()
-            plan.add_done_callback(lambda _: self._plans.pop(asked, None))
-            self._room.beside.begin(self._work_out(said, plan))
-        return await asyncio.shield(plan)
-
-    async def _work_out(self, said: Mapping[str, str], plan: "asyncio.Future[WorkedOut]") -> None:
+    async def _worked_out(self, request: Request, said: Mapping[str, str]) -> WorkedOut:
+        """Return the answer. All who ask the same share one job, which ends once all of them have left."""
+        asked = _asked(said)
+        job = self._jobs.get(asked)
+        if job is None or job.found.done():
+            job = self._begin(request, said, asked)
+        job.readers += 1
         try:
-            plan.set_result(await self._answer(said))
-        except Exception as bug:  # every page that waits for it shows that there is one
-            plan.set_exception(bug)
+            return await asyncio.shield(job.found)
+        finally:
+            job.readers -= 1
+            if not job.readers:
+                asyncio.get_running_loop().call_later(GRACE, self._end_unread, job)
+
+    def _begin(self, request: Request, said: Mapping[str, str], asked: str) -> _Job:
+        found: asyncio.Future[WorkedOut] = asyncio.get_running_loop().create_future()
+        reader = session_of(request).visitor or address_of(request.scope)
+        turn = self._of_reader.setdefault(reader, asyncio.Lock())
+        job = _Job(found, self._room.beside.begin(self._work_out(said, found, turn)))
+        self._jobs[asked] = job
+        found.add_done_callback(lambda _: self._forget(asked, job))
+        return job
+
+    def _forget(self, asked: str, job: _Job) -> None:
+        if self._jobs.get(asked) is job:
+            del self._jobs[asked]
+
+    def _end_unread(self, job: _Job) -> None:
+        if not job.readers:
+            job.task.cancel()
+            job.found.cancel()
+
+    async def _work_out(
+        self, said: Mapping[str, str], found: asyncio.Future[WorkedOut], turn: asyncio.Lock
+    ) -> None:
+        try:
+            async with turn:
+                found.set_result(await self._answer(said))
+        except Exception as bug:  # each page that waits for it gets the error
+            found.set_exception(bug)
             raise
         finally:
-            plan.cancel()  # where it was not settled: the room is closing
+            found.cancel()  # without effect on a result
 
     async def _answer(self, said: Mapping[str, str]) -> WorkedOut:
         try:
@@ -103,13 +145,23 @@ class CapacityPages:
             said["zone"],
             said["cell"],
         )
-        clock = self._room.clock
-        async with self._reading:  # one plan at a time: it may be over 10,000 hosts
-            if clock.monotonic() >= self._good_until:
-                asks = self._room.questions
-                self._hosts = await known_hosts(asks.trees, asks.aggregates, asks.cells)
-                self._good_until = clock.monotonic() + FRESH
-            return await asyncio.to_thread(planned, self._hosts, plan)
+        async with self._planning:
+            hosts = await self._known_hosts()
+            stop = threading.Event()
+            try:
+                async with asyncio.timeout(LONGEST):
+                    return await asyncio.to_thread(planned, hosts, plan, stop.is_set)
+            except TimeoutError:
+                raise BadPlan(f"this plan takes longer than {LONGEST:g} s: plan with less") from None
+            finally:
+                stop.set()  # the thread goes on after a cancellation otherwise
+
+    async def _known_hosts(self) -> Sequence[PlannedHost]:
+        clock, asks = self._room.clock, self._room.questions
+        if clock.monotonic() >= self._good_until:
+            self._hosts = await known_hosts(asks.trees, asks.aggregates, asks.cells)
+            self._good_until = clock.monotonic() + FRESH
+        return self._hosts
 
 
 def _said(request: Request) -> dict[str, str]:

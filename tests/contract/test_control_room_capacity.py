@@ -1,9 +1,12 @@
 """Capacity in the control room: planned with what a real placement tells of its hosts."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from bus.aggregates import AggregatesFound
@@ -11,11 +14,14 @@ from bus.cells import CellsFound
 from bus.host_marks import DISABLED
 from bus.known_trees import FindTrees, TreesFound
 from bus.reports import Inventory
+from control_room.core.plan import Plan
+from control_room.core.planning import PlanAnswer, PlanStopped, planned
+from control_room.pages import capacity
 from placement_worker import placement_worker
 from tests.support.placement_builders import a_placement, a_provider, a_report
 from tests.support.placement_calls import report
 from tests.support.visited_room import VisitedRoom, a_visited_room
-from tests.support.waiting import until
+from tests.support.waiting import in_time, until
 
 ASKED = ("trees", "aggregates", "cells")
 
@@ -106,3 +112,91 @@ async def test_what_takes_longer_comes_when_it_is_worked_out_and_nothing_is_read
         async with room.following("/what-if/capacity/events?mix=VCPU%3A1&zone=z") as told:
             await until(lambda: "0 whole mixes fit now" in "".join(told))
         assert asked == [0, 7]  # it went on while the page was shown without it
+
+
+# How much work a reader may cause
+
+
+def nothing_known() -> dict[str, Any]:
+    return {
+        "trees": TreesFound(trees=(), more=None),
+        "aggregates": AggregatesFound(seen=0, aggregates=()),
+        "cells": CellsFound(seen=0, cells=()),
+    }
+
+
+@pytest.mark.parametrize("path", ["/what-if/capacity?wait=1&", "/what-if/capacity/events?"])
+async def test_a_plan_ends_when_its_last_reader_has_left(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def endless(hosts: Any, plan: Any, stopped: Callable[[], bool]) -> PlanAnswer:
+        began.set()
+        while not stopped():
+            time.sleep(0.001)
+        ended.set()
+        raise PlanStopped
+
+    monkeypatch.setattr(capacity, "planned", endless)
+    monkeypatch.setattr(capacity, "GRACE", 0.01)
+    async with a_visited_room(told=nothing_known()) as room:
+        left = asyncio.Event()
+
+        async def receive() -> Any:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(_: Any) -> None:
+            pass
+
+        request = room.browser.build_request("GET", f"{path}mix=VCPU:1")
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "scheme": "http",
+            "path": request.url.path,
+            "query_string": request.url.query,
+            "headers": [(b"host", b"localhost")],
+            "client": ("10.0.0.1", 1),
+        }
+        reading = asyncio.create_task(room.app(scope, receive, send))
+        await until(began.is_set, "the plan is being worked out")
+        left.set()
+        await in_time(reading)
+        await until(ended.is_set, "the plan has ended")
+
+
+async def test_plans_of_one_reader_wait_for_each_other_and_not_before_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go, order = threading.Event(), list[str]()
+
+    def recorded(hosts: Any, plan: Plan, stopped: Callable[[], bool]) -> PlanAnswer:
+        order.append(plan.zone)
+        go.wait(10)
+        return planned(hosts, plan, stopped)
+
+    monkeypatch.setattr(capacity, "planned", recorded)
+    async with a_visited_room(told=nothing_known()) as room, asyncio.TaskGroup() as group:
+        await room.sign_in("alice")
+        for zone in ("a1", "a2", "a3"):
+            group.create_task(room.page(f"/what-if/capacity?wait=1&mix=VCPU:1&zone={zone}"))
+        await until(lambda: order)
+        way = httpx.ASGITransport(room.app)
+        async with httpx.AsyncClient(transport=way, base_url=room.browser.base_url) as other:
+            asking = group.create_task(other.get("/what-if/capacity?wait=1&mix=VCPU:1&zone=b1"))
+            await other.get("/healthz")  # the event loop goes on meanwhile
+            go.set()
+            await asking
+    assert order == ["a1", "b1", "a2", "a3"]
+
+
+async def test_a_plan_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(hosts: Any, plan: Any, stopped: Callable[[], bool]) -> PlanAnswer:
+        while not stopped():
+            time.sleep(0.001)
+        raise PlanStopped
+
+    monkeypatch.setattr(capacity, "planned", endless)
+    monkeypatch.setattr(capacity, "LONGEST", 0.05)
+    async with a_visited_room(told=nothing_known()) as room:
+        assert "This plan takes longer than" in await room.page("/what-if/capacity?wait=1&mix=VCPU:1")

@@ -1,6 +1,7 @@
 """Capacity in thought: what fits, what hosts added or taken away change, and what is in pieces."""
 
 import random
+import tracemalloc
 from dataclasses import replace
 from functools import cache
 
@@ -9,7 +10,8 @@ import pytest
 from bus.host_marks import DISABLED, HELD
 from bus.reports import capacity_of
 from control_room.core.plan import BadPlan, plan_said
-from control_room.core.planning import PlanAnswer, PlannedHost, PlannedStock, planned
+from control_room.core.planning import PlanAnswer, PlanStopped, planned
+from control_room.core.stocks import PlannedHost, PlannedStock
 
 
 def a_host(
@@ -216,14 +218,24 @@ def test_what_is_held_on_hosts_that_go_is_said() -> None:
     [
         ({"mix": []}, "say at least one flavor"),
         ({"mix": ["VCPU"]}, "'VCPU': a flavor is CLASS:AMOUNT"),
-        ({"mix": ["VCPU:0"]}, "'VCPU:0': the amount is a whole number above 0"),
+        ({"mix": ["VCPU:0"]}, "'VCPU:0': the amount is a whole number from 1 to"),
         ({"mix": ["vcpu:1"]}, "'vcpu:1': CLASS:AMOUNT or a trait"),
-        ({"mix": ["0xVCPU:1"]}, "none of it"),
+        ({"mix": ["0xVCPU:1"]}, "a number from 1 to 10,000"),
+        ({"mix": ["10001xVCPU:1"]}, "a number from 1 to 10,000"),
+        ({"mix": ["VCPU:2147483648"]}, "from 1 to 2,147,483,647"),
+        ({"mix": ["VCPU:" + "9" * 3000]}, "from 1 to 2,147,483,647"),
+        ({"mix": ["VCPU:1," + "A," * 50]}, "50 classes and traits at most"),
+        ({"mix": ["A" * 4001]}, "a line has 4,000 characters at most"),
+        ({"mix": ["A"] * 20_000}, "8 flavors at most"),
+        ({"add": ["20000xVCPU:1", "VCPU:1"]}, "a plan adds 20,000 hosts at most"),
+        ({"add": ["VCPU:1"] * 21}, "20 kinds of hosts at most"),
+        ({"without": ["h1"] * 60}, "50 names or patterns"),
+        ({"without": ["h" * 256]}, "a name 255"),
         ({"mix": ["VCPU:1,zone=z"]}, "a flavor is"),
         ({"mix": ["VCPU:1"] * 9}, "8 flavors at most"),
         ({"add": ["10xlike:"]}, "like which host?"),
         ({"add": ["10xA"]}, "hosts are 10xlike:HOST"),
-        ({"add": ["999999xVCPU:1"]}, "100,000 hosts at most"),
+        ({"add": ["999999xVCPU:1"]}, "a number from 1 to 20,000"),
         ({"add": ["1xlike:nobody"]}, "there is no host 'nobody' to be like"),
         ({"without": ["nobody*", "h1"]}, "there is no host 'nobody*' to take away"),
     ],
@@ -241,3 +253,26 @@ def test_the_plan_counts_hosts_of_any_allocation_ratio(ratio: float) -> None:
     hosts = [replace(a_host(number), stocks=(stock,)) for number in range(1000)]
     (room,) = plan(hosts, "VCPU:1").now.flavors
     assert room.in_sum == max(1000 * capacity, 0) < 2**63
+
+
+def test_one_host_with_many_providers_costs_only_its_own() -> None:
+    many = replace(
+        a_host(1), stocks=tuple(PlannedStock(resource_class="VCPU", free=3, capacity=3) for _ in range(9999))
+    )
+    hosts = [many, *(a_host(number, VCPU=2) for number in range(2, 3000))]
+    tracemalloc.start()
+    try:
+        answer = plan(hosts, "VCPU:2", "VCPU:1", add="20000xVCPU:1")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(BadPlan, match="400,000 inventories"):
+        plan(hosts, "VCPU:2", add="20000xlike:h1")
+    assert answer.now.flavors[0].fits == 9999 + 2998
+    assert most < 50 << 20
+
+
+def test_a_plan_that_is_stopped_ends() -> None:
+    polls = iter([False, False, True])
+    with pytest.raises(PlanStopped):
+        planned([a_host(1, VCPU=2)], plan_said(["VCPU:1", "VCPU:2"], [], []), lambda: next(polls))
