@@ -35,7 +35,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         yield unit.name, line.split()
     for name, document in documents():
         for service in document.get("services", {}).values():
-            if "command" in service:
+            if "command" in service and "entrypoint" not in service:
                 yield name, service["command"]
         for container in _containers(document):
             yield name, container["args"]
@@ -49,10 +49,11 @@ def _containers(document: Any) -> list[Any]:
 
 
 def settings() -> Iterator[tuple[str, str, str]]:
-    for line in (DEPLOY / "systemd" / "berth.env").read_text(encoding="utf-8").splitlines():
-        if line and not line.startswith("#"):
-            name, _, value = line.partition("=")
-            yield "berth.env", name, value
+    for file in (DEPLOY / "systemd").glob("*.env"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if line and not line.startswith("#"):
+                name, _, value = line.partition("=")
+                yield file.name, name, value
     for line in re.findall(r"^ENV (.*)$", (DEPLOY / "Containerfile").read_text(encoding="utf-8"), re.M):
         for one in line.split():
             name, _, value = one.partition("=")
@@ -69,11 +70,19 @@ COMMANDS, SETTINGS = list(commands()), list(settings())
 
 def test_they_were_found() -> None:
     assert {name for name, _ in COMMANDS} >= {"berth@.service", "compose.yml", "placement.yml"}
-    assert {name for name, *_ in SETTINGS} == {"berth.env", "Containerfile", "compose.yml", "settings.yml"}
+    assert {name for name, *_ in SETTINGS} == {
+        "berth.env",
+        "worker.env",
+        "Containerfile",
+        "compose.yml",
+        "settings.yml",
+    }
 
 
 @pytest.mark.parametrize(("where", "words"), COMMANDS, ids=[f"{n}: {' '.join(w)}" for n, w in COMMANDS])
 def test_every_worker_that_is_started_is_there(where: str, words: list[str]) -> None:
+    if words[0] == "--config":
+        words = words[2:]
     run, worker, *flags = words
     assert run == "run"
     assert worker in wiring.WORKERS or worker == "%i"
@@ -88,6 +97,57 @@ def test_every_setting_that_is_made_is_there(where: str, name: str, value: str) 
     said = name.removeprefix("BERTH_").removesuffix("_FILE").lower()
     assert said in KINDS
     assert isinstance(value, str) and value, "what is no text is quoted in YAML"
+
+
+OF_A_CELL = ("conductor", "compute", "metal")
+OWNERS = re.compile("AMQP_URL|DATABASE_URL|berth\\.env|berth-owner")
+
+
+def started_in_cells() -> Iterator[tuple[str, list[str], str]]:
+    """Yield (where, command, everything else about it) of each worker that belongs to a cell."""
+    for unit in UNITS:
+        text = unit.read_text(encoding="utf-8")
+        (line,) = re.findall(r"^ExecStart=\S+/berth (.*)$", text, re.M)
+        yield unit.name, line.split(), re.sub("^#.*$", "", text, flags=re.M)
+    for name, document in documents():
+        for service in document.get("services", {}).values():
+            if "entrypoint" not in service:
+                yield name, service.get("command", []), json.dumps(service)
+        for container in _containers(document):
+            yield name, container["args"], json.dumps(document)
+
+
+def test_workers_of_a_cell_get_a_file_of_their_own_and_not_the_owners_urls() -> None:
+    found = [(name, words, text) for name, words, text in started_in_cells() if set(words) & {*OF_A_CELL}]
+    assert {name for name, *_ in found} == {"berth-conductor@.service", "compose.yml", "conductor-c1.yml"}
+    for name, words, text in found:
+        assert words[0] == "--config" and words[1].endswith(".toml"), name
+        assert not OWNERS.search(text), name
+    files = [words[1] for name, words, _ in found if name == "compose.yml"]
+    assert len(files) == len(set(files)) == 4
+
+
+def test_no_two_workers_of_a_cell_share_a_secret() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yml").read_text(encoding="utf-8"))["services"]
+    mounted = [
+        volume.split(":")[0]
+        for name, service in services.items()
+        if name.startswith(("conductor-", "compute-"))
+        for volume in service["volumes"]
+    ]
+    assert len(mounted) == len(set(mounted)) == 4
+    secrets = {
+        name: volume["secret"]["secretName"]
+        for name, document in documents()
+        if document.get("kind") == "Deployment"
+        for volume in document["spec"]["template"]["spec"]["volumes"]
+        if "secret" in volume
+    }
+    assert secrets == {
+        "placement.yml": "berth",
+        "scheduler.yml": "berth",
+        "conductor-c1.yml": "berth-cell-c1",
+    }
 
 
 def test_what_a_deployment_selects_is_what_it_makes() -> None:
