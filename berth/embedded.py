@@ -42,11 +42,13 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
             await entrance.open()
             stack.push_async_callback(entrance.close)
         bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
-        shared = SharedMemory()
+        shared, turns = SharedMemory(), asyncio.Lock()
         async with asyncio.TaskGroup() as group:
             stopping = {role: asyncio.Event() for role in wiring.roles(settings)}
             serving = {
-                role: group.create_task(wiring.serve([role], settings, LocalTransport(broker), told, shared))
+                role: group.create_task(
+                    wiring.serve([role], settings, LocalTransport(broker), told, shared, turns)
+                )
                 for role, told in stopping.items()
             }
             try:

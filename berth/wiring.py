@@ -20,7 +20,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.local.socket_transport import SocketTransport
 from bus.masking import masked
 from bus.protocol import QueueSpec, Transport
-from bus.worker import Worker, asks_as
+from bus.worker import Worker, asks_as, suspects_queue
 
 if TYPE_CHECKING:
     from berth.searching import SharedMemory
@@ -280,10 +280,13 @@ async def serve(
     way: Transport,
     stopping: asyncio.Event,
     shared: SharedMemory | None = None,
+    turns: asyncio.Lock | None = None,
 ) -> None:
     """Run the workers of these roles on a bus of their own until told to stop."""
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(Bus(way, asks_as=_asks_as(together[0], settings)))
+        bus = await stack.enter_async_context(
+            Bus(way, asks_as=_asks_as(together[0], settings), turns=turns)
+        )
         served = [
             worker
             for role in together
@@ -373,15 +376,13 @@ def agent_queues(cell: str, agent: str) -> list[QueueSpec]:
 
 
 def _durable(made: Sequence[Worker]) -> list[QueueSpec]:
-    specs = {
-        spec.name: spec
-        for worker in made
-        for spec in (
-            *(worker.queue_of(row, "doctor") for row in worker.consumes),
-            *(worker.queue_of(row, "doctor") for row in worker.answers),
-        )
-        if spec.durable
-    }
+    specs: dict[str, QueueSpec] = {}
+    for worker in made:
+        rows = [worker.queue_of(row, "doctor") for row in worker.consumes]
+        rows += [worker.queue_of(row, "doctor") for row in worker.answers]
+        if durable := {spec.name: spec for spec in rows if spec.durable}:
+            suspects = suspects_queue(worker.name)
+            specs |= {**durable, suspects.name: suspects}
     return list(specs.values())
 
 

@@ -42,6 +42,8 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     again: bool = False  # ... for now only: the same question may be answered later
     first_died: float = 0.0
     framed: bool = True  # may travel in a frame
+    suspect_of: Short = ""  # the queue it came from, while it is among the suspects
+    strikes: int = 0  # processes that ended while they handled this message alone
 
     def __post_init__(self) -> None:
         """Clamp the numbers, wherever it was read from: a stranger's must not be what nobody can send on."""
@@ -51,6 +53,8 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.faults = min(max(self.faults, 0), MAX_COUNT)
         if not 0 <= self.unheard <= MAX_COUNT:
             self.unheard = min(max(self.unheard, 0), MAX_COUNT)
+        if not 0 <= self.strikes <= MAX_COUNT:
+            self.strikes = min(max(self.strikes, 0), MAX_COUNT)
         if not 0.0 <= self.sent_at < MAX_TIME:
             self.sent_at = 0.0
         if not 0.0 <= self.first_died < MAX_TIME:
@@ -59,15 +63,16 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """A queue and what it hears. A private one (`durable=False`) lives as long as its reader's connection.
+    """A queue and the keys bound to it. Unless `durable`, it lives as long as its reader's connection.
 
-    Of an `ordered` one a frame stays whole however often its reader went away, and keeps its place.
+    With `notes_readers`, a broker whose readers die with it (the embedded one) writes down what is delivered,
+    so that `Delivery.crashes` counts only deliveries that were made.
     """
 
     name: str
     keys: tuple[str, ...] = ()
     durable: bool = True
-    ordered: bool = False
+    notes_readers: bool = False
 
 
 class Delivery(Protocol):
@@ -75,7 +80,7 @@ class Delivery(Protocol):
 
     envelope: Envelope
     problem: str  # why the bytes are no envelope; empty when they are
-    crashes: int  # how often a reader went away without settling it
+    crashes: int  # deliveries of it that ended unsettled; brokers may count requeues, or only say whether
 
     def done(self) -> None:
         """Handled, and everything it led to is safe: forget it."""
@@ -147,12 +152,15 @@ class Transport(Protocol):
         """To one queue by its name. One that is gone swallows it, or is Unroutable when it is expected."""
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
-        """To one queue, once this time has passed (rounded up to what the broker can do)."""
+        """To one queue, under the envelope's own key, after these seconds (rounded up by some brokers)."""
 
     async def bury(self, letter: DeadLetter) -> None:
         """To the dead-letter queue."""
 
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
+
+    async def waiting(self, queue: str) -> int:
+        """Return how many messages of a queue are held by no reader; over AMQP a frame is one message."""
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
         """How these queues stand, those that are not there left out. Nothing is taken, made or bound."""

@@ -145,6 +145,11 @@ def cell_of(queue: str) -> str:
     return reader.partition(".")[2].partition(".")[0]
 
 
+def suspects_queue(worker: str) -> QueueSpec:
+    """Return the queue of a worker's messages that were delivered before and are handled one at a time."""
+    return QueueSpec(f"{worker}:suspects", notes_readers=True)
+
+
 def query_queue(key: str) -> QueueSpec:
     """Where questions of this key wait."""
     return QueueSpec(f"ask:{key}", (f"ask.{key}",))

@@ -6,6 +6,7 @@ from bus.clock import Clock
 from bus.context import follow
 from bus.delivery.giving_up import refusal_of
 from bus.delivery.settling import Made, ServedRow
+from bus.delivery.suspects import Suspects
 from bus.errors import Undecodable
 from bus.protocol import Envelope, Transport
 from bus.vocabulary import Message
@@ -14,9 +15,15 @@ from bus.worker import Answers, Worker, reply_prefix
 
 class AnsweredRow(ServedRow):
     def __init__(
-        self, row: Answers, worker: Worker, replica: str, transport: Transport, clock: Clock
+        self,
+        row: Answers,
+        worker: Worker,
+        replica: str,
+        transport: Transport,
+        clock: Clock,
+        suspects: Suspects,
     ) -> None:
-        super().__init__(row, worker, replica, transport, clock)
+        super().__init__(row, worker, replica, transport, clock, suspects)
         self._query = row.query
         self._replies = reply_prefix(row.query, row.cell)
 

@@ -5,6 +5,7 @@ import logging
 from bus.clock import Clock
 from bus.delivery.emitting import Emitter
 from bus.delivery.settling import Made, ServedRow
+from bus.delivery.suspects import Suspects
 from bus.errors import Unroutable
 from bus.protocol import Envelope, Transport
 from bus.vocabulary import Message
@@ -15,9 +16,16 @@ log = logging.getLogger(__name__)
 
 class HeardRow(ServedRow):
     def __init__(
-        self, row: On, worker: Worker, replica: str, transport: Transport, clock: Clock, emitter: Emitter
+        self,
+        row: On,
+        worker: Worker,
+        replica: str,
+        transport: Transport,
+        clock: Clock,
+        suspects: Suspects,
+        emitter: Emitter,
     ) -> None:
-        super().__init__(row, worker, replica, transport, clock)
+        super().__init__(row, worker, replica, transport, clock, suspects)
         self._emits = row.emits
         self._unheard = row.unheard
         self._unheard_after = row.unheard_after

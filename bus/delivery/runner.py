@@ -29,13 +29,23 @@ _EXPECTED = {kind.__name__: topic.expected for kind, topic in TOPIC_OF.items()}
 class Bus:
     """One process's way onto the bus: publish, ask, listen, serve workers. Use it with `async with`."""
 
-    def __init__(self, transport: Transport, clock: Clock | None = None, asks_as: str = "") -> None:
-        """`asks_as` begins the name of the queues for answers, for permissions to tell this process by."""
+    def __init__(
+        self,
+        transport: Transport,
+        clock: Clock | None = None,
+        asks_as: str = "",
+        turns: asyncio.Lock | None = None,
+    ) -> None:
+        """`asks_as` begins the name of the queues for answers, for permissions to tell this process by.
+
+        `turns` is shared by all buses of a process: one of its workers at a time handles suspects.
+        """
         self.transport = transport
         self.clock = clock or Clock()
         self.replica = self.clock.uuid()[:8]
         asker = f"{asks_as}-{self.replica}" if asks_as else self.replica
         self._questions = PendingQuestions(transport, self.clock, asker, self._spawn)
+        self._turns = turns or asyncio.Lock()
         self._group = asyncio.TaskGroup()
         self._background: list[asyncio.Task[None]] = []
 
@@ -85,7 +95,7 @@ class Bus:
 
     async def serve(self, worker: Worker, stopping: asyncio.Event, *, drain: float = 10.0) -> None:
         """Run a worker until told to stop, then let what is in hand finish, for at most `drain` seconds."""
-        await serve(worker, self.transport, self.clock, self.replica, stopping, drain)
+        await serve(worker, self.transport, self.clock, self.replica, stopping, drain, self._turns)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this until it ends or we close."""

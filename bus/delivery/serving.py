@@ -11,6 +11,7 @@ from bus.delivery.emitting import Emitter
 from bus.delivery.hearing import HeardRow
 from bus.delivery.reader import QueueReader
 from bus.delivery.settling import ServedRow
+from bus.delivery.suspects import Suspects
 from bus.delivery.timers import Timer
 from bus.protocol import Transport
 from bus.worker import Answers, Narrow, On, Worker, query_queue
@@ -25,20 +26,27 @@ async def serve(
     replica: str,
     stopping: asyncio.Event,
     drain: float,
+    turns: asyncio.Lock,
 ) -> None:
-    """Until told to stop; then what is in hand has so many seconds to finish."""
+    """Serve until `stopping` is set; then messages in hand have `drain` seconds to finish.
+
+    `turns` is held by the worker of this process that handles suspects.
+    """
+    suspects = Suspects(worker.name, transport, clock, turns)
     emitter = Emitter(worker.name, transport, clock)
 
     def served(row: On | Answers) -> ServedRow:
         if isinstance(row, On):
-            return HeardRow(row, worker, replica, transport, clock, emitter)
-        return AnsweredRow(row, worker, replica, transport, clock)
+            return HeardRow(row, worker, replica, transport, clock, suspects, emitter)
+        return AnsweredRow(row, worker, replica, transport, clock, suspects)
 
     rows = [*map(served, worker.consumes), *map(served, worker.answers)]
+    redelivers = bool(worker.widens) or any(row.queue.durable for row in rows)
 
     async def start() -> None:
         await transport.declare(
             *(row.queue for row in rows),
+            *((suspects.queue,) if redelivers else ()),
             *(query_queue(query.name) for query in worker.asks if not query.narrowed),
         )
         for each in worker.starts:
@@ -55,6 +63,7 @@ async def serve(
             for reader in begun:
                 reader.start(await transport.consume(reader.served.queue, reader.prefetch), group)
                 readers[reader] = None
+                suspects.rows[reader.served.queue.name] = reader.served
             return begun
 
         async def widen(more: Sequence[On | Answers]) -> Narrow:
@@ -65,6 +74,7 @@ async def serve(
             async def narrow() -> None:
                 for reader in begun:
                     readers.pop(reader, None)
+                    suspects.rows.pop(reader.served.queue.name, None)
                 await asyncio.shield(group.create_task(end(begun)))  # also when we are stopped meanwhile
 
             return narrow
@@ -79,13 +89,15 @@ async def serve(
         widening = []
         if await _unless_told(stopping, begin(rows)):
             log.info("%s: serving", worker.name)
+            if redelivers:
+                suspects.start(group)
             widening = [group.create_task(grow(widen)) for grow in worker.widens]
         await stopping.wait()
         log.info("%s: draining", worker.name)
         for task in widening:
             task.cancel()
         await asyncio.gather(*widening, return_exceptions=True)
-        await end(list(readers))
+        await asyncio.gather(end(list(readers)), suspects.stop(drain))
         for task in background:
             task.cancel()
     for stop in worker.stops:

@@ -4,6 +4,7 @@ When a handler returns, what it returned is published and confirmed, and then it
 are possible, losses are not. When it raises, `bus.delivery.verdicts` decides.
 """
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from bus.codec import decode
 from bus.context import handling
 from bus.delivery.giving_up import letter_of
 from bus.delivery.meters import HANDLED
+from bus.delivery.suspects import Suspects
 from bus.delivery.verdicts import Again, Dead, verdict
 from bus.errors import Unavailable, Undecodable
 from bus.keys import matches
@@ -26,8 +28,6 @@ from bus.worker import Answers, On, Worker, messages_of
 
 log = logging.getLogger(__name__)
 
-MAX_CRASHES = 20  # readers that a message may take down before it is buried
-
 Readable = Sequence[tuple[Delivery, Message]]
 Made = Sequence[tuple[Envelope, Message]]
 
@@ -36,9 +36,16 @@ class ServedRow(ABC):
     """What both kinds of row do; they differ in where what the handler returned goes, and a refusal."""
 
     def __init__(
-        self, row: On | Answers, worker: Worker, replica: str, transport: Transport, clock: Clock
+        self,
+        row: On | Answers,
+        worker: Worker,
+        replica: str,
+        transport: Transport,
+        clock: Clock,
+        suspects: Suspects,
     ) -> None:
         self.row = row
+        self._suspects = suspects
         self.queue = worker.queue_of(row, replica)
         self.labels = (worker.name, row.name)
         self._by_name = self.queue.name.replace("*", "+")  # as brokers write it
@@ -62,22 +69,39 @@ class ServedRow(ABC):
         """Tell whoever waits for an answer that there is none, or none yet; False when nobody waits."""
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
-        """Settle all of these; when it raises, those it had not settled are still open."""
+        """Settle all of these. If it raises, those that it has not settled are still open."""
         readable = []
+        suspects = []
         for delivery in deliveries:
+            if self.queue.durable and (delivery.crashes or delivery.envelope.suspect_of):
+                suspects.append(delivery)
+                continue
             try:
                 readable.append((delivery, self._read(delivery)))
             except Undecodable as problem:
                 await self._bury(delivery, Dead(str(problem)))
+        if suspects:
+            await asyncio.gather(*(self._suspects.take(self.queue.name, one) for one in suspects))
         if readable:
             await self._settle(readable)
 
+    async def handle_alone(self, delivery: Delivery) -> None:
+        """Handle and settle one delivery, also one that was delivered before."""
+        try:
+            message = self._read(delivery)
+        except Undecodable as problem:
+            await self._bury(delivery, Dead(str(problem)))
+            return
+        await self._settle([(delivery, message)])
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """Move a delivery to the dead letters."""
+        await self._bury(delivery, Dead(reason))
+
     def _read(self, delivery: Delivery) -> Message:
-        """The message; or Undecodable, which also says that it has taken down too many readers."""
+        """Return the message, or raise Undecodable."""
         if delivery.problem:
             raise Undecodable(delivery.problem)
-        if delivery.crashes > MAX_CRASHES:
-            raise Undecodable(f"its reader went away {delivery.crashes} times without settling it")
         message = decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
         self._check(delivery.envelope, message)
         return message
@@ -177,6 +201,8 @@ class ServedRow(ABC):
             attempt=envelope.attempt + 1,
             faults=envelope.faults + again.fault,
             unheard=envelope.unheard + again.unheard,
+            suspect_of="",
+            strikes=0,
         )
         await self._transport.delay(self.queue.name, later, again.after)
         delivery.done()

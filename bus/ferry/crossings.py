@@ -48,7 +48,7 @@ class Crossing:
     @cached_property
     def queue(self) -> QueueSpec:
         """Where it waits, on the side where it is said."""
-        return QueueSpec(f"ferry.{self.cell}:{self.name}", self.keys, ordered=True)
+        return QueueSpec(f"ferry.{self.cell}:{self.name}", self.keys)
 
     @property
     def asked(self) -> bool:

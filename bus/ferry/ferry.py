@@ -7,7 +7,6 @@ queues of its own, one for each crossing, and nobody who says it notices.
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Protocol
 
 from bus.backoff import Backoff
 from bus.clock import Clock
@@ -23,17 +22,10 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0  # from one look at how much waits to the next
 
 
-class FerrySide(Transport, Protocol):
-    """One of the two brokers."""
-
-    async def waiting(self, queue: str) -> int:
-        """How many messages of this queue nobody holds; a frame may count as one."""
-
-
 def ferry(
     crossings: Sequence[Crossing],
-    middle: FerrySide,
-    own: FerrySide,
+    middle: Transport,
+    own: Transport,
     clock: Clock,
     look_seconds: float = LOOK_SECONDS,
     unheard_seconds: float = UNHEARD_SECONDS,
@@ -67,7 +59,7 @@ async def _opened(own: Transport, clock: Clock) -> None:
         await backoff.pause()
 
 
-async def _look(side: FerrySide, passages: Sequence[Passage], clock: Clock, seconds: float) -> None:
+async def _look(side: Transport, passages: Sequence[Passage], clock: Clock, seconds: float) -> None:
     while True:
         for passage in passages:
             crossing = passage.crossing

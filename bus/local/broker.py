@@ -100,7 +100,8 @@ class LocalBroker:
         item = QueuedItem(envelope)
         if self._journal is not None and queue.spec.durable:
             due = self.clock.now() + seconds if seconds else 0.0
-            item.row = self._journal.add(queue.spec.name, envelope, due)
+            noted = 0 if queue.spec.notes_readers else None
+            item.row = self._journal.add(queue.spec.name, envelope, due, noted)
         self._arrive(queue, item, seconds)
 
     async def safe(self) -> None:
@@ -126,7 +127,13 @@ class LocalBroker:
         elif self._journal is not None and item.row:
             self._journal.remove(item.row)
 
+    def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
+        """Note in the journal, where the queue asks for it, that a reader has this item or put it `back`."""
+        if self._journal is not None and queue.spec.notes_readers and item.row:
+            self._journal.note(item.row, item.crashes + (not back))
+
     def back(self, queue: LocalQueue, item: QueuedItem) -> None:
+        self.delivered(queue, item, back=True)
         queue.items.appendleft(item)
         queue.wake()
 
@@ -166,5 +173,6 @@ class LocalBroker:
         kept, letters = journal.restore(now)
         for one in kept:
             queue = self.queues.setdefault(one.queue, LocalQueue(QueueSpec(one.queue)))
-            self._arrive(queue, QueuedItem(one.envelope, 1, one.row), min(one.due - now, LONGEST_DELAY))
+            item = QueuedItem(one.envelope, one.crashes, one.row)
+            self._arrive(queue, item, min(one.due - now, LONGEST_DELAY))
         self.dead = {letter.id: letter for letter in letters}

@@ -24,9 +24,11 @@ RETRY_SECONDS = 0.5
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kept
-    (row INTEGER PRIMARY KEY, queue TEXT NOT NULL, envelope BLOB NOT NULL, due REAL);
+    (row INTEGER PRIMARY KEY, queue TEXT NOT NULL, envelope BLOB NOT NULL, due REAL, delivered INTEGER);
 CREATE TABLE IF NOT EXISTS dead (id TEXT PRIMARY KEY, letter BLOB NOT NULL);
 """
+
+_OPEN, _CLOSED = 0, 1  # PRAGMA user_version: whether the last process closed the file in order
 
 _envelopes = msgspec.json.Decoder(Envelope)
 _letters = msgspec.json.Decoder(DeadLetter)
@@ -43,7 +45,8 @@ class KeptEnvelope:
     row: int
     queue: str
     envelope: Envelope
-    due: float  # wall time; 0: at once
+    due: float  # wall time; 0: immediately
+    crashes: int  # as `Delivery.crashes`
 
 
 class Journal:
@@ -52,7 +55,12 @@ class Journal:
         keep_private(path)
         try:
             self._file.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
+            columns = [name for _, name, *_ in self._file.execute("PRAGMA table_info(kept)")]
+            if "delivered" not in columns:  # a file of an earlier release
+                self._file.execute("ALTER TABLE kept ADD COLUMN delivered INTEGER")
             last = self._file.execute("SELECT max(row) FROM kept").fetchone()[0]
+            self._was_closed = self._file.execute("PRAGMA user_version").fetchone()[0] == _CLOSED
+            self._file.execute(f"PRAGMA user_version = {_OPEN}")
         except sqlite3.Error as problem:
             self._file.close()
             raise Unavailable(f"{path}, with what was on its way, cannot be used: {problem}") from None
@@ -69,10 +77,13 @@ class Journal:
             for id_, data in self._file.execute("SELECT id, letter FROM dead ORDER BY rowid")
         ]
         items = []
-        kept = self._file.execute("SELECT row, queue, envelope, due FROM kept ORDER BY row")
-        for row, queue, data, due in kept:
+        kept = self._file.execute("SELECT row, queue, envelope, due, delivered FROM kept ORDER BY row")
+        for row, queue, data, due, delivered in kept:
+            if delivered is None:  # nobody noted it: any that was not delayed may have been in hand
+                delivered = not self._was_closed and not (due and due > now)
             try:
-                items.append(KeptEnvelope(row, str(queue), _envelopes.decode(data), float(due or 0.0)))
+                envelope = _envelopes.decode(data)
+                items.append(KeptEnvelope(row, str(queue), envelope, float(due or 0.0), int(delivered)))
             except _UNREADABLE as problem:
                 letter = _unreadable(
                     f"journal-{row}", str(queue), data, f"it was kept unreadably: {problem}", now
@@ -83,11 +94,16 @@ class Journal:
                 letters.append(letter)
         return items, letters
 
-    def add(self, queue: str, envelope: Envelope, due: float) -> int:
+    def add(self, queue: str, envelope: Envelope, due: float, delivered: int | None = None) -> int:
+        """Keep this envelope. `delivered` is how often a reader had it; None: that is not noted."""
         row = next(self._rows)
         data = msgspec.json.encode(envelope)
-        self._pending.append(("INSERT INTO kept VALUES (?, ?, ?, ?)", (row, queue, data, due)))
+        self._pending.append(("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", (row, queue, data, due, delivered)))
         return row
+
+    def note(self, row: int, delivered: int) -> None:
+        """Keep how often a reader had this envelope without settling it."""
+        self._pending.append(("UPDATE kept SET delivered = ? WHERE row = ?", (delivered, row)))
 
     def remove(self, row: int) -> None:
         self._pending.append(("DELETE FROM kept WHERE row = ?", (row,)))
@@ -111,6 +127,7 @@ class Journal:
     async def close(self) -> None:
         await self.flushed()
         self._writer.shutdown()
+        self._file.execute(f"PRAGMA user_version = {_CLOSED}")
         self._file.close()
 
     def _write(self) -> None:

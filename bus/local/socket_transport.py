@@ -68,6 +68,10 @@ class SocketTransport(asyncio.Protocol):
         await self._call(SocketCall("consume", queues=[queue], number=prefetch), number)
         return inbox
 
+    async def waiting(self, queue: str) -> int:
+        depth = (await self.depths([queue])).queues.get(queue)
+        return depth.messages if depth else 0
+
     async def depths(self, queues: Sequence[str]) -> BusDepths:
         said = await self._call(SocketCall("depths", ids=list(queues)))
         return said.depths or BusDepths({}, 0, 0)

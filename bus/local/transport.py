@@ -54,6 +54,7 @@ class _LocalInbox:
         if len(self._unsettled) >= self.prefetch or self._bytes >= MAX_IN_HAND_BYTES:
             return False
         item = self.broker.pick(self.queue)
+        self.broker.delivered(self.queue, item)
         delivery = _LocalDelivery(item.envelope, item.crashes, item, self)
         self._unsettled[delivery] = None
         self._bytes += len(item.envelope.body)
@@ -73,7 +74,14 @@ class _LocalInbox:
         while not self._ready:
             self._arrived.clear()
             await self._arrived.wait()
-        return self._ready.popleft()
+        delivery = self._ready.popleft()
+        if self.queue.spec.notes_readers:
+            try:
+                await self.broker.safe()  # the note of this delivery
+            except asyncio.CancelledError:
+                self._ready.appendleft(delivery)
+                raise
+        return delivery
 
     def get_nowait(self) -> Delivery | None:
         return self._ready.popleft() if self._ready else None
@@ -83,6 +91,7 @@ class _LocalInbox:
         while self._ready:
             delivery = self._ready.pop()
             self._forget(delivery)
+            self.broker.delivered(self.queue, delivery.item, back=True)
             self.queue.items.appendleft(delivery.item)
         self.queue.wake()
 
@@ -91,6 +100,7 @@ class _LocalInbox:
         self._leave()
         for delivery in reversed(self._unsettled):
             delivery.item.crashes += 1
+            self.broker.delivered(self.queue, delivery.item, back=True)
             self.queue.items.appendleft(delivery.item)
         self._unsettled.clear()
         self._bytes = 0

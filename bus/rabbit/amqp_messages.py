@@ -43,6 +43,10 @@ def properties_of(envelope: Envelope, key: str, user: str | None = None) -> Any:
         headers["traceparent"] = _short(envelope.traceparent)
     if envelope.first_died:
         headers["first-died"] = repr(envelope.first_died)
+    if envelope.suspect_of:
+        headers["suspect-of"] = _short(envelope.suspect_of)
+    if envelope.strikes:
+        headers["strikes"] = _bounded(envelope.strikes)
     if envelope.error:
         headers["error"] = _cut(envelope.error, MAX_REASON)
     if envelope.again:
@@ -83,7 +87,7 @@ def open_message(message: Arrived, key: str, *, names_key: bool = True) -> tuple
         return [_alone(message, key, names_key)], str(problem)
     if not names_key:
         for envelope in envelopes:
-            envelope.key = key
+            envelope.key, envelope.suspect_of, envelope.strikes = key, "", 0
     return envelopes, ""
 
 
@@ -116,6 +120,8 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
         error=_text(headers.get("error")),
         again=headers.get("again") is True,
         first_died=_seconds(headers.get("first-died")),
+        suspect_of=_short(_text(headers.get("suspect-of"))) if names_key else "",
+        strikes=_whole(headers.get("strikes"), 0) if names_key else 0,
     )
 
 

@@ -24,7 +24,6 @@ _AT_FIRST = 64  # AMQP messages in advance, until it is known how many envelopes
 _AT_LEAST = 4  # enough to have the next one here while one is being settled
 _AT_MOST = 512  # what comes after small messages may be large: a megabyte each
 _BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is asked again
-_SPLIT_AFTER = 3  # crashes: some envelope of this frame kills its reader, so they come one by one from now on
 
 
 class RabbitInbox:
@@ -220,10 +219,6 @@ class RabbitInbox:
             )
             if not envelopes:
                 reading.ack(parcel.tag)
-            elif len(envelopes) > 1 and crashed >= _SPLIT_AFTER and not self._spec.ordered:
-                for envelope in envelopes:
-                    envelope.framed = False
-                self.send_back(parcel, envelopes)
             else:
                 reading.opened.extend(RabbitDelivery(each, problem, crashed, parcel) for each in envelopes)
                 if not self._fits(reading.in_advance):

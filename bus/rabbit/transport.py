@@ -75,6 +75,9 @@ class RabbitTransport:
         await self._publisher.send(self._names.queues, [(self._names.address(queue), sent, expected)])
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
+        if seconds <= 0:
+            await self._put_back(queue, [envelope])
+            return
         milliseconds = delay_for(seconds)
         delayed = [(self._names.address(queue, milliseconds), envelope, True)]
         await self._link.declare_delay(milliseconds)

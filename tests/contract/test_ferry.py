@@ -76,7 +76,7 @@ class TwoBrokers:
             said = interfere(lambda envelopes, expected: publish(envelopes, expected=expected))
             own.publish = lambda envelopes, *, expected: said(envelopes, expected)  # type: ignore[method-assign]
         async with Bus(self.middle()) as bus, asyncio.TaskGroup() as group:
-            worker = ferry(CROSSINGS, bus.transport, own, bus.clock, look_seconds=0.05, **how)  # type: ignore[arg-type]
+            worker = ferry(CROSSINGS, bus.transport, own, bus.clock, look_seconds=0.05, **how)
             serving = group.create_task(bus.serve(worker, stopping))
             try:
                 yield

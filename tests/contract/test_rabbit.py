@@ -131,24 +131,6 @@ async def test_an_envelope_that_must_travel_alone_does(
     assert len(await fetch(channel, f"{bus_name}:q")) == 5
 
 
-async def test_a_frame_that_keeps_killing_its_reader_comes_apart(
-    amqp_url: str, transport: RabbitTransport, channel: AbstractChannel, bus_name: str
-) -> None:
-    await transport.declare(QUEUE)
-    await publish(transport, *(an_envelope(number) for number in range(5)))
-    for _ in range(4):
-        reader = RabbitTransport(amqp_url, exchange=bus_name)
-        await reader.open()
-        delivery = await take(await reader.consume(QUEUE, 10))
-        await reader.close()
-    assert delivery.crashes == 0  # the frame's crashes are not its own
-
-    async def apart() -> bool:
-        return (await channel.get_queue(f"{bus_name}:q")).declaration_result.message_count == 5
-
-    await until(apart)
-
-
 # What others see
 
 

@@ -144,7 +144,7 @@ async def test_a_worker_told_to_stop_waits_for_no_broker(name: str) -> None:
     async with an_odd_broker() as broker, a_transport(broker) as transport:
         broker.silent = lambda asked: asked.name == name
         stopping = asyncio.Event()
-        serving = asyncio.create_task(serve(worker, transport, Clock(), "r", stopping, 0.1))
+        serving = asyncio.create_task(serve(worker, transport, Clock(), "r", stopping, 0.1, asyncio.Lock()))
         await until(lambda: broker.heard[name])
         stopping.set()
         await in_time(serving)
@@ -169,7 +169,9 @@ async def test_a_worker_whose_connection_ends_by_an_error_of_ours_ends_too(
 
     worker = Worker("w", consumes=[on(topics.BUILD_UNPLACEABLE, handle)])
     async with an_odd_broker() as broker, a_transport(broker) as transport:
-        serving = asyncio.create_task(serve(worker, transport, Clock(), "r", asyncio.Event(), 1.0))
+        serving = asyncio.create_task(
+            serve(worker, transport, Clock(), "r", asyncio.Event(), 1.0, asyncio.Lock())
+        )
         await until(lambda: broker.heard["Basic.Consume"])
         broker.silent = lambda asked: asked.name == "ContentBody"  # so that it waits for a confirm
         publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))

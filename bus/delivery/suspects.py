@@ -1,0 +1,146 @@
+"""Handle redelivered messages one at a time, so that a message that ends its process is found and set aside.
+
+A broker redelivers a message whether its reader died, shut down or lost its connection, together with all
+others that this reader held. So every redelivered message (a suspect) moves to the suspects' queue of its
+worker. That queue is read with a prefetch of one, and by one reader of a process at a time. A message that is
+redelivered from there was the only suspect in its process when that ended: one strike. At MAX_STRIKES it
+becomes a dead letter. With the first end, when it was handled among others, that makes three.
+
+First deliveries cost nothing more, and suspects do not hold up what is delivered for the first time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from bus.clock import Clock
+from bus.delivery.giving_up import letter_of
+from bus.protocol import Delivery, Inbox, Transport
+from bus.worker import suspects_queue
+
+log = logging.getLogger(__name__)
+
+MAX_STRIKES = 2
+POLL_SECONDS = 15.0  # between checks for suspects that another replica left
+_IDLE_SECONDS = 0.3  # without a message: the queue is empty
+_PUT_BACK_SECONDS = 5.0
+_FAILED_PAUSE = 1.0  # seconds before the next try, after the broker has failed
+
+
+class SuspectRow(Protocol):
+    """The row of a worker's table that a suspect belongs to."""
+
+    async def handle_alone(self, delivery: Delivery) -> None:
+        """Handle and settle one delivery."""
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """Move a delivery to the dead letters."""
+
+
+class Suspects:
+    """The suspects of one worker: takes them from its rows, and handles each alone."""
+
+    def __init__(self, worker: str, transport: Transport, clock: Clock, turns: asyncio.Lock) -> None:
+        self.queue = suspects_queue(worker)
+        self.rows: dict[str, SuspectRow] = {}  # by the name of their queue
+        self._transport = transport
+        self._clock = clock
+        self._turns = turns  # shared by all workers of a process
+        self._arrived = asyncio.Event()
+        self._stopping = False
+        self._inbox: Inbox | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        self._task = group.create_task(self._run())
+
+    async def stop(self, seconds: float) -> None:
+        """Finish the message in hand; after these seconds it is put back."""
+        self._stopping = True
+        self._arrived.set()
+        await self._stop_reading()  # first: a message delivered behind the one in hand would get a strike
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=seconds)
+            self._task.cancel()
+
+    async def take(self, queue: str, delivery: Delivery) -> None:
+        """Move a redelivered message of this queue to the suspects."""
+        log.info("%s: %s was delivered before: it is handled alone", queue, delivery.envelope.key)
+        await self._move(delivery, self.queue.name, suspect_of=queue)
+        self._arrived.set()
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                if self._arrived.is_set() or await self._transport.waiting(self.queue.name):
+                    self._arrived.clear()
+                    async with self._turns:
+                        await self._read()
+            except Exception:
+                log.exception("%s: could not be read", self.queue.name)
+                await asyncio.sleep(_FAILED_PAUSE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._arrived.wait()
+
+    async def _read(self) -> None:
+        """Handle suspects until there are none."""
+        self._inbox = inbox = await self._transport.consume(self.queue, 1)
+        try:
+            while not self._stopping:
+                async with asyncio.timeout(_IDLE_SECONDS):
+                    delivery = await inbox.get()
+                await self._try(delivery)
+        except TimeoutError:
+            pass
+        finally:
+            await self._stop_reading()
+
+    async def _stop_reading(self) -> None:
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            await inbox.stop()
+
+    async def _try(self, delivery: Delivery) -> None:
+        envelope = delivery.envelope
+        row = self.rows.get(envelope.suspect_of)
+        strikes = envelope.strikes + (delivery.crashes > 0)
+        if not envelope.suspect_of:
+            reason = delivery.problem or "it does not name the queue it came from"
+            await self._transport.bury(letter_of(envelope, self.queue.name, reason, "", self._clock.now()))
+            delivery.done()
+        elif row is None:  # not read by this process, or not yet
+            await self._move(delivery, envelope.suspect_of, strikes=strikes)
+        elif strikes >= MAX_STRIKES:
+            times = f"{strikes + 1} times, {strikes} of them with no other redelivered message in hand"
+            await row.bury(delivery, f"the process that handled it ended {times}")
+        elif delivery.crashes:  # a new copy counts from 0, whatever this broker counts
+            await self._move(delivery, self.queue.name, strikes=strikes)
+        else:
+            await self._handle(row, delivery)
+
+    async def _handle(self, row: SuspectRow, delivery: Delivery) -> None:
+        try:
+            await row.handle_alone(delivery)
+        except asyncio.CancelledError:  # we stop: a requeue would count as a strike
+            await self._put_back(self._move(delivery, self.queue.name))
+            raise
+        except Exception:  # the broker failed, not the handler
+            log.exception("%s: could not settle", self.queue.name)
+            await asyncio.sleep(_FAILED_PAUSE)
+            await self._put_back(self._move(delivery, self.queue.name))
+
+    async def _put_back(self, moving: Awaitable[None]) -> None:
+        """Without an answer of the broker the message stays unsettled, and is redelivered."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PUT_BACK_SECONDS):
+                await moving
+
+    async def _move(self, delivery: Delivery, queue: str, **changes: str | int) -> None:
+        copy = msgspec.structs.replace(delivery.envelope, framed=False, **changes)
+        await self._transport.delay(queue, copy, 0.0)
+        delivery.done()
