@@ -246,11 +246,15 @@ def _permissions(
         read=_any_of([*queues, *_exchanges(names, "", "queues"), *made]),
         keys=(
             KeyPatterns(names.exchange, _any_of(writes), _any_of([*reads, replies])),
-            KeyPatterns(names.queues, _any_of([to]), _any_of([rf"\*\.{name}" for name in queues])),
+            KeyPatterns(
+                names.queues,
+                _any_of([r"[0-9]+\..+"]) if made else _any_of([to]),  # see bus.rabbit.unrouted
+                _any_of([rf"\*\.{name}" for name in queues]),
+            ),
             KeyPatterns(names.delay, _any_of([to]), _any_of([r"[0-9]+\.#"]) if made else _NONE),
             KeyPatterns(
                 names.dead,
-                _any_of([re.escape(letter_key(cell))]),
+                rf"^{LETTER}(\..+)?$" if made else _any_of([re.escape(letter_key(cell))]),
                 _letters_read(keeps=bool(made)),
             ),
         ),

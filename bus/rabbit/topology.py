@@ -4,7 +4,8 @@
     <exchange>.queues      to one queue by its name, under the key 0.<queue>
     <exchange>.delay       to one queue after a while, under the key <ms>.<queue>: by way of the queue
     <exchange>.delay.<ms>  which keeps messages for so long and hands them to <exchange>.queues
-    <exchange>.dead        the dead letters; also what was delayed for a queue that is gone meanwhile
+    <exchange>.dead        the dead letters
+    <exchange>.dead.0      a queue for delayed messages whose queue was not reached: see `bus.rabbit.unrouted`
 
 Who keeps placement makes the queues of the dead letters and of the usual delays, so that others, who may not,
 find them.
@@ -64,6 +65,10 @@ class BrokerNames:
     @property
     def dead(self) -> str:
         return f"{self.exchange}.dead"
+
+    @property
+    def unrouted(self) -> str:
+        return f"{self.dead}.0"
 
     def plain(self, queue: str) -> str:
         """What we call a queue, of the broker's name for it."""
@@ -168,15 +173,28 @@ class Topology:
         key = f"{milliseconds}.#"
         async with self._one_at_a_time:
             if await self._dead():
-                await self._bind(names.dead, names.dead, key)
+                await self._unrouted()
+                await self._bind(names.unrouted, names.dead, key)
+                await self._unbind(names.dead, names.dead, key)  # as earlier releases bound it
             await self._exchange(names.delay)
             if await self._durable(name, arguments):
                 await self._bind(name, names.delay, key)
             self._made.add(name)
 
+    async def unrouted(self) -> None:
+        """Declare the queue of delayed messages whose queue was not reached."""
+        async with self._one_at_a_time:
+            await self._unrouted()
+
     def forget(self) -> None:
         """Something turned out to be gone: make it again when it is needed."""
         self._made.clear()
+
+    async def _unrouted(self) -> None:
+        name = self.names.unrouted
+        if name not in self._made:
+            await self._durable(name)
+            self._made.add(name)
 
     async def _dead(self) -> bool:
         """False when it is not ours to bind."""
@@ -259,6 +277,10 @@ class Topology:
                 raise ExchangeMissing(str(refused)) from None
             raise BrokerRefused(f"the queue {queue} cannot hear {key}: {refused}") from None
 
+    async def _unbind(self, queue: str, exchange: str, key: str) -> None:
+        """A binding that does not exist is no error."""
+        await self._ask(lambda channel: _unbind(channel, queue, exchange, key))
+
     async def _ask(self, request: Callable[[AbstractChannel], Awaitable[T]]) -> T:
         if self._channel is None or self._channel.is_closed:
             self._channel = await open_channel(self._connection, confirms=False)
@@ -268,3 +290,7 @@ class Topology:
 
 async def _bind(channel: AbstractChannel, queue: str, exchange: str, key: str) -> None:
     await (await channel.get_queue(queue, ensure=False)).bind(exchange, key)
+
+
+async def _unbind(channel: AbstractChannel, queue: str, exchange: str, key: str) -> None:
+    await (await channel.get_queue(queue, ensure=False)).unbind(exchange, key)

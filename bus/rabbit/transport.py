@@ -15,6 +15,7 @@ from bus.rabbit.publishing import Publisher
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
 from bus.rabbit.topology import DELAYS, BrokerNames, delay_for
+from bus.rabbit.unrouted import UnroutedMessages
 
 
 class RabbitTransport:
@@ -45,10 +46,13 @@ class RabbitTransport:
         )
         self._publisher = Publisher(self._link, coalesce=coalesce)
         self._dead = DeadLetterQueue(self._link)
+        self._unrouted = UnroutedMessages(self._link, self._put_back, self._dead.bury) if keeps else None
         self._inboxes: list[RabbitInbox] = []
 
     async def open(self) -> None:
         await self._link.open(self._patience)
+        if self._unrouted is not None:
+            self._link.spawn(self._unrouted.run())
 
     async def close(self) -> None:
         try:
@@ -143,6 +147,7 @@ async def _depths(names: BrokerNames, queues: Sequence[str], session: Session) -
 
     found = {name: await depth(names.queue(name)) for name in dict.fromkeys(queues)}
     delays = [await depth(f"{names.delay}.{delay_for(seconds)}") for seconds in DELAYS]
+    delays.append(await depth(names.unrouted))
     dead = await depth(names.dead)
     return BusDepths(
         {name: there for name, there in found.items() if there is not None},

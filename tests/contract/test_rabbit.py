@@ -243,9 +243,33 @@ async def test_a_queue_deleted_under_its_reader_is_made_again(
     (await take(inbox)).done()
 
 
-async def test_what_was_delayed_for_a_queue_that_is_gone_is_a_dead_letter(
-    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
+async def test_what_was_delayed_for_a_queue_that_is_not_reached_yet_is_delivered_after_all(
+    amqp_url: str, transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
+    """As after a crash of RabbitMQ, which recovers queues before their bindings, while delays go on."""
+    inbox = await transport.consume(QUEUE, 10)
+    queue = await channel.get_queue(f"{bus_name}:q")
+    await queue.unbind(f"{bus_name}.queues", f"*.{bus_name}:q")
+    delayed = an_envelope(1, attempt=3, faults=2, causation="cause")
+    await transport.delay("q", delayed, 0.1)
+
+    async def kept() -> bool:
+        return (await channel.get_queue(f"{bus_name}.dead.0")).declaration_result.message_count == 1
+
+    await until(kept)
+    await queue.bind(f"{bus_name}.queues", f"*.{bus_name}:q")
+    keeper = RabbitTransport(amqp_url, exchange=bus_name, keeps=True)
+    await keeper.open()
+    assert (await take(inbox)).envelope == delayed
+    assert not await keeper.dead_letters()
+    await keeper.close()
+
+
+async def test_what_was_delayed_for_a_queue_that_is_gone_is_a_dead_letter(
+    amqp_url: str, channel: AbstractChannel, bus_name: str
+) -> None:
+    transport = RabbitTransport(amqp_url, exchange=bus_name, keeps=True)
+    await transport.open()
     await transport.declare(QUEUE)
     await transport.delay("q", an_envelope(1), 0.5)
     await channel.queue_delete(f"{bus_name}:q")
@@ -257,6 +281,7 @@ async def test_what_was_delayed_for_a_queue_that_is_gone_is_a_dead_letter(
     (letter,) = await transport.dead_letters()
     assert (letter.body, letter.key, letter.queue) == (b'{"n":1}', "build.requested", "q")
     assert letter.reason == "the queue q is gone"
+    await transport.close()
 
 
 @pytest.mark.parametrize("gone", [".dead", ".delay.100"])
