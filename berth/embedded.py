@@ -15,6 +15,7 @@ from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.local.journal import Journal
 from bus.local.socket_server import SocketServer
+from bus.worker import central_queues
 
 
 @dataclass
@@ -37,6 +38,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
         journal = Journal(directory / "bus.db")
         stack.push_async_callback(journal.close)
         broker = LocalBroker(journal=journal)
+        await LocalTransport(broker).declare(*central_queues())
         if open_socket:
             entrance = SocketServer(broker, directory / wiring.SOCKET)
             await entrance.open()

@@ -20,7 +20,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.local.socket_transport import SocketTransport
 from bus.masking import masked
 from bus.protocol import QueueSpec, Transport
-from bus.worker import Worker, asks_as, suspects_queue
+from bus.worker import Worker, asks_as, central_queues, suspects_queue
 
 if TYPE_CHECKING:
     from berth.searching import SharedMemory
@@ -200,6 +200,7 @@ def _rabbit(settings: Settings, url: str, name: str, *, keeps: bool) -> RabbitTr
         coalesce=settings.bus.coalesce,
         name=f"berth {name}",
         keeps=keeps,
+        central=central_queues() if url == settings.bus.amqp_url else (),
     )
 
 
@@ -284,9 +285,7 @@ async def serve(
 ) -> None:
     """Run the workers of these roles on a bus of their own until told to stop."""
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(
-            Bus(way, asks_as=_asks_as(together[0], settings), turns=turns)
-        )
+        bus = await stack.enter_async_context(Bus(way, asks_as=_asks_as(together[0], settings), turns=turns))
         served = [
             worker
             for role in together

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Union
 from bus.errors import Poison, Retry
 from bus.protocol import QueueSpec
 from bus.routing import Address, Query, Topic
-from bus.topics import TOPIC_OF
+from bus.topics import TOPIC_OF, TOPICS
 from bus.vocabulary import Message
 
 M = TypeVar("M", bound=Message)
@@ -143,6 +143,15 @@ def cell_of(queue: str) -> str:
         asked = key.split(".")
         return asked[2] if asked[0] == "cell" and len(asked) == 3 else ""
     return reader.partition(".")[2].partition(".")[0]
+
+
+def central_queues() -> list[QueueSpec]:
+    """Return the queues of the scheduler, which every berth has, whichever cells it has.
+
+    They are declared with the exchanges: a request published before the first scheduler started waits there.
+    """
+    rows = [topic.at() for topic in TOPICS if topic.expected and topic.target == "scheduler"]
+    return [QueueSpec(f"scheduler:{row.key}", (row.key,)) for row in rows]
 
 
 def suspects_queue(worker: str) -> QueueSpec:

@@ -15,10 +15,11 @@ from typing import Any
 
 from bus import topics
 from bus.ferry.crossings import Crossing, Way
+from bus.protocol import QueueSpec
 from bus.rabbit.topology import LETTER, BrokerNames, letter_key
 from bus.routing import Query, Topic
 from bus.topics import TOPIC_OF
-from bus.worker import Worker, asks_as, reply_prefix
+from bus.worker import Worker, asks_as, central_queues, reply_prefix, suspects_queue
 
 _WORD = r"[A-Za-z0-9_-]+"
 _RANDOM = "[0-9a-f]{8}"
@@ -157,7 +158,8 @@ def of_cell(cell: str, workers: Sequence[Worker], exchange: str = "berth") -> Pe
     """
     names = BrokerNames(exchange)
     rows = [(worker, row) for worker in workers for row in worker.consumes]
-    owned = sorted({re.escape(worker.queue_of(row).name) for worker, row in rows})
+    suspects = {suspects_queue(worker.name).name for worker in workers}
+    owned = sorted(map(re.escape, suspects | {worker.queue_of(row).name for worker, row in rows}))
     return _permissions(names, cell, workers, owned)
 
 
@@ -169,10 +171,12 @@ def queues_within(cell: str, exchange: str = "berth") -> str:
 
 
 def of_middle(workers: Sequence[Worker], exchange: str = "berth") -> Permissions:
-    """For workers of no cell: the scheduler, placement, or who follows Ironic. They make the exchanges."""
+    """For workers of no cell: the scheduler, placement, or ironic_sync. They make the exchanges and, with
+    them, the scheduler's queues.
+    """
     names = BrokerNames(exchange)
     owned = [rf"{re.escape(worker.name)}:.+" for worker in workers]
-    return _permissions(names, "", workers, owned, made=_made_by_the_middle(names))
+    return _permissions(names, "", workers, owned, made=_made_by_the_middle(names), central=central_queues())
 
 
 def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str = "berth") -> Permissions:
@@ -228,17 +232,20 @@ def _permissions(
     workers: Sequence[Worker],
     owned: Sequence[str],
     made: Sequence[str] = (),
+    central: Sequence[QueueSpec] = (),
 ) -> Permissions:
     answered = [row for worker in workers for row in worker.answers]
     asked = [query for worker in workers for query in worker.asks]
     replies = _replies_to(cell, [asks_as(worker.name) for worker in workers] if cell else ())
-    queues = _named(names, [*owned, *(rf"ask:{re.escape(row.key)}" for row in answered), replies])
+    shared = [re.escape(spec.name.replace("*", "+")) for spec in central]
+    queues = _named(names, [*owned, *shared, *(rf"ask:{re.escape(row.key)}" for row in answered), replies])
     said = {message for worker in workers for message in worker.emits}
     writes = sorted(_published_by(TOPIC_OF[message], cell) for message in said)
     writes += sorted({_asked_by(query, cell) for query in asked})
     writes += sorted({_answered_at(row.query, row.cell) for row in answered})
     reads = sorted({re.escape(row.address.key) for worker in workers for row in worker.consumes})
     reads += sorted(re.escape(f"ask.{row.key}") for row in answered)
+    reads += sorted(re.escape(key) for spec in central for key in spec.keys)
     to = rf"[0-9]+\.({'|'.join(queues)})"
     return Permissions(
         configure=_any_of([*queues, *made]),

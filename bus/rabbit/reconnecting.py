@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -50,6 +50,7 @@ class Link:
         look_seconds: float,
         clock: Clock,
         keeps: bool = False,
+        central: Sequence[QueueSpec] = (),
     ) -> None:
         self.names = names
         self.clock = clock
@@ -58,7 +59,9 @@ class Link:
         self._url = url
         self._quorum = quorum
         self._look_seconds = look_seconds
-        self._declared = Declared(delays={delay_for(s) for s in DELAYS}, dead=True) if keeps else Declared()
+        self._declared = Declared(central=tuple(central))
+        if keeps:
+            self._declared.delays, self._declared.dead = {delay_for(s) for s in DELAYS}, True
         self._session: Session | None = None
         self._changed = asyncio.Event()  # there is a session, or there will be none any more
         self.closed = True

@@ -95,7 +95,7 @@ class Session:
     async def declare_all(self) -> None:
         """All that was ever declared, whatever of it is there already."""
         self.topology.forget()
-        await self.topology.base()
+        await self.topology.base(self._declared.central)
         if self._declared.dead:
             await self.topology.dead()
         for milliseconds in sorted(self._declared.delays):

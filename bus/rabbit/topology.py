@@ -17,8 +17,9 @@ A user needs `write` on exchanges to publish, and to read a queue `configure`, `
 """
 
 import asyncio
+import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -28,6 +29,8 @@ from aio_pika.abc import AbstractChannel, AbstractConnection
 from bus.errors import BrokerRefused
 from bus.protocol import QueueSpec
 from bus.rabbit.connection import RequestRefused, answered, open_channel
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -99,6 +102,7 @@ class Declared:
     queues: dict[str, QueueSpec] = field(default_factory=dict)
     delays: set[int] = field(default_factory=set)  # milliseconds
     dead: bool = False  # the queue of dead letters
+    central: tuple[QueueSpec, ...] = ()  # declared together with the exchanges
 
 
 class ExchangeMissing(Exception):
@@ -124,25 +128,38 @@ class Topology:
         async with self._one_at_a_time:
             return [name for name in wanted if not await self._exists(name)]
 
-    async def base(self) -> None:
-        """What everybody needs."""
+    async def base(self, central: Sequence[QueueSpec] = ()) -> None:
+        """Declare the exchanges and, if one is missing, these queues before the last exchange.
+
+        All who connect wait until every exchange exists, so none publishes to an exchange without its queues.
+        """
         names = self.names
         async with self._one_at_a_time:
-            await self._exchange(names.exchange)
-            await self._exchange(names.dead)
+            made = await self._exchange(names.exchange)
             await self._exchange(names.queues, {"alternate-exchange": names.dead})
+            if not made and await self._exists(names.dead):
+                return
+            for spec in central:
+                try:
+                    await self._queue(spec)
+                except BrokerRefused as problem:
+                    log.warning("requests are lost until a scheduler has started: %s", problem)
+            await self._exchange(names.dead)
 
     async def queue(self, spec: QueueSpec) -> None:
         """A worker's queue, bound to the keys it hears."""
-        name = self.names.queue(spec.name)
         async with self._one_at_a_time:
-            if not spec.durable:
-                await self._private(name)
-            elif not await self._durable(name):
-                return
-            for key in spec.keys:
-                await self._bind(name, self.names.exchange, key)
-            await self._bind(name, self.names.queues, f"*.{name}")
+            await self._queue(spec)
+
+    async def _queue(self, spec: QueueSpec) -> None:
+        name = self.names.queue(spec.name)
+        if not spec.durable:
+            await self._private(name)
+        elif not await self._durable(name):
+            return
+        for key in spec.keys:
+            await self._bind(name, self.names.exchange, key)
+        await self._bind(name, self.names.queues, f"*.{name}")
 
     async def waiting(self, name: str) -> int:
         """How many messages of this queue nobody holds."""
@@ -216,9 +233,10 @@ class Topology:
             raise BrokerRefused(f"the exchange {exchange} cannot be used: {refused}") from None
         return True
 
-    async def _exchange(self, name: str, arguments: dict[str, Any] | None = None) -> None:
+    async def _exchange(self, name: str, arguments: dict[str, Any] | None = None) -> bool:
+        """Make an exchange; False when it exists."""
         if await self._exists(name):
-            return
+            return False
         try:
             await self._ask(
                 lambda channel: channel.declare_exchange(
@@ -227,6 +245,7 @@ class Topology:
             )
         except RequestRefused as refused:
             raise BrokerRefused(f"the exchange {name} cannot be made: {refused}") from None
+        return True
 
     async def _durable(self, name: str, arguments: dict[str, Any] | None = None) -> bool:
         """Make a durable queue. False when it is there but not ours to make or bind."""

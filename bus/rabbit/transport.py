@@ -32,6 +32,7 @@ class RabbitTransport:
         patience: float = 30.0,
         look_seconds: float = 2.0,  # from one look after our exchanges to the next
         keeps: bool = False,  # what everybody uses and only some may make is made as soon as we connect
+        central: Sequence[QueueSpec] = (),  # declared with the exchanges, if these are not there yet
         clock: Clock | None = None,
     ) -> None:
         self._names = BrokerNames(exchange)
@@ -42,6 +43,7 @@ class RabbitTransport:
             quorum=quorum,
             look_seconds=look_seconds,
             keeps=keeps,
+            central=central,
             clock=clock or Clock(),
         )
         self._publisher = Publisher(self._link, coalesce=coalesce)
