@@ -4,6 +4,9 @@ The broker's topic permissions judge the routing key of what is published, and n
 that came by way of <exchange> has that for its key, whatever is written in it; its further keys (the headers
 CC and BCC), and the key that a queue of somebody's own dead-letters under, are judged by nobody and are not
 believed. Only what was sent to a queue by its name says its key itself.
+
+A user may also declare an exchange below its own names and bind <exchange> to it; keys published there are
+judged by nobody. So a message must have been published to one of berth's exchanges.
 """
 
 from bus.rabbit.topology import BrokerNames
@@ -26,6 +29,8 @@ def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool
     if message.exchange == "":  # which no user of berth's may write to
         return message.key, True, ""
     problem = f"it came by way of the queue {forwarded}, which forwards what it likes" if forwarded else ""
+    if message.exchange != names.exchange:
+        problem = f"it was published to the exchange {message.exchange}, not to {names.exchange}"
     return message.key, False, problem
 
 
