@@ -429,6 +429,7 @@ def _with_store(
         from berth.choice import policy
         from berth.request_options import request_options
         from berth.searching import candidate_source
+        from scheduler_worker.client_door import ClientLookups
         from scheduler_worker.worker import scheduler_worker
 
         place = candidate_source(bus, shared)
@@ -448,6 +449,14 @@ def _with_store(
                 database=store,
                 say=bus.publish,
                 builds=bus.asker(topics.FIND_BUILDS, timeout=CELL_SECONDS),
+                client_lookups=ClientLookups(
+                    allocations=bus.asker(topics.ALLOCATIONS),
+                    usages=bus.asker(topics.USAGES),
+                    groups=bus.asker(topics.GROUPS),
+                    builds=bus.asker(topics.FIND_BUILDS, timeout=CELL_SECONDS),
+                    instances=bus.asker(topics.FIND_INSTANCES, timeout=CELL_SECONDS),
+                    moves=bus.asker(topics.FIND_MOVES, timeout=CELL_SECONDS),
+                ),
             ),
         ]
     from cell_conductor import cell_conductor

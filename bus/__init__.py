@@ -5,8 +5,8 @@ To read it for the first time:
 1. `messages`: everything that is said, grouped by flow, out of the words in `vocabulary` and the values in
    `requests`, `reports` and `decisions`.
 2. `topics`: where each message travels, and which questions can be asked. These and their answers are beside
-   what they are about: `claims`, `resources`, `names`, `groups`, `aggregates`, `cells`, `leases`; else in
-   `queries`.
+   what they are about: `claims`, `resources`, `names`, `groups`, `aggregates`, `cells`, `clients`, `leases`;
+   else in `queries`.
 3. `worker`: how a worker says, as a table, what it hears, answers, asks and does again and again.
 4. `errors`: what a handler may raise about its message.
 5. `delivery.runner`: a process's way onto the bus. From there `delivery.serving` runs a worker's table,

@@ -40,6 +40,7 @@ ENDS: Mapping[str, str] = {
     "waited": "it waited as long as it said, and there was no room",
     "cancelled": "it was cancelled while it waited",
     "line": "it waits behind others that ask for the same",
+    "client": "the client is not bound to the project, or may not ask this",
 }
 
 # Of a move that did not begin: one of these, or why there was no host for it.

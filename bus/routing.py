@@ -78,6 +78,7 @@ class Query(Generic[A, R]):
     source: str  # who asks, and who answers
     target: str
     within: bool = False
+    of_client: bool = False  # each client has a key of its own for it, and answers come below client.NAME
 
     @property
     def narrowed(self) -> bool:
@@ -85,8 +86,9 @@ class Query(Generic[A, R]):
         return "{" in self.name
 
     def cell(self, question: Message) -> str:
-        """The cell that asks this question or is asked; empty: none."""
-        return str(getattr(question, "cell", "")) if self.narrowed else ""
+        """Return the cell that asks or is asked; of a client's question, the client; empty: neither."""
+        field = "client" if self.of_client else "cell"
+        return str(getattr(question, field, "")) if self.narrowed else ""
 
     def key(self, question: Message) -> str:
         """What the queue is named by that holds this question."""

@@ -6,6 +6,15 @@ from bus.adoption import BuildAdopted, BuildAdoptRequested
 from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, AggregatesFound, FindAggregates
 from bus.cells import CellEditAnswered, CellEditRequested, CellsFound, FindCells
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.clients import (
+    ClientAnswered,
+    ClientAsked,
+    ClientEditAnswered,
+    ClientEditRequested,
+    ClientRequested,
+    ClientsFound,
+    FindClients,
+)
 from bus.groups import FindGroups, GroupEditAnswered, GroupEditRequested, GroupsFound
 from bus.guests import GuestsAsked, GuestsTold
 from bus.known_changes import ChangesFound, FindChanges
@@ -316,6 +325,14 @@ IRONIC_SPOKE = Topic(
     expected=False,
 )
 
+CLIENT_REQUESTED = Topic(
+    "client.{client}",
+    ClientRequested,
+    "boot, delete, move or steer, as a client bound to its projects",
+    ANYONE,
+    "scheduler",
+)
+
 FIND_CANDIDATES = Query(
     "placement.candidates",
     FindCandidates,
@@ -583,6 +600,32 @@ WAITING = Query(
     "scheduler",
 )
 
+CLIENT_ASKED = Query(
+    "scheduler.client.{client}",
+    ClientAsked,
+    ClientAnswered,
+    "what a client may read: builds, moves, decisions, usages of its own projects",
+    ANYONE,
+    "scheduler",
+    of_client=True,
+)
+CLIENTS = Query(
+    "scheduler.clients",
+    FindClients,
+    ClientsFound,
+    "which clients there are, and the projects of each",
+    ANYONE,
+    "scheduler",
+)
+EDIT_CLIENT = Query(
+    "scheduler.edit_client",
+    ClientEditRequested,
+    ClientEditAnswered,
+    "bind a client to projects, or remove it",
+    ANYONE,
+    "scheduler",
+)
+
 TOPICS: tuple[Topic[Any], ...] = (
     BUILD_REQUESTED,
     BUILD_PLACED,
@@ -617,12 +660,14 @@ TOPICS: tuple[Topic[Any], ...] = (
     PLACEMENT_CHANGED,
     IRONIC_NODE,
     IRONIC_SPOKE,
+    CLIENT_REQUESTED,
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, EDIT_OWNER,
     LOAD, ALLOCATIONS, CELL_ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES,
     EDIT_AGGREGATE, CELLS, EDIT_CELL, FIND_BUILDS, FIND_INSTANCES, FIND_MOVES, LEASE, TELL_NODES, FIND_AGENTS,
     EDIT_AGENT, WAITING, DECISION, WHAT_IF, WHAT_IF_MOVES, TREES, CHANGES,
+    CLIENT_ASKED, CLIENTS, EDIT_CLIENT,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

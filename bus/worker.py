@@ -125,8 +125,11 @@ class Worker:
 
 def reply_prefix(query: Query[Any, Any], cell: str) -> str:
     """What addresses for answers begin with: `reply.c1.` of who asks from within a cell, `reply.-c1.` of who
-    asks one from outside, `reply.-.` of others. So an address says which way its answer goes.
+    asks one from outside, `reply.-.` of others. So an address says which way its answer goes. Answers to a
+    client have keys below `client.NAME.`, which no other client may bind.
     """
+    if query.of_client:
+        return f"client.{cell}."
     return f"reply.{cell}." if query.within and cell else f"reply.-{cell}."
 
 

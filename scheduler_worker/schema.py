@@ -1,4 +1,4 @@
-"""Tables of the scheduler: waiting requests, refusals, moves between cells, schedulers, hosts."""
+"""Tables of the scheduler: waiting requests, refusals, moves between cells, schedulers, hosts, clients."""
 
 from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text, text
 
@@ -96,4 +96,11 @@ host_health = Table(  # of hosts that are down or closed by their agents; a host
     Column("cell", Text, primary_key=True),
     Column("root", Text, primary_key=True),
     Column("health", Text, nullable=False),
+)
+
+client_projects = Table(
+    "client_projects",
+    metadata,
+    Column("client", Text, primary_key=True),
+    Column("project", Text, primary_key=True),
 )

@@ -13,17 +13,25 @@ from bus.moves import MovePlaced, MoveRefused
 from bus.protocol import Ask
 from bus.queries import BuildsFound, FindBuilds
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
+from bus.routing import Query
 from bus.sql.database import Database
 from bus.topics import (
     ALLOCATIONS,
     BUILD_CANCEL,
+    BUILD_CANCELLED,
     BUILD_DELETE,
     BUILD_PLACED,
     BUILD_REQUESTED,
     BUILD_UNPLACEABLE,
     CLAIM,
+    CLIENT_ASKED,
+    CLIENT_REQUESTED,
+    CLIENTS,
     DECISION,
+    EDIT_CLIENT,
     FIND_BUILDS,
+    FIND_INSTANCES,
+    FIND_MOVES,
     GROUPS,
     HOST_FAILED,
     HOST_REPORTED,
@@ -32,9 +40,12 @@ from bus.topics import (
     MOVE_PLACED,
     MOVE_REFUSED,
     MOVE_REQUESTED,
+    MOVE_STEER,
+    MOVE_TOLD,
     PROVIDERS,
     RELEASE,
     SCHEDULER_ALIVE,
+    USAGES,
     WAITING,
     WHAT_IF,
     WHAT_IF_MOVES,
@@ -43,6 +54,7 @@ from bus.vocabulary import Message
 from bus.worker import Answers, Every, On, Worker, answers, every, on, on_many
 from scheduler_worker.arrivals import Arrivals
 from scheduler_worker.cancelling import Cancelling
+from scheduler_worker.client_door import ClientDoor, ClientLookups
 from scheduler_worker.core.placing import PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
@@ -89,9 +101,11 @@ def scheduler_worker(
     database: Database | None = None,
     say: Says | None = None,
     builds: Ask[FindBuilds, BuildsFound] | None = None,
+    client_lookups: ClientLookups | None = None,
 ) -> Worker:
     """With a database, and a way to say something unasked, requests may wait for room; with `builds`, a way
-    to ask a cell how builds stand, they may be moved, and wait for that."""
+    to ask a cell how builds stand, they may be moved, and wait for that. With `client_lookups`, clients are
+    served, too."""
     scheduler = Scheduler(
         source,
         claim_many,
@@ -118,6 +132,9 @@ def scheduler_worker(
         parts.append(
             _those_that_wait(parking, Cancelling(parking, scheduler.ending, release, say, scheduler.clock))
         )
+        if client_lookups is not None:
+            keeping = Keeping(parking, scheduler.clock)
+            parts.append(_clients(ClientDoor(database, client_lookups, keeping, what_ifs, source)))
     if builds is not None and groups is not None and allocations is not None:
         handovers: Handovers | None = None
         if database is not None:
@@ -153,7 +170,15 @@ def scheduler_worker(
             *[row for part in parts for row in part.consumes],
         ],
         answers=[answers(WHAT_IF, what_ifs.answer), *[row for part in parts for row in part.answers]],
-        asks=[CLAIM, RELEASE, PROVIDERS, GROUPS, ALLOCATIONS, FIND_BUILDS],
+        asks=[
+            CLAIM,
+            RELEASE,
+            PROVIDERS,
+            GROUPS,
+            ALLOCATIONS,
+            FIND_BUILDS,
+            *[query for part in parts for query in part.asks],
+        ],
         timers=[
             every(SAYS_SECONDS, scheduler.roster.say, emits=[SCHEDULER_ALIVE], at_once=True),
             *[timer for part in parts for timer in part.timers],
@@ -175,6 +200,7 @@ class _Part:
 
     consumes: Sequence[On] = ()
     answers: Sequence[Answers] = ()
+    asks: Sequence[Query[Any, Any]] = ()
     timers: Sequence[Every] = ()
     runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     starts: Sequence[Callable[[], Awaitable[None]]] = ()
@@ -206,6 +232,35 @@ def _those_that_wait(parking: Parking, cancelling: Cancelling) -> _Part:
         announces=frozenset(
             {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
         ),
+    )
+
+
+def _clients(door: ClientDoor) -> _Part:
+    """Requests and questions of clients."""
+    return _Part(
+        consumes=[
+            on_many(
+                CLIENT_REQUESTED,
+                door.request_many,
+                emits=[
+                    BUILD_REQUESTED,
+                    BUILD_CANCEL,
+                    MOVE_REQUESTED,
+                    MOVE_STEER,
+                    BUILD_UNPLACEABLE,
+                    BUILD_CANCELLED,
+                    MOVE_REFUSED,
+                    MOVE_TOLD,
+                ],
+                concurrency=4,  # a lookup in a silent cell must not stop the other clients
+            )
+        ],
+        answers=[
+            answers(CLIENT_ASKED, door.ask, concurrency=16, client="*"),
+            answers(CLIENTS, door.clients),
+            answers(EDIT_CLIENT, door.edit),
+        ],
+        asks=[USAGES, FIND_INSTANCES, FIND_MOVES],
     )
 
 

@@ -119,6 +119,11 @@ COMMANDS = (  # in the order in which they are shown
         "Close one to new instances, empty it, make one, end one.",
     ),
     Listed(
+        "client", "clients", "Hosts",
+        "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only "
+        "(docs/howto/client.md).",
+    ),
+    Listed(
         "agent", "agents", "Hosts",
         "Who acts on bare metal, where several agents share a cell's nodes (`berth run metal --cell "
         "c1 --agent NAME`).",

@@ -33,11 +33,17 @@ class AnsweredRow(ServedRow):
     def _check(self, envelope: Envelope, message: Message) -> None:
         super()._check(envelope, message)
         if not self._may_answer(envelope):
-            raise Undecodable(f"answers to this question go to {self._replies}…, not to {envelope.reply_to}")
+            replies = self._replies_to(envelope)
+            raise Undecodable(f"answers to this question go to {replies}…, not to {envelope.reply_to}")
 
     def _may_answer(self, envelope: Envelope) -> bool:
         """No other key: what we are allowed to say is not for who asks to use."""
-        return not envelope.reply_to or envelope.reply_to.startswith(self._replies)
+        return not envelope.reply_to or envelope.reply_to.startswith(self._replies_to(envelope))
+
+    def _replies_to(self, envelope: Envelope) -> str:
+        if not self._query.of_client:
+            return self._replies
+        return reply_prefix(self._query, envelope.key.rpartition(".")[2])  # the key is the verified sender
 
     async def _say(self, made: Made) -> None:
         await self._reply(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from secrets import token_bytes
-from typing import Any
+from typing import Any, Literal
 
 from bus import topics
 from bus.ferry.crossings import Crossing, Way
@@ -53,6 +53,7 @@ class UserLimits:
     connections: int
     channels: int
     queue_bytes: int  # of messages in each queue that the user may declare
+    overflow: Literal["reject-publish", "drop-head"] = "reject-publish"  # what happens beyond them
 
     @property
     def of_user(self) -> dict[str, int]:
@@ -71,6 +72,20 @@ def hashed(password: str, salt: bytes) -> str:
     """As RabbitMQ keeps a password (four bytes of salt): who has it cannot log in by it."""
     return b64encode(salt + sha256(salt + password.encode()).digest()).decode()
 
+
+TOLD_TO_CLIENTS: tuple[Topic[Any], ...] = (
+    topics.BUILD_ENDED,
+    topics.BUILD_DELETED,
+    topics.BUILD_UNPLACEABLE,
+    topics.BUILD_CANCELLED,
+    topics.MOVE_REFUSED,
+    topics.MOVE_TOLD,
+    topics.MOVE_ENDED,
+)
+"""The topics that a client may bind, with its own word as the last of the key."""
+
+# A full queue of a client drops its oldest answers: a refusal would make conductors publish them for ever.
+CLIENT_LIMITS = UserLimits(connections=20, channels=200, queue_bytes=64 * 1024 * 1024, overflow="drop-head")
 
 FLOOD_BYTES = 64 * 1024 * 1024  # of one cell's messages that wait on one queue
 
@@ -117,7 +132,13 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
                 for cell in cells
             ),
             *(
-                _bytes_policy(queue_policy(name), vhost, user.permissions.configure, user.limits.queue_bytes)
+                _bytes_policy(
+                    queue_policy(name),
+                    vhost,
+                    user.permissions.configure,
+                    user.limits.queue_bytes,
+                    user.limits.overflow,
+                )
                 for name, user in users.items()
                 if user.limits is not None
             ),
@@ -125,14 +146,16 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
     }
 
 
-def _bytes_policy(name: str, vhost: str, pattern: str, limit: int) -> dict[str, Any]:
+def _bytes_policy(
+    name: str, vhost: str, pattern: str, limit: int, overflow: str = "reject-publish"
+) -> dict[str, Any]:
     return {
         "name": name,
         "vhost": vhost,
         "pattern": pattern,
         "apply-to": "queues",
         "priority": 10,
-        "definition": {"max-length-bytes": limit, "overflow": "reject-publish"},
+        "definition": {"max-length-bytes": limit, "overflow": overflow},
     }
 
 
@@ -205,23 +228,21 @@ def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str 
     )
 
 
-def of_client(publishes: Iterable[Topic[Any]], hears: Iterable[Topic[Any]], asks: Iterable[Query[Any, Any]],
-              exchange: str = "berth") -> Permissions:  # fmt: skip
-    """For a program outside: what it says, what it listens to, and what it asks."""
+def of_client(name: str, exchange: str = "berth") -> Permissions:
+    """For a registered client: its own door, answers to its own words, queues below its own name."""
     names = BrokerNames(exchange)
-    heard = [_bound_by(topic) for topic in hears]
-    replies = _replies_to("")
-    mine = ["listen:.+", replies]
-    writes = [_published_by(topic, "") for topic in publishes] + [_asked_by(query, "") for query in asks]
+    below = rf"client\.{re.escape(name)}\.[A-Za-z0-9._-]+"
+    own = _named(names, [below])
+    word = rf"{re.escape(name)}(_{_WORD})?"
+    keys = [rf"client\.{re.escape(name)}", rf"ask\.scheduler\.client\.{re.escape(name)}"]
+    heard = [rf"{_bound_by(topic)}\.{word}" for topic in TOLD_TO_CLIENTS]
     return Permissions(
-        configure=_any_of(_named(names, mine)),
-        write=_any_of([*_named(names, mine), *_exchanges(names, "", "queues")]),
-        read=_any_of([*_named(names, mine), *_exchanges(names, "", "queues")]),
+        configure=_any_of(own),
+        write=_any_of([*own, *_exchanges(names, "")]),
+        read=_any_of([*own, *_exchanges(names, "")]),
         keys=(
-            KeyPatterns(names.exchange, _any_of(writes), _any_of([*heard, replies])),
-            KeyPatterns(names.queues, _NONE, _any_of([rf"\*\.{name}" for name in _named(names, mine)])),
-            KeyPatterns(names.delay, _NONE, _NONE),
-            KeyPatterns(names.dead, _NONE, _NONE),
+            KeyPatterns(names.exchange, _any_of(keys), _any_of([*heard, below])),
+            *(KeyPatterns(other, _NONE, _NONE) for other in (names.queues, names.delay, names.dead)),
         ),
     )
 
@@ -294,8 +315,7 @@ def _published_by(topic: Topic[Any], cell: str) -> str:
 
 def _bound_by(topic: Topic[Any]) -> str:
     """Keys, and bindings that leave the cell open."""
-    keys = _FIELD.sub(rf"({_WORD}|\\*)", topic.pattern.replace(".", r"\."))
-    return rf"{keys}(\.{_WORD})?"
+    return _FIELD.sub(rf"({_WORD}|\\*)", topic.pattern.replace(".", r"\."))
 
 
 def _asked_by(query: Query[Any, Any], cell: str) -> str:
@@ -330,41 +350,3 @@ def _exchanges(names: BrokerNames, *parts: str) -> list[str]:
 
 def _any_of(patterns: Sequence[str]) -> str:
     return f"^({'|'.join(patterns)})$"
-
-
-CLIENT = of_client(
-    publishes=[
-        topics.BUILD_REQUESTED,
-        topics.BUILD_DELETE,
-        topics.BUILD_CANCEL,
-        topics.MOVE_REQUESTED,
-        topics.MOVE_STEER,
-    ],
-    hears=[
-        topics.BUILD_ENDED,
-        topics.BUILD_DELETED,
-        topics.BUILD_UNPLACEABLE,
-        topics.BUILD_CANCELLED,
-        topics.MOVE_REFUSED,
-        topics.MOVE_TOLD,
-        topics.MOVE_ENDED,
-        topics.PLACEMENT_CHANGED,
-    ],
-    asks=[
-        topics.FIND_CANDIDATES,
-        topics.PROVIDERS,
-        topics.ALLOCATIONS,
-        topics.USAGES,
-        topics.NAMES,
-        topics.GROUPS,
-        topics.AGGREGATES,
-        topics.CELLS,
-        topics.FIND_BUILDS,
-        topics.FIND_MOVES,
-        topics.WAITING,
-        topics.DECISION,
-        topics.WHAT_IF,
-        topics.WHAT_IF_MOVES,
-    ],
-)
-"""A program outside that asks for builds and moves, and looks at what there is, and changes nothing else."""

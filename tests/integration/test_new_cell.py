@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import shlex
 import stat
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -31,10 +30,9 @@ from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, Build
 from bus.queries import FindDecision, WhatIf
 from bus.requests import Flavor
 from bus.resources import FindProviders
-from deploy.rabbitmq import find_rabbitmq
 from deploy.servers import RabbitMQ
 from tests.support.ids import uid
-from tests.support.servers import ExternalServer
+from tests.support.servers import ExternalServer, rabbitmqctl_in
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -98,11 +96,7 @@ async def site(
 ) -> AsyncIterator[CellMakersSite]:
     if isinstance(rabbitmq, ExternalServer):
         pytest.skip("users are made with rabbitmqctl, and an external broker was given")
-    control = tmp_path / "rabbitmqctl"
-    known = " ".join(shlex.quote(f"{name}={value}") for name, value in rabbitmq.environment().items())
-    command = find_rabbitmq().server.with_name("rabbitmqctl")
-    control.write_text(f'#!/bin/sh\nexec env -i {known} {command} "$@"\n')
-    control.chmod(0o700)
+    control = rabbitmqctl_in(tmp_path, rabbitmq)
     settings = Settings().having(
         cells=("c1",), hosts=1, amqp_url=amqp_url, exchange=bus_name, database_url=database_url,
         queue_type="classic", state_dir=str(tmp_path / "state"),

@@ -1,60 +1,412 @@
-"""Publishers and readers that are no Python of ours: the example in docs/howto/client.md, as it stands."""
+"""Programs and people outside berth, with real credentials: the examples of docs/howto/client.md as they are,
+and what a client, a cell and a reader of the control room are refused (docs/tenancy.md)."""
 
+import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
 
+import asyncpg
+import httpx
+import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
+from berth.configuration import read
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
 from tests.support.berth_processes import ROOT, Up
-from tests.support.servers import a_module_database, installed
+from tests.support.servers import a_module_database, installed, rabbitmqctl_in
+from tests.support.waiting import DEADLINE
 
 PAGE = ROOT / "docs" / "howto" / "client.md"
+TENANCY = ROOT / "docs" / "tenancy.md"
+READER_TOKEN = "a-reader-of-the-control-room"
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
+@dataclass
+class Site:
+    berth: Up
+    broker: RabbitMQ
+    database: str
+
+    def command(self, *arguments: str) -> str:
+        ran = self.berth.berth(*arguments)
+        assert ran.returncode == 0, ran.stderr + ran.stdout
+        return ran.stdout
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """The URL by which each subject reaches RabbitMQ."""
+        directory = self.berth.directory
+        cell = read(file=directory / "c9.toml", environment={}, flags={}).settings
+        return {
+            "client": (directory / "shop.url").read_text().strip(),
+            "another client": (directory / "rival.url").read_text().strip(),
+            "cell": cell.bus.amqp_url,
+        }
+
+
 @pytest.fixture(scope="module")
-def berth(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def site(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Run as the page says, under the name that outsiders know: so on a broker of its own."""
     installed(find_rabbitmq)
-    directory = private_directory("berth-outsiders-")
+    directory, own = private_directory("berth-outsiders-"), tmp_path_factory.mktemp("outsiders")
+    tokens = own / "tokens.toml"
+    tokens.write_text(
+        f'[[tokens]]\ntoken = "{READER_TOKEN}"\nuser = "reader"\nproject = "web"\nroles = ["reader"]\n'
+    )
     with RabbitMQ(directory / "rabbitmq") as broker, a_module_database(postgres) as database:
-        environment = {"BERTH_AMQP_URL": broker.url, "BERTH_DATABASE_URL": database, "BERTH_CELLS": "c1,c2"}
+        environment = {
+            "BERTH_AMQP_URL": broker.url, "BERTH_DATABASE_URL": database, "BERTH_CELLS": "c1,c2",
+            "BERTH_PLACEMENT_AUTH": "tokens", "BERTH_PLACEMENT_TOKENS": str(tokens),
+        }  # fmt: skip
         flags = ("--hosts", "10", "--build-time", "constant:0.1")
-        with Up(tmp_path_factory.mktemp("outsiders"), environment, *flags) as berth:
-            yield berth
+        with Up(own, environment, *flags) as berth:
+            site = Site(berth, broker, database)
+            control = str(rabbitmqctl_in(own, broker))
+            for name, projects in (("shop", ("web", "batch")), ("rival", ("other",))):
+                bound = [word for project in projects for word in ("--project", project)]
+                site.command(
+                    "client", "add", name, *bound, "--url-file", f"{name}.url", "--rabbitmqctl", control
+                )
+            site.command("cell", "add", "c9", "--rabbitmqctl", control)
+            yield site
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def the_example() -> str:
+# The examples of the page
+
+
+def example_with(library: str) -> str:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    found = [block for block in blocks if "import pika" in block]
-    assert len(found) == 1, f"{PAGE} has one example with pika"
+    found = [block for block in blocks if f"import {library}" in block]
+    assert len(found) == 1, f"{PAGE} has one example with {library}"
     return str(found[0])
 
 
-def said_to(berth: Up, example: str) -> str:
-    ran = berth.run(sys.executable, "-c", example)
+def printed_by(site: Site, example: str) -> str:
+    ran = site.berth.run(sys.executable, "-c", example)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
-def test_the_example_of_the_page_has_its_build_active(berth: Up) -> None:
-    said = said_to(berth, the_example())
-    assert re.match(r"build\.ended\.c[12] ", said)
+@pytest.mark.parametrize("library", ["aio_pika", "pika"])
+def test_an_example_of_the_page_boots_with_the_permissions_of_a_client(site: Site, library: str) -> None:
+    said = printed_by(site, example_with(library))
+    assert re.match(r"build\.ended\.c[12]\.shop\S* ", said)
     assert "'status': 'active'" in said
     assert "'host': 'c" in said
 
 
-def test_the_example_of_the_page_asking_too_much_is_told_why_there_is_no_host(berth: Up) -> None:
-    example = the_example().replace('"vcpus": 1,', '"vcpus": 99999,')
-    assert "99999" in example
-    said = said_to(berth, example)
-    assert said.startswith("build.unplaceable ")
+def test_an_example_that_asks_too_much_gets_the_reason(site: Site) -> None:
+    said = printed_by(site, example_with("pika").replace('"vcpus": 1,', '"vcpus": 99999,'))
+    assert said.startswith("build.unplaceable.shop ")
     reason = re.search(r"'reason': '([^']+)'", said)
     assert reason is not None, said
-    assert "VCPU" in reason[1]
-    assert "99999" in reason[1]
+    assert "VCPU" in reason[1] and "99999" in reason[1]
+
+
+def test_an_example_that_names_no_project_of_two_gets_both(site: Site) -> None:
+    said = printed_by(site, example_with("pika").replace('    "project": "web",\n', ""))
+    assert "project: name one of batch, web" in said
+
+
+# A client's own door
+
+
+class ClientConnection:
+    """A client as a program of its own, with its own credentials."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self._connection = pika.BlockingConnection(pika.URLParameters(url))
+        self._channel = self._connection.channel()
+        self._queue = f"client.{name}.{uuid.uuid4().hex[:8]}"
+        self._answers = f"client.{name}.answers.{uuid.uuid4().hex[:8]}"
+        self._channel.queue_declare(self._queue, exclusive=True)
+        keys = [f"{kind}.{name}" for kind in ("build.unplaceable", "build.cancelled", "move.refused")]
+        keys += [f"{kind}.*.{name}" for kind in ("build.ended", "build.deleted", "move.told")]
+        for key in [*keys, self._answers]:
+            self._channel.queue_bind(self._queue, "berth", key)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def publish(self, **act: Any) -> None:
+        self._send(f"client.{self.name}", pika.BasicProperties(delivery_mode=2), act)
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        said = pika.BasicProperties(message_id=str(uuid.uuid4()), reply_to=self._answers)
+        self._send(f"ask.scheduler.client.{self.name}", said, question)
+        return self.receive()[1]
+
+    def _send(self, key: str, said: pika.BasicProperties, fields: dict[str, Any]) -> None:
+        body = json.dumps({"client": self.name, **fields}).encode()
+        self._channel.basic_publish("berth", key, body, said, mandatory=True)
+
+    def receive(self) -> tuple[str, dict[str, Any]]:
+        for method, properties, body in self._channel.consume(
+            self._queue, auto_ack=True, inactivity_timeout=DEADLINE
+        ):
+            self._channel.cancel()
+            assert method is not None and body is not None, "no answer"
+            content = json.loads(body)
+            if properties.type == "berth.frame":
+                content = content[0]["body"]
+            return str(method.routing_key), content
+        raise AssertionError("the queue is gone")
+
+    def boot(self, build: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+        flavor = {"name": "small", "vcpus": 1, "memory_mb": 64, "disk_gb": 1}
+        self.publish(boot={"request": build, "instances": [build], "flavor": flavor, **fields})
+        return self.receive()
+
+
+@pytest.fixture
+def shop(site: Site) -> Iterator[ClientConnection]:
+    client = ClientConnection("shop", site.urls["client"])
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def rival(site: Site) -> Iterator[ClientConnection]:
+    client = ClientConnection("rival", site.urls["another client"])
+    yield client
+    client.close()
+
+
+def test_a_client_acts_on_and_reads_builds_of_its_projects_only(
+    shop: ClientConnection, rival: ClientConnection
+) -> None:
+    build, unknown = str(uuid.uuid4()), str(uuid.uuid4())
+    key, ended = rival.boot(build)
+    assert (key.split(".")[1], ended["status"]) == ("ended", "active")
+    cell = ended["cell"]
+    refusals = []
+    for one in (build, unknown):
+        shop.publish(delete={"build": one})
+        key, refusal = shop.receive()
+        assert (key, refusal["known"]) == ("build.cancelled.shop", False)
+        refusals.append(refusal | {"build": ""})
+    assert refusals[0] == refusals[1]  # an unknown build and another project's are the same
+    key, refusal = shop.boot(build, project="web")
+    assert (key, refusal["reason"]) == ("build.unplaceable.shop", "request, instances: use new uuids")
+    key, refusal = shop.boot(unknown, project="other")
+    assert "not bound to other" in refusal["reason"]
+    assert shop.ask(builds={"cell": cell, "builds": [build]})["builds"] == {"builds": []}
+    assert shop.ask(allocations=[build])["allocations"] == []
+    assert "not bound to other" in shop.ask(usages={"project": "other"})["refused"]
+    (own,) = rival.ask(builds={"cell": cell, "builds": [build]})["builds"]["builds"]
+    assert own["status"] == "active"
+    rival.publish(delete={"build": build})
+    assert {rival.receive()[0].rpartition(".")[0] for _ in range(2)} == {
+        "build.cancelled", f"build.deleted.{cell}",
+    }  # fmt: skip
+
+
+# The table of docs/tenancy.md
+
+Attack = Callable[[BlockingChannel], object]
+
+
+def publishes(key: str, exchange: str = "berth", **properties: Any) -> Attack:
+    return lambda channel: channel.basic_publish(exchange, key, b"{}", pika.BasicProperties(**properties))
+
+
+def binds(own: str, key: str) -> Attack:
+    def attack(channel: BlockingChannel) -> None:
+        channel.queue_declare(own, exclusive=True)
+        channel.queue_bind(own, "berth", key)
+
+    return attack
+
+
+def declares(queue: str) -> Attack:
+    return lambda channel: channel.queue_declare(queue, exclusive=True)
+
+
+def consumes(queue: str) -> Attack:
+    return lambda channel: channel.basic_get(queue)
+
+
+def listens_by_an_exchange(own: str) -> Attack:
+    def attack(channel: BlockingChannel) -> None:
+        channel.exchange_declare(own, "topic", auto_delete=True)
+        channel.exchange_bind(own, "berth", "#")
+
+    return attack
+
+
+CLIENT_QUEUE, CELL_QUEUE = "client.shop.x", "reply.c9.x.y"
+REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
+    ("client", "publish"): {
+        "the key of operators": publishes("build.requested"),
+        "another client's key": publishes("client.rival"),
+        "a key below its own": publishes("client.shop.x"),
+        "another's user": publishes("client.shop", user_id="guest"),
+        "a result": publishes("build.ended.c1.shop"),
+        "to a queue by name": publishes("0.scheduler:build.requested", "berth.queues"),
+        "to a queue by the default exchange": publishes("scheduler:build.requested", ""),
+        "a dead letter": publishes("letter", "berth.dead"),
+    },
+    ("client", "delete"): {
+        "to the scheduler": publishes("build.cancel"),
+        "to a cell": publishes("build.delete.c1"),
+        "a group": publishes("ask.placement.group"),
+        "a host": publishes("ask.placement.edit"),
+        "a client": publishes("ask.scheduler.edit_client"),
+    },
+    ("client", "read"): {
+        "the builds of a cell": publishes("ask.cell.builds.c1"),
+        "the instances of a cell": publishes("ask.cell.instances.c1"),
+        "who waits": publishes("ask.scheduler.waiting"),
+        "who holds what": publishes("ask.placement.allocations"),
+        "which clients there are": publishes("ask.scheduler.clients"),
+        "as another client": publishes("ask.scheduler.client.rival"),
+        "the queue of requests": consumes("scheduler:build.requested"),
+        "the dead letters": consumes("berth.dead"),
+    },
+    ("client", "hear"): {
+        "everything": binds(CLIENT_QUEUE, "#"),
+        "every result": binds(CLIENT_QUEUE, "build.ended.*"),
+        "every answer word": binds(CLIENT_QUEUE, "build.ended.*.*"),
+        "another client's results": binds(CLIENT_QUEUE, "build.ended.*.rival"),
+        "a client's of a longer name": binds(CLIENT_QUEUE, "build.ended.*.shop2"),
+        "another client's answers": binds(CLIENT_QUEUE, "client.rival.answers.1"),
+        "another client's requests": binds(CLIENT_QUEUE, "client.rival"),
+        "answers to operators": binds(CLIENT_QUEUE, "reply.-.x.y"),
+        "changes of hosts": binds(CLIENT_QUEUE, "placement.changed"),
+        "everything, by an exchange": listens_by_an_exchange("client.shop.exchange"),
+    },
+    ("client", "declare"): {
+        "a queue that the broker names": declares(""),
+        "another client's queue": declares("client.rival.x"),
+        "a queue of a longer name": declares("client.shop2.x"),
+        "a worker's queue": declares("scheduler:x"),
+        "an exchange": lambda channel: channel.exchange_declare("shop", "fanout"),
+    },
+    ("cell", "publish"): {
+        "a request": publishes("build.requested"),
+        "a client's request": publishes("client.shop"),
+        "another cell's result": publishes("build.ended.c1"),
+        "another cell's hosts": publishes("inventory.reported.c1"),
+        "another's user": publishes("inventory.reported.c9", user_id="guest"),
+    },
+    ("cell", "delete"): {
+        "in another cell": publishes("build.delete.c1"),
+        "by the scheduler": publishes("build.cancel"),
+        "by a client's door": publishes("client.shop"),
+        "a cell": publishes("ask.placement.cell"),
+    },
+    ("cell", "read"): {
+        "the builds of another": publishes("ask.cell.builds.c1"),
+        "who holds what in another": publishes("ask.placement.allocations.c1"),
+        "who holds what": publishes("ask.placement.allocations"),
+        "the queue of another": consumes("conductor.c1:build.placed.c1"),
+        "the dead letters": consumes("berth.dead"),
+    },
+    ("cell", "hear"): {
+        "everything": binds(CELL_QUEUE, "#"),
+        "another cell's builds": binds(CELL_QUEUE, "build.placed.c1"),
+        "a client's requests": binds(CELL_QUEUE, "client.shop"),
+        "answers to a client": binds(CELL_QUEUE, "client.shop.answers.1"),
+        "everything, by an exchange": listens_by_an_exchange("conductor.c9:exchange"),
+    },
+    ("cell", "declare"): {
+        "another cell's queue": declares("conductor.c1:x"),
+        "a client's queue": declares("client.shop.x"),
+        "an exchange": lambda channel: channel.exchange_declare("c9", "fanout"),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("subject", "what", "attack"),
+    [
+        pytest.param(subject, what, attack, id=f"{subject}-{act}-{what}")
+        for (subject, act), attacks in REFUSED.items()
+        for what, attack in attacks.items()
+    ],
+)
+def test_the_broker_refuses(site: Site, subject: str, what: str, attack: Attack) -> None:
+    with pika.BlockingConnection(pika.URLParameters(site.urls[subject])) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        with pytest.raises(ChannelClosedByBroker) as refused:
+            attack(channel)
+    reason = str(refused.value.reply_text)
+    assert reason.startswith(("ACCESS_REFUSED", "PRECONDITION_FAILED - user_id")), (what, reason)
+
+
+@pytest.mark.parametrize("subject", ["client", "cell"])
+def test_its_own_key_is_open_to_each(site: Site, subject: str) -> None:
+    attack = {"client": publishes("client.shop", user_id="berth.client.shop"),
+              "cell": publishes("host.reported.c9", user_id="berth-c9")}[subject]  # fmt: skip
+    with pika.BlockingConnection(pika.URLParameters(site.urls[subject])) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        attack(channel)
+
+
+@pytest.mark.parametrize("subject", ["client", "cell"])
+async def test_postgresql_refuses_a_connection_to_the_database_of_berth(site: Site, subject: str) -> None:
+    database = urlsplit(site.database.replace("+asyncpg", ""))
+    own = urlsplit(site.urls["client"])
+    if subject == "cell":
+        own = urlsplit(
+            read(file=site.berth.directory / "c9.toml", environment={}, flags={}).settings.database.url
+        )
+    with pytest.raises((asyncpg.InvalidPasswordError, asyncpg.InsufficientPrivilegeError)):
+        await asyncpg.connect(
+            host=database.hostname, port=database.port, database=database.path[1:],
+            user=own.username, password=own.password,
+        )  # fmt: skip
+
+
+def test_the_broker_closes_the_connections_of_a_removed_client(site: Site) -> None:
+    control = str(site.berth.directory / "rabbitmqctl")
+    site.command(
+        "client", "add", "gone", "--project", "p", "--url-file", "gone.url", "--rabbitmqctl", control
+    )
+    url = (site.berth.directory / "gone.url").read_text().strip()
+    client = ClientConnection("gone", url)
+    site.command("client", "remove", "gone", "--rabbitmqctl", control)
+    with pytest.raises((ConnectionClosedByBroker, ChannelClosedByBroker)):
+        for _ in range(100):
+            client.boot(str(uuid.uuid4()))
+    assert site.berth.berth("client", "show", "gone").returncode == 1
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        pika.BlockingConnection(pika.URLParameters(url))
+
+
+FORMS = {"publish": ("/waiting", {"request": "x"}), "delete": ("/bus/dead", {"drop": "x"})}
+
+
+@pytest.mark.parametrize("act", [*FORMS, "read without a token"])
+def test_the_control_room_refuses_a_reader(site: Site, act: str) -> None:
+    found = re.search(r"http://127\.0\.0\.1:\d+", site.berth.log.partition("control room")[2])
+    assert found is not None, site.berth.log
+    with httpx.Client(base_url=found[0], headers={"Origin": found[0]}, follow_redirects=False) as browser:
+        if act == "read without a token":
+            assert browser.get("/instances").status_code in (302, 303, 401, 403)
+            return
+        page = browser.get("/login")
+        token = re.search(r'name="(form_token)" value="([^"]+)"', page.text)
+        assert token is not None, page.text
+        signed = browser.post("/login", data={token[1]: token[2], "token": READER_TOKEN})
+        assert signed.status_code == 303, signed.text
+        inside = browser.get("/waiting")
+        assert inside.status_code == 200
+        form = re.search(r'name="(form_token)" value="([^"]+)"', inside.text)
+        fields = {form[1]: form[2]} if form else {}
+        path, data = FORMS[act]
+        assert browser.post(path, data=fields | data).status_code == 403

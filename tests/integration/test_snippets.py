@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
-from tests.support.servers import a_module_database, installed
+from tests.support.servers import a_module_database, installed, rabbitmqctl_in
 from tests.support.snippets import AMQP, DATABASE, PAGES, ROOT, PageReader, needs_services, snippets
 
 PLAYED = [page for page in PAGES if any(one.played for one in snippets(page))]
@@ -40,11 +40,17 @@ def test_a_page_that_needs_no_services(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def services(postgres: Postgres) -> Iterator[dict[str, str]]:
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tools")
+
+
+@pytest.fixture
+def services(postgres: Postgres, tools: Path) -> Iterator[dict[str, str]]:
     """What pages call them: where they are. The exchange is called `berth`, so the broker is its own."""
     installed(find_rabbitmq)
     directory = private_directory("berth-snippets-")
     with RabbitMQ(directory / "rabbitmq") as broker, a_module_database(postgres) as database:
+        rabbitmqctl_in(tools, broker)
         yield {AMQP: broker.url, DATABASE: database}
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -52,8 +58,10 @@ def services(postgres: Postgres) -> Iterator[dict[str, str]]:
 @pytest.mark.soak
 @pytest.mark.services
 @pytest.mark.parametrize("page", ON_SERVICES, ids=named)
-def test_a_page_on_rabbitmq_and_postgresql(page: Path, tmp_path: Path, services: dict[str, str]) -> None:
-    with PageReader(tmp_path, services) as reader:
+def test_a_page_on_rabbitmq_and_postgresql(
+    page: Path, tmp_path: Path, services: dict[str, str], tools: Path
+) -> None:
+    with PageReader(tmp_path, services, tools=tools) as reader:
         for one in snippets(page):
             reader.read(one)
 

@@ -38,8 +38,8 @@ PASSWORDS = {"c1": "one", "c2": "two", "client": "three", "agent": "four"}
 
 def allowed() -> dict[str, permissions.BrokerUser]:
     found = {cell: permissions.of_cell(cell, wiring.tables_of_cell(cell)) for cell in ("c1", "c2")}
-    found["client"] = permissions.CLIENT
     found["agent"] = permissions.of_cell("c1", wiring.tables_of_agent("c1", "c1-agent1"))
+    found["client"] = permissions.of_client("client")
     return {name: permissions.BrokerUser(PASSWORDS[name], may) for name, may in found.items()}
 
 
@@ -66,12 +66,12 @@ class Cloud:
 
     broker: RabbitMQ
     settings: Settings
-    client: Bus
+    operator: Bus
 
     async def boot(self, number: int, cell: str = "c1") -> BuildEnded:
-        ends = await self.client.listen(topics.BUILD_ENDED.at(cell=cell, reply_to=f"b{number}"))
+        ends = await self.operator.listen(topics.BUILD_ENDED.at(cell=cell, reply_to=f"b{number}"))
         flavor = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
-        await self.client.publish(
+        await self.operator.publish(
             BuildRequested(
                 request=uid(number), instances=(uid(number),), flavor=flavor, cell=cell, reply_to=f"b{number}"
             )
@@ -82,8 +82,8 @@ class Cloud:
         return end
 
     async def delete(self, number: int, cell: str = "c1") -> None:
-        gone = await self.client.listen(topics.BUILD_DELETED.at(cell=cell, reply_to=f"d{number}"))
-        await self.client.publish(BuildDeleteRequested(build=uid(number), cell=cell, reply_to=f"d{number}"))
+        gone = await self.operator.listen(topics.BUILD_DELETED.at(cell=cell, reply_to=f"d{number}"))
+        await self.operator.publish(BuildDeleteRequested(build=uid(number), cell=cell, reply_to=f"d{number}"))
         async with asyncio.timeout(60):
             await gone.get()
         await gone.stop()
@@ -106,8 +106,8 @@ async def a_cloud(broker: RabbitMQ, directory: Path) -> AsyncIterator[Cloud]:
             if role.worker == "placement":
                 await until(lambda: placement_is_there(broker))
         await everybody_is_there(await stack.enter_async_context(Bus(RabbitTransport(broker.url))))
-        client = await stack.enter_async_context(Bus(RabbitTransport(address(broker, "client"))))
-        yield Cloud(broker, settings, client)
+        operator = await stack.enter_async_context(Bus(RabbitTransport(broker.url)))
+        yield Cloud(broker, settings, operator)
 
 
 async def everybody_is_there(owner: Bus) -> None:
@@ -141,7 +141,7 @@ async def test_a_cell_lives_with_its_permissions_alone(broker: RabbitMQ, directo
     async with a_cloud(broker, directory) as cloud:
         end = await cloud.boot(1)
         assert (end.status, len(end.attempts)) == ("active", 2)
-        asked = cloud.client.asker(topics.FIND_BUILDS)
+        asked = cloud.operator.asker(topics.FIND_BUILDS)
         (found,) = (await asked(FindBuilds(cell="c1", builds=(uid(1),)))).builds
         assert found.host == end.host
         await cloud.delete(1)
@@ -426,12 +426,24 @@ def by_a_queue_that_forwards_by_name(channel: BlockingChannel) -> None:
     channel.basic_publish("berth.queues", f"0.{queue}", a_request(203), said)
 
 
+def by_an_exchange_of_its_own(channel: BlockingChannel) -> None:
+    exchange = REPLIES.replace("0", "2")
+    channel.exchange_declare(exchange, "topic", auto_delete=True)
+    channel.exchange_bind("berth", exchange, "#")
+    channel.basic_publish(exchange, "build.requested", a_request(205))
+
+
 async def test_what_the_broker_lets_through_is_not_believed(broker: RabbitMQ, directory: Path) -> None:
-    """Three ways in which RabbitMQ 3.10 takes a build request from a cell, whatever its permissions."""
-    ways = [by_a_further_key, by_a_queue_that_forwards, by_a_queue_that_forwards_by_name]
+    """Four ways in which RabbitMQ accepts a build request from a cell, whatever its permissions."""
+    ways = [
+        by_a_further_key,
+        by_a_queue_that_forwards,
+        by_a_queue_that_forwards_by_name,
+        by_an_exchange_of_its_own,
+    ]
     async with a_cloud(broker, directory / "believed") as cloud:
-        none = await cloud.client.listen(topics.BUILD_UNPLACEABLE.at(reply_to="no"))
-        built = await cloud.client.listen(topics.BUILD_ENDED.at(reply_to="no"))
+        none = await cloud.operator.listen(topics.BUILD_UNPLACEABLE.at(reply_to="no"))
+        built = await cloud.operator.listen(topics.BUILD_ENDED.at(reply_to="no"))
         with pika.BlockingConnection(pika.URLParameters(address(broker, "c1"))) as connection:
             for way in ways:
                 way(connection.channel())
@@ -439,6 +451,7 @@ async def test_what_the_broker_lets_through_is_not_believed(broker: RabbitMQ, di
         assert len(reasons) == len(ways)
         assert sum("build.ended.c1" in reason for reason in reasons) == 1
         assert sum("forwards what it likes" in reason for reason in reasons) == 2
+        assert sum("it was published to" in reason for reason in reasons) == 1
         end = await cloud.boot(204)  # it came after them, and of them nothing was heard
         assert end.status == "active"
         for ear in (none, built):
@@ -520,7 +533,7 @@ async def test_a_cell_says_nothing_to_a_scheduler_but_how_its_hosts_are(
         beaten()
     assert {key for user, key in heard if user == "c1"} == {"host.reported.c1", "host.failed.c1"}
     assert {key for user, key in heard if user == "c2"} == {"host.reported.c2", "host.failed.c2"}
-    assert ("client", "build.requested") in heard
+    assert ("guest", "build.requested") in heard
 
 
 def scheduler_hears() -> list[On]:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import secrets
+import shlex
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -15,7 +16,7 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from deploy.servers import BinariesMissing, Postgres, RabbitMQ
+from deploy.servers import BinariesMissing, Postgres, RabbitMQ, find_rabbitmq
 
 MEMORY = Path("/dev/shm")
 _ROOM = 6 << 30  # bytes; two brokers and two databases take less than half of it
@@ -116,3 +117,13 @@ async def _execute(postgres: Postgres | ExternalServer, statement: str) -> None:
         await connection.execute(statement)
     finally:
         await connection.close()
+
+
+def rabbitmqctl_in(directory: Path, broker: RabbitMQ) -> Path:
+    """Write the `rabbitmqctl` of this broker into the directory, and return its path."""
+    control = directory / "rabbitmqctl"
+    known = " ".join(shlex.quote(f"{name}={value}") for name, value in broker.environment().items())
+    command = find_rabbitmq().server.with_name("rabbitmqctl")
+    control.write_text(f'#!/bin/sh\nexec env -i {known} {command} "$@"\n')
+    control.chmod(0o700)
+    return control

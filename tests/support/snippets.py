@@ -122,6 +122,7 @@ class PageReader:
 
     directory: Path
     services: Mapping[str, str] = field(default_factory=dict)  # what the page calls them: what they are here
+    tools: Path | None = None  # a directory of commands for these services
     seconds: float = 2 * DEADLINE
     _instead: dict[str, str] = field(default_factory=dict)
     _lasting: list[_Lasting] = field(default_factory=list)
@@ -131,7 +132,8 @@ class PageReader:
     def __enter__(self) -> Self:
         (self.directory / "home").mkdir()
         self._forked = ForkedCommands(self.directory / "home").__enter__()
-        places = [str(self._forked.bin), str(Path(sys.executable).parent), os.environ["PATH"]]
+        tools = [str(self.tools)] if self.tools else []
+        places = [*tools, str(self._forked.bin), str(Path(sys.executable).parent), os.environ["PATH"]]
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "PG"))}
         self._said = self.directory / "home" / "codes"
         os.mkfifo(self._said)

@@ -84,7 +84,12 @@ def test_every_command_and_option_says_what_it_does(name: str) -> None:
 LISTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "topology": (
         {"topic or query": "move.told.{cell}"},
-        {"message": "MoveTold", "from": "conductor", "to": "control_room, whoever asked", "wall": "out"},
+        {
+            "message": "MoveTold",
+            "from": "conductor, scheduler",
+            "to": "control_room, whoever asked",
+            "wall": "out",
+        },
     ),
     "metrics": ({"name": "berth_info"}, {"kind": "gauge", "labels": ["version"], "by": "every process"}),
     "commands": ({"command": "drain"}, {"json": True, "one": "something stays, and is named with why"}),

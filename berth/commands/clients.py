@@ -1,0 +1,282 @@
+"""`berth client`: RabbitMQ users of programs outside berth, each bound to its projects."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from berth import wiring
+from berth.cell_file import as_user, vhost_of
+from berth.commands.cell_making import undone_on_failure
+from berth.commands.cell_permissions import Ctl, Management
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, write_json
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.clients import ClientEditRequested, FindClients, RegisteredClient
+from bus.delivery.runner import Bus
+
+if TYPE_CHECKING:
+    from berth.broker_users import BrokerUsers
+
+PASSWORD = "BERTH_CLIENT_PASSWORD"
+_LEAST_PASSWORD = 12  # characters
+_NO_CONTROLS = re.compile(r"[ -~]+")
+
+commands = typer.Typer(
+    name="client",
+    no_args_is_help=True,
+    help="Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
+    " (docs/howto/client.md).",
+)
+
+NameOfClient = Annotated[str, typer.Argument(metavar="NAME", help="At most 32 letters, digits and -.")]
+
+
+@commands.command("add")
+def add_command(
+    name: NameOfClient,
+    project: Annotated[
+        list[str], typer.Option(metavar="PROJECT", help="A project it acts for; may be repeated.")
+    ],
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="A new password; its connections are closed.")
+    ] = False,
+    password_file: Annotated[
+        Path | None, typer.Option(help=f"Read its password here (default: {PASSWORD}, or a new one).")
+    ] = None,
+    url_file: Annotated[
+        Path | None, typer.Option(help="Write its URL there, mode 0600 (default: print a new one).")
+    ] = None,
+    broker: Annotated[
+        str, typer.Option(metavar="URL", help="How it reaches RabbitMQ (default: as we do).")
+    ] = "",
+    management: Management = "",
+    rabbitmqctl: Ctl = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Make a client: a RabbitMQ user that publishes to its own key only, bound to exactly these projects.
+
+    A new password is printed once, in the URL, or written to --url-file. A repeated `add` changes the
+    projects and keeps the password, unless --rotate. Schedulers judge by the new projects immediately.
+    """
+    settings = _in_service_mode(effective(state_dir=state_dir).settings)
+    order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(project))))
+    what = NewClient(settings, order, rotate, _given_password(password_file), url_file, broker)
+    run(add(what, management, rabbitmqctl, as_json, say))
+
+
+@commands.command("list")
+def list_command(as_json: Json = False, state_dir: StateDir = None) -> None:
+    """All clients by name, with their projects."""
+    run(show(_in_service_mode(effective(state_dir=state_dir).settings), "", as_json, say))
+
+
+@commands.command("show")
+def show_command(name: NameOfClient, as_json: Json = False, state_dir: StateDir = None) -> None:
+    """A client's projects, its RabbitMQ user, and what its user may do."""
+    run(show(_in_service_mode(effective(state_dir=state_dir).settings), name, as_json, say))
+
+
+@commands.command("remove")
+def remove_command(
+    name: NameOfClient,
+    management: Management = "",
+    rabbitmqctl: Ctl = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Remove a client: its requests are refused immediately, its connections closed, its queues deleted.
+
+    Builds of its projects stay as they are.
+    """
+    settings = _in_service_mode(effective(state_dir=state_dir).settings)
+    order = checked(ClientEditRequested(client=name))
+    run(remove(settings, order, management, rabbitmqctl, as_json, say))
+
+
+@dataclass(frozen=True)
+class NewClient:
+    settings: Settings
+    order: ClientEditRequested
+    rotate: bool = False
+    password: str = ""  # empty: the one that the user has, or a new one
+    url_file: Path | None = None
+    broker: str = ""
+
+    @property
+    def user(self) -> str:
+        return user_of(self.settings, self.order.client)
+
+
+def user_of(settings: Settings, client: str) -> str:
+    """Return the name of a client's RabbitMQ user. Users of cells, ferries and agents begin otherwise."""
+    return f"{settings.bus.exchange}.client.{client}"
+
+
+async def add(what: NewClient, management: str, rabbitmqctl: str, as_json: bool, say: Console) -> int:
+    from berth.broker_users import broker_users  # they and RabbitMQ take long to load
+    from bus.rabbit import permissions
+
+    settings, order = what.settings, what.order
+    if what.url_file is not None and not what.url_file.parent.is_dir():
+        raise BadSetting(f"--url-file {what.url_file}: there is no such directory")
+    admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
+    is_new = what.user not in await admin.users()
+    async with Bus(wiring.transport(settings, "client")) as bus:
+        before = await _registered(bus, order.client)
+        if not is_new and before is None and not what.rotate:
+            raise CommandRefused(
+                f"RabbitMQ user {what.user} exists and is of no registered client: --rotate gives it a new"
+                " password"
+            )
+        has_new_password = is_new or what.rotate or bool(what.password)
+        if what.url_file is not None and not has_new_password:
+            raise CommandRefused("its password is not known here: --rotate makes a new one for --url-file")
+        password = (what.password or secrets.token_urlsafe(24)) if has_new_password else ""
+        url = as_user(what.broker or settings.bus.amqp_url, what.user, password)
+        may = permissions.of_client(order.client, settings.bus.exchange)
+        user = permissions.BrokerUser(password, may, permissions.CLIENT_LIMITS)
+        made = permissions.definitions(
+            {what.user: user}, (), settings.bus.exchange, vhost_of(settings.bus.amqp_url)
+        )
+        async with undone_on_failure() as undo:
+            again = ClientEditRequested(client=order.client, projects=before.projects if before else ())
+            undo(f"the projects of client {order.client}", partial(_bind, bus, again))
+            await _bind(bus, order)
+            if what.url_file is not None:
+                _write_secret(what.url_file, f"{url}\n")
+            if is_new:
+                undo(f"RabbitMQ user {what.user}", partial(_drop, admin, what.user))
+            elif what.rotate:
+                await _drop(admin, what.user)  # it closes connections that were made with the old password
+            await admin.take(made)
+    _report_added(what, url if has_new_password and not what.password else "", admin.by, as_json, say)
+    return 0
+
+
+async def show(settings: Settings, name: str, as_json: bool, say: Console) -> int:
+    from bus.rabbit import permissions
+
+    async with Bus(wiring.transport(settings, "client")) as bus:
+        found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,) if name else ()))).clients
+    if name and not found:
+        raise CommandRefused(f"client {name} is not registered")
+    if as_json:
+        for one in found:
+            write_json({"client": one.name, "user": user_of(settings, one.name), "projects": one.projects})
+        return 0
+    table = Table("client", "RabbitMQ user", "projects", box=None)
+    for one in found:
+        projects = ", ".join(printable(project) for project in one.projects)
+        table.add_row(one.name, user_of(settings, one.name), projects)
+    say.print(table)
+    if name:
+        may = permissions.of_client(name, settings.bus.exchange)
+        say.print(f"declares and reads queues {may.configure}", markup=False)
+        say.print(f"publishes with keys       {may.keys[0].write}", markup=False)
+        say.print(f"binds its queues by keys  {may.keys[0].read}", markup=False)
+    return 0
+
+
+async def remove(
+    settings: Settings,
+    order: ClientEditRequested,
+    management: str,
+    rabbitmqctl: str,
+    as_json: bool,
+    say: Console,
+) -> int:
+    from berth.broker_users import broker_users
+    from bus.rabbit import permissions
+    from bus.rabbit.removal import delete_queues
+
+    user = user_of(settings, order.client)
+    admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
+    async with Bus(wiring.transport(settings, "client")) as bus:
+        before = (await bus.asker(topics.EDIT_CLIENT)(order)).before
+    had_user = user in await admin.users()
+    await _drop(admin, user)
+    if before is None and not had_user:
+        raise CommandRefused(f"client {order.client} is not registered, and has no RabbitMQ user")
+    own = re.compile(permissions.of_client(order.client, settings.bus.exchange).configure)
+    queues = [queue for queue in await admin.queues() if own.match(queue)]
+    await delete_queues(settings.bus.amqp_url, queues)
+    if as_json:
+        write_json({"client": order.client, "user": user, "removed": True, "queues": len(queues)})
+    else:
+        say.print(
+            f"client {order.client} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues",
+            markup=False,
+        )
+    return 0
+
+
+def _in_service_mode(settings: Settings) -> Settings:
+    if settings.embedded:
+        raise CommandRefused(
+            "an embedded berth has no RabbitMQ and so no clients: every program of this machine's user may"
+            " do everything; with amqp_url clients have users of their own"
+        )
+    return settings
+
+
+def _given_password(file: Path | None) -> str:
+    where = f"--password-file {file}" if file else PASSWORD
+    try:
+        password = file.read_text(encoding="utf-8").strip() if file else os.environ.get(PASSWORD, "")
+    except UnicodeDecodeError:
+        raise BadSetting(f"{where}: not UTF-8") from None
+    if (file or password) and (len(password) < _LEAST_PASSWORD or not _NO_CONTROLS.fullmatch(password)):
+        raise BadSetting(f"{where}: a password has at least {_LEAST_PASSWORD} printable ASCII characters")
+    return password
+
+
+async def _registered(bus: Bus, name: str) -> RegisteredClient | None:
+    found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,)))).clients
+    return found[0] if found else None
+
+
+async def _bind(bus: Bus, order: ClientEditRequested) -> None:
+    await bus.asker(topics.EDIT_CLIENT)(order)
+
+
+async def _drop(admin: BrokerUsers, user: str) -> None:
+    from bus.rabbit.permissions import queue_policy
+
+    await admin.drop(user, queue_policy(user))
+
+
+def _write_secret(path: Path, text: str) -> None:
+    """Write the file so that only its owner can read it, from its first byte on."""
+    made = path.with_name(f".{path.name}.new")
+    made.unlink(missing_ok=True)
+    with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(made, path)
+
+
+def _report_added(what: NewClient, url: str, by: str, as_json: bool, say: Console) -> None:
+    client, projects = what.order.client, what.order.projects
+    shown = "" if what.url_file is not None else url
+    if as_json:
+        facts = {"client": client, "user": what.user, "projects": projects}
+        write_json(facts | {"url": shown, "file": str(what.url_file or "")})
+        return
+    lines = [f"client {client}: RabbitMQ user {what.user}, by {by}; projects {', '.join(projects)}"]
+    lines += [f"its URL, which is not shown again: {shown}"] if shown else []
+    lines += [f"its URL is in {what.url_file}"] if what.url_file is not None else []
+    for line in lines:
+        say.print(printable(line), markup=False)

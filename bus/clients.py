@@ -1,0 +1,101 @@
+"""Clients: programs outside berth, each bound to its projects, and the one door through which they come.
+
+A client publishes to `client.NAME` and asks at `ask.scheduler.client.NAME`. The broker's topic permissions
+let no other client use these keys, so the key is the verified sender, in retries and dead letters as well.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bus.groups import FindGroups, GroupsFound
+from bus.messages import BuildCancelRequested, BuildRequested
+from bus.moves import FindMoves, MoveRequested, MovesFound, MoveSteered
+from bus.queries import (
+    BuildsFound,
+    DecisionFound,
+    FindBuilds,
+    FindDecision,
+    FindInstances,
+    FindWaiting,
+    InstancesFound,
+    WaitingFound,
+    WhatIf,
+    WhatIfAnswered,
+)
+from bus.resources import Consumer, FindUsages, UsagesFound
+from bus.vocabulary import END, Cause, Id, LongList, Message, ShortList, Value
+
+ClientName = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}" + END, description="at most 32 letters, digits and -"),
+]
+Project = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class RegisteredClient(Value, frozen=True, kw_only=True):
+    """A client and the projects that it acts for."""
+
+    name: ClientName
+    projects: Annotated[tuple[Project, ...], Meta(min_length=1, max_length=1000)]
+
+
+class ClientEditRequested(Message, frozen=True, kw_only=True):
+    """Bind a client to exactly these projects; to none: remove it."""
+
+    client: ClientName
+    projects: Annotated[tuple[Project, ...], Meta(max_length=1000)] = ()
+
+
+class ClientEditAnswered(Message, frozen=True, kw_only=True):
+    before: RegisteredClient | None = None  # None: it was not registered
+
+
+class FindClients(Message, frozen=True, kw_only=True):
+    """All registered clients, or the named ones of them."""
+
+    names: ShortList[ClientName] = ()
+
+
+class ClientsFound(Message, frozen=True, kw_only=True):
+    clients: LongList[RegisteredClient]  # by name
+
+
+class ClientRequested(Message, frozen=True, kw_only=True):
+    """Exactly one act of a client. Its project is the only one of the client where the boot names none."""
+
+    client: ClientName
+    boot: BuildRequested | None = None
+    delete: BuildCancelRequested | None = None  # wherever it is
+    move: MoveRequested | None = None
+    steer: MoveSteered | None = None
+
+
+class ClientAsked(Message, frozen=True, kw_only=True):
+    """Exactly one question of a client. Rows of other projects are left out of the answer."""
+
+    client: ClientName
+    builds: FindBuilds | None = None
+    instances: FindInstances | None = None
+    moves: FindMoves | None = None  # of named moves or builds
+    waiting: FindWaiting | None = None
+    decision: FindDecision | None = None
+    what_if: WhatIf | None = None
+    allocations: ShortList[Id] | None = None  # of these builds
+    usages: FindUsages | None = None
+    groups: FindGroups | None = None
+
+
+class ClientAnswered(Message, frozen=True, kw_only=True):
+    """The answer, in the field of the question; or why there is none."""
+
+    refused: Cause = ""
+    builds: BuildsFound | None = None
+    instances: InstancesFound | None = None
+    moves: MovesFound | None = None
+    waiting: WaitingFound | None = None
+    decision: DecisionFound | None = None
+    what_if: WhatIfAnswered | None = None
+    allocations: LongList[Consumer] | None = None
+    usages: UsagesFound | None = None
+    groups: GroupsFound | None = None

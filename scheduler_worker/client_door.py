@@ -1,0 +1,376 @@
+"""The door of clients: their requests and questions, judged by the projects they are bound to.
+
+A client can publish to no other key than its own, so `client` of a message is the sender that the broker
+verified. A build of another project is treated exactly as an unknown one. What is permitted is published
+again under the key of operators, so nothing behind the door knows of clients.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import structs
+
+from bus.candidates import CandidateSource
+from bus.claims import KEEPERS
+from bus.clients import (
+    ClientAnswered,
+    ClientAsked,
+    ClientEditAnswered,
+    ClientEditRequested,
+    ClientRequested,
+    ClientsFound,
+    FindClients,
+    RegisteredClient,
+)
+from bus.decisions import Decision
+from bus.errors import Poison, Unavailable, Unroutable
+from bus.groups import FindGroups, GroupsFound
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, BuildUnplaceable
+from bus.moves import FindMoves, MoveRefused, MoveRequested, MovesFound, MoveSteered, MoveTold
+from bus.protocol import Ask
+from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindInstances, InstancesFound, WhatIf
+from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
+from bus.sql.database import Database
+from bus.vocabulary import Id
+from scheduler_worker.keeping import Keeping
+from scheduler_worker.store import clients as store
+from scheduler_worker.what_if import WhatIfs
+
+UNKNOWN = "no build of this client's projects has this id"
+UNSAID = "00000000-0000-0000-0000-000000000000"  # the default of BuildRequested
+BUILDS_ASKED = 100  # of a cell at a time
+PLACEMENT_ASKED = 500
+
+Published = (
+    BuildRequested
+    | BuildCancelRequested
+    | MoveRequested
+    | MoveSteered
+    | BuildUnplaceable
+    | BuildCancelled
+    | MoveRefused
+    | MoveTold
+)
+
+
+class NotAllowed(Exception):
+    """The client may not do this; the text says why, without a word about other projects."""
+
+
+@dataclass(frozen=True)
+class ClientLookups:
+    """Questions to placement and cells on behalf of clients."""
+
+    allocations: Ask[FindAllocations, AllocationsFound]
+    usages: Ask[FindUsages, UsagesFound]
+    groups: Ask[FindGroups, GroupsFound]
+    builds: Ask[FindBuilds, BuildsFound]
+    instances: Ask[FindInstances, InstancesFound]
+    moves: Ask[FindMoves, MovesFound]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The project of each id that is known, and the cells that did not answer."""
+
+    projects: Mapping[Id, str] = field(default_factory=dict)
+    silent: Sequence[str] = ()
+
+    def is_of(self, id_: Id, client: RegisteredClient) -> bool:
+        return self.projects.get(id_) in client.projects
+
+    def is_taken(self, id_: Id, client: RegisteredClient) -> bool:
+        return id_ in self.projects and not self.is_of(id_, client)
+
+
+class ClientDoor:
+    def __init__(
+        self,
+        database: Database,
+        lookups: ClientLookups,
+        keeping: Keeping,
+        what_ifs: WhatIfs,
+        source: CandidateSource,
+    ) -> None:
+        self._database = database
+        self._lookups = lookups
+        self._keeping = keeping
+        self._what_ifs = what_ifs
+        self._source = source
+
+    # The registry
+
+    async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
+        async with self._database.write() as tx:
+            before = await store.registered(tx, [order.client])
+            await store.bind(tx, order.client, order.projects)
+        return ClientEditAnswered(before=before[0] if before else None)
+
+    async def clients(self, question: FindClients) -> ClientsFound:
+        async with self._database.read() as tx:
+            return ClientsFound(clients=tuple(await store.registered(tx, question.names)))
+
+    # Acts
+
+    async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
+        """Return what each request becomes: the operator's message, or its refusal to the client."""
+        clients = await self._registered({one.client for one in asked})
+        known = await self._known(
+            {id_ for one in asked for id_ in _new_ids(one)},
+            {id_ for one in asked for id_ in _existing_ids(one)},
+        )
+        return [await self._judged(one, clients.get(one.client), known) for one in asked]
+
+    async def _judged(
+        self, asked: ClientRequested, client: RegisteredClient | None, known: _Known
+    ) -> Published | Poison:
+        acts = [act for act in (asked.boot, asked.delete, asked.move, asked.steer) if act is not None]
+        if len(acts) != 1:
+            return Poison("a client's request holds exactly one of boot, delete, move, steer")
+        act = acts[0]
+        try:
+            if client is None:
+                raise NotAllowed(f"client {asked.client} is not registered")
+            act = structs.replace(act, reply_to=_reply_word(asked.client, act.reply_to))
+            match act:
+                case BuildRequested():
+                    return _boot(act, client, known)
+                case BuildCancelRequested():
+                    _check_own(act.build, client, known)
+                    return structs.replace(act, anywhere=True)
+                case MoveRequested():
+                    _check_own(act.build, client, known)
+                    return _move(act)
+                case MoveSteered():
+                    _check_own(act.build, client, known)
+                    await self._check_move(act)
+                    return act
+        except NotAllowed as refused:
+            word = _own_word(asked.client, act.reply_to)
+            return _refusal(structs.replace(act, reply_to=word), str(refused))
+
+    async def _check_move(self, steer: MoveSteered) -> None:
+        try:
+            found = await self._lookups.moves(FindMoves(cell=steer.cell, moves=(steer.move,)))
+        except Unroutable:
+            raise NotAllowed(f"cell {steer.cell} does not answer") from None
+        if not any(move.build == steer.build for move in found.moves):
+            raise NotAllowed("this build has no such move in this cell")
+
+    # Questions
+
+    async def ask(self, asked: ClientAsked) -> ClientAnswered:
+        client = (await self._registered({asked.client})).get(asked.client)
+        try:
+            if client is None:
+                raise NotAllowed(f"client {asked.client} is not registered")
+            return await self._answer(asked, client)
+        except NotAllowed as refused:
+            return ClientAnswered(refused=str(refused))
+        except Unroutable:
+            return ClientAnswered(refused="no such cell answers")
+
+    async def _answer(self, asked: ClientAsked, client: RegisteredClient) -> ClientAnswered:
+        fields = [getattr(asked, name) for name in asked.__struct_fields__ if name != "client"]
+        if sum(one is not None for one in fields) != 1:
+            raise NotAllowed("a client's question is exactly one of the fields beside client")
+        own = client.projects
+        if asked.builds is not None:
+            builds = (await self._lookups.builds(asked.builds)).builds
+            mine = tuple(one for one in builds if one.placed.spec.project in own)
+            return ClientAnswered(builds=BuildsFound(builds=mine))
+        if asked.instances is not None:
+            instances = structs.replace(asked.instances, project=_project(client, asked.instances.project))
+            return ClientAnswered(instances=await self._lookups.instances(instances))
+        if asked.moves is not None:
+            return ClientAnswered(moves=await self._moves(asked.moves, client))
+        if asked.waiting is not None:
+            waiting = structs.replace(asked.waiting, project=_project(client, asked.waiting.project))
+            found = await self._keeping.waiting(waiting)
+            rows = tuple(one for one in found.waiting if one.project == waiting.project)
+            return ClientAnswered(waiting=structs.replace(found, waiting=rows, rescued=0))
+        if asked.decision is not None:
+            decision = await self._keeping.decision(asked.decision)
+            return ClientAnswered(
+                decision=decision if await self._is_own(decision, client) else DecisionFound()
+            )
+        if asked.what_if is not None:
+            return await self._what_if(asked.what_if, client)
+        if asked.allocations is not None:
+            if not asked.allocations:
+                return ClientAnswered(allocations=())
+            held = await self._lookups.allocations(FindAllocations(consumers=asked.allocations))
+            return ClientAnswered(allocations=tuple(one for one in held.consumers if one.project in own))
+        if asked.usages is not None:
+            usages = structs.replace(asked.usages, project=_project(client, asked.usages.project))
+            return ClientAnswered(usages=await self._lookups.usages(usages))
+        assert asked.groups is not None
+        groups = structs.replace(asked.groups, project=_project(client, asked.groups.project))
+        answer = await self._lookups.groups(groups)
+        return ClientAnswered(
+            groups=GroupsFound(groups=tuple(one for one in answer.groups if one.project == groups.project))
+        )
+
+    async def _what_if(self, question: WhatIf, client: RegisteredClient) -> ClientAnswered:
+        request = question.request
+        known = await self._known((), (*request.hints.same_host, *request.hints.different_host))
+        return ClientAnswered(
+            what_if=await self._what_ifs.answer(
+                structs.replace(question, request=_boot(request, client, known))
+            )
+        )
+
+    async def _moves(self, question: FindMoves, client: RegisteredClient) -> MovesFound:
+        if not question.moves and not question.builds:
+            raise NotAllowed("moves: name the moves or builds")
+        found = await self._lookups.moves(question)
+        known = await self._known((), {one.build for one in found.moves})
+        return MovesFound(moves=tuple(one for one in found.moves if known.is_of(one.build, client)))
+
+    async def _is_own(self, found: DecisionFound, client: RegisteredClient) -> bool:
+        if found.request is not None:
+            return found.request.project in client.projects
+        if found.move is None:
+            return False
+        return (await self._known((), (found.move.build,))).is_of(found.move.build, client)
+
+    # Lookups
+
+    async def _registered(self, names: Collection[str]) -> dict[str, RegisteredClient]:
+        async with self._database.read() as tx:
+            return {one.name: one for one in await store.registered(tx, names)}
+
+    async def _known(self, new: Collection[Id], existing: Collection[Id]) -> _Known:
+        """Return the projects of these ids. Cells are asked only for ids that are to exist."""
+        ids = sorted({*new, *existing})
+        if not ids:
+            return _Known()
+        async with self._database.read() as tx:
+            projects = await store.projects_of(tx, ids)
+        for some in _pages([one for one in ids if one not in projects], PLACEMENT_ASKED):
+            held = await self._lookups.allocations(FindAllocations(consumers=some))
+            projects |= {one.id: one.project for one in held.consumers if one.type not in KEEPERS}
+        missing = sorted({one for one in existing if one not in projects})
+        if not missing:
+            return _Known(projects)
+        cells = sorted({host.cell for host in self._source.hosts()})
+        found = await asyncio.gather(*(self._in_cell(cell, missing) for cell in cells))
+        for stands in found:
+            projects |= stands or {}
+        silent = [cell for cell, stands in zip(cells, found, strict=True) if stands is None]
+        return _Known(projects, silent)
+
+    async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str] | None:
+        """Return the projects of those that the cell has a record of; None if it does not answer."""
+        found: dict[Id, str] = {}
+        try:
+            for some in _pages(ids, BUILDS_ASKED):
+                builds = (await self._lookups.builds(FindBuilds(cell=cell, builds=some))).builds
+                found |= {one.build: one.placed.spec.project for one in builds}
+        except (Unavailable, Unroutable):
+            return None
+        return found
+
+
+# Judging
+
+
+def _new_ids(asked: ClientRequested) -> Iterable[Id]:
+    return (asked.boot.request, *asked.boot.instances) if asked.boot else ()
+
+
+def _existing_ids(asked: ClientRequested) -> Iterable[Id]:
+    if asked.boot is not None:
+        yield from (*asked.boot.hints.same_host, *asked.boot.hints.different_host)
+    for act in (asked.delete, asked.move, asked.steer):
+        if act is not None:
+            yield act.build
+
+
+def _own_word(client: str, word: str) -> str:
+    """Return this word if it is one of the client's answer words, else the client's name."""
+    return word if word == client or word.startswith(f"{client}_") else client
+
+
+def _reply_word(client: str, word: str) -> str:
+    own = _own_word(client, word)
+    if word not in ("", own):
+        raise NotAllowed(f"reply_to: {client}, or {client}_ and a word of its own, not {word}")
+    return own
+
+
+def _project(client: RegisteredClient, named: str) -> str:
+    if named in client.projects:
+        return named
+    if named not in ("", UNSAID):
+        raise NotAllowed(f"project: client {client.name} is not bound to {named}")
+    if len(client.projects) > 1:
+        raise NotAllowed(f"project: name one of {', '.join(client.projects[:10])}")
+    return client.projects[0]
+
+
+def _check_own(build: Id, client: RegisteredClient, known: _Known) -> None:
+    if known.is_of(build, client):
+        return
+    if known.silent and build not in known.projects:
+        raise NotAllowed(f"{UNKNOWN}; cell {', '.join(known.silent[:10])} did not answer: repeat it later")
+    raise NotAllowed(UNKNOWN)
+
+
+def _boot(request: BuildRequested, client: RegisteredClient, known: _Known) -> BuildRequested:
+    project = _project(client, request.project)
+    if request.forced_host:
+        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
+    if any(known.is_taken(one, client) for one in (request.request, *request.instances)):
+        raise NotAllowed("request, instances: use new uuids")
+    for name in ("same_host", "different_host"):
+        if not all(known.is_of(one, client) for one in getattr(request.hints, name)):
+            raise NotAllowed(f"hints.{name}: {UNKNOWN}")
+    return structs.replace(request, project=project)
+
+
+def _move(asked: MoveRequested) -> MoveRequested:
+    if asked.forced_host:
+        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
+    if asked.kind == "evacuate":
+        raise NotAllowed("kind: only operators evacuate a host")
+    return asked
+
+
+def _refusal(
+    act: BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered, why: str
+) -> BuildUnplaceable | BuildCancelled | MoveRefused | MoveTold:
+    match act:
+        case BuildRequested():
+            return BuildUnplaceable(
+                request=act.request,
+                instances=act.instances,
+                reason=why,
+                decision=Decision(code="client"),
+                reply_to=act.reply_to,
+            )
+        case BuildCancelRequested():
+            return BuildCancelled(build=act.build, waited=False, why=why, known=False, reply_to=act.reply_to)
+        case MoveRequested():
+            return MoveRefused(
+                move=act.move,
+                build=act.build,
+                kind=act.kind,
+                reason=why,
+                code="client",
+                reply_to=act.reply_to,
+            )
+        case MoveSteered():
+            return MoveTold(
+                move=act.move,
+                build=act.build,
+                cell=act.cell,
+                phase="",
+                refused=why,
+                reply_to=act.reply_to,
+            )
+
+
+def _pages(ids: Sequence[Id], size: int) -> list[tuple[Id, ...]]:
+    return [tuple(ids[at : at + size]) for at in range(0, len(ids), size)]

@@ -1,0 +1,301 @@
+"""The door of clients: which act and which row of an answer a client gets, by the projects it is bound to."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+from msgspec import structs
+
+from bus.claims import CLEANUP, Choice
+from bus.clients import ClientAsked, ClientEditRequested, ClientRequested, FindClients
+from bus.errors import NoAnswer, Poison
+from bus.groups import FindGroups, GroupsFound, ServerGroup
+from bus.messages import (
+    BuildCancelled,
+    BuildCancelRequested,
+    BuildPlaced,
+    BuildRequested,
+    BuildUnplaceable,
+    Selection,
+)
+from bus.moves import FindMoves, MoveRefused, MoveRequested, MovesFound, MoveStands, MoveSteered, MoveTold
+from bus.queries import (
+    BuildsFound,
+    BuildStands,
+    DecisionFound,
+    FindBuilds,
+    FindDecision,
+    FindInstances,
+    FindWaiting,
+    InstancesFound,
+    WaitingFound,
+    WaitingRequest,
+    WhatIf,
+    WhatIfAnswered,
+)
+from bus.requests import BuildSpec, Flavor, Hints
+from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsages, UsagesFound
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from scheduler_worker.client_door import UNKNOWN, ClientDoor, ClientLookups
+from tests.support.ids import uid
+
+VM = Flavor(name="vm", vcpus=1)
+OURS, THEIRS, SHELVED, LEFTOVER, NEW = uid(1, "b"), uid(2, "b"), uid(3, "b"), uid(4, "b"), uid(5, "b")
+MOVE, THEIR_MOVE = uid(1, "d"), uid(2, "d")
+PROJECTS = {OURS: "p1", THEIRS: "q", SHELVED: "p1"}
+
+
+def a_stands(build: str) -> BuildStands:
+    spec = BuildSpec(flavor=VM, project=PROJECTS[build])
+    chosen = Selection(root=uid(9), host="h1", agent="a1", choice=Choice({}))
+    placed = BuildPlaced(build=build, request=build, cell="c1", chosen=chosen, generation=1, spec=spec)
+    return BuildStands(build=build, status="active", placed=placed, host="h1")
+
+
+def a_consumer(id_: str, project: str, type_: str = "INSTANCE") -> Consumer:
+    return Consumer(id=id_, generation=1, project=project, user="u", type=type_, allocations={})
+
+
+class FakeCloud:
+    """Placement with an instance of p1, one of q and a leftover of p1; cell c1 with a shelved one as well."""
+
+    silent = False
+
+    async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        held = [a_consumer(OURS, "p1"), a_consumer(THEIRS, "q"), a_consumer(LEFTOVER, "p1", CLEANUP)]
+        return AllocationsFound(
+            consumers=tuple(one for one in held if one.id in question.consumers), generations={}
+        )
+
+    async def usages(self, question: FindUsages) -> UsagesFound:
+        return UsagesFound(used={question.project: {}}, consumers={})
+
+    async def groups(self, question: FindGroups) -> GroupsFound:
+        every = [
+            ServerGroup(id=uid(number), name="g", policy="affinity", project=project)
+            for number, project in ((1, "p1"), (2, "q"))
+        ]
+        return GroupsFound(groups=tuple(every))
+
+    async def builds(self, question: FindBuilds) -> BuildsFound:
+        if self.silent:
+            raise NoAnswer("silent")
+        return BuildsFound(builds=tuple(a_stands(one) for one in question.builds if one in PROJECTS))
+
+    async def instances(self, question: FindInstances) -> InstancesFound:
+        return InstancesFound(instances=(), last=question.project)
+
+    async def moves(self, question: FindMoves) -> MovesFound:
+        every = {MOVE: OURS, THEIR_MOVE: THEIRS}
+        return MovesFound(
+            moves=tuple(
+                MoveStands(move=move, build=build, kind="resize", cell="c1", phase="verify")
+                for move, build in every.items()
+                if move in question.moves or build in question.builds
+            )
+        )
+
+    # The scheduler's own parts
+
+    async def waiting(self, question: FindWaiting) -> WaitingFound:
+        every = [
+            WaitingRequest(request=uid(n), instances=1, project=project, flavor="vm", priority=0, since=0.0,
+                           until=0.0, kind="k", position=1, lacks="")
+            for n, project in ((1, "p1"), (2, "q"))
+        ]  # fmt: skip
+        return WaitingFound(waiting=tuple(every), count=1, rescued=7)
+
+    async def decision(self, question: FindDecision) -> DecisionFound:
+        request = boot(request=question.id, project=PROJECTS[question.id])
+        return DecisionFound(known=True, request=request)
+
+    async def answer(self, question: WhatIf) -> WhatIfAnswered:
+        return WhatIfAnswered(fits=True, refusal=question.request.project)
+
+    def hosts(self) -> list[Any]:
+        return [Host("c1")]
+
+
+@dataclass
+class Host:
+    cell: str
+
+
+@pytest.fixture
+async def cloud() -> FakeCloud:
+    return FakeCloud()
+
+
+@pytest.fixture
+async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
+    database = Database("sqlite+aiosqlite://", inline=True)
+    await migrate(database, "scheduler_worker")
+    lookups = ClientLookups(
+        cloud.allocations, cloud.usages, cloud.groups, cloud.builds, cloud.instances, cloud.moves
+    )
+    fake = cast(Any, cloud)
+    made = ClientDoor(database, lookups, fake, fake, fake)
+    await made.edit(ClientEditRequested(client="shop", projects=("p1",)))
+    await made.edit(ClientEditRequested(client="both", projects=("p1", "p2")))
+    yield made
+    await database.close()
+
+
+def boot(**given: Any) -> BuildRequested:
+    return structs.replace(BuildRequested(request=NEW, instances=(NEW,), flavor=VM), **given)
+
+
+async def become(door: ClientDoor, client: str, act: Any) -> Any:
+    acts = {
+        "boot": BuildRequested,
+        "delete": BuildCancelRequested,
+        "move": MoveRequested,
+        "steer": MoveSteered,
+    }
+    (field,) = (name for name, kind in acts.items() if isinstance(act, kind))
+    (outcome,) = await door.request_many([ClientRequested(client=client, **{field: act})])
+    return outcome
+
+
+def a_move(**given: Any) -> MoveRequested:
+    return structs.replace(MoveRequested(move=MOVE, build=OURS, kind="resize"), **given)
+
+
+def a_steer(**given: Any) -> MoveSteered:
+    return structs.replace(MoveSteered(move=MOVE, build=OURS, cell="c1", to="confirm"), **given)
+
+
+def own(build: str) -> BuildCancelRequested:
+    return BuildCancelRequested(build=build)
+
+
+ALLOWED = {
+    "its only project is the default": ("shop", boot(), {"project": "p1", "reply_to": "shop"}),
+    "it names its project": ("both", boot(project="p2"), {"project": "p2", "reply_to": "both"}),
+    "a word of its own": ("shop", boot(reply_to="shop_7"), {"reply_to": "shop_7"}),
+    "beside its own instance": ("shop", boot(hints=Hints(same_host=(OURS,))), {"project": "p1"}),
+    "a delete, wherever it is": ("shop", own(OURS), {"anywhere": True, "reply_to": "shop"}),
+    "a delete of a shelved one": ("shop", own(SHELVED), {"build": SHELVED}),
+    "a move": ("shop", a_move(), {"reply_to": "shop"}),
+    "a steering": ("shop", a_steer(), {"reply_to": "shop"}),
+}
+
+
+@pytest.mark.parametrize(("client", "act", "fields"), ALLOWED.values(), ids=ALLOWED.keys())
+async def test_a_permitted_act_is_the_operators_message(
+    door: ClientDoor, client: str, act: Any, fields: dict[str, Any]
+) -> None:
+    outcome = await become(door, client, act)
+    assert type(outcome) is type(act)
+    assert {name: getattr(outcome, name) for name in fields} == fields
+
+
+REFUSED = {
+    "no client": ("gone", boot(), "client gone is not registered"),
+    "another project": ("shop", boot(project="q"), "client shop is not bound to q"),
+    "which of its projects": ("both", boot(), "name one of p1, p2"),
+    "another's word": ("shop", boot(reply_to="both"), "reply_to: shop, or shop_"),
+    "a word like its own": ("shop", boot(reply_to="shopper"), "reply_to: shop, or shop_"),
+    "a forced host": ("shop", boot(forced_host="h1"), "only operators bypass the filters"),
+    "an instance id of another project": ("shop", boot(instances=(NEW, THEIRS)), "use new uuids"),
+    "a request id of another project": ("shop", boot(request=THEIRS), "use new uuids"),
+    "beside another's": ("shop", boot(hints=Hints(same_host=(THEIRS,))), f"hints.same_host: {UNKNOWN}"),
+    "beside an unknown one": ("shop", boot(hints=Hints(same_host=(NEW,))), f"hints.same_host: {UNKNOWN}"),
+    "apart from another's": (
+        "shop", boot(hints=Hints(different_host=(THEIRS,))), f"hints.different_host: {UNKNOWN}",
+    ),
+    "a delete of another's": ("shop", own(THEIRS), UNKNOWN),
+    "a delete of an unknown one": ("shop", own(NEW), UNKNOWN),
+    "a delete of a leftover": ("shop", own(LEFTOVER), UNKNOWN),
+    "a move of another's": ("shop", a_move(build=THEIRS), UNKNOWN),
+    "a move of an unknown one": ("shop", a_move(build=NEW), UNKNOWN),
+    "a move to a forced host": ("shop", a_move(forced_host="h1"), "only operators bypass the filters"),
+    "an evacuation": ("shop", a_move(kind="evacuate"), "only operators evacuate"),
+    "a steering of another's": ("shop", a_steer(build=THEIRS, move=THEIR_MOVE), UNKNOWN),
+    "a steering of another's move": ("shop", a_steer(move=THEIR_MOVE), "no such move"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("client", "act", "why"), REFUSED.values(), ids=REFUSED.keys())
+async def test_a_refused_act_is_answered_to_the_client_alone(
+    door: ClientDoor, client: str, act: Any, why: str
+) -> None:
+    outcome = await become(door, client, act)
+    match outcome:
+        case BuildUnplaceable(reason=said) | BuildCancelled(why=said) | MoveRefused(reason=said):
+            assert why in said
+        case MoveTold(refused=said):
+            assert why in said
+        case _:
+            raise AssertionError(outcome)
+    assert outcome.reply_to == client
+
+
+async def test_the_refusal_of_a_foreign_build_is_that_of_an_unknown_one(door: ClientDoor) -> None:
+    foreign, unknown = await become(door, "shop", own(THEIRS)), await become(door, "shop", own(NEW))
+    assert foreign == structs.replace(unknown, build=THEIRS)
+
+
+async def test_an_unknown_build_is_refused_with_the_cells_that_did_not_answer(
+    door: ClientDoor, cloud: FakeCloud
+) -> None:
+    cloud.silent = True
+    outcome = await become(door, "shop", own(SHELVED))
+    assert "cell c1 did not answer: repeat it later" in outcome.why
+
+
+@pytest.mark.parametrize("fields", [{}, {"boot": boot(), "delete": own(OURS)}], ids=["none", "two"])
+async def test_a_request_that_is_not_one_act_is_a_dead_letter(
+    door: ClientDoor, fields: dict[str, Any]
+) -> None:
+    (outcome,) = await door.request_many([ClientRequested(client="shop", **fields)])
+    assert isinstance(outcome, Poison)
+
+
+async def test_a_removed_client_is_refused_by_the_next_request(door: ClientDoor) -> None:
+    answered = await door.edit(ClientEditRequested(client="shop"))
+    assert answered.before is not None
+    assert answered.before.projects == ("p1",)
+    assert isinstance(await become(door, "shop", boot()), BuildUnplaceable)
+    assert [one.name for one in (await door.clients(FindClients())).clients] == ["both"]
+
+
+async def test_answers_hold_rows_of_the_clients_projects_only(door: ClientDoor) -> None:
+    async def ask(**question: Any) -> Any:
+        (field,) = question
+        answer = await door.ask(ClientAsked(client="shop", **question))
+        assert not answer.refused
+        return getattr(answer, field)
+
+    builds = await ask(builds=FindBuilds(cell="c1", builds=(OURS, THEIRS)))
+    assert [one.build for one in builds.builds] == [OURS]
+    assert (await ask(instances=FindInstances(cell="c1"))).last == "p1"
+    moves = await ask(moves=FindMoves(cell="c1", moves=(MOVE, THEIR_MOVE)))
+    assert [one.move for one in moves.moves] == [MOVE]
+    waiting = await ask(waiting=FindWaiting())
+    assert ([one.project for one in waiting.waiting], waiting.rescued) == (["p1"], 0)
+    assert (await ask(decision=FindDecision(id=OURS))).known
+    assert await ask(decision=FindDecision(id=THEIRS)) == DecisionFound()
+    assert (await ask(what_if=WhatIf(request=boot()))).refusal == "p1"
+    assert [one.id for one in await ask(allocations=(OURS, THEIRS))] == [OURS]
+    assert (await ask(usages=FindUsages(project="p1"))).used == {"p1": {}}
+    assert [one.project for one in (await ask(groups=FindGroups())).groups] == ["p1"]
+
+
+QUESTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no client": ("gone", {"waiting": FindWaiting()}, "not registered"),
+    "nothing": ("shop", {}, "exactly one"),
+    "another project": ("shop", {"usages": FindUsages(project="q")}, "not bound to q"),
+    "which project": ("both", {"waiting": FindWaiting()}, "name one of p1, p2"),
+    "all moves": ("shop", {"moves": FindMoves(cell="c1")}, "name the moves or builds"),
+    "a forced host": ("shop", {"what_if": WhatIf(request=boot(forced_host="h"))}, "only operators"),
+}
+
+
+@pytest.mark.parametrize(("client", "question", "why"), QUESTIONS.values(), ids=QUESTIONS.keys())
+async def test_a_question_is_refused_in_its_answer(
+    door: ClientDoor, client: str, question: dict[str, Any], why: str
+) -> None:
+    assert why in (await door.ask(ClientAsked(client=client, **question))).refused
