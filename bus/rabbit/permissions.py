@@ -229,10 +229,10 @@ def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str 
 
 
 def of_client(name: str, exchange: str = "berth") -> Permissions:
-    """For a registered client: its own door, answers to its own words, queues below its own name."""
+    """For a registered client: its own door, answers to its own words, a hundred queues."""
     names = BrokerNames(exchange)
     below = rf"client\.{re.escape(name)}\.[A-Za-z0-9._-]+"
-    own = _named(names, [below])
+    own = _named(names, [rf"client\.{re.escape(name)}\.[0-9]{{1,2}}"])
     word = rf"{re.escape(name)}(_{_WORD})?"
     keys = [rf"client\.{re.escape(name)}", rf"ask\.scheduler\.client\.{re.escape(name)}"]
     heard = [rf"{_bound_by(topic)}\.{word}" for topic in TOLD_TO_CLIENTS]

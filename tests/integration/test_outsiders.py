@@ -1,6 +1,7 @@
 """Programs and people outside berth, with real credentials: the examples of docs/howto/client.md as they are,
-and what a client, a cell and a reader of the control room are refused (docs/tenancy.md)."""
+and what a client, a cell, an agent and a reader of the control room are refused (docs/tenancy.md)."""
 
+import itertools
 import json
 import re
 import shutil
@@ -26,13 +27,14 @@ from tests.support.waiting import DEADLINE
 
 PAGE = ROOT / "docs" / "howto" / "client.md"
 TENANCY = ROOT / "docs" / "tenancy.md"
+NUMBERS = itertools.count(3)  # of queues; the examples have 1 and 2
 READER_TOKEN = "a-reader-of-the-control-room"
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
 @dataclass
-class Site:
+class BerthWithClients:
     berth: Up
     broker: RabbitMQ
     database: str
@@ -51,11 +53,12 @@ class Site:
             "client": (directory / "shop.url").read_text().strip(),
             "another client": (directory / "rival.url").read_text().strip(),
             "cell": cell.bus.amqp_url,
+            "agent": read(file=directory / "a1.toml", environment={}, flags={}).settings.bus.amqp_url,
         }
 
 
 @pytest.fixture(scope="module")
-def site(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BerthWithClients]:
     """Run as the page says, under the name that outsiders know: so on a broker of its own."""
     installed(find_rabbitmq)
     directory, own = private_directory("berth-outsiders-"), tmp_path_factory.mktemp("outsiders")
@@ -70,7 +73,7 @@ def site(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         }  # fmt: skip
         flags = ("--hosts", "10", "--build-time", "constant:0.1")
         with Up(own, environment, *flags) as berth:
-            site = Site(berth, broker, database)
+            site = BerthWithClients(berth, broker, database)
             control = str(rabbitmqctl_in(own, broker))
             for name, projects in (("shop", ("web", "batch")), ("rival", ("other",))):
                 bound = [word for project in projects for word in ("--project", project)]
@@ -78,6 +81,7 @@ def site(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterat
                     "client", "add", name, *bound, "--url-file", f"{name}.url", "--rabbitmqctl", control
                 )
             site.command("cell", "add", "c9", "--rabbitmqctl", control)
+            site.command("cell", "add-agent", "c9", "a1", "--rabbitmqctl", control)
             yield site
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -92,21 +96,23 @@ def example_with(library: str) -> str:
     return str(found[0])
 
 
-def printed_by(site: Site, example: str) -> str:
+def printed_by(site: BerthWithClients, example: str) -> str:
     ran = site.berth.run(sys.executable, "-c", example)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
 @pytest.mark.parametrize("library", ["aio_pika", "pika"])
-def test_an_example_of_the_page_boots_with_the_permissions_of_a_client(site: Site, library: str) -> None:
+def test_an_example_of_the_page_boots_with_the_permissions_of_a_client(
+    site: BerthWithClients, library: str
+) -> None:
     said = printed_by(site, example_with(library))
     assert re.match(r"build\.ended\.c[12]\.shop\S* ", said)
     assert "'status': 'active'" in said
     assert "'host': 'c" in said
 
 
-def test_an_example_that_asks_too_much_gets_the_reason(site: Site) -> None:
+def test_an_example_that_asks_too_much_gets_the_reason(site: BerthWithClients) -> None:
     said = printed_by(site, example_with("pika").replace('"vcpus": 1,', '"vcpus": 99999,'))
     assert said.startswith("build.unplaceable.shop ")
     reason = re.search(r"'reason': '([^']+)'", said)
@@ -114,7 +120,7 @@ def test_an_example_that_asks_too_much_gets_the_reason(site: Site) -> None:
     assert "VCPU" in reason[1] and "99999" in reason[1]
 
 
-def test_an_example_that_names_no_project_of_two_gets_both(site: Site) -> None:
+def test_an_example_that_names_no_project_of_two_gets_both(site: BerthWithClients) -> None:
     said = printed_by(site, example_with("pika").replace('    "project": "web",\n', ""))
     assert "project: name one of batch, web" in said
 
@@ -129,7 +135,7 @@ class ClientConnection:
         self.name = name
         self._connection = pika.BlockingConnection(pika.URLParameters(url))
         self._channel = self._connection.channel()
-        self._queue = f"client.{name}.{uuid.uuid4().hex[:8]}"
+        self._queue = f"client.{name}.{next(NUMBERS)}"
         self._answers = f"client.{name}.answers.{uuid.uuid4().hex[:8]}"
         self._channel.queue_declare(self._queue, exclusive=True)
         keys = [f"{kind}.{name}" for kind in ("build.unplaceable", "build.cancelled", "move.refused")]
@@ -171,14 +177,14 @@ class ClientConnection:
 
 
 @pytest.fixture
-def shop(site: Site) -> Iterator[ClientConnection]:
+def shop(site: BerthWithClients) -> Iterator[ClientConnection]:
     client = ClientConnection("shop", site.urls["client"])
     yield client
     client.close()
 
 
 @pytest.fixture
-def rival(site: Site) -> Iterator[ClientConnection]:
+def rival(site: BerthWithClients) -> Iterator[ClientConnection]:
     client = ClientConnection("rival", site.urls["another client"])
     yield client
     client.close()
@@ -246,7 +252,9 @@ def listens_by_an_exchange(own: str) -> Attack:
     return attack
 
 
-CLIENT_QUEUE, CELL_QUEUE = "client.shop.x", "reply.c9.x.y"
+CLIENT_QUEUE = "client.shop.0"
+CELL_QUEUE = "reply.c9.conductor-00000000.00000000"
+AGENT_QUEUE = "reply.c9.agent-c9-a1-00000000.00000000"
 REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
     ("client", "publish"): {
         "the key of operators": publishes("build.requested"),
@@ -285,12 +293,13 @@ REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
         "another client's requests": binds(CLIENT_QUEUE, "client.rival"),
         "answers to operators": binds(CLIENT_QUEUE, "reply.-.x.y"),
         "changes of hosts": binds(CLIENT_QUEUE, "placement.changed"),
-        "everything, by an exchange": listens_by_an_exchange("client.shop.exchange"),
+        "everything, by an exchange": listens_by_an_exchange("client.shop.0"),
     },
     ("client", "declare"): {
         "a queue that the broker names": declares(""),
-        "another client's queue": declares("client.rival.x"),
-        "a queue of a longer name": declares("client.shop2.x"),
+        "another client's queue": declares("client.rival.0"),
+        "a queue of a longer name": declares("client.shop2.0"),
+        "more than a hundred queues": declares("client.shop.100"),
         "a worker's queue": declares("scheduler:x"),
         "an exchange": lambda channel: channel.exchange_declare("shop", "fanout"),
     },
@@ -319,12 +328,46 @@ REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
         "another cell's builds": binds(CELL_QUEUE, "build.placed.c1"),
         "a client's requests": binds(CELL_QUEUE, "client.shop"),
         "answers to a client": binds(CELL_QUEUE, "client.shop.answers.1"),
-        "everything, by an exchange": listens_by_an_exchange("conductor.c9:exchange"),
+        "everything, by an exchange": listens_by_an_exchange(CELL_QUEUE),
     },
     ("cell", "declare"): {
         "another cell's queue": declares("conductor.c1:x"),
-        "a client's queue": declares("client.shop.x"),
+        "a client's queue": declares("client.shop.0"),
         "an exchange": lambda channel: channel.exchange_declare("c9", "fanout"),
+    },
+    ("agent", "publish"): {
+        "a request": publishes("build.requested"),
+        "a client's request": publishes("client.shop"),
+        "the result of a build": publishes("build.ended.c9"),
+        "an order to an agent": publishes("agent.build.c9.a1"),
+        "a claim": publishes("ask.placement.claim.c9"),
+        "hosts of another cell": publishes("inventory.reported.c1"),
+    },
+    ("agent", "delete"): {
+        "in its cell": publishes("build.delete.c9"),
+        "by the scheduler": publishes("build.cancel"),
+        "by a client's door": publishes("client.shop"),
+        "a destroy order": publishes("agent.destroy.c9.a1"),
+    },
+    ("agent", "read"): {
+        "the builds of its cell": publishes("ask.cell.builds.c9"),
+        "who holds what": publishes("ask.placement.allocations"),
+        "who holds what in another cell": publishes("ask.placement.allocations.c1"),
+        "the queue of a conductor": consumes("conductor.c1:build.placed.c1"),
+        "the dead letters": consumes("berth.dead"),
+    },
+    ("agent", "hear"): {
+        "everything": binds(AGENT_QUEUE, "#"),
+        "another agent's orders": binds(AGENT_QUEUE, "agent.build.c9.a2"),
+        "placed builds of its cell": binds(AGENT_QUEUE, "build.placed.c9"),
+        "a client's requests": binds(AGENT_QUEUE, "client.shop"),
+        "everything, by an exchange": listens_by_an_exchange(AGENT_QUEUE),
+    },
+    ("agent", "declare"): {
+        "its conductor's queue": declares("conductor.c9:agent.report.c9"),
+        "another agent's queue": declares("agent.c9.a2:agent.build.c9.a2"),
+        "a client's queue": declares("client.shop.0"),
+        "a queue that the broker names": declares(""),
     },
 }
 
@@ -337,7 +380,7 @@ REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
         for what, attack in attacks.items()
     ],
 )
-def test_the_broker_refuses(site: Site, subject: str, what: str, attack: Attack) -> None:
+def test_the_broker_refuses(site: BerthWithClients, subject: str, what: str, attack: Attack) -> None:
     with pika.BlockingConnection(pika.URLParameters(site.urls[subject])) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -347,20 +390,22 @@ def test_the_broker_refuses(site: Site, subject: str, what: str, attack: Attack)
     assert reason.startswith(("ACCESS_REFUSED", "PRECONDITION_FAILED - user_id")), (what, reason)
 
 
-@pytest.mark.parametrize("subject", ["client", "cell"])
-def test_its_own_key_is_open_to_each(site: Site, subject: str) -> None:
-    attack = {"client": publishes("client.shop", user_id="berth.client.shop"),
-              "cell": publishes("host.reported.c9", user_id="berth-c9")}[subject]  # fmt: skip
+@pytest.mark.parametrize("subject", ["client", "cell", "agent"])
+def test_its_own_key_is_open_to_each(site: BerthWithClients, subject: str) -> None:
+    key = {"client": "client.shop", "cell": "host.failed.c9", "agent": "host.reported.c9"}[subject]
+    attack = publishes(key, user_id=urlsplit(site.urls[subject]).username)
     with pika.BlockingConnection(pika.URLParameters(site.urls[subject])) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         attack(channel)
 
 
-@pytest.mark.parametrize("subject", ["client", "cell"])
-async def test_postgresql_refuses_a_connection_to_the_database_of_berth(site: Site, subject: str) -> None:
+@pytest.mark.parametrize("subject", ["client", "cell", "agent"])
+async def test_postgresql_refuses_a_connection_to_the_database_of_berth(
+    site: BerthWithClients, subject: str
+) -> None:
     database = urlsplit(site.database.replace("+asyncpg", ""))
-    own = urlsplit(site.urls["client"])
+    own = urlsplit(site.urls[subject])  # a client and an agent have no login but this
     if subject == "cell":
         own = urlsplit(
             read(file=site.berth.directory / "c9.toml", environment={}, flags={}).settings.database.url
@@ -372,7 +417,7 @@ async def test_postgresql_refuses_a_connection_to_the_database_of_berth(site: Si
         )  # fmt: skip
 
 
-def test_the_broker_closes_the_connections_of_a_removed_client(site: Site) -> None:
+def test_the_broker_closes_the_connections_of_a_removed_client(site: BerthWithClients) -> None:
     control = str(site.berth.directory / "rabbitmqctl")
     site.command(
         "client", "add", "gone", "--project", "p", "--url-file", "gone.url", "--rabbitmqctl", control
@@ -392,7 +437,7 @@ FORMS = {"publish": ("/waiting", {"request": "x"}), "delete": ("/bus/dead", {"dr
 
 
 @pytest.mark.parametrize("act", [*FORMS, "read without a token"])
-def test_the_control_room_refuses_a_reader(site: Site, act: str) -> None:
+def test_the_control_room_refuses_a_reader(site: BerthWithClients, act: str) -> None:
     found = re.search(r"http://127\.0\.0\.1:\d+", site.berth.log.partition("control room")[2])
     assert found is not None, site.berth.log
     with httpx.Client(base_url=found[0], headers={"Origin": found[0]}, follow_redirects=False) as browser:
