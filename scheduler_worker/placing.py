@@ -72,6 +72,7 @@ Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
 HELP_SECONDS = 0.02  # of a batch: looking for what would have made its requests fit
+MOST_HELP_SECONDS = 1.0  # of one request: a search over huge trees takes tenths of a second
 BATCH_BYTES = 16 * 1024 * 1024  # of flavors, images and metadata that a batch says; one request always goes
 
 
@@ -328,8 +329,13 @@ class Scheduler:
             wish = course.order.wishes[0]
             kind = self.policy.kind(wish)
             if kind not in found and self.clock.monotonic() - began < HELP_SECONDS:
-                found[kind] = helps(wish, choosing, course.order.request.request)
+                found[kind] = helps(wish, choosing, course.order.request.request, self.late_help())
             self._take(course, HelpFound(found.get(kind, ())))
+
+    def late_help(self) -> Callable[[], bool]:
+        """Return whether looking for remedies has taken MOST_HELP_SECONDS from now on."""
+        until = self.clock.monotonic() + MOST_HELP_SECONDS
+        return lambda: self.clock.monotonic() > until
 
     def _now(self, promises: KeepsPromises | None = None, joined: Joined | None = None) -> Choosing:
         """All hosts as they are at this moment."""

@@ -104,7 +104,7 @@ class WhatIfs:
         if first.refusal:
             return WhatIfAnswered(fits=False, refusal=first.refusal), order.wishes[0]
         with self._looking(supposing) as choosing:
-            said = helps(order.wishes[0], choosing, order.request.request)
+            said = helps(order.wishes[0], choosing, order.request.request, self._scheduler.late_help())
         decision = structs.replace(first.decision(()), helps=said)
         return WhatIfAnswered(fits=False, decision=decision), order.wishes[0]
 

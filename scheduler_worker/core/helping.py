@@ -3,13 +3,13 @@
 Where nothing does by itself, two are relaxed together.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.pairing import paired
 from scheduler_worker.core.relaxing import lessened, relaxed
-from scheduler_worker.core.tally import Found, Helps, Tally
+from scheduler_worker.core.tally import Found, Helps, Tally, never
 from scheduler_worker.core.wish import Wish
 
 MOST_TRIED = 24  # things to be done without, for one kind of request
@@ -19,12 +19,12 @@ PAIRS_SAID = 3  # then no more of them are looked for
 MOST_SAID = 6
 
 
-def helps(wish: Wish, choosing: Choosing, seed: str) -> tuple[str, ...]:
-    """Sentences, the most helpful first: those by which most hosts would do. Reads, and promises nothing."""
-    tally = Tally(seed, MOST_SEARCHES)
+def helps(wish: Wish, choosing: Choosing, seed: str, late: Callable[[], bool] = never) -> tuple[str, ...]:
+    """Return sentences, the most helpful first, as far as they are found before it is late."""
+    tally = Tally(seed, MOST_SEARCHES, late)
     found = [one for one in islice(_tried(wish, choosing, tally), MOST_TRIED) if one is not None]
     if not found:
-        found = list(islice(paired(wish, choosing, Tally(seed, MOST_PAIRED)), PAIRS_SAID))
+        found = list(islice(paired(wish, choosing, Tally(seed, MOST_PAIRED, late)), PAIRS_SAID))
     found.sort(key=lambda one: -one.found.hosts)
     return tuple(dict.fromkeys(one.says for one in found))[:MOST_SAID]
 

@@ -1,6 +1,6 @@
 """How many hosts would do for a wish that asks for less; so many searches, and no more."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,20 +35,25 @@ class Helps:
     says: str  # as it is said by itself
 
 
-class Tally:
-    """Counts, and what each count costs: when that is spent nobody is found any more."""
+def never() -> bool:
+    return False
 
-    def __init__(self, seed: str, searches: int) -> None:
+
+class Tally:
+    """Counts hosts until so many searches are spent or it is late: then none is found any more."""
+
+    def __init__(self, seed: str, searches: int, late: Callable[[], bool] = never) -> None:
         self.left = searches
         self._seed = seed
+        self._late = late
 
     @property
     def spent(self) -> bool:
-        return self.left <= 0
+        return self.left <= 0 or self._late()
 
     def count(self, wish: Wish, choosing: Choosing) -> Found:
         ranking = self.ranking(wish, choosing)
-        return Found(0) if ranking is None else counted(ranking)
+        return Found(0) if ranking is None else self._counted(ranking)
 
     def ranking(self, wish: Wish, choosing: Choosing) -> Ranking | None:
         if self.spent:
@@ -70,10 +75,21 @@ class Tally:
             if found.hosts:
                 what = with_less(less, amount)
                 return Helps(found, what, f"{found} would fit {what}")
-        found = counted(ranking)
+        found = self._counted(ranking)
         if found.hosts and others is less.wish:
             return Helps(found, with_less(less, 0), f"{with_less(less, 0)}: {found}")
         return None
+
+    def _counted(self, ranking: Ranking) -> Found:
+        indices, examined, fitting = ranking.admitted(), 0, 0
+        for index in indices[:LOOKED_AT]:
+            if examined and self._late():
+                break
+            examined += 1
+            fitting += ranking.fits(index)
+        if fitting == min(len(indices), LOOKED_AT):
+            return Found(len(indices))
+        return Found(fitting, more=len(indices) > examined and fitting > 0)
 
 
 def asks_for_something(wish: Wish) -> bool:
@@ -95,12 +111,3 @@ def with_less(less: Lessened, amount: int) -> str:
     if not amount:
         return f"without {less.resource_class}"
     return f"with {amount} {less.resource_class} instead of {less.asked}"
-
-
-def counted(ranking: Ranking) -> Found:
-    indices = ranking.admitted()
-    looked_at = indices[:LOOKED_AT]
-    fitting = sum(map(ranking.fits, looked_at))
-    if fitting == len(looked_at):
-        return Found(len(indices))
-    return Found(fitting, more=len(indices) > len(looked_at) and fitting > 0)

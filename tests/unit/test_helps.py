@@ -1,6 +1,6 @@
 """What would have made a request fit: one demand relaxed at a time, hosts counted, nothing left behind."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from msgspec.structs import replace
@@ -151,7 +151,7 @@ async def test_who_gets_no_host_reads_what_would_have_helped() -> None:
 async def test_who_is_placed_costs_no_look_for_help(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = list[str]()
 
-    def helps(wish: Wish, choosing: Choosing, seed: str) -> tuple[str, ...]:
+    def helps(wish: Wish, choosing: Choosing, seed: str, late: Callable[[], bool]) -> tuple[str, ...]:
         looked.append(seed)
         return ()
 

@@ -1,4 +1,4 @@
-"""A what-if that counts free capacity on hosts of many providers lets other work go on, and ends."""
+"""Hosts of many providers: what-if and the search for remedies let other work go on, and end."""
 
 import asyncio
 from random import Random
@@ -11,7 +11,7 @@ from bus.clock import Clock
 from bus.queries import WhatIf, WhatIfAnswered
 from bus.requests import Flavor
 from placement_worker.core.trees import Tree
-from scheduler_worker import what_if
+from scheduler_worker import placing, what_if
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.what_if import WhatIfs
 from tests.support.exact_worlds import a_source
@@ -66,3 +66,13 @@ async def test_an_answer_that_nobody_awaits_any_more_is_given_up(monkeypatch: py
     monkeypatch.setattr(what_if, "LONGEST", 60.0)
     answer = await room(a_host(1, cells=1000, vcpus=100))
     assert (answer.fits, answer.refusal) == (False, "there was no answer within 0.05 s")
+
+
+async def test_remedies_are_searched_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "MOST_HELP_SECONDS", 0.1)
+    specs = {f"resources{nth}:VCPU": "2" for nth in range(60)} | {"group_policy": "isolate"}
+    specs |= {f"same_subtree{nth}": f"{nth},{nth + 1}" for nth in range(59)}
+    scheduler = a_scheduler(a_source(Random(1), [a_host(1, cells=1000, vcpus=100)]))
+    began = monotonic()
+    await scheduler.place_many([a_request(flavor=Flavor(name="f", extra_specs=specs))])
+    assert monotonic() - began < 2.0
