@@ -12,7 +12,7 @@ from berth.commands import completing
 from berth.commands.index import EveryCommand
 from berth.commands.options import Json
 from berth.commands.terminal import explained, given, say, write_json
-from bus.masking import masked
+from berth.settings import described
 
 app = typer.Typer(
     cls=EveryCommand,
@@ -50,7 +50,7 @@ def _before_every_command(
     for pair in set_ or []:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise typer.BadParameter(f"--set takes NAME=VALUE, not {masked(pair)!r}")
+            raise typer.BadParameter(f"--set takes NAME=VALUE: there is no = in {described(pair)}")
         sets[name.replace("-", "_")] = value
     given(config, sets)
     traces.begin()

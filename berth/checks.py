@@ -17,6 +17,7 @@ from berth.settings import (
     SchedulerSettings,
     Settings,
     by_name,
+    described,
     shown,
 )
 
@@ -60,7 +61,8 @@ def check(settings: Settings, told: Mapping[str, Any], origins: Mapping[str, str
     values = {**by_name(settings), **told}
 
     def refuse(name: str, why: str) -> None:
-        raise BadSetting(f"{origins.get(name, 'default')}: {name} = {shown(name, values[name])!r}: {why}")
+        value = described(values[name]) if name in _CHOICES else repr(shown(name, values[name]))
+        raise BadSetting(f"{origins.get(name, 'default')}: {name} = {value}: {why}")
 
     _check_numbers(values, refuse)
     for name, choices in _CHOICES.items():

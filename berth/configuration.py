@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from berth.checks import check
-from berth.settings import FORMER_NAMES, KINDS, BadSetting, Settings, shown
+from berth.settings import FORMER_NAMES, KINDS, BadSetting, Settings, described
 from bus.masking import masked
 
 ENV_PREFIX = "BERTH_"
@@ -156,7 +156,7 @@ _SAID: dict[Any, str] = {
 
 def _converted(name: str, value: Any, origin: str) -> Any:
     kind = KINDS[name]
-    bad = BadSetting(f"{origin}: {name} takes {_SAID[kind]}, not {shown(name, value)!r}")
+    bad = BadSetting(f"{origin}: {name} takes {_SAID[kind]}, not {described(value)}")
     if isinstance(value, str) and kind is not str:
         if kind == tuple[str, ...]:
             value = [part.strip() for part in value.split(",") if part.strip()]

@@ -11,13 +11,16 @@ _LOOKS, _GAP = 100, 0.1  # ten seconds
 
 
 def with_a_room(settings: Settings) -> Settings:
-    """The same with an address that can be told before it listens, and stays when it is started again."""
+    """Return the settings with an address for the control room that no other berth takes meanwhile."""
     place = f"127.0.0.1:{PORT}" if settings.control_room.http == "auto" else settings.control_room.http
     host, _, port = place.rpartition(":")
-    if settings.control_room.http == "auto" and not _is_free(host, PORT):
+    if settings.control_room.http == "auto" and not _reserve(host, PORT):
         port = "0"
     if port == "0":
-        place = f"{host}:{_free_port(host)}"
+        chosen = _free_port(host)
+        while not _reserve(host, chosen):
+            chosen = _free_port(host)
+        place = f"{host}:{chosen}"
     return settings.having(control_room_http=place)
 
 
@@ -60,11 +63,21 @@ async def saying_where(settings: Settings, say: Callable[[str], None], work: Awa
         await asyncio.wait([telling])
 
 
-def _is_free(host: str, port: int) -> bool:
+def _reserve(host: str, port: int) -> bool:
+    """Reserve a free TCP port until this process ends, and return whether that was possible.
+
+    The control room binds the port later, in another process perhaps. Until then this process holds the UDP
+    port of the same number: binding that is atomic, so of two berths that start together one gets it.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    held = socket.socket(family, socket.SOCK_DGRAM)
     try:
-        socket.create_server((host, port)).close()
+        held.bind((host.strip("[]"), port))
+        socket.create_server((host.strip("[]"), port), family=family).close()
     except OSError:
+        held.close()
         return False
+    held.detach()
     return True
 
 

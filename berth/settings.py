@@ -398,3 +398,17 @@ SECRETS = ("ironic_password", "ironic_application_credential_secret")
 def shown(name: str, value: Any) -> Any:
     """A setting's value as people may see it."""
     return "****" if name in SECRETS and value else masked(value)
+
+
+def described(value: Any) -> str:
+    """Return a rejected value for an error message; of a text, which may be a secret, its length."""
+    match value:
+        case bool() | int() | float():
+            return repr(value)
+        case str():
+            return f"a text of {len(value)} characters"
+        case list() | tuple():
+            return f"a list of {len(value)}"
+        case dict():
+            return f"a table of {len(value)}"
+    return f"a {type(value).__name__}"

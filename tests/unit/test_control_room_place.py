@@ -2,6 +2,10 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from subprocess import PIPE
 
 import pytest
 
@@ -15,6 +19,33 @@ from tests.support.waiting import in_time
 def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(control_room_place, "_GAP", 0.001)
     return with_a_room(Settings().having(control_room_http="127.0.0.1:0"))
+
+
+CHOOSE = """
+import sys
+from berth import control_room_place
+from berth.settings import Settings
+control_room_place.PORT = int(sys.argv[1])
+settings = control_room_place.with_a_room(Settings())
+print(settings.control_room.http, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_that_start_together_choose_different_ports() -> None:
+    """Neither listens yet when the other chooses."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    words = [sys.executable, "-c", CHOOSE, str(port)]
+    with ExitStack() as running:
+        both = [
+            running.enter_context(subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True))
+            for _ in range(2)
+        ]
+        chosen = {one.stdout.readline().strip() for one in both if one.stdout}
+        for one in both:
+            one.communicate()
+    assert len(chosen) == 2 and f"127.0.0.1:{port}" in chosen
 
 
 async def test_it_is_told_when_it_listens(settings: Settings) -> None:
