@@ -72,6 +72,7 @@ def questions(bus: Bus) -> RoomQuestions:
         waiting=bus.asker(topics.WAITING, SECONDS),
         decision=bus.asker(topics.DECISION, SECONDS),
         what_if=bus.asker(topics.WHAT_IF, LONG),
+        health=bus.asker(topics.HOST_HEALTH, SECONDS),
         builds=bus.asker(topics.FIND_BUILDS, SECONDS),
         instances=bus.asker(topics.FIND_INSTANCES, SECONDS),
         moves=bus.asker(topics.FIND_MOVES, SECONDS),

@@ -9,10 +9,10 @@ from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus, Listener
 from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.host_health import marked
 from bus.messages import PlacementChanged
 from bus.resources import FindAllocations, FindProviders, Provider
 from control_room.core.metal import BerthBelief, IronicWord, MetalSeen, NodeOnBoard
-from control_room.core.trees import closed_by
 
 if TYPE_CHECKING:  # what speaks HTTP takes long to load
     from ironic_sync import IronicApi
@@ -188,7 +188,7 @@ def _belief(one: Provider | None, holders: Mapping[str, str]) -> BerthBelief | N
         classes=tuple(one.inventories),
         used=any(one.used.values()),
         holder=holders.get(one.id, ""),
-        marks=tuple(closed_by(one)),
+        marks=tuple(marked(one.traits, one.kept_traits, deleted=one.gone)),
         cell=one.cell,
         agent=one.agent,
     )

@@ -17,6 +17,7 @@ from bus.clients import (
 )
 from bus.groups import FindGroups, GroupEditAnswered, GroupEditRequested, GroupsFound
 from bus.guests import GuestsAsked, GuestsTold
+from bus.host_health import FindHostHealth, HostHealthFound
 from bus.known_changes import ChangesFound, FindChanges
 from bus.known_trees import FindTrees, TreesFound
 from bus.leases import (
@@ -574,6 +575,14 @@ WHAT_IF_MOVES = Query(
     ANYONE,
     "scheduler",
 )
+HOST_HEALTH = Query(
+    "scheduler.hosts",
+    FindHostHealth,
+    HostHealthFound,
+    "which hosts are down, unknown or closed by their agents",
+    ANYONE,
+    "scheduler",
+)
 TREES = Query(
     "placement.trees",
     FindTrees,
@@ -666,7 +675,7 @@ QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, EDIT_OWNER,
     LOAD, ALLOCATIONS, CELL_ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES,
     EDIT_AGGREGATE, CELLS, EDIT_CELL, FIND_BUILDS, FIND_INSTANCES, FIND_MOVES, LEASE, TELL_NODES, FIND_AGENTS,
-    EDIT_AGENT, WAITING, DECISION, WHAT_IF, WHAT_IF_MOVES, TREES, CHANGES,
+    EDIT_AGENT, WAITING, DECISION, WHAT_IF, WHAT_IF_MOVES, HOST_HEALTH, TREES, CHANGES,
     CLIENT_ASKED, CLIENTS, EDIT_CLIENT,
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from bus.aggregates import AggregatesFound, FindAggregates
 from bus.cells import CellsFound, FindCells
 from bus.clock import monotonic
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Unroutable
+from bus.host_health import FindHostHealth, HostHealthFound
 from bus.known_changes import ChangesFound, FindChanges
 from bus.known_trees import FindTrees, TreesFound
 from bus.moves import FindMoves, MovesFound
@@ -39,6 +40,7 @@ class RoomQuestions:
     waiting: Ask[FindWaiting, WaitingFound]
     decision: Ask[FindDecision, DecisionFound]
     what_if: Ask[WhatIf, WhatIfAnswered]
+    health: Ask[FindHostHealth, HostHealthFound]
     builds: Ask[FindBuilds, BuildsFound]
     instances: Ask[FindInstances, InstancesFound]
     moves: Ask[FindMoves, MovesFound]

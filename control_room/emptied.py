@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bus.clock import Clock
+from bus.host_marks import DRAIN as MARK
 from bus.host_marks import HELD
 from bus.moves import FindMoves, MovesFound
 from bus.queries import FindInstances, InstancesFound, InstanceStatus
@@ -15,7 +16,6 @@ from control_room.asking import Reply, RoomQuestions, heard
 from control_room.core.moves import DrainShown, moved_away
 
 DRAIN = "drain"  # the cause that `berth drain` closes hosts for
-MARK = f"{HELD}{DRAIN.upper()}"
 MOST = 40  # that are looked at
 THERE: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving", "verifying", "deleting")
 

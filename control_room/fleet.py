@@ -3,10 +3,11 @@
 import asyncio
 
 from bus.clock import Clock
+from bus.host_health import FindHostHealth
 from bus.known_changes import FindChanges
 from bus.known_trees import FindTrees
 from bus.vocabulary import MAX_ORDINAL
-from control_room.asking import RoomQuestions
+from control_room.asking import RoomQuestions, heard
 from control_room.core.heat import Fleet
 from control_room.known_hosts import zones_by_aggregate
 from control_room.stirring import Stirring
@@ -42,6 +43,7 @@ class Fleets:
                 self._fleet = await self._followed(self._fleet)
             else:
                 return self._fleet
+            self._fleet.judge(await self._down())
             self._at, self._stirred = self._clock.monotonic(), stirred
             return self._fleet
 
@@ -58,6 +60,17 @@ class Fleets:
             fleet.take(page)
             after = page.more
         return fleet
+
+    async def _down(self) -> frozenset[str]:
+        """Return the roots of hosts that a scheduler reports as down or closed."""
+        down, after, more = set[str](), "", True
+        while more:
+            found = await heard("a scheduler", self._questions.health, FindHostHealth(after=after))
+            if found.answer is None:
+                break
+            down.update(one.root for one in found.answer.hosts if one.recorded)
+            after, more = max((one.root for one in found.answer.hosts), default=""), found.answer.more
+        return frozenset(down)
 
     async def _followed(self, fleet: Fleet) -> Fleet:
         number, roots = fleet.number, set[str]()

@@ -7,6 +7,7 @@ from typing import Any
 
 from bus.cells import CellsFound, FindCells
 from bus.clock import Clock
+from bus.host_health import FindHostHealth, HostHealthFound
 from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
 from control_room.asking import Reply, RoomQuestions, heard
 from control_room.core.alarms import Questioned
@@ -27,6 +28,7 @@ class Seen:
     counts: CellsFound | None = None  # of their hosts and instances
     waiting: Reply[WaitingFound] = field(default_factory=lambda: Reply("the scheduler"))
     building: dict[str, Reply[InstancesFound]] = field(default_factory=dict)  # by cell
+    health: Reply[HostHealthFound] = field(default_factory=lambda: Reply("a scheduler"))
 
     @property
     def asked(self) -> list[Questioned]:
@@ -62,9 +64,10 @@ class Looking:
 
     async def _look(self) -> Seen:
         ask = self._questions
-        cells, waiting = await asyncio.gather(
+        cells, waiting, health = await asyncio.gather(
             heard("placement", ask.cells, FindCells(counted=False)),
             heard("the scheduler", ask.waiting, FindWaiting(limit=1)),
+            heard("a scheduler", ask.health, FindHostHealth(limit=1, counted=True)),
         )
         counted = await self._counting.at(_COUNTED)
         counts = self._counts = counted.answer or self._counts
@@ -77,4 +80,4 @@ class Looking:
             *(heard(f"the conductor of cell {one.cell}", ask.instances, one) for one in question)
         )
         building = dict(zip(names, found, strict=True))
-        return Seen(self._clock.monotonic(), cells, counts, waiting, building)
+        return Seen(self._clock.monotonic(), cells, counts, waiting, building, health)

@@ -25,6 +25,7 @@ ASKS = (
     topics.WAITING,
     topics.DECISION,
     topics.WHAT_IF,
+    topics.HOST_HEALTH,
     topics.FIND_BUILDS,
     topics.FIND_INSTANCES,
     topics.FIND_MOVES,

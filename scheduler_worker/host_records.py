@@ -1,18 +1,20 @@
-"""Records of hosts that are down or closed, in the database: a scheduler that starts reads them first.
+"""The health of hosts: for others to ask, and in the database for the scheduler that starts next.
 
 Only changes are written. Several schedulers write the same rows; each deletes only rows that it has read or
 written, when a heartbeat of the host came. So a row that another scheduler left behind is deleted by the
 next scheduler that starts.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.host_health import HostHealth
+from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, standing
 from bus.sql.database import Database
 from scheduler_worker.core.columns import HostKey
 from scheduler_worker.hosts import HostBook
+from scheduler_worker.meters import HOSTS
 from scheduler_worker.store import host_health
 
 PAGE = 1000  # rows in one transaction
@@ -41,7 +43,7 @@ class HostRecords:
 
     async def store(self) -> None:
         """Write what has changed."""
-        now = self._book.health(self._source, self._clock.monotonic(), self._clock.now())
+        now = self._health()
         new = {key: one for key, one in now.items() if one.recorded and self._differs(key, one)}
         up = [
             key
@@ -49,6 +51,41 @@ class HostRecords:
             if self._book.has(key) and not (key in now and (now[key].recorded or now[key].unknown))
         ]
         await self._write(new, up)
+
+    async def find(self, question: FindHostHealth) -> HostHealthFound:
+        """Answer which hosts are not up."""
+        health = self._health()
+        asked = frozenset(question.roots)
+        found = sorted(
+            (
+                one
+                for one in health.values()
+                if one.root > question.after and (not asked or one.root in asked)
+            ),
+            key=lambda one: one.root,
+        )
+        return HostHealthFound(
+            hosts=tuple(found[: question.limit]),
+            more=len(found) > question.limit,
+            counts=self._counts(health) if question.counted else {},
+        )
+
+    async def measure(self) -> None:
+        """Count hosts by their states, for metrics."""
+        states = sum(map(Counter, self._counts(self._health()).values()), Counter[str]())
+        for state in ("up", "down", "draining", "disabled", "unknown"):
+            HOSTS.labels(state).set(states[state])
+
+    def _health(self) -> dict[HostKey, HostHealth]:
+        return self._book.health(self._source, self._clock.monotonic(), self._clock.now())
+
+    def _counts(self, health: Mapping[HostKey, HostHealth]) -> dict[str, dict[str, int]]:
+        counts: dict[str, Counter[str]] = {}
+        for host in self._source.hosts():
+            if host.agent:
+                state = standing(host.traits, health.get((host.cell, host.uuid))).state
+                counts.setdefault(host.cell, Counter())[state] += 1
+        return {cell: dict(states) for cell, states in counts.items()}
 
     async def prune(self) -> None:
         """Delete records of hosts that placement does not have any more."""

@@ -34,6 +34,7 @@ from bus.topics import (
     FIND_MOVES,
     GROUPS,
     HOST_FAILED,
+    HOST_HEALTH,
     HOST_REPORTED,
     MOVE_HALF,
     MOVE_HANDOVER,
@@ -75,6 +76,7 @@ from scheduler_worker.what_if_moves import WhatIfsOfMoves
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
+MEASURE_SECONDS = 15.0
 RECORD_SECONDS = 2.0  # after which a change of a host is stored at the latest
 REQUESTS_AT_ONCE = 1280  # of each kind among them all hosts are searched and weighed once
 MOVES_AT_ONCE = 128
@@ -209,10 +211,15 @@ class _Part:
 
 
 def _host_records(records: HostRecords) -> _Part:
-    """Hosts that are down or closed, for the next start."""
+    """Hosts that are down or closed, for those that ask and for the next start."""
     return _Part(
+        answers=[answers(HOST_HEALTH, records.find)],
         starts=[records.load],
-        timers=[every(RECORD_SECONDS, records.store), every(PRUNE_SECONDS, records.prune)],
+        timers=[
+            every(RECORD_SECONDS, records.store),
+            every(MEASURE_SECONDS, records.measure),
+            every(PRUNE_SECONDS, records.prune),
+        ],
     )
 
 

@@ -1,7 +1,7 @@
 """`berth cell`: which cells there are, and keeping new instances out of one."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -14,6 +14,7 @@ from rich.text import Text
 from berth import wiring
 from berth.commands import cell_agents, cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_of, instances_table
+from berth.commands.marking import HEALTH_SECONDS
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import (
     CommandRefused,
@@ -30,7 +31,8 @@ from bus import topics
 from bus.cells import CellEdited, CellEditRequested, CellsFound, FindCells, RegisterCell, RegisteredCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable, Unroutable
+from bus.errors import NoAnswer, Unavailable, Unroutable
+from bus.host_health import FindHostHealth
 from bus.queries import FindInstances
 
 CONDUCTOR_SECONDS = 2.0  # it may take to be heard
@@ -57,7 +59,7 @@ def cell() -> None:
 
 @commands.command("list")
 def list_command(as_json: Json = False, state_dir: StateDir = None) -> None:
-    """Every cell: is it open to new instances, how many hosts and instances it has, is its conductor heard?
+    """Every cell: its state, its hosts by state, its instances, and whether its conductor answers.
 
     Cells come from the settings, from the registry (`berth cell add`) and from what agents report. Instances
     are counted by what is held on the cell's hosts, so one that is being taken down counts until it is gone.
@@ -110,6 +112,7 @@ def drain_command(
 async def list_cells(settings: Settings, as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "cell")) as bus:
         found = await _found(bus)
+        states = await host_counts(bus)
         cells = _with_the_settings(found.cells, settings)
         names = sorted(cells)
         heard = dict(
@@ -120,12 +123,13 @@ async def list_cells(settings: Settings, as_json: bool, say: Console) -> int:
         hosts, instances = found.hosts.get(name, 0), found.instances.get(name, 0)
         if as_json:
             facts = {"state": state_of(cells[name]), "hosts": hosts, "instances": instances}
+            facts |= {"host_states": states.get(name, {}) if states is not None else None}
             write_json({"cell": name, **facts, "conductor": heard[name], "note": cells[name].note})
             continue
         row = (
             name,
             state_of(cells[name]),
-            str(hosts),
+            _hosts_in_words(hosts, states if states is None else states.get(name, {})),
             str(instances),
             "heard" if heard[name] else "not heard",
             cells[name].note,
@@ -134,6 +138,23 @@ async def list_cells(settings: Settings, as_json: bool, say: Console) -> int:
     if not as_json:
         say.print(table if names else "no cells")
     return 0
+
+
+async def host_counts(bus: Bus) -> Mapping[str, Mapping[str, int]] | None:
+    """Return cell → state → hosts, or None if no scheduler answers."""
+    ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
+    try:
+        return (await ask(FindHostHealth(limit=1, counted=True))).counts
+    except (NoAnswer, Unavailable, Unroutable):
+        return None
+
+
+def _hosts_in_words(hosts: int, states: Mapping[str, int] | None) -> str:
+    """5 (1 down, 1 disabled): hosts that are up are not named."""
+    if states is None:
+        return f"{hosts} (no scheduler answers)" if hosts else "0"
+    closed = [f"{number} {state}" for state, number in sorted(states.items()) if state != "up" and number]
+    return f"{hosts} ({', '.join(closed)})" if closed else str(hosts)
 
 
 def state_of(cell: RegisteredCell) -> str:

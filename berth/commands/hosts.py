@@ -14,6 +14,7 @@ from rich.tree import Tree as Picture
 
 from berth import wiring
 from berth.commands.marking import (
+    HostStandings,
     Marking,
     checked_cause,
     disabling,
@@ -21,7 +22,6 @@ from berth.commands.marking import (
     forcing_down,
     host_named,
     reported_hosts,
-    state_of,
 )
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, effective, printable, run, say, tell, write_json
@@ -47,11 +47,11 @@ OfAgent = Annotated[str, typer.Option("--agent", help="All hosts of this agent."
 def list_command(
     cell: Annotated[str, typer.Option(help="Only those of this cell.")] = "",
     agent: Annotated[str, typer.Option(help="Only those of this agent.")] = "",
-    closed: Annotated[bool, typer.Option("--closed", help="Only those disabled or forced down.")] = False,
+    closed: Annotated[bool, typer.Option("--closed", help="Only those that are not up.")] = False,
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Every host and Ironic node that an agent builds on, and whether it is open to new instances."""
+    """List every host and Ironic node that an agent builds on, with its state as a scheduler judges it."""
     run(show_all(effective(state_dir=state_dir).settings, cell, agent, closed, as_json, say))
 
 
@@ -120,14 +120,21 @@ async def show_all(
     table = Table("host", "cell", "agent", "zone", "state", "uuid", box=None, pad_edge=False)
     async with Bus(wiring.transport(settings, "host")) as bus:
         found = [one async for one in reported_hosts(bus, agent) if not cell or one.cell == cell]
+        standings = await HostStandings.ask(bus)
     for one in sorted(found, key=lambda each: (each.cell, each.host)):
-        state = state_of(one)
-        if closed and state == "open":
+        now = standings.of(one)
+        if closed and now.state == "up":
             continue
         if as_json:
-            facts = {"cell": one.cell, "agent": one.agent, "zone": one.zone, "state": state}
+            facts: dict[str, object] = {
+                "cell": one.cell,
+                "agent": one.agent,
+                "zone": one.zone,
+                "state": now.state,
+            }
+            facts |= {"why": now.why, "since": now.since or None}
             write_json({"host": one.host, "uuid": one.id, **facts})
-        cells = (one.host, one.cell, one.agent, one.zone or "-", state, one.id)
+        cells = (one.host, one.cell, one.agent, one.zone or "-", str(now), one.id)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     if not as_json:
         say.print(table if table.row_count else "no such host")
@@ -139,11 +146,12 @@ async def show(settings: Settings, name: str, as_json: bool, say: Console) -> in
         root = await host_named(bus, name)
         query = FindProviders(in_tree=root.id, parts=("inventories", "traits", "aggregates", "owner"))
         tree = (await bus.asker(topics.PROVIDERS)(query)).providers
+        now = (await HostStandings.ask(bus, (root.id,))).of(root)
     if as_json:
         for one in tree:
             write_json(one)
         return 0
-    owner = f"  {root.agent} in cell {root.cell}  {state_of(root)}" if root.agent else "  nobody reports it"
+    owner = f"  {root.agent} in cell {root.cell}  {now}" if root.agent else "  nobody reports it"
     say.print(picture(tree, owner))
     return 0
 

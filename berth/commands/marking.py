@@ -2,17 +2,20 @@
 
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.errors import NoAnswer, Unavailable, Unroutable
+from bus.host_health import FindHostHealth, HostHealth, HostStanding, standing
 from bus.host_marks import DISABLED, FORCED_DOWN, HELD
 from bus.names import MakeName, NameEditRequested
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 
 A_PAGE = 500
+HEALTH_SECONDS = 3.0  # a scheduler may take to answer
 UNNAMED = "operator"  # the cause of who has named none, once there are others
 _TRIES = 8
 _CAUSE = re.compile(r"[a-z0-9_]{1,64}")
@@ -49,6 +52,41 @@ async def host_named(bus: Bus, name: str) -> Provider:
 
 
 # How they stand
+
+
+class HostStandings:
+    """The states of hosts, by their traits in placement and by what a scheduler reports of their health."""
+
+    def __init__(self, health: dict[str, HostHealth] | None) -> None:
+        self._health = health  # root → its health; None: no scheduler answers
+
+    @classmethod
+    async def ask(cls, bus: Bus, roots: Sequence[str] = ()) -> "HostStandings":
+        ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
+        found: dict[str, HostHealth] = {}
+        after, more = "", True
+        try:
+            while more:
+                answer = await ask(FindHostHealth(roots=tuple(roots), after=after))
+                found.update((one.root, one) for one in answer.hosts)
+                after, more = max(found, default=""), answer.more
+        except (NoAnswer, Unavailable, Unroutable):
+            return cls(None)
+        return cls(found)
+
+    def of(self, root: Provider) -> HostStanding:
+        if self._health is not None:
+            health = self._health.get(root.id)
+        else:
+            health = HostHealth(
+                root=root.id,
+                host=root.host,
+                cell=root.cell,
+                agent=root.agent,
+                availability="unknown",
+                why="no scheduler answers",
+            )
+        return standing(root.traits, health, root.kept_traits, deleted=root.gone)
 
 
 def state_of(root: Provider) -> str:

@@ -61,6 +61,7 @@ class Fleet:
     hosts: dict[str, HostHeat] = field(default_factory=dict)
     zones: dict[str, str] = field(default_factory=dict)  # aggregate → zone
     layout: int = 0  # moves with what is drawn where: hosts, their names and what they have in all
+    down: frozenset[str] = frozenset()  # roots that are down, or closed by their agents
     moved: dict[str, int] = field(default_factory=dict)  # root → the change since which it is as it is
     _drawn: tuple[int, list[str], list[str]] = (-1, [], [])  # of which layout: roots in order, and classes
 
@@ -74,6 +75,17 @@ class Fleet:
                 self.layout += known is None or known.frame != host.frame
                 self.hosts[host.root] = host
                 self.moved[host.root] = number
+
+    def judge(self, down: frozenset[str]) -> None:
+        """Take over which hosts are down; browsers draw all hosts anew if that has changed."""
+        self.layout += down != self.down
+        self.down = down
+
+    def is_closed(self, host: HostHeat) -> bool:
+        return host.closed or host.root in self.down
+
+    def fits(self, host: HostHeat, flavor: Mapping[str, int]) -> int:
+        return 0 if host.root in self.down else host.fits(flavor)
 
     def in_order(self) -> list[HostHeat]:
         """By cell, zone and name: as they are drawn."""
@@ -143,11 +155,11 @@ def as_columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
         "group": [number[host.cell, host.zone] for host in hosts],
         "name": [host.name for host in hosts],
         "root": [host.root for host in hosts],
-        "closed": [at for at, host in enumerate(hosts) if host.closed],
+        "closed": [at for at, host in enumerate(hosts) if fleet.is_closed(host)],
         "classes": classes,
         "capacity": {name: [one[0] for one in amounts[name]] for name in classes},
         "used": {name: [one[1] for one in amounts[name]] for name in classes},
-        "fits": [host.fits(flavor) for host in hosts],
+        "fits": [fleet.fits(host, flavor) for host in hosts],
     }
 
 
@@ -162,9 +174,9 @@ def as_news(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, An
         "number": fleet.number,
         "layout": fleet.layout,
         "at": at,
-        "closed": [place for place, host in enumerate(hosts) if host.closed],
+        "closed": [place for place, host in enumerate(hosts) if fleet.is_closed(host)],
         "used": {name: [host.amounts(name)[1] for host in moved] for name in fleet.classes},
-        "fits": [host.fits(flavor) for host in moved],
+        "fits": [fleet.fits(host, flavor) for host in moved],
     }
 
 

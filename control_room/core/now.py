@@ -24,6 +24,7 @@ class CellNow:
     building: int | None  # None: its conductor does not answer
     agents: int
     late: int
+    closed: str  # hosts that are not up, by state
     problem: str
 
 
@@ -93,6 +94,13 @@ def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
     names = ("half", "95 of 100", "99 of 100")
     latency = chart([(name, [point[place] for point in points]) for place, name in enumerate(names)])
     return speed, latency
+
+
+def not_up(states: Mapping[str, int]) -> str:
+    """Return how many hosts are in which state, apart from those that are up: `1 down, 2 disabled`."""
+    return ", ".join(
+        f"{number} {state}" for state, number in sorted(states.items()) if state != "up" and number
+    )
 
 
 def last_minute(ticks: Sequence[Tick]) -> Tick:

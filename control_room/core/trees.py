@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bus.host_marks import DISABLED, FORCED_DOWN, HELD
 from bus.resources import Provider
 
 
@@ -66,14 +65,3 @@ def _shown(one: Provider, depth: int) -> ProviderShown:
         traits=one.traits,
         aggregates=one.aggregates,
     )
-
-
-def closed_by(root: Provider) -> list[str]:
-    """In words what keeps new instances away; empty: it is open."""
-    words = ["gone: its owner says so"] if root.gone else []
-    if FORCED_DOWN in root.traits:
-        words.append("forced down by an operator")
-    if DISABLED in root.traits:
-        words.append("disabled" if DISABLED in root.kept_traits else "disabled by its agent")
-    causes = sorted(one.removeprefix(HELD).lower() for one in root.traits if one.startswith(HELD))
-    return words + [f"because of {cause}" for cause in causes]

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, standing
+from bus.host_marks import DRAIN
 from bus.moves import FindMoves
 from bus.queries import FindInstances
 from bus.resources import FindProviders, Provider
 from control_room.acting import ActRefused
 from control_room.asking import heard
-from control_room.core.trees import closed_by, rows
+from control_room.core.trees import rows
 from control_room.core.windows import latest
-from control_room.emptied import MARK
 from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
 from control_room.pages.ids import uuid_in
 
@@ -68,6 +69,8 @@ class HostPages:
         if tree.answer is None:
             raise PageRefused(503, "Placement does not answer", f"{tree.problem}.")
         now, name = room.clock.now(), root.host or root.name
+        health = await heard("a scheduler", room.questions.health, FindHostHealth(roots=(root.id,)))
+        state = standing(root.traits, _health(root, health.answer), root.kept_traits, deleted=root.gone)
         guests = moving = None
         if root.cell:
             whom = f"the conductor of cell {root.cell}"
@@ -85,13 +88,13 @@ class HostPages:
             status=status,
             root=root,
             name=name,
-            closed=closed_by(root),
+            state=state,
             tree=rows(tree.answer.providers),
             guests=guests,
             moving=moving,
             drain=drain,
             drain_here=drain is not None and drain.going,
-            draining=MARK in root.traits,
+            draining=DRAIN in root.traits,
             agent=next((one for one in agents if (one.cell, one.agent) == (root.cell, root.agent)), None),
             ended=ended[:20],
             now=now,
@@ -108,3 +111,17 @@ class HostPages:
         if not roots:
             raise PageRefused(404, "There is no such host", "Placement knows none by this name or id.")
         return roots[0]
+
+
+def _health(root: Provider, answer: HostHealthFound | None) -> HostHealth | None:
+    """Return what the scheduler reports of a host: nothing if it is up."""
+    if answer is not None:
+        return next(iter(answer.hosts), None)
+    return HostHealth(
+        root=root.id,
+        host=root.host,
+        cell=root.cell,
+        agent=root.agent,
+        availability="unknown",
+        why="no scheduler answers",
+    )

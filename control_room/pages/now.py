@@ -4,7 +4,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from control_room.core.alarms import alarms
-from control_room.core.now import CellNow, NowPage, TenMinutes, WorkerNow, causes, p50_and_p99, ten_minutes
+from control_room.core.now import (
+    CellNow,
+    NowPage,
+    TenMinutes,
+    WorkerNow,
+    causes,
+    not_up,
+    p50_and_p99,
+    ten_minutes,
+)
 from control_room.core.windows import summed
 from control_room.core.words import duration, several
 from control_room.looking import Seen
@@ -84,6 +93,7 @@ class NowPages:
         found = seen.cells.answer
         enabled = {one.name: one.enabled for one in found.cells} if found else {}
         counts = seen.counts
+        states = seen.health.answer.counts if seen.health.answer else {}
         agents = self._room.hearing.roll.agents(now)
         told = []
         for name in self._room.looking.cell_names(seen):
@@ -98,6 +108,7 @@ class NowPages:
                     building=asked.answer.count if asked and asked.answer else None,
                     agents=len(theirs),
                     late=sum(one.late(now) for one in theirs),
+                    closed=not_up(states.get(name, {})),
                     problem=asked.problem if asked else "",
                 )
             )

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bus.host_health import HostHealth, HostHealthFound
 from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.queries import Instance, InstancesFound
 from placement_worker import Placement, placement_worker
@@ -68,7 +69,7 @@ async def test_who_may_closes_and_opens_it(room: VisitedRoom, placement: Placeme
     assert (await room.send(HOST, act="explode")).status_code == 400
     assert (await room.send(HOST, act="disable", cause="disk")).status_code == 303
     page = await room.page(HOST)
-    assert "disabled, because of disk" in page
+    assert "disabled by an operator: disk" in page
     assert DISABLED in await traits(placement)
     again = await room.send(HOST, act="enable")
     assert (again.status_code, "stays disabled because of disk" in again.text) == (409, True)
@@ -78,6 +79,22 @@ async def test_who_may_closes_and_opens_it(room: VisitedRoom, placement: Placeme
     assert FORCED_DOWN in await traits(placement)
     assert (await room.send(HOST, act="undo-force-down")).status_code == 303
     assert await traits(placement) == {"HW_CPU_X86_AVX2"}
+
+
+async def test_the_state_of_a_host_is_the_one_that_the_scheduler_reports(placement: Placement) -> None:
+    async def nothing(*messages: Any) -> None:
+        pass
+
+    down = HostHealth(
+        root=uid(1, "a"), host="host-1", cell="c1", agent="agent-1", availability="down", why="no heartbeat"
+    )
+    worker, health = placement_worker(placement, nothing, ("c1",)), HostHealthFound(hosts=(down,))
+    async with a_visited_room(worker, answered=("providers",), told={"health": health}) as room:
+        assert "down: no heartbeat" in await room.page(HOST)
+    async with a_visited_room(
+        worker, answered=("providers",), told={"health": HostHealthFound(hosts=())}
+    ) as room:
+        assert '<span class="tag good">up</span>' in await room.page(HOST)
 
 
 async def test_without_placement_it_says_so() -> None:

@@ -9,8 +9,11 @@ from berth import wiring
 from berth.commands import hosts as commands
 from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
+from bus.host_health import FindHostHealth, HostHealth, HostHealthFound
 from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.reports import Inventory
+from bus.topics import HOST_HEALTH
+from bus.worker import Worker, answers
 from placement_worker import Placement, placement_worker
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
@@ -55,7 +58,7 @@ async def host(
 
 
 async def test_a_host_is_closed_and_opened_and_what_its_agent_says_stays(host: HostCommand) -> None:
-    assert await host.states() == {"host-1": "open", "host-2": "open", "host-3": "disabled by its agent"}
+    assert await host.states() == {"host-1": "unknown", "host-2": "unknown", "host-3": "disabled"}
     assert await host("disable", "host-1", uid(2, "a")) == "host-1: disabled\nhost-2: disabled\n"
     assert await host("disable", "host-1") == "host-1: is so already (disabled)\n"
     assert await host.traits(1) == {"COMPUTE_NODE", DISABLED}
@@ -65,8 +68,35 @@ async def test_a_host_is_closed_and_opened_and_what_its_agent_says_stays(host: H
     assert (await host.states())["host-1"] == "disabled"
     assert await host("enable", "host-1") == "host-1: open\n"
     assert await host.traits(1) == {"COMPUTE_NODE"}
-    assert "host-1" not in await host("list", "--closed")
+    assert "unknown: no scheduler answers" in await host("list", "--closed")
     assert await host("enable", "host-3") == "host-3: its agent has disabled it: only that can undo it\n"
+
+
+async def test_hosts_are_listed_with_the_state_that_the_scheduler_reports(
+    host: HostCommand, connect: Connect
+) -> None:
+    down = HostHealth(
+        root=uid(2, "a"),
+        host="host-2",
+        cell="c1",
+        agent="a",
+        availability="down",
+        since=1.5e9,
+        why="no heartbeat",
+    )
+
+    async def find(question: FindHostHealth) -> HostHealthFound:
+        return HostHealthFound(hosts=(down,))
+
+    async with serving(connect, Worker("scheduler", answers=[answers(HOST_HEALTH, find)])):
+        listed = {one["host"]: (one["state"], one["why"], one["since"]) for one in await host.json("list")}
+        assert listed == {
+            "host-1": ("up", "", None),
+            "host-2": ("down", "no heartbeat", 1.5e9),
+            "host-3": ("disabled", "disabled by its agent", None),
+        }
+        assert "down since 2017-07-14 02:40:00 UTC: no heartbeat" in await host("list", "--closed")
+        assert "host-1" not in await host("list", "--closed")
 
 
 @LOCALLY
@@ -132,7 +162,7 @@ async def test_an_ironic_node_that_its_follower_keeps_closed_opens_with_neither_
 async def test_what_a_host_has_is_drawn_as_a_tree(host: HostCommand) -> None:
     drawn = await host("show", "host-2")
     lines = [line.strip() for line in drawn.splitlines()]
-    assert lines[0] == "host-2  agent-2 in cell c1  open"
+    assert lines[0] == "host-2  agent-2 in cell c1  unknown: no scheduler answers"
     assert any("VCPU  0 of 8 used  (8)" in line for line in lines)
     cell = next(number for number, line in enumerate(lines) if line.endswith("host-2_numa0"))
     assert "PCPU  0 of 3 used  (4, 1 reserved)" in lines[cell + 1]

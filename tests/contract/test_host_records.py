@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from bus.host_health import FindHostHealth
 from bus.messages import HostReported
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -71,6 +72,20 @@ async def test_the_next_scheduler_knows_which_hosts_were_down_or_closed(database
     assert second.why() == ["", "", "disabled"]
     await second.heartbeats(1, 2, 3)
     assert (second.why(), await second.stored()) == (["", "", ""], [])
+
+
+async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(database: Database) -> None:
+    await migrate(database, "scheduler_worker")
+    time = TurnedClock()
+    life = await Life(database, time).load()
+    await life.heartbeats(1, 2, 3)
+    await life.heartbeats(1, seconds=35)
+    first = await life.records.find(FindHostHealth(limit=1, counted=True))
+    assert ([one.host for one in first.hosts], first.more) == (["host2"], True)
+    assert first.counts == {"cell1": {"up": 1, "down": 2}}
+    rest = await life.records.find(FindHostHealth(after=first.hosts[0].root))
+    assert ([one.host for one in rest.hosts], rest.more) == (["host3"], False)
+    assert (await life.records.find(FindHostHealth(roots=(HOSTS[0].root,)))).hosts == ()
 
 
 async def test_a_row_that_another_scheduler_left_behind_goes_with_the_heartbeat_of_its_host(

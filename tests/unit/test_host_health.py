@@ -5,7 +5,8 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from bus.host_health import HostHealth
+from bus.host_health import HostHealth, standing
+from bus.host_marks import DISABLED, DRAIN, FORCED_DOWN, HELD
 from bus.messages import HostReported
 from scheduler_worker.core.rules.state import enabled, up
 from scheduler_worker.hosts import HostBook
@@ -209,3 +210,36 @@ def test_of_several_schedulers_each_prefers_known_hosts_of_others_to_unknown_hos
     ranking = hall.rank()
     order = [hosts_of(take(ranking))[0] for _ in range(30)]
     assert order[:2] == [mine[0], theirs[0]]
+
+
+# The state that people see
+
+
+DOWN = a_record(1, availability="down", since=MOMENT, why="no heartbeat from its agent agent")
+DISK = f"{HELD}DISK"
+
+
+@pytest.mark.parametrize(
+    ("traits", "health", "kept", "says"),
+    [
+        ((), None, None, "up"),
+        ((), DOWN, None, "down since 2023-11-14 22:13:20 UTC: no heartbeat from its agent agent"),
+        ((), a_record(1, availability="unknown"), None, "unknown: no heartbeat so far"),
+        ((), a_record(1, availability="unknown", why="no scheduler answers"), None, "unknown: no scheduler answers"),
+        ((), a_record(1, enabled=False, why_disabled="disk"), None, "disabled by its agent: disk"),
+        ((DISABLED,), None, (), "disabled by its agent"),
+        ((DISABLED,), None, (DISABLED,), "disabled by an operator"),
+        ((DISABLED, DISK), None, (DISABLED, DISK), "disabled by an operator: disk"),
+        ((DISABLED, DISK), DOWN, None, "down since 2023-11-14 22:13:20 UTC: no heartbeat from its agent agent,"
+         " disabled by an operator: disk"),
+        ((DISABLED, DRAIN), None, (DISABLED, DRAIN), "draining: disabled by an operator: drain"),
+        ((FORCED_DOWN,), None, None, "down: forced down by an operator"),
+        ((), a_record(1, forced_down=True), None, "down: forced down by an operator"),
+        ((DISABLED,), a_record(1, enabled=False, why_disabled="fan"), (DISABLED,),
+         "disabled by an operator, disabled by its agent: fan"),
+    ],
+)  # fmt: skip
+def test_the_state_of_a_host_follows_from_its_traits_and_its_health(
+    traits: tuple[str, ...], health: HostHealth | None, kept: tuple[str, ...] | None, says: str
+) -> None:
+    assert str(standing(traits, health, kept)) == says
