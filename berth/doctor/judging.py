@@ -182,6 +182,10 @@ def _clock(about: str, ahead: float | None) -> Iterator[Finding]:
 
 def _queues(seen: BerthSeen) -> Iterator[Finding]:
     for name in seen.missing:
+        if name.partition(".")[0] == "compute":
+            says = "No simulated agent has run: the hosts of this cell need agents of your own."
+            yield Finding("fine", f"worker {name}", says, "")
+            continue
         do = f"Start it: `berth run {name.partition('.')[0]}` (with --cell where it belongs to one)."
         yield Finding("warning", f"worker {name}", "It was never here: none of its queues is there.", do)
     for one in seen.queues:

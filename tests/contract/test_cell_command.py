@@ -83,9 +83,30 @@ async def test_every_cell_is_listed_with_what_is_in_it_and_whether_its_conductor
     await holds(cell.placement)
     await edit_cell(cell.placement, RegisterCell(cell="c3", enabled=False, note="rack 7"))
     assert await cell.listed() == {
-        "c1": {"state": "enabled", "hosts": 2, "instances": 1, "conductor": True, "note": ""},
-        "c2": {"state": "enabled", "hosts": 1, "instances": 0, "conductor": False, "note": ""},
-        "c3": {"state": "disabled", "hosts": 0, "instances": 0, "conductor": False, "note": "rack 7"},
+        "c1": {
+            "state": "enabled",
+            "hosts": 2,
+            "instances": 1,
+            "host_states": None,
+            "conductor": True,
+            "note": "",
+        },
+        "c2": {
+            "state": "enabled",
+            "hosts": 1,
+            "instances": 0,
+            "host_states": None,
+            "conductor": False,
+            "note": "",
+        },
+        "c3": {
+            "state": "disabled",
+            "hosts": 0,
+            "instances": 0,
+            "host_states": None,
+            "conductor": False,
+            "note": "rack 7",
+        },
     }
     table = await cell("list")
     assert [line.split() for line in table.splitlines()][3] == [

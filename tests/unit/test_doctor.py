@@ -97,6 +97,12 @@ def test_where_all_is_well_nothing_is_to_be_done() -> None:
         (queue(2000, 2000, 2), 1, "queue q", "2000 messages wait, and they do not become fewer."),
         ({"missing": ("ironic",)}, 1, "worker ironic", "It was never here: none of its queues is there."),
         (
+            {"missing": ("compute.c1",)},
+            0,
+            "worker compute.c1",
+            "No simulated agent has run: the hosts of this cell need agents of your own.",
+        ),
+        (
             {"workers": (WorkerSeen("scheduler"),)},
             2,
             "worker scheduler",

@@ -225,7 +225,7 @@ DISK = f"{HELD}DISK"
         ((), None, None, "up"),
         ((), DOWN, None, "down since 2023-11-14 22:13:20 UTC: no heartbeat from its agent agent"),
         ((), a_record(1, availability="unknown"), None, "unknown: no heartbeat so far"),
-        ((), a_record(1, availability="unknown", why="no scheduler answers"), None, "unknown: no scheduler answers"),
+        ((), a_record(1, availability="unknown", why="no answer"), None, "unknown: no answer"),
         ((), a_record(1, enabled=False, why_disabled="disk"), None, "disabled by its agent: disk"),
         ((DISABLED,), None, (), "disabled by its agent"),
         ((DISABLED,), None, (DISABLED,), "disabled by an operator"),
