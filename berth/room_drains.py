@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from berth.commands.emptying import Emptied, Emptying
-from berth.commands.marking import UNNAMED, causes_of, disabling, enabling, host_named
+from berth.commands.marking import causes_of, disabling, enabling, host_named
 from berth.commands.requesting_moves import ANY
 from berth.commands.terminal import CommandRefused, leaves
 from berth.commands.told_moves import ToldMoves
 from berth.room_acts import in_words
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.host_marks import UNNAMED
 from bus.moves import MoveRequested
 from control_room.acting import ActRefused, DrainFar
 from control_room.emptied import DRAIN

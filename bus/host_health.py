@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.host_marks import DISABLED, DRAIN, FORCED_DOWN, HELD
+from bus.host_marks import DISABLED, DRAIN, FORCED_DOWN, HELD, UNNAMED
 from bus.vocabulary import (
     Cause,
     Id,
@@ -126,7 +126,11 @@ def closed_by(
     by_operator = causes or (marked and (enabled if kept is None else DISABLED in kept))
     by_agent = not enabled or (marked and kept is not None and DISABLED not in kept)
     return [
-        *([f"disabled by an operator{_because(causes)}"] if by_operator else []),
+        *(
+            [f"disabled by an operator{_because(one for one in causes if one != UNNAMED)}"]
+            if by_operator
+            else []
+        ),
         *([f"disabled by its agent{_because(filter(None, [why_disabled]))}"] if by_agent else []),
     ]
 

@@ -21,7 +21,7 @@ RESCUED = Counter(
     "berth_scheduler_rescued", "requests that waited though there was a host, found by the slow sweep alone"
 )
 UNPLACEABLE = Counter("berth_scheduler_unplaceable", "requests that ended without a host")
-HOSTS = Gauge("berth_scheduler_hosts", "hosts by state, as this scheduler judges it", ["state"])
+HOSTS = Gauge("berth_scheduler_hosts", "hosts by state, as this scheduler judges it", ["status"])
 WAITING_NOW = Gauge("berth_scheduler_waiting", "requests that wait for room with this scheduler")
 
 

@@ -10,13 +10,12 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import NoAnswer, Unavailable, Unroutable
 from bus.host_health import FindHostHealth, HostHealth, HostStanding, standing
-from bus.host_marks import DISABLED, FORCED_DOWN, HELD
+from bus.host_marks import DISABLED, FORCED_DOWN, HELD, UNNAMED
 from bus.names import MakeName, NameEditRequested
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 
 A_PAGE = 500
 HEALTH_SECONDS = 3.0  # a scheduler may take to answer
-UNNAMED = "operator"  # the cause of who has named none, once there are others
 _TRIES = 8
 _CAUSE = re.compile(r"[a-z0-9_]{1,64}")
 

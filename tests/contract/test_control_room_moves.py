@@ -192,7 +192,7 @@ async def test_a_drain_is_stopped_and_the_host_stays_closed(movers: FakeMovers) 
         assert (await room.send(HOST, act="stop-drain")).status_code == 303
         assert MARK not in await marks(placement) and DISABLED in await marks(placement)
         page = await room.page(HOST)
-        assert "disabled, because of operator" in page and "This control room sees to it" not in page
+        assert "disabled by an operator" in page and "This control room sees to it" not in page
         assert len(began) == 1
 
 

@@ -215,7 +215,7 @@ def test_of_several_schedulers_each_prefers_known_hosts_of_others_to_unknown_hos
 # The state that people see
 
 
-DOWN = a_record(1, availability="down", since=MOMENT, why="no heartbeat from its agent agent")
+DOWN = a_record(1, availability="down", since=MOMENT, why="no heartbeat from it")
 DISK = f"{HELD}DISK"
 
 
@@ -223,14 +223,14 @@ DISK = f"{HELD}DISK"
     ("traits", "health", "kept", "says"),
     [
         ((), None, None, "up"),
-        ((), DOWN, None, "down since 2023-11-14 22:13:20 UTC: no heartbeat from its agent agent"),
+        ((), DOWN, None, "down since 2023-11-14 22:13:20 UTC: no heartbeat from it"),
         ((), a_record(1, availability="unknown"), None, "unknown: no heartbeat so far"),
         ((), a_record(1, availability="unknown", why="no answer"), None, "unknown: no answer"),
         ((), a_record(1, enabled=False, why_disabled="disk"), None, "disabled by its agent: disk"),
         ((DISABLED,), None, (), "disabled by its agent"),
         ((DISABLED,), None, (DISABLED,), "disabled by an operator"),
         ((DISABLED, DISK), None, (DISABLED, DISK), "disabled by an operator: disk"),
-        ((DISABLED, DISK), DOWN, None, "down since 2023-11-14 22:13:20 UTC: no heartbeat from its agent agent,"
+        ((DISABLED, DISK), DOWN, None, "down since 2023-11-14 22:13:20 UTC: no heartbeat from it,"
          " disabled by an operator: disk"),
         ((DISABLED, DRAIN), None, (DISABLED, DRAIN), "draining: disabled by an operator: drain"),
         ((FORCED_DOWN,), None, None, "down: forced down by an operator"),

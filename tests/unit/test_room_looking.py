@@ -26,7 +26,7 @@ async def test_the_longer_placement_counts_the_more_seldom_it_is_asked_to(
     monkeypatch.setattr(looking, "heard", answers)
     now = [0.0]
     clock: Any = SimpleNamespace(monotonic=lambda: now[0])
-    questions: Any = SimpleNamespace(cells=None, waiting=None, instances=None)
+    questions: Any = SimpleNamespace(cells=None, waiting=None, instances=None, health=None)
     room = looking.Looking(questions, clock, ["c2"])
     for nth in range(10):
         now[0] = nth * (looking.SECONDS + 1.0)
