@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from berth.commands import emptying, steering
 from bus.host_marks import DISABLED
+from bus.host_marks import DRAIN as MARK
 from bus.messages import Attempt
 from bus.moves import MoveEnded, MoveRequested, MovesFound, MoveSteered, MoveTold, PhaseOver
 from bus.queries import InstancesFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
-from control_room.emptied import MARK
 from control_room.pages import moves as pages
 from placement_worker import Placement, placement_worker
 from tests.support.fake_movers import FakeMovers, an_instance_there
