@@ -78,10 +78,14 @@ class LocalBroker:
 
     def declare(self, spec: QueueSpec) -> None:
         known = self.queues.get(spec.name)
+        if known is not None and known.spec == spec:
+            return
         if known is None:
             self.queues[spec.name] = LocalQueue(spec)
         else:
             known.spec = spec
+        if self._journal is not None and spec.durable:
+            self._journal.declare(spec)
         self._routes.clear()
 
     def remove(self, name: str) -> None:
@@ -103,6 +107,11 @@ class LocalBroker:
             noted = 0 if queue.spec.notes_readers else None
             item.row = self._journal.add(queue.spec.name, envelope, due, noted)
         self._arrive(queue, item, seconds)
+
+    async def declared(self) -> None:
+        """Return when every durable queue declared so far would survive this process, with its keys."""
+        if self._journal is not None:
+            await self._journal.flushed()
 
     async def safe(self) -> None:
         """Returns when everything put so far would survive us."""
@@ -170,6 +179,7 @@ class LocalBroker:
 
     def _restore(self, journal: Journal) -> None:
         now = self.clock.now()
+        self.queues = {spec.name: LocalQueue(spec) for spec in journal.queues()}
         kept, letters = journal.restore(now)
         for one in kept:
             queue = self.queues.setdefault(one.queue, LocalQueue(QueueSpec(one.queue)))

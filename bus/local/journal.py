@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from bus.errors import Unavailable
-from bus.protocol import DeadLetter, Envelope
+from bus.protocol import DeadLetter, Envelope, QueueSpec
 from bus.sql.private import keep_private
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ RETRY_SECONDS = 0.5
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kept
     (row INTEGER PRIMARY KEY, queue TEXT NOT NULL, envelope BLOB NOT NULL, due REAL, delivered INTEGER);
+CREATE TABLE IF NOT EXISTS queues (name TEXT PRIMARY KEY, spec BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS dead (id TEXT PRIMARY KEY, letter BLOB NOT NULL);
 """
 
@@ -32,6 +33,7 @@ _OPEN, _CLOSED = 0, 1  # PRAGMA user_version: whether the last process closed th
 
 _envelopes = msgspec.json.Decoder(Envelope)
 _letters = msgspec.json.Decoder(DeadLetter)
+_queues = msgspec.json.Decoder(QueueSpec)
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, ValueError)
 
@@ -93,6 +95,20 @@ class Journal:
                 self.remove(row)
                 letters.append(letter)
         return items, letters
+
+    def queues(self) -> list[QueueSpec]:
+        """Return the durable queues declared so far; one whose entry is unreadable must be declared again."""
+        specs = []
+        for name, data in self._file.execute("SELECT name, spec FROM queues ORDER BY rowid"):
+            try:
+                specs.append(_queues.decode(data))
+            except _UNREADABLE as problem:
+                log.error("%s: its declaration was kept unreadably: %s", name, problem)
+        return specs
+
+    def declare(self, spec: QueueSpec) -> None:
+        data = msgspec.json.encode(spec)
+        self._pending.append(("INSERT OR REPLACE INTO queues VALUES (?, ?)", (spec.name, data)))
 
     def add(self, queue: str, envelope: Envelope, due: float, delivered: int | None = None) -> int:
         """Keep this envelope. `delivered` is how often a reader had it; None: that is not noted."""

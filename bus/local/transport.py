@@ -140,6 +140,7 @@ class LocalTransport:
             self.broker.declare(spec)
             if not spec.durable:
                 self._private.append(spec.name)
+        await self.broker.declared()
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
         unheard = []

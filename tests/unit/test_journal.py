@@ -57,6 +57,33 @@ async def test_on_a_full_disk_publishers_wait_and_nothing_is_lost_or_doubled(
     await journal.close()
 
 
+async def test_a_durable_queue_receives_what_is_published_before_its_reader_is_back(tmp_path: Path) -> None:
+    """A client's queue, say, after the process was killed: RabbitMQ keeps its keys, too."""
+    before = LocalTransport(LocalBroker(journal=Journal(tmp_path / "bus.db")))
+    await before.declare(QUEUE)  # and the process ends, closing nothing
+    journal = Journal(tmp_path / "bus.db")
+    after = LocalTransport(LocalBroker(journal=journal))
+    await publish(after, an_envelope(1), expected=False)
+    assert number_in(await take(await after.consume(QUEUE, 1))) == 1
+    await journal.close()
+
+
+async def test_a_queue_whose_declaration_cannot_be_read_is_declared_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "bus.db"
+    await a_full_journal(path)
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("UPDATE queues SET spec = substr(spec, 1, 9)")
+    journal = Journal(path)
+    transport = LocalTransport(LocalBroker(journal=journal))
+    assert "reader: its declaration was kept unreadably" in caplog.text
+    inbox = await transport.consume(QUEUE, 10)
+    await publish(transport, an_envelope(4))
+    assert [number_in(await take(inbox)) for _ in range(3)] == [1, 2, 4]
+    await journal.close()
+
+
 # What cannot be read any more
 
 
