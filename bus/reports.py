@@ -16,7 +16,6 @@ from bus.vocabulary import (
     Compact,
     Count,
     Id,
-    LargeMap,
     LongList,
     Name,
     Number,
@@ -98,9 +97,9 @@ class HostState(Value, frozen=True, kw_only=True):
     metrics: SmallMap[Text, Number] = field(default_factory=dict)
     instances: Count = 0
     forced_down: bool = False  # an operator says so, whatever is heard of it
-    images: LongList[Text] = ()  # names of those it has cached
+    images: ShortList[Text] = ()  # names of those it has cached
     # NAME=VALUE of its instances' images → how many have it
-    image_properties: LargeMap[Cause, Count] = field(default_factory=dict)
+    image_properties: SmallMap[Cause, Count] = field(default_factory=dict)
     architecture: Text = ""
     hypervisor: Text = ""  # its type
     hypervisor_version: Count = 0

@@ -14,6 +14,10 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
+from bus.messages import BuildRequested
+from bus.queries import WhatIf
+from bus.requests import Flavor
+from bus.vocabulary import MAX_INT
 from tests.support.berth_processes import running
 from tests.support.random_messages import KINDS, RandomMessages
 from tests.support.waiting import in_time
@@ -26,7 +30,15 @@ LARGEST = 500  # megabytes of one worker
 CLOUD: dict[str, Any] = {"cells": ("c1",), "hosts": 20, "build_time": "constant:0.01"}
 
 
+ID = "00000000-0000-4000-8000-00000000000a"
+ABSURD = BuildRequested(request=ID, instances=(ID,), flavor=Flavor(name="x", vcpus=MAX_INT))
+
+
 async def publish(bus: Bus, messages: RandomMessages, count: int) -> None:
+    """Publish a flavor of as many processors as a number has room for, and random messages."""
+    await bus.publish(ABSURD)
+    answer = await bus.asker(topics.WHAT_IF)(WhatIf(request=ABSURD, room=True))
+    assert not answer.fits
     for start in range(0, count, AT_ONCE):
         some = [messages.envelope(number) for number in range(start, min(start + AT_ONCE, count))]
         await bus.transport.publish(some, expected=[False] * len(some))

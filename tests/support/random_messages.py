@@ -1,5 +1,6 @@
 """Random messages of every kind: each field has a usual value, one at its bound, or nonsense."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -78,7 +79,7 @@ class RandomMessages:
         if kind in (HostReported, InventoryReported):
             self._word["agent"] = "nobody"  # the hosts of the real ones stay as they are
         fields = self._value(self._types[kind], kind.__name__)
-        key = KINDS[kind].format(**self._word)
+        key = KINDS[kind].format_map(defaultdict(lambda: "a", self._word))
         return Envelope(
             id=f"random-{number}",
             type=kind.__name__,
