@@ -72,7 +72,7 @@ def add_command(
     """
     settings = _in_service_mode(effective(state_dir=state_dir).settings)
     order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(project))))
-    what = NewClient(settings, order, rotate, _given_password(password_file), url_file, broker)
+    what = NewClient(settings, order, rotate, given_password(password_file), url_file, broker)
     run(add(what, management, rabbitmqctl, as_json, say))
 
 
@@ -231,7 +231,7 @@ def _in_service_mode(settings: Settings) -> Settings:
     return settings
 
 
-def _given_password(file: Path | None) -> str:
+def given_password(file: Path | None) -> str:
     where = f"--password-file {file}" if file else PASSWORD
     try:
         password = file.read_text(encoding="utf-8").strip() if file else os.environ.get(PASSWORD, "")

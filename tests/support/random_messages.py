@@ -67,7 +67,7 @@ class RandomMessages:
         self._chance = Random(seed)
         self._kinds = list(KINDS)
         self._types = {kind: inspect.type_info(kind) for kind in KINDS}
-        self._words = {"cell": cells, "agent": agents, "event": ("updated",)}
+        self._words = {"cell": cells, "agent": agents, "event": ("updated",), "client": ("shop",)}
         self._ids = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(200)]
 
     def envelope(self, number: int) -> Envelope:
@@ -150,8 +150,8 @@ class RandomMessages:
 
     def _text(self, type_: inspect.StrType, name: str) -> str:
         chance = self._chance
-        if name in ("cell", "agent", "to_cell") and chance.random() < 0.9:
-            return self._word["agent" if name == "agent" else "cell"]
+        if name in ("cell", "agent", "client", "to_cell") and chance.random() < 0.9:
+            return self._word["cell" if name == "to_cell" else name]
         if name == "query":
             return chance.choice(QUERY_TEXTS)
         pattern = type_.pattern or ""
