@@ -37,7 +37,7 @@ from scheduler_worker.keeping import Keeping
 from scheduler_worker.store import clients as store
 from scheduler_worker.what_if import WhatIfs
 
-UNKNOWN = "no build of this client's projects has this id"
+UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
 UNSAID = "00000000-0000-0000-0000-000000000000"  # the default of BuildRequested
 BUILDS_ASKED = 100  # of a cell at a time
 PLACEMENT_ASKED = 500
@@ -72,10 +72,9 @@ class ClientLookups:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The project of each id that is known, and the cells that did not answer."""
+    """The project of each id that is known."""
 
     projects: Mapping[Id, str] = field(default_factory=dict)
-    silent: Sequence[str] = ()
 
     def is_of(self, id_: Id, client: RegisteredClient) -> bool:
         return self.projects.get(id_) in client.projects
@@ -257,19 +256,18 @@ class ClientDoor:
         cells = sorted({host.cell for host in self._source.hosts()})
         found = await asyncio.gather(*(self._in_cell(cell, missing) for cell in cells))
         for stands in found:
-            projects |= stands or {}
-        silent = [cell for cell, stands in zip(cells, found, strict=True) if stands is None]
-        return _Known(projects, silent)
+            projects |= stands
+        return _Known(projects)
 
-    async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str] | None:
-        """Return the projects of those that the cell has a record of; None if it does not answer."""
+    async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str]:
+        """Return the projects of those that the cell has a record of; none if it does not answer."""
         found: dict[Id, str] = {}
         try:
             for some in _pages(ids, BUILDS_ASKED):
                 builds = (await self._lookups.builds(FindBuilds(cell=cell, builds=some))).builds
                 found |= {one.build: one.placed.spec.project for one in builds}
         except (Unavailable, Unroutable):
-            return None
+            pass
         return found
 
 
@@ -311,11 +309,8 @@ def _project(client: RegisteredClient, named: str) -> str:
 
 
 def _check_own(build: Id, client: RegisteredClient, known: _Known) -> None:
-    if known.is_of(build, client):
-        return
-    if known.silent and build not in known.projects:
-        raise NotAllowed(f"{UNKNOWN}; cell {', '.join(known.silent[:10])} did not answer: repeat it later")
-    raise NotAllowed(UNKNOWN)
+    if not known.is_of(build, client):
+        raise NotAllowed(UNKNOWN)
 
 
 def _boot(request: BuildRequested, client: RegisteredClient, known: _Known) -> BuildRequested:

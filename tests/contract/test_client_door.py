@@ -233,17 +233,13 @@ async def test_a_refused_act_is_answered_to_the_client_alone(
     assert outcome.reply_to == client
 
 
-async def test_the_refusal_of_a_foreign_build_is_that_of_an_unknown_one(door: ClientDoor) -> None:
+@pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
+async def test_the_refusal_of_a_foreign_build_is_that_of_an_unknown_one(
+    door: ClientDoor, cloud: FakeCloud, silent: bool
+) -> None:
+    cloud.silent = silent
     foreign, unknown = await become(door, "shop", own(THEIRS)), await become(door, "shop", own(NEW))
     assert foreign == structs.replace(unknown, build=THEIRS)
-
-
-async def test_an_unknown_build_is_refused_with_the_cells_that_did_not_answer(
-    door: ClientDoor, cloud: FakeCloud
-) -> None:
-    cloud.silent = True
-    outcome = await become(door, "shop", own(SHELVED))
-    assert "cell c1 did not answer: repeat it later" in outcome.why
 
 
 @pytest.mark.parametrize("fields", [{}, {"boot": boot(), "delete": own(OURS)}], ids=["none", "two"])
