@@ -29,6 +29,9 @@ from bus.vocabulary import (
     Zone,
 )
 
+# Trait of providers below one parent of which only one can be in use at a time, such as the types of a GPU.
+EXCLUDES_SIBLINGS = "CUSTOM_EXCLUDES_SIBLINGS"
+
 
 class Inventory(Value, frozen=True, kw_only=True):
     total: Count

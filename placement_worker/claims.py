@@ -54,7 +54,8 @@ class ClaimOperations:
         return [ClaimAnswered(results=one) for one in results]
 
     async def _claim_part(self, orders: Sequence[ClaimRequested], cell: str) -> list[tuple[ClaimResult, ...]]:
-        # First choices nearly always do: only their providers are locked, and who needs more comes again.
+        # First choices nearly always fit: only their providers are locked. A second transaction locks those
+        # of all choices, with the siblings that they exclude.
         first = await self._claim(orders, cell, all_choices=False)
         waiting = [order for order, result in zip(orders, first, strict=True) if result is None]
         second = iter(await self._claim(waiting, cell, all_choices=True) if waiting else ())
@@ -72,6 +73,9 @@ class ClaimOperations:
         now = self.clock.now()
         await self.book.know_owners(self.database, every, now)
         providers = capacity.providers_of(orders, all_choices=all_choices)
+        if all_choices:
+            async with self.database.read() as tx:
+                providers.update(*(await claims.siblings(tx, providers)).values())
         groups = {one.group for one in every if one.group is not None}
         async with changing(self.database, self.book) as tx:
             opened = await claims.open_world(tx, self.book, newcomers, others, providers, now, groups, cell)

@@ -40,4 +40,4 @@ class AsIfEmpty(Snapshot):
 
 
 def _emptied(row: Row) -> Row:
-    return replace(row, amounts={}, told=None, known_free=None)
+    return replace(row, amounts={}, told=None, known_free=None, excluded=False)

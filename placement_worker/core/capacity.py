@@ -195,19 +195,28 @@ def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | No
             return Gone(provider=provider)
         if shapes and shapes.get(provider, room.shape) != room.shape:
             return Moved(provider=provider)
+        is_excluded = any(_is_taken(sibling, choice, world) for sibling in room.excludes)
         for name, asked in resources.items():
             stock = room.stocks.get(name)
             if stock is None:
                 return Full(provider=provider, resource_class=name, asked=asked, free=0, limit="inventory")
             after = stock.used + asked
             # Where more is in use than there is, after capacity was taken away, as much as before is allowed.
-            if after > stock.capacity and after > before.get((provider, name), 0):
-                free = max(stock.capacity - stock.used, 0)
+            if (is_excluded or after > stock.capacity) and after > before.get((provider, name), 0):
+                free = 0 if is_excluded else max(stock.capacity - stock.used, 0)
                 return Full(provider=provider, resource_class=name, asked=asked, free=free)
             if limit := broken_limit(asked, stock.min_unit, stock.max_unit, stock.step_size):
                 free = max(stock.capacity - stock.used, 0)
                 return Full(provider=provider, resource_class=name, asked=asked, free=free, limit=limit)
     return None
+
+
+def _is_taken(sibling: str, choice: Choice, world: ClaimWorld) -> bool:
+    """Return whether this provider is in use, or would be by this choice."""
+    if sibling not in world.rooms:
+        raise Unread
+    room = world.rooms[sibling]
+    return sibling in choice.allocations or (room is not None and room.in_use)
 
 
 def _bars_choice(choice: Choice, wall: CellWall, world: ClaimWorld) -> str:

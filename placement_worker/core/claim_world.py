@@ -35,6 +35,11 @@ class Room:
     generation: int
     was: int  # its generation when it was read
     stocks: dict[str, Stock] = field(default_factory=dict)
+    excludes: tuple[str, ...] = ()  # siblings that must be unused while this provider is claimed
+
+    @property
+    def in_use(self) -> bool:
+        return any(stock.used for stock in self.stocks.values())
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ import numpy as np
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.messages import ProviderChange
+from bus.reports import EXCLUDES_SIBLINGS
 from placement_worker.core.class_arrays import ClassArrays
 from placement_worker.core.row import Row
 from placement_worker.core.row_set import Bools, Ints, RowSet
@@ -382,7 +383,7 @@ class Index:
         position, classes, inventories, capacity = row.position, self.classes, row.inventories, row.capacity
         amounts = [used.get(name, 0) for name in capacity]
         for (name, there), amount in zip(capacity.items(), amounts, strict=True):
-            left = there - amount
+            left = min(there - amount, 0) if row.excluded else there - amount
             most, kind = inventories[name].max_unit, classes[name]
             kind.left[position] = left
             kind.top[position] = most if most < left else left if left > 0 else 0
@@ -392,7 +393,31 @@ class Index:
         else:
             row.amounts = used
         row.told = row.known_free = None
+        if EXCLUDES_SIBLINGS in row.traits:
+            self._exclude(row)
         return not isinstance(was, tuple) or any(map(lt, amounts, was))
+
+    def excluded_by(self, row: Row) -> list[Row]:
+        """Return the siblings of which none may be in use when this provider is claimed."""
+        known = [self.rows.get(uuid) for uuid in self.trees.get(row.root, ())]
+        return [
+            one
+            for one in known
+            if one is not None
+            and one is not row
+            and one.parent == row.parent
+            and EXCLUDES_SIBLINGS in one.traits
+        ]
+
+    def _exclude(self, row: Row) -> None:
+        """Judge again, for this provider and its siblings, whether a sibling in use excludes it."""
+        together = [row, *self.excluded_by(row)]
+        used = [one for one in together if one.in_use]
+        for one in together:
+            excluded = any(other is not one for other in used)
+            if excluded != one.excluded:
+                one.excluded = excluded
+                self._set_free(one, one.used)
 
     def _drop(self, row: Row) -> None:
         del self.rows[row.uuid]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bus.reports import EXCLUDES_SIBLINGS
 from bus.vocabulary import Allocations
 from placement_worker.core.class_arrays import Sums
 from placement_worker.core.index import Index
@@ -117,7 +118,23 @@ class BesidePromises(Snapshot):
             for name, promised in promises.arrays(index).items()
             if name in index.classes
         }
+        self._excluded = self._excluded_by_promises() if index.traits.get(EXCLUDES_SIBLINGS) else frozenset()
         self._changes = promises.changes
+
+    def _excluded_by_promises(self) -> frozenset[str]:
+        """Return the providers with a sibling that is reserved and excludes them; nothing of them is left."""
+        index, excluded = self.index, set[str]()
+        for uuid in self._promises.of:
+            row = index.rows.get(uuid)
+            if row is None or EXCLUDES_SIBLINGS not in row.traits:
+                continue
+            for sibling in index.excluded_by(row):
+                excluded.add(sibling.uuid)
+                for name in sibling.capacity:
+                    if name not in self._left:
+                        self._left[name] = index.classes[name].left[: index.high].copy()
+                    self._left[name][sibling.position] = min(self._left[name][sibling.position], 0)
+        return frozenset(excluded)
 
     @property
     def current(self) -> bool:
@@ -154,6 +171,8 @@ class BesidePromises(Snapshot):
         return self.index.classes[name].left if left is None else left
 
     def _less(self, row: Row) -> Row:
+        if row.uuid in self._excluded:
+            row = replace(row, told=None, known_free=None, excluded=True)
         promised: Mapping[str, int] | None = self._promises.of.get(row.uuid)
         if not promised:
             return row

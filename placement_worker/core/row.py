@@ -35,6 +35,7 @@ class Row:
     amounts: tuple[int, ...] | Mapping[str, int]  # what is used, in the order of `capacity` where it can be
     told: Any = None  # what the API over HTTP made of it; nothing again after every change
     known_free: dict[str, int] | None = None
+    excluded: bool = False  # a sibling is in use that excludes it
 
     @property
     def shapes(self) -> dict[str, int]:
@@ -46,10 +47,17 @@ class Row:
         return dict(zip(self.capacity, amounts, strict=True)) if isinstance(amounts, tuple) else amounts
 
     @property
+    def in_use(self) -> bool:
+        amounts = self.amounts
+        return any(amounts if isinstance(amounts, tuple) else amounts.values())
+
+    @property
     def free(self) -> dict[str, int]:
         if (free := self.known_free) is None:
             amounts, capacity = self.amounts, self.capacity
-            if isinstance(amounts, tuple):
+            if self.excluded:
+                free = dict.fromkeys(capacity, 0)
+            elif isinstance(amounts, tuple):
                 free = {name: capacity[name] - used for name, used in zip(capacity, amounts, strict=True)}
             else:
                 free = {name: most - amounts.get(name, 0) for name, most in capacity.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 from bus.claims import ConsumerClaim, Retired
 from bus.messages import ProviderChange
-from bus.reports import capacity_of
+from bus.reports import EXCLUDES_SIBLINGS, capacity_of
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
@@ -64,12 +64,23 @@ _LOCK_PROVIDERS = Statement(
 _ROOMS = Statement(
     "SELECT p.id, p.uuid, r.uuid AS root, p.shape, p.generation, i.resource_class_id AS class, i.total,"
     " i.reserved, i.allocation_ratio, i.used, i.min_unit, i.max_unit, i.step_size,"
-    " EXISTS (SELECT 1 FROM {n} JOIN retired_consumers e ON e.uuid = n.consumer) AS retired"
+    " EXISTS (SELECT 1 FROM {n} JOIN retired_consumers e ON e.uuid = n.consumer) AS retired,"
+    " CASE WHEN p.parent_provider_id IS NOT NULL THEN EXISTS (SELECT 1 FROM resource_provider_traits t"
+    " WHERE t.resource_provider_id = p.id AND t.trait_id = (SELECT id FROM traits WHERE name = :excludes))"
+    " ELSE false END AS excludes"
     " FROM {n} JOIN resource_providers p ON p.uuid = n.provider"
     " JOIN resource_providers r ON r.id = p.root_provider_id"
     " LEFT JOIN inventories i ON i.resource_provider_id = p.id ORDER BY p.id, i.resource_class_id",
     provider=str,
     consumer=str,
+)
+_SIBLINGS = Statement(
+    "SELECT p.uuid, s.uuid AS sibling FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
+    " JOIN resource_providers s ON s.parent_provider_id = p.parent_provider_id AND s.id <> p.id"
+    " JOIN traits m ON m.name = :excludes"
+    " JOIN resource_provider_traits o ON o.resource_provider_id = p.id AND o.trait_id = m.id"
+    " JOIN resource_provider_traits t ON t.resource_provider_id = s.id AND t.trait_id = m.id",
+    uuid=str,
 )
 _SET_USED = Statement(
     "UPDATE inventories SET used = n.used FROM {n}"
@@ -252,7 +263,8 @@ async def _read_rooms(
     rooms: dict[str, Room] = {}
     if not locked:
         return rooms, True
-    rows = await _ROOMS(tx, [*((one, None) for one in locked), *((None, one) for one in consumers)])
+    listed = [*((one, None) for one in locked), *((None, one) for one in consumers)]
+    rows = await _ROOMS(tx, listed, excludes=EXCLUDES_SIBLINGS)
     names = await book.class_names(tx, {row["class"] for row in rows if row["class"] is not None})
     for row in rows:
         uuid, generation, class_id, used = row["uuid"], row["generation"], row["class"], row["used"]
@@ -269,7 +281,18 @@ async def _read_rooms(
                 row["max_unit"],
                 row["step_size"],
             )
+    if exclusive := {row["uuid"] for row in rows if row["excludes"]}:
+        for uuid, excluded in (await siblings(tx, exclusive)).items():
+            rooms[uuid].excludes = excluded
     return rooms, bool(rows[0]["retired"]) if rows else True
+
+
+async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return, for each of these providers that excludes siblings, these siblings."""
+    found: dict[str, tuple[str, ...]] = {}
+    for uuid, sibling in await _SIBLINGS(tx, [(one,) for one in providers], excludes=EXCLUDES_SIBLINGS):
+        found[uuid] = (*found.get(uuid, ()), sibling)
+    return found
 
 
 async def save_world(

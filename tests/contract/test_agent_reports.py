@@ -14,9 +14,9 @@ from bus.requests import BuildSpec, Flavor
 from bus.resources import FindProviders, ProvidersFound, SetInventory, SetTraits
 from compute_sim import AgentDisk, CrashPlan, FaultPlan, SimAgent, SimHost, fleet
 from compute_sim.agent import SimulatedAgent
+from compute_sim.core.drivers.driver import DriverOptions, InUse
 from compute_sim.core.drivers.numa import NumaDriver
-from compute_sim.core.drivers.vgpu import PhysicalGpu, VgpuDriver
-from compute_sim.core.provider_tree import child_id
+from compute_sim.core.provider_tree import ProviderTree, child_id
 from compute_sim.host_trees import HostTrees
 from compute_sim.machines import Machine
 from compute_sim.telling import HOSTS_AT_A_STRETCH, HostNews
@@ -25,7 +25,25 @@ from tests.support.ids import uid
 from tests.support.placement_builders import Wall, a_claim, a_report, an_order
 from tests.support.placement_calls import edit, find_providers
 
-GPU = VgpuDriver(gpus=(PhysicalGpu(device="g", types={"small": 2, "large": 1}),))
+
+class ClosingTypes(DriverOptions, frozen=True, kw_only=True):
+    """A driver whose tree depends on use: a type in use closes the others."""
+
+    types: dict[str, int]
+
+    @property
+    def follows_use(self) -> bool:
+        return True
+
+    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+        names = {type_: tree.add(f"{tree.name}_g_{type_}") for type_ in self.types}
+        used = {type_ for type_, name in names.items() if in_use(tree[name].id)}
+        for type_, total in self.types.items():
+            closed = total if used - {type_} else 0
+            tree.give(names[type_], VGPU=Inventory(total=total, reserved=closed))
+
+
+GPU = ClosingTypes(types={"small": 2, "large": 1})
 
 
 def hosts(*drivers: Any, count: int = 2) -> Sequence[SimHost]:

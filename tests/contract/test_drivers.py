@@ -25,7 +25,6 @@ from compute_sim.machines import Machine
 from tests.support.buses import LOCALLY, Connect
 from tests.support.driver_cloud import DriverCloud, a_driver_cloud
 from tests.support.ids import uid
-from tests.support.waiting import until
 
 NUMA = NumaDriver(vcpus=8, pcpus=4, memory_mb=8192, pages={"2MB": 512, "1GB": 4})
 CARDS = SriovDriver(
@@ -182,32 +181,24 @@ async def test_a_pf_is_taken_whole_or_by_its_vfs_however_many_ask_at_once(connec
 
 
 @LOCALLY
-async def test_a_gpu_is_cut_into_one_type_and_is_open_to_the_other_when_its_guests_are_gone(
+async def test_a_burst_of_mixed_vgpu_types_fills_two_gpus_and_each_has_one_type(
     connect: Connect, url: str
 ) -> None:
     small = flavor(resources1__VGPU="1", trait1__CUSTOM_SMALL="required")
     large = flavor(resources1__VGPU="1", trait1__CUSTOM_LARGE="required")
-    async with a_driver_cloud(connect, url, hosts(GPUS, count=2)) as cloud:
-        ends = await cloud.booted(*[small, large] * 3)  # some of which meet on a GPU
-        names = await cloud.name_of()
-        active = [end for end in ends if isinstance(end, BuildEnded) and end.status == "active"]
-        types: dict[str, set[str]] = {}
-        for end in active:
-            for id_, amounts in (await cloud.held(end.build)).items():
-                if "VGPU" in amounts:
-                    gpu, _, type_ = names[id_].rpartition("_")
-                    types.setdefault(gpu, set()).add(type_)
-        assert active and all(len(some) == 1 for some in types.values())
-        for end in active:
-            await cloud.delete(end.build)
-        tried = [attempt for end in ends if isinstance(end, BuildEnded) for attempt in end.attempts]
-        assert all("free on the host" in one.cause for one in tried if one.outcome == "failed")
-
-        async def all_open() -> bool:
-            found = (await cloud.providers()).values()
-            return all(one.inventories["VGPU"].reserved == 0 for one in found if "VGPU" in one.inventories)
-
-        await until(all_open, "both types are offered again")
+    gpus = tuple(PhysicalGpu(device=f"g{n}", types={"small": 16, "large": 16}) for n in range(2))
+    async with a_driver_cloud(connect, url, hosts(VgpuDriver(gpus=gpus), count=1)) as cloud:
+        for ones, others in ((small, large), (large, small)):
+            ends = await cloud.booted(*[ones, others] * 9)
+            builds = [end.build for end in ends if isinstance(end, BuildEnded) and end.status == "active"]
+            assert len(builds) == 18, ends
+            names = await cloud.name_of()
+            held = [names[id_] for build in builds for id_ in await cloud.held(build)]
+            types = Counter(name for name in held if name.endswith(("_small", "_large")))
+            assert sorted(types.values()) == [9, 9]
+            assert len({name.rpartition("_")[0] for name in types}) == 2
+            for build in builds:
+                await cloud.delete(build)
 
 
 @LOCALLY

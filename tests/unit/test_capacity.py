@@ -66,6 +66,40 @@ def test_a_class_the_provider_does_not_have_is_full() -> None:
 
 
 @pytest.mark.parametrize(
+    ("used", "asked", "refused"),
+    [
+        (0, {A: {"VCPU": 1}}, False),
+        (1, {A: {"VCPU": 1}}, True),
+        (1, {B: {"VCPU": 1}}, False),
+        (0, {A: {"VCPU": 1}, B: {"VCPU": 1}}, True),
+    ],
+)
+def test_a_provider_is_full_while_a_sibling_that_it_excludes_is_in_use(
+    used: int, asked: dict[str, dict[str, int]], refused: bool
+) -> None:
+    one, other = room(A, VCPU=stock(8)), room(B, VCPU=stock(8, used=used))
+    one.excludes, other.excludes = (B,), (A,)
+    (result,) = claim(order(wants(X, asked)), world(one, other)) or ()
+    assert result == (
+        Refused(refusals=(full(1, 0),)) if refused else Claimed(choice=0, generation=1, number=0)
+    )
+
+
+def test_a_consumer_can_swap_one_exclusive_sibling_for_the_other() -> None:
+    one, other = room(A, VCPU=stock(8)), room(B, VCPU=stock(8, used=1))
+    one.excludes, other.excludes = (B,), (A,)
+    there = world(one, other, holders=holding(X, 4, {B: {"VCPU": 1}}))
+    (result,) = claim(order(wants(X, {A: {"VCPU": 1}}, generation=4)), there) or ()
+    assert result == Claimed(choice=0, generation=5, number=0)
+
+
+def test_a_claim_waits_for_siblings_that_were_not_read() -> None:
+    one = room(A, VCPU=stock(8))
+    one.excludes = (B,)
+    assert claim(order(wants(X, {A: {"VCPU": 1}})), world(one)) is None
+
+
+@pytest.mark.parametrize(
     ("shapes", "moved"), [({}, False), ({A: 3}, False), ({A: 2}, True), ({A: 4}, True), ({B: 9}, False)]
 )
 def test_a_choice_holds_only_for_the_shape_it_was_made_under(shapes: dict[str, int], moved: bool) -> None:

@@ -12,7 +12,7 @@ from compute_sim.core.drivers.numa import NumaDriver
 from compute_sim.core.drivers.sriov import PhysicalFunction, SriovDriver
 from compute_sim.core.drivers.vgpu import PhysicalGpu, VgpuDriver
 from compute_sim.core.hardware import furnished
-from compute_sim.core.provider_tree import ProviderTree, TreeMistake, child_id
+from compute_sim.core.provider_tree import ProviderTree, TreeMistake
 from tests.support.ids import uid
 
 ROOT = uid(1, "c")
@@ -55,8 +55,8 @@ TREES: dict[str, tuple[Sequence[Driver], list[str]]] = {
         [
             "h: 32 VCPU 9 DISK_GB COMPUTE_NODE",
             "  h_g0:",
-            "    h_g0_nv-1: 4 VGPU CUSTOM_NV_1",
-            "    h_g0_nv-2: 2 VGPU CUSTOM_NV_2",
+            "    h_g0_nv-1: 4 VGPU CUSTOM_EXCLUDES_SIBLINGS CUSTOM_NV_1",
+            "    h_g0_nv-2: 2 VGPU CUSTOM_EXCLUDES_SIBLINGS CUSTOM_NV_2",
         ],
     ),
     "a device of its own": (
@@ -79,17 +79,6 @@ def test_a_provider_has_the_same_id_every_time_and_parents_come_first() -> None:
     for provider in one:
         assert provider.parent in seen
         seen.add(provider.id)
-
-
-@pytest.mark.parametrize("used, open_", [("", {"nv-1", "nv-2"}), ("nv-1", {"nv-1"}), ("nv-2", {"nv-2"})])
-def test_the_first_guest_decides_what_a_gpu_is_cut_into(used: str, open_: set[str]) -> None:
-    one = child_id(ROOT, f"h_g0_{used}")
-    driver = VgpuDriver(gpus=(GPU, PhysicalGpu(device="g1", types={"nv-9": 1})))
-    tree = furnished(ROOT, "h", [FLAT, driver], in_use=lambda id_: {"VGPU": 1} if used and id_ == one else {})
-    assert {type_ for type_ in GPU.types if tree[f"h_g0_{type_}"].inventories["VGPU"].capacity} == open_
-    assert tree["h_g1_nv-9"].inventories["VGPU"].capacity == 1  # another GPU is another matter
-    assert driver.follows_use
-    assert not VgpuDriver(gpus=(PhysicalGpu(device="g1", types={"nv-9": 1}),)).follows_use
 
 
 def test_a_disabled_host_says_so_on_its_root_alone() -> None:

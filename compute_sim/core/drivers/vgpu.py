@@ -1,17 +1,16 @@
 """Physical GPUs that are cut into virtual ones: a provider for each type a GPU can be cut into.
 
-A GPU is cut into one type at a time. Where it offers one, that is exact. Where it offers several, the first
-guest decides: the other types are closed at once, and what was claimed of them meanwhile is refused here. No
-choice of units could make placement refuse it: if m of one type fit and n of another, so do half of each.
+A GPU runs one type at a time. The types of a GPU with several exclude each other by a trait: placement
+refuses a claim of one while another is in use.
 """
 
 import msgspec
 
-from bus.reports import Inventory
+from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from bus.vocabulary import Count
 from compute_sim.core.drivers.driver import DriverOptions, InUse, beside_cell
 from compute_sim.core.drivers.sriov import as_trait
-from compute_sim.core.provider_tree import ProviderTree, TreeMistake, child_id
+from compute_sim.core.provider_tree import ProviderTree, TreeMistake
 
 
 class PhysicalGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,10 +29,6 @@ _TWO = (
 class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
     gpus: tuple[PhysicalGpu, ...] = _TWO
 
-    @property
-    def follows_use(self) -> bool:
-        return any(len(gpu.types) > 1 for gpu in self.gpus)
-
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
         for gpu in self.gpus:
             at = f"{tree.name}: vgpu.{gpu.device}.types"
@@ -42,10 +37,8 @@ class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
             if len({as_trait(type_) for type_ in gpu.types}) < len(gpu.types):
                 raise TreeMistake(f"{at}: two that read alike in a trait")
             card = tree.add(f"{tree.name}_{gpu.device}", beside_cell(tree, gpu.cell, f"vgpu.{gpu.device}"))
-            names = {type_: f"{card}_{type_}" for type_ in gpu.types}
-            cut = {type_ for type_, name in names.items() if in_use(child_id(tree.root, name)).get("VGPU")}
+            exclusive = (EXCLUDES_SIBLINGS,) if len(gpu.types) > 1 else ()
             for type_, total in gpu.types.items():
-                one = tree.add(names[type_], card)
-                closed = total if cut and type_ not in cut else 0
-                tree.give(one, VGPU=Inventory(total=total, reserved=closed, max_unit=total))
-                tree.mark(one, f"CUSTOM_{as_trait(type_)}", *gpu.traits)
+                one = tree.add(f"{card}_{type_}", card)
+                tree.give(one, VGPU=Inventory(total=total, max_unit=total))
+                tree.mark(one, f"CUSTOM_{as_trait(type_)}", *gpu.traits, *exclusive)
