@@ -10,11 +10,11 @@ from berth.commands.steering import end_wait, word_said
 from berth.commands.terminal import CommandRefused, leaves
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.moves import MoveStands, Steering
 from control_room.acting import ActRefused
+from control_room.asking import NO_ANSWER
 
-_TROUBLE = (CommandRefused, BadSetting, Unavailable, Unroutable, AnswerRefused)
+_TROUBLE = (CommandRefused, BadSetting, *NO_ANSWER)
 
 
 class RoomActs:

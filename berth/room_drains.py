@@ -15,16 +15,16 @@ from berth.commands.terminal import CommandRefused, leaves
 from berth.commands.told_moves import ToldMoves
 from berth.room_acts import in_words
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.host_marks import UNNAMED
 from bus.moves import MoveRequested
 from control_room.acting import ActRefused, DrainFar
+from control_room.asking import NO_ANSWER
 from control_room.emptied import DRAIN
 
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 200  # drains that are over
-_TROUBLE = (CommandRefused, Unavailable, Unroutable, AnswerRefused)
+_TROUBLE = (CommandRefused, *NO_ANSWER)
 
 
 @dataclass

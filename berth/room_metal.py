@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus, Listener
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import Unavailable
 from bus.host_health import marked
 from bus.messages import PlacementChanged
 from bus.resources import FindAllocations, FindProviders, Provider
+from control_room.asking import NO_ANSWER
 from control_room.core.metal import BerthBelief, IronicWord, MetalSeen, NodeOnBoard
 
 if TYPE_CHECKING:  # what speaks HTTP takes long to load
@@ -71,7 +72,7 @@ async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None
             return await _placed_alone(settings, bus, now, nodes)
     except TimeoutError:
         problem = f"Reading the nodes took longer than {SECONDS:g} s."
-    except (Unavailable, Unroutable, AnswerRefused) as trouble:
+    except NO_ANSWER as trouble:
         problem = f"{trouble}."
     return MetalSeen(at=now, reads_ironic=settings.ironic.is_read, problem=problem)
 

@@ -6,9 +6,9 @@ from berth.commands.terminal import CommandRefused, checked
 from berth.request_sense import sense_of
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.messages import BuildRequested
 from control_room.acting import ActRefused
+from control_room.asking import NO_ANSWER
 from control_room.core.what_if_form import Supposition
 
 
@@ -40,5 +40,5 @@ async def asked_for(bus: Bus, said: Supposition) -> tuple[BuildRequested, tuple[
         )
         notes = sense_of(checked(request))
         return checked(await resolved(bus, request, names)), notes
-    except (CommandRefused, BadSetting, Unavailable, Unroutable, AnswerRefused) as problem:
+    except (CommandRefused, BadSetting, *NO_ANSWER) as problem:
         raise ActRefused(str(problem)) from None

@@ -42,7 +42,7 @@ Whole = Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL)]
 Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Weight = Annotated[float, Meta(ge=-1e9, le=1e9)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
-Ratio = Annotated[float, Meta(ge=0, le=MAX_RATIO)]
+Ratio = Annotated[float, Meta(ge=-MAX_RATIO, le=MAX_RATIO)]  # the Placement API accepts negative ones
 
 # Every list and mapping of a message is bounded: short and small in what clients ask for, long and large in
 # reports and answers.

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from bus.aggregates import AggregatesFound, FindAggregates
 from bus.cells import CellsFound, FindCells
 from bus.clock import monotonic
-from bus.errors import AnswerRefused, NoAnswer, Unavailable, Unroutable
+from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
 from bus.host_health import FindHostHealth, HostHealthFound
 from bus.known_changes import ChangesFound, FindChanges
 from bus.known_trees import FindTrees, TreesFound
@@ -28,6 +28,8 @@ from bus.queries import (
 from bus.resources import FindProviders, ProvidersFound
 
 R = TypeVar("R")
+
+NO_ANSWER = (Unavailable, Unroutable, AnswerRefused, Undecodable)  # what a question may raise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,6 @@ async def heard(who: str, ask: Callable[[Any], Awaitable[R]], question: Any) -> 
         return Reply(who, problem="no answer in time", seconds=monotonic() - began)
     except Unroutable:
         return Reply(who, problem="nobody listens there; it is not running", seconds=monotonic() - began)
-    except (Unavailable, AnswerRefused) as problem:
+    except NO_ANSWER as problem:
         return Reply(who, problem=str(problem), seconds=monotonic() - began)
     return Reply(who, answer, seconds=monotonic() - began)

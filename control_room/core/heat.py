@@ -1,13 +1,16 @@
 """The heat map's hosts, as columns: which cell and zone, how full by class, how many more of a flavor fit."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bus.known_trees import KnownInventory, TreesFound
+from control_room.core.plan import AMOUNT
 from control_room.core.reported import reported_host
 
 MOST_FIT = 9999
+MOST_CLASSES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,9 @@ def _heat(stock: Sequence[KnownInventory], used: Sequence[int]) -> ProviderHeat:
 
 
 def classes_of(hosts: Sequence[HostHeat]) -> list[str]:
-    return sorted({name for host in hosts for one in host.providers for name in one.has}, key=_usual_first)
+    """Return the classes that most hosts have: each of them is a column for every host."""
+    found = Counter(name for host in hosts for name in {name for one in host.providers for name in one.has})
+    return sorted((name for name, _ in found.most_common(MOST_CLASSES)), key=_usual_first)
 
 
 def as_columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
@@ -197,9 +202,11 @@ def flavor_of(text: str) -> dict[str, int]:
     flavor = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, amount = (word.strip() for word in part.partition(":"))
-        if not colon or not amount.isascii() or not amount.isdigit() or not 0 < int(amount) < 2**31:
+        if not (colon and AMOUNT.fullmatch(amount) and 0 < int(amount) < 2**31):
             raise ValueError(f"{part!r}: CLASS:AMOUNT, such as VCPU:2")
         flavor[name.upper()] = int(amount)
+    if len(flavor) > MOST_CLASSES:
+        raise ValueError(f"a flavor has {MOST_CLASSES} classes at most")
     if not flavor:
         raise ValueError("say at least one CLASS:AMOUNT, such as VCPU:2")
     return flavor

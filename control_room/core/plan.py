@@ -17,6 +17,7 @@ MOST_WORDS = 50  # classes and traits in a line
 LONGEST = 4000  # characters of a line
 MOST_NAME = 255
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
+AMOUNT = re.compile(r"[0-9]{1,10}")
 _TIMES = re.compile(r"(\d{1,6})\s*x\s*(.+)", re.IGNORECASE | re.DOTALL)
 _MOST_AMOUNT = 2**31 - 1  # as in placement
 
@@ -151,7 +152,7 @@ class _Said:
                 raise ValueError(f"{word!r}: CLASS:AMOUNT or a trait, of A to Z, 0 to 9 and _")
             elif not colon:
                 (not_traits if name.startswith("!") else traits).add(name.removeprefix("!"))
-            elif not (amount.isascii() and amount.isdigit() and 0 < int(amount[:14]) <= _MOST_AMOUNT):
+            elif not (AMOUNT.fullmatch(amount) and 0 < int(amount) <= _MOST_AMOUNT):
                 raise ValueError(f"{word!r}: the amount is a whole number from 1 to {_MOST_AMOUNT:,}")
             else:
                 self.amounts[name] = int(amount)

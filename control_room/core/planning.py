@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bus.host_marks import DISABLED, FORCED_DOWN, HELD
 from bus.vocabulary import MAX_CAPACITY
 from control_room.core.plan import AddedHosts, BadPlan, Plan, PlannedFlavor
-from control_room.core.stocks import Counts, PlannedHost, PlannedStock, Stocks
+from control_room.core.stocks import Counts, PlannedHost, PlannedStock, StockColumns
 
 MOST_STOCKS = 400_000  # inventories of all hosts that are added
 Room = dict[str, Counts]  # class → what is free, by stock
@@ -200,7 +200,7 @@ class _Hall:
         self.classes = list(dict.fromkeys(name for flavor in mix for name in flavor.amounts))
         self._stopped = stopped
         self.hosts = sorted(hosts, key=self._openness)
-        self._stocks = {name: Stocks(self.hosts, name) for name in self.classes}
+        self._stocks = {name: StockColumns(self.hosts, name) for name in self.classes}
         self.free: Room = {name: stocks.free for name, stocks in self._stocks.items()}
         self._admits = {id(flavor): self._admitted(flavor) for flavor in mix}
 

@@ -35,7 +35,7 @@ class PlannedHost:
     new: bool = False  # in thought
 
 
-class Stocks:
+class StockColumns:
     """All stocks of one class, in the order of their hosts."""
 
     def __init__(self, hosts: Sequence[PlannedHost], resource_class: str) -> None:

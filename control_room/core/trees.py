@@ -1,6 +1,6 @@
 """A host's providers as a tree of rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bus.resources import Provider
@@ -28,18 +28,18 @@ class ProviderShown:
 
 
 def rows(tree: Sequence[Provider]) -> list[ProviderShown]:
-    """Each below its parent, siblings by name; what has lost its parent comes last."""
+    """Return each provider below its parent, siblings by name; one without its parent is at the top."""
     below: dict[str | None, list[Provider]] = {}
     known = {one.id for one in tree}
-    for one in sorted(tree, key=lambda one: one.name):
+    for one in sorted(tree, key=lambda one: one.name, reverse=True):
         below.setdefault(one.parent if one.parent in known else None, []).append(one)
-
-    def walk(parent: str | None, depth: int) -> Iterator[ProviderShown]:
-        for one in below.get(parent, ()):
-            yield _shown(one, depth)
-            yield from walk(one.id, depth + 1)
-
-    return list(walk(None, 0))
+    found = []
+    left = [(one, 0) for one in below.get(None, ())]
+    while left:  # a tree may be deeper than Python's stack
+        one, depth = left.pop()
+        found.append(_shown(one, depth))
+        left += [(child, depth + 1) for child in below.get(one.id, ())]
+    return found
 
 
 def _shown(one: Provider, depth: int) -> ProviderShown:

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from control_room.asking import NO_ANSWER
 from control_room.core.plan import BadPlan, plan_said
 from control_room.core.planning import PlanAnswer, planned
 from control_room.core.stocks import PlannedHost
@@ -134,7 +134,7 @@ class CapacityPages:
             return WorkedOut(await self._planned(said))
         except BadPlan as bad:
             return WorkedOut(problems=[f"{str(one)[:1].upper()}{str(one)[1:]}." for one in bad.args])
-        except (Unavailable, Unroutable, AnswerRefused) as problem:
+        except NO_ANSWER as problem:
             return WorkedOut(problems=[f"Placement does not answer: {problem}."])
 
     async def _planned(self, said: Mapping[str, str]) -> PlanAnswer:

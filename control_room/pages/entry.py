@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import re
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection, Request
@@ -30,6 +31,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 LARGEST_FORM = 64 << 10
+LENGTH = re.compile(r"[0-9]{1,9}")
 _RETRY = 5  # seconds
 
 
@@ -95,7 +97,7 @@ class Entry:
             if not from_our_page(headers):
                 raise PageRefused(403, "Not done", "The form came from another site.")
             length = headers.get("content-length", "")
-            if not (length.isascii() and length.isdigit() and int(length[:9]) <= LARGEST_FORM):
+            if not LENGTH.fullmatch(length) or int(length) > LARGEST_FORM:
                 raise PageRefused(
                     413,
                     "Not done",

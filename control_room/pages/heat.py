@@ -4,7 +4,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from control_room.asking import NO_ANSWER
 from control_room.core.heat import as_columns, as_news, flavor_of
 from control_room.fleet import Fleets
 from control_room.pages.frame import Frame, OpenRoom
@@ -43,7 +43,7 @@ class HeatPages:
             return _json({"problem": str(problem)}, 400)
         try:
             fleet = await self._fleets.fleet()
-        except (Unavailable, Unroutable, AnswerRefused) as problem:
+        except NO_ANSWER as problem:
             return _json({"problem": f"Placement does not answer: {problem}."}, 503)
         since = asked.get("since", "")
         if asked.get("layout") == str(fleet.layout) and since.isascii() and since.isdigit():

@@ -25,6 +25,7 @@ MOST_GUESTS = 200
 MOST_MOVES = 50
 MARKS = ("disable", "enable", "force-down", "undo-force-down")
 DRAINS = ("drain", "stop-drain", "stop-drain-and-open")
+LONGEST_NAME = 200
 MOST_AT_ONCE = 1000  # moves of a drain
 
 
@@ -57,7 +58,7 @@ class HostPages:
         if what != "drain":
             return await drains.stop(root, what == "stop-drain-and-open")
         most = fields.get("most", "10")
-        if not (most.isascii() and most.isdigit() and 1 <= int(most[:9]) <= MOST_AT_ONCE):
+        if not (most.isascii() and most.isdigit() and len(most) <= 9 and 1 <= int(most) <= MOST_AT_ONCE):
             raise ActRefused(f"At a time: a number from 1 to {MOST_AT_ONCE}, not {most[:20]!r}.")
         return await drains.begin(root, fields.get("how", "live") != "cold", int(most))
 
@@ -103,6 +104,8 @@ class HostPages:
 
     async def _root(self, named: str) -> Provider:
         id_ = uuid_in(named)
+        if not id_ and (not named.isprintable() or len(named) > LONGEST_NAME):
+            raise PageRefused(404, "There is no such host", "That is neither the name nor the id of a host.")
         query = FindProviders(ids=(id_,) if id_ else (), name="" if id_ else named, parts=("traits", "owner"))
         found = await heard("placement", self._room.questions.providers, query)
         if found.answer is None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
+from math import isnan
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from bus.resources import Inventories
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement, numbers
 from bus.sql.transaction import Transaction
+from bus.vocabulary import MAX_INT, MAX_RATIO
 from placement_worker.core.trees import ProviderState, Reported, Tree
 from placement_worker.schema import LAST_CHANGE, NAMES_EDITION
 from placement_worker.store.hosts import owned
@@ -249,17 +251,25 @@ def inventories_in(listed: str | None, names: Mapping[int, str]) -> Stocks:
     return found
 
 
+def _within(figure: int, least: int) -> int:
+    return max(least, min(figure, MAX_INT))
+
+
 @lru_cache(maxsize=20_000)
 def _inventory(figures: str) -> tuple[int, Inventory]:
-    """Class and inventory; most hosts of a fleet have the same."""
+    """Return class and inventory. Cached, for most hosts of a fleet have the same.
+
+    Figures that a message cannot carry are replaced by the nearest one: else the row of one host, written
+    before there were bounds, would make the answers about all hosts unreadable.
+    """
     class_id, total, reserved, least, most, step, ratio = figures.split(":")
     inventory = Inventory(
-        total=int(total),
-        reserved=int(reserved),
-        min_unit=int(least),
-        max_unit=int(most),
-        step_size=int(step),
-        allocation_ratio=float(ratio),
+        total=_within(int(total), 0),
+        reserved=_within(int(reserved), 0),
+        min_unit=_within(int(least), 1),
+        max_unit=_within(int(most), 1),
+        step_size=_within(int(step), 1),
+        allocation_ratio=0.0 if isnan(float(ratio)) else max(-MAX_RATIO, min(float(ratio), MAX_RATIO)),
     )
     return int(class_id), inventory
 

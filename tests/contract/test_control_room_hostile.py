@@ -1,0 +1,296 @@
+"""The control room before requests, stored rows and messages that no page of it and no worker makes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from bus.reports import Inventory
+from placement_worker import placement_worker
+from tests.support.ids import uid
+from tests.support.placement_builders import a_placement, a_provider, a_report
+from tests.support.placement_calls import report
+from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
+
+ANSWERED = ("trees", "aggregates", "cells", "providers", "changes")
+VALUES = {
+    "empty": "",
+    "NUL": "a\x00b",
+    "line ends": "a\r\nset-cookie: x=y",
+    "markup": "<script>alert(1)</script>'\"",
+    "a path": "../../../etc/passwd",
+    "long": "a" * 20_000,
+    "negative": "-1",
+    "many digits": "9" * 5000,
+    "leading zeros": "0" * 13 + "1" + "9" * 5000,
+    "a float": "1e999",
+    "not a number": "nan",
+    "another digit": "²٣",
+    "an emoji": "\U0001f600",
+    "a list": "[1, 2]",
+    "a pattern": "*[!" * 100,
+    "many flavors": "\n".join(["VCPU:1"] * 5000),
+    "many hosts": "\n".join(["1000000xVCPU:1"] * 40),
+    "many classes": ",".join(f"CUSTOM_{number}:1" for number in range(2000)),
+    "a huge amount": "VCPU:00000000000001" + "9" * 100,
+    "an id": uid(1),
+    "an odd id": "{" + "0" * 32 + "}",
+}
+IDS = ("an id", "an odd id")
+PARAMETERS = {
+    "/": ("wait",),
+    "/login": ("x",),
+    "/hosts": ("flavor",),
+    "/hosts.json": ("flavor", "since", "layout"),
+    "/builds": ("id", "failed"),
+    "/waiting": ("project", "after", "ended"),
+    "/what-if": ("vcpus", "count", "at_least", "resources", "traits", "specs", "zone", "host", "avoid"),
+    "/what-if/capacity": ("mix", "add", "without", "zone", "cell"),
+    "/bus": ("topic",),
+    "/bus/dead": ("queue", "after", "replayed"),
+    "/bus/letter": ("id",),
+    "/metal": ("q", "state"),
+    "/moves": ("host",),
+}
+STREAMS = ("/now", "/hosts", "/builds", "/waiting", "/what-if/capacity", "/bus", "/metal", "/moves")
+IN_PATHS = ("/hosts/{}", "/builds/{}", "/moves/{}", "/moves/{}/events", "/static/{}", "/{}")
+
+
+async def nothing(*messages: Any) -> None:
+    pass
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[VisitedRoom]:
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        inventories = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8000)}
+        assert await report(placement, a_report(1, inventories=inventories)) == [""]
+        async with a_visited_room(
+            placement_worker(placement, nothing, ("c1",)), answered=ANSWERED
+        ) as visited:
+            await visited.sign_in("reader")
+            yield visited
+
+
+async def statuses(room: VisitedRoom, *addresses: str) -> dict[str, int]:
+    """Return those that failed or showed what they were sent as markup."""
+    found = {}
+    for address in addresses:
+        method = "HEAD" if address.endswith("/events") else "GET"  # a stream never ends by itself
+        answer = await room.browser.request(method, address, headers=HTML)
+        is_page = answer.headers.get("content-type", "").startswith("text/html")
+        if answer.status_code >= 500 or (is_page and "<script>alert" in answer.text):
+            found[address[:200]] = answer.status_code
+    return found
+
+
+# Requests
+
+
+@pytest.mark.parametrize("path", PARAMETERS)
+async def test_any_parameter_gets_a_page(room: VisitedRoom, path: str) -> None:
+    known = {"mix": "VCPU:1"} if "capacity" in path else {"vcpus": "1"} if "what-if" in path else {}
+    asked = [
+        f"{path}?{urlencode({**known, name: value})}"
+        for name in PARAMETERS[path]
+        for value in VALUES.values()
+    ]
+    odd = [f"{path}?{name}{tail}" for name in PARAMETERS[path] for tail in ("=%ff%00", "[]=1", "&&=&%")]
+    assert await statuses(room, *asked, *odd) == {}
+
+
+@pytest.mark.parametrize("path", IN_PATHS)
+async def test_any_path_gets_a_page(room: VisitedRoom, path: str) -> None:
+    parts = [quote(value, safe="") for value in VALUES.values()]
+    parts += ["%ff", "%00", "%2e%2e%2froom.css", "..%5c..", "%", "%2f%2f"]
+    assert await statuses(room, *(path.format(part) for part in parts)) == {}
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_a_stream_is_not_opened_by_another_method(room: VisitedRoom, path: str) -> None:
+    async with asyncio.timeout(5):
+        head = await room.browser.head(f"{path}/events")
+        assert (head.status_code, head.content) == (200, b"")
+        for method in ("OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "PROPFIND"):
+            answer = await room.browser.request(method, f"{path}/events")
+            assert answer.status_code == 405
+            assert "GET" in answer.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cookie", b"a/b=1; other[app]=1; \xff; berth_8780=" + b"9" * 9999),
+        ("accept", b"text/html" + b"," * 9999),
+        ("accept", b"\xff"),
+        ("host", b""),
+        ("host", b"localhost:99999999999"),
+        ("host", b"[::1"),
+        ("host", b"localhost:\xb2"),
+        ("origin", b"\xff"),
+        ("if-none-match", b"\xff"),
+        ("range", b"bytes=5-1"),
+        ("last-event-id", b"9" * 9999),
+        ("content-length", b"\xb2"),
+    ],
+)
+async def test_any_header_gets_an_answer(room: VisitedRoom, name: str, value: bytes) -> None:
+    for method, path in (("GET", "/"), ("GET", "/static/room.css"), ("POST", "/theme")):
+        headers = {b"accept": b"text/html", name.encode(): value}
+        answer = await room.browser.request(method, path, headers=headers)
+        assert answer.status_code < 500
+
+
+def a_form(count: int) -> bytes:
+    return "&".join(f"f{number}=1" for number in range(count)).encode()
+
+
+BODIES: tuple[tuple[bytes, dict[str, str], int], ...] = (
+    (a_form(250), {}, 403),
+    (a_form(301), {}, 413),
+    (a_form(5000), {}, 413),
+    (b"f=" + b"x" * 70_000, {}, 413),
+    (b"f=1", {"content-length": "99999999999999999999"}, 413),
+    (b"f=1", {"content-length": "000000000000000000003"}, 413),
+    (b"f=1", {"content-length": "-3"}, 413),
+    (b"\xff\xfe\x00%00&=&&;%", {}, 403),
+    (b'{"form_token": 1}', {"content-type": "application/json"}, 403),
+    (b"--x\r\n", {"content-type": "multipart/form-data; boundary=x"}, 403),
+    (b"", {}, 403),
+)
+
+
+@pytest.mark.parametrize("path", ["/login", "/logout", "/theme", "/waiting", "/bus/dead", "/hosts/h"])
+async def test_a_form_that_no_page_has_is_refused_in_words(room: VisitedRoom, path: str) -> None:
+    for body, headers, status in BODIES:
+        form = {"content-type": "application/x-www-form-urlencoded", **HTML, **headers}
+        answer = await room.browser.post(path, content=body, headers=form)
+        assert answer.status_code == status
+        assert "Not done" in answer.text
+
+
+async def test_a_body_without_a_length_is_refused(room: VisitedRoom) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 65_536
+
+    answer = await room.browser.post("/theme", content=endless(), headers=HTML)
+    assert answer.status_code == 413
+
+
+FORMS = {
+    "/theme": ("theme", "back"),
+    "/hosts/host-1": ("act", "cause", "most"),
+    "/waiting": ("request",),
+    "/bus/dead": ("act", "sure"),
+    "/moves": ("root", "act"),
+    f"/moves/{uid(1)}": ("act",),
+}
+
+
+@pytest.mark.parametrize("path", FORMS)
+async def test_a_reader_changes_nothing_and_an_admin_only_what_makes_sense(
+    room: VisitedRoom, path: str
+) -> None:
+    transport = httpx.ASGITransport(room.app)
+    async with httpx.AsyncClient(transport=transport, base_url=room.browser.base_url) as browser:
+        admin = VisitedRoom(browser, room.hearing, room.bus, room.app, room.clock)
+        await admin.sign_in("admin")
+        token, own = await admin.form_token(), await room.form_token()
+        for name in FORMS[path]:
+            for value in (value for kind, value in VALUES.items() if kind not in IDS):
+                given = {"act": "drain"} if name == "most" else {"act": "drop", "letter:x": "1"}
+                given |= {name: value}
+                refused = await room.browser.post(path, data={"form_token": own, **given}, headers=HTML)
+                assert refused.status_code == (303 if path == "/theme" else 403)
+                answer = await browser.post(path, data={"form_token": token, **given}, headers=HTML)
+                assert answer.status_code in (303, 400, 404, 409, 503)
+                assert answer.headers.get("location", "/").startswith("/")
+                assert not answer.headers.get("location", "/").startswith(("//", "/\\"))
+
+
+# What is stored
+
+PAGES = (
+    "/hosts.json",
+    "/hosts/host-1",
+    "/hosts/host-2",
+    "/metal?wait=1",
+    "/what-if/capacity?wait=1&mix=VCPU:1&add=2xlike:host-1",
+)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "allocation_ratio = 3e38",
+        "allocation_ratio = 1e308",
+        "allocation_ratio = 9e999",
+        "allocation_ratio = -9e999",
+        "allocation_ratio = -5",
+        "allocation_ratio = 0",
+        "total = 9223372036854775807",
+        "total = -5",
+        "reserved = 9000000000",
+        "reserved = -1",
+        "min_unit = -1",
+        "max_unit = 0",
+        "max_unit = 9223372036854775807",
+        "step_size = 0",
+    ],
+)
+async def test_odd_figures_of_one_host_take_no_page_down(odd: str) -> None:
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        inventories = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8000)}
+        reports = [a_report(number, inventories=inventories) for number in (1, 2)]
+        assert await report(placement, *reports) == ["", ""]
+        of_one = "SELECT min(resource_provider_id) FROM inventories"
+        async with placement.database.write() as tx:
+            await tx.execute(text(f"UPDATE inventories SET {odd} WHERE resource_provider_id = ({of_one})"))
+        async with a_visited_room(
+            placement_worker(placement, nothing, ("c1",)), answered=ANSWERED
+        ) as visited:
+            for path in PAGES:
+                answer = await visited.browser.get(path, headers=HTML)
+                assert answer.status_code == 200
+                assert "lacement does not answer" not in answer.text
+
+
+async def test_a_host_with_many_classes_adds_few_columns_for_all_others() -> None:
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        many = {f"CUSTOM_C{number}": Inventory(total=1) for number in range(100)}
+        hosts = [a_report(number, inventories={"VCPU": Inventory(total=8)}) for number in (1, 2)]
+        assert await report(placement, *hosts, a_report(3, inventories=many)) == ["", "", ""]
+        async with a_visited_room(
+            placement_worker(placement, nothing, ("c1",)), answered=ANSWERED
+        ) as visited:
+            classes = (await visited.browser.get("/hosts.json")).json()["classes"]
+            assert len(classes) == 40 and classes[0] == "VCPU"
+
+
+async def test_a_very_deep_tree_is_shown() -> None:
+    chain = [a_provider(100 + at, 100 + at - 1 if at else 1, name=f"p{at}") for at in range(1500)]
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        assert await report(placement, a_report(1, *chain)) == [""]
+        async with a_visited_room(
+            placement_worker(placement, nothing, ("c1",)), answered=ANSWERED
+        ) as visited:
+            assert "p1499" in await visited.page("/hosts/host-1")
+
+
+@pytest.mark.parametrize("path", ["/hosts.json", "/what-if/capacity?wait=1&mix=VCPU:1", "/hosts/host-1"])
+async def test_an_answer_that_cannot_be_read_is_named(path: str) -> None:
+    async def unreadable(_: Any) -> Any:
+        from bus.errors import Undecodable
+
+        raise Undecodable("TreesFound: Expected `float` >= 0.0 - at `$.inventories[0][6]`")
+
+    told = dict.fromkeys(("trees", "providers", "changes"), unreadable)
+    async with a_visited_room(told={"cells": unreadable, **told}) as visited:
+        answer = await visited.browser.get(path, headers=HTML)
+        assert "Expected `float`" in answer.text.replace("&#96;", "`")
+        assert answer.status_code in (200, 503)
