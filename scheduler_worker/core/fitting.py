@@ -60,9 +60,9 @@ def admitted_for_good(
 
 
 def rules_for(wish: Wish, policy: ChoicePolicy) -> list[Rule]:
-    """Those with a say. Whoever names a host by force wants it whatever they say."""
+    """Return the rules that concern a request. A forced host is used whatever they say, unless it is down."""
     if wish.request.forced_host:
-        return []
+        return [rule for rule in policy.rules if rule.name == "up"]
     return [rule for rule in policy.rules if rule.concerns is None or rule.concerns(wish)]
 
 

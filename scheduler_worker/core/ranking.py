@@ -13,6 +13,7 @@ import numpy as np
 from bus.candidates import Bools, CandidateSearch, Floats, Ints, PlacedHost
 from bus.decisions import Record, RecordedHost, Removal
 from bus.queries import Candidate
+from scheduler_worker.core.fitting import rules_for
 from scheduler_worker.core.found_hosts import FoundHosts
 from scheduler_worker.core.frontier import Frontier
 from scheduler_worker.core.host_map import HostMap
@@ -66,9 +67,7 @@ class Ranking:
         # No method of its own is handed on: two that keep each other are garbage only the collector finds.
         self._ties = partial(_ties_of, seed, hosts, self._positions)
         self._view = AllHosts(search, now)
-        # Whoever names a host by force wants it whatever the rules say.
-        rules = () if wish.request.forced_host else policy.rules
-        self._rules = [rule for rule in rules if rule.concerns is None or rule.concerns(wish)]
+        self._rules = rules_for(wish, policy)
         self._lazy = [rule for rule in self._rules if rule.admits is None]
         keeps = (rule for rule in self._rules if rule.name == AFFINITY and wish.together is not None)
         self._keeps_together = next(keeps, None)

@@ -94,8 +94,8 @@ async def running(
 
 
 @asynccontextmanager
-async def another(settings: Settings, worker: str) -> AsyncIterator[None]:
-    """One more process of a worker that a berth has already, beside it while the block runs."""
+async def another(settings: Settings, worker: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run one more process of a worker while the block runs; it may be killed there."""
     environment = {
         **os.environ,
         EFFECTIVE_ENV: msgspec.json.encode(settings).decode(),
@@ -108,8 +108,9 @@ async def another(settings: Settings, worker: str) -> AsyncIterator[None]:
         start_new_session=True,
     )
     try:
-        yield
-        assert process.returncode is None, f"the other {worker} ended with {process.returncode}"
+        yield process
+        ended = process.returncode
+        assert ended in (None, -signal.SIGKILL), f"the other {worker} ended with {ended}"
     finally:
         if process.returncode is None:
             process.terminate()

@@ -12,7 +12,7 @@ from scheduler_worker.core.rules.state import enabled, up
 from scheduler_worker.hosts import HostBook
 from tests.support.ranking_builders import a_hall, free, hosts_of, take
 from tests.support.rule_builders import ASKED, ListedHosts, a_wish, the_facts
-from tests.support.scheduler_builders import a_state
+from tests.support.scheduler_builders import a_request, a_state
 
 AGENT = "agent"
 HOSTS = [replace(the_facts(number), agent=AGENT) for number in (1, 2, 3)]
@@ -210,6 +210,15 @@ def test_of_several_schedulers_each_prefers_known_hosts_of_others_to_unknown_hos
     ranking = hall.rank()
     order = [hosts_of(take(ranking))[0] for _ in range(30)]
     assert order[:2] == [mine[0], theirs[0]]
+
+
+def test_a_forced_host_that_is_down_is_refused() -> None:
+    hall = a_hall(free(1, 9000), free(2, 5000), states=[a_state(2)])
+    hall.book.restore([replace(DOWN, agent="agent1")])
+    ranking = hall.rank(a_request(forced_host="host1"))
+    assert ranking.take() is None
+    lacks = {one.host: one.lacks for one in ranking.shortage().nearest}
+    assert lacks["host1"] == "down since 2023-11-14 22:13:20 UTC: no heartbeat from it"
 
 
 # The state that people see

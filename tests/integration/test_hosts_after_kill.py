@@ -1,0 +1,152 @@
+"""Schedulers are killed with dead, disabled and forced-down hosts about: no build goes there afterwards."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from berth import wiring
+from berth.commands.builds import boot_request
+from berth.commands.marking import forcing_down, host_named
+from berth.commands.run import ready
+from berth.settings import Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import BuildRequested, HostReported
+from bus.queries import WhatIf
+from bus.reports import HostState, Inventory
+from bus.resources import FindProviders
+from tests.support.berth_processes import another, running
+from tests.support.ids import uid
+from tests.support.placement_builders import a_report
+from tests.support.waiting import in_time, until
+
+DEADLINE = 150.0
+DEAD, DISABLED, FORCED_DOWN = HOSTS = (1, 2, 3)
+LARGE = {  # each of these hosts is better than all simulated ones
+    "VCPU": Inventory(total=10_000),
+    "MEMORY_MB": Inventory(total=10_000_000),
+    "DISK_GB": Inventory(total=1_000_000),
+}
+BUILDS = 6
+IN_A_ROW = 8  # answers: of two schedulers each gives some of them
+
+
+@dataclass
+class Cloud:
+    """A berth with simulated hosts, and the agents of three hosts more."""
+
+    bus: Bus
+    kill_schedulers: Callable[[], Awaitable[None]]  # and start them again
+    sequence: int = 0
+
+    async def report_hosts(self) -> None:
+        for number in HOSTS:
+            await self.bus.publish(a_report(number, inventories=LARGE))
+            await self.heartbeat(number)
+        await until(self.reported, "placement has the hosts")
+        await forcing_down(True)(self.bus, await host_named(self.bus, f"host-{FORCED_DOWN}"))
+
+    async def reported(self) -> bool:
+        asked = FindProviders(ids=tuple(uid(number, "a") for number in HOSTS))
+        return len((await self.bus.asker(topics.PROVIDERS)(asked)).providers) == len(HOSTS)
+
+    async def heartbeat(self, number: int, enabled: bool = True) -> None:
+        self.sequence += 1
+        state = HostState(root=uid(number, "a"), host=f"host-{number}", enabled=enabled)
+        report = HostReported(
+            cell="c1", agent=f"agent-{number}", sequence=self.sequence, period=1.0, hosts=(state,)
+        )
+        await self.bus.publish(report)
+
+    async def refused(self) -> bool:
+        """Return whether all schedulers refuse the three hosts; two of them still send heartbeats."""
+        await self.heartbeat(DISABLED, enabled=False)
+        await self.heartbeat(FORCED_DOWN)
+        ask = self.bus.asker(topics.WHAT_IF)
+        found = [await ask(WhatIf(request=a_boot())) for _ in range(IN_A_ROW)]
+        best = {one.host for answer in found for one in answer.best}
+        return bool(best) and best.isdisjoint(f"host-{number}" for number in HOSTS)
+
+    async def hosts_of_builds(self) -> set[str]:
+        """Boot some, and return where they are."""
+        ended = await self.bus.listen(topics.BUILD_ENDED.at())
+        for _ in range(BUILDS):
+            await self.bus.publish(a_boot())
+        ends = [await ended.get() for _ in range(BUILDS)]
+        assert {(end.status, len(end.attempts)) for end in ends} == {("active", 1)}
+        return {end.host for end in ends}
+
+
+def a_boot() -> BuildRequested:
+    return boot_request(1, 512, 1, "", (), 1, "", "")
+
+
+@asynccontextmanager
+async def as_processes(settings: Settings) -> AsyncIterator[Cloud]:
+    """Two schedulers, each a process; one of them is started again by its supervisor."""
+    async with running(settings) as berth, AsyncExitStack() as stack:
+        second = [await stack.enter_async_context(another(settings, "scheduler"))]
+
+        async def kill() -> None:
+            second[-1].send_signal(signal.SIGKILL)
+            await berth.kill("scheduler")
+            await second[-1].wait()
+            second.append(await stack.enter_async_context(another(settings, "scheduler")))
+
+        yield Cloud(berth.bus, kill)
+
+
+@asynccontextmanager
+async def embedded(settings: Settings) -> AsyncIterator[Cloud]:
+    """All workers in this process; the task of the scheduler is cancelled: it writes nothing at its end."""
+    broker, lives = LocalBroker(), dict[str, asyncio.Task[None]]()
+    async with asyncio.TaskGroup() as group, Bus(LocalTransport(broker)) as bus:
+
+        def start(role: wiring.Role) -> None:
+            life = wiring.serve([role], settings, LocalTransport(broker), asyncio.Event())
+            lives[role.worker] = group.create_task(life)
+
+        async def kill() -> None:
+            lives["scheduler"].cancel()
+            await asyncio.wait([lives["scheduler"]])
+            start(wiring.Role("scheduler"))
+
+        for role in wiring.roles(settings):
+            start(role)
+        await ready(bus, settings)
+        yield Cloud(bus, kill)
+        for life in lives.values():
+            life.cancel()
+
+
+async def no_build_goes_there(cloud: Cloud) -> None:
+    await cloud.report_hosts()
+    await until(cloud.refused, "the dead host is down, the others are closed")
+    for _ in range(2):
+        await cloud.kill_schedulers()
+        assert await cloud.hosts_of_builds() <= {"c1-host00001", "c1-host00002"}
+
+
+@pytest.mark.services
+@pytest.mark.slow
+async def test_after_two_schedulers_were_killed(amqp_url: str, database_url: str, bus_name: str) -> None:
+    settings = Settings().having(
+        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=2,
+        build_time="constant:0", heartbeat=1.0,
+    )  # fmt: skip
+    async with as_processes(settings) as cloud:
+        await in_time(no_build_goes_there(cloud), DEADLINE)
+
+
+async def test_after_the_scheduler_of_an_embedded_berth_ended(tmp_path: Path) -> None:
+    settings = Settings().having(
+        cells=("c1",), hosts=2, state_dir=str(tmp_path), build_time="constant:0", heartbeat=1.0
+    )
+    async with embedded(settings) as cloud:
+        await in_time(no_build_goes_there(cloud), DEADLINE)
