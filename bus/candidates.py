@@ -92,8 +92,8 @@ class CandidateSearch(Protocol):
         """What each of placement's constraints took out of the running."""
         ...
 
-    def nearest(self) -> Sequence[NearMiss]:
-        """Where nothing fits: who came closest, and what it lacks."""
+    def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
+        """Return what each of these roots lacks; without roots, the closest hosts if no host fits."""
         ...
 
 

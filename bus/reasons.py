@@ -5,6 +5,8 @@ A rule without a code of its own is known by its name (`berth rules`); so are an
 
 from collections.abc import Mapping
 
+EXCLUDED = "excluded by the request"  # placement's constraint of code forbidden_host
+
 # Of a removal or a near miss. That of the constraint that left nobody is the code of the decision.
 CONSTRAINTS: Mapping[str, str] = {
     "cell": "it is in another cell",
@@ -12,6 +14,7 @@ CONSTRAINTS: Mapping[str, str] = {
     "zone": "it is in another zone",
     "host": "it is not the host that was asked for",
     "forbidden_host": "it is among the hosts that were ruled out",
+    "reserved": "it is reserved for a waiting request, or being emptied",
     "class": "too little of a resource class is free there, or it has none",
     "trait": "it lacks a trait",
     "forbidden_trait": "it has a trait that it must not have",
@@ -23,7 +26,7 @@ CONSTRAINTS: Mapping[str, str] = {
     "unseen": "there are too many combinations to know",
     "has_agent": "nobody builds on it, or its cell has no conductor here",
     "down": "it is not heard of, or an operator says that it is down",
-    "disabled": "an operator has disabled it",
+    "disabled": "an operator or its agent has disabled it",
     "tenant": "it is for other projects",
     "server_group": "the policy of the server group does not let it be there",
     "chosen": "what room it has was given to others a moment ago",

@@ -12,7 +12,7 @@ from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations
 from placement_worker.core.as_if_empty import AsIfEmpty
-from placement_worker.core.explain import UNSEEN, UNSEEN_CODE, explain
+from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain, nearest
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.groups import SearchPlan, plan
 from placement_worker.core.index import Index
@@ -283,9 +283,13 @@ class HostSearch:
             removals += (Removal(constraint=UNSEEN, removed=unseen, left=fitting, code=UNSEEN_CODE),)
         return removals
 
-    def nearest(self) -> Sequence[NearMiss]:
+    def nearest(self, roots: Collection[str] = (), most: int = NEAREST) -> Sequence[NearMiss]:
         made = self._as_it_is()
-        return () if self._fitting(made) else at_once(explain(self._trees, made))[1]
+        if roots:
+            return nearest(self._trees, made, roots, most)
+        if self._fitting(made):
+            return ()
+        return at_once(explain(self._trees, made))[1] if made.count else nearest(self._trees, made, (), most)
 
     def _as_it_is(self) -> SearchPlan:
         if isinstance(self._trees, BesidePromises):

@@ -41,7 +41,8 @@ class MoveCourse:
     barred: Barred | None = None
     again: bool = False  # it has begun before
     verdict: MoveVerdict | None = None
-    beside: Collection[str] = ()  # roots that are for others
+    beside: Collection[str] = ()  # roots that are reserved for others
+    why_reserved: Callable[[str], str] = str  # of one of these roots
     waited: float = 0.0  # so long, and this is its last look
     order: Order | None = None
     park: Park | None = None  # there is no room for it now, and it may wait for some
@@ -136,7 +137,7 @@ class MoveCourses:
                 course.verdict = late
             elif event.refusal or aside is None or not aside(course, order):
                 order = structs.replace(order, waited=max(order.waited, course.waited))
-                trying.append((course, (beside(order, course.beside), event)))
+                trying.append((course, (beside(order, course.beside, course.why_reserved), event)))
         await self.place(trying)
 
     async def place(self, trying: Sequence[tuple[MoveCourse, tuple[Order, Begun]]]) -> None:

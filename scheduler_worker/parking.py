@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Protocol
 
 import msgspec
@@ -33,6 +34,7 @@ from scheduler_worker.core.events import (
 )
 from scheduler_worker.core.line import Turn, Waiter
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.reservations import Root
 from scheduler_worker.core.shortage import MAX_REASON
 from scheduler_worker.core.waiting_room import WaitingRoom
 from scheduler_worker.meters import RESCUED, UNPLACEABLE, WAITING_NOW
@@ -229,9 +231,23 @@ class Parking:
         return [
             order
             if order.request.request in room
-            else beside(order, room.barred(order.request.priority, now))
+            else beside(order, room.barred(order.request.priority, now), self.why_reserved)
             for order in orders
         ]
+
+    def why_reserved(self, root: Root) -> str:
+        """Return for which waiting request a host is reserved, and until when."""
+        kept = self.room.kept.get(root)
+        key = self.room.kept_elsewhere.get(root) if kept is None else kept.key
+        if key is None:
+            return "offered to waiting requests now"
+        *_, request = key
+        waiting = self.parked.get(request)
+        until = "it gets a host or expires"
+        if waiting is not None:
+            expires = datetime.fromtimestamp(waiting.until, UTC)
+            until = f"it gets a host, at most until {expires:%Y-%m-%d %H:%M:%S} UTC"
+        return f"reserved for waiting request {request} until {until}"
 
     def call(self) -> None:
         """Somebody's turn may have come."""
@@ -320,7 +336,7 @@ class Parking:
         seen = self.scheduler.source.seen
         calling = [self.parked[turn.waiter.request] for turn in turns]
         begun = [
-            (beside(order, turn.beside), event)
+            (beside(order, turn.beside, self.why_reserved), event)
             for turn, (order, event) in zip(
                 turns, self.scheduler.begin([kept.message for kept in calling]), strict=True
             )
@@ -400,7 +416,7 @@ class Parking:
         begun = self.scheduler.begin([kept.message for kept in ending])
         ends = await self.scheduler.place(
             [
-                (beside(order, self.room.barred(kept.priority, kept.since)), event)
+                (beside(order, self.room.barred(kept.priority, kept.since), self.why_reserved), event)
                 for kept, (order, event) in zip(ending, begun, strict=True)
             ]
         )

@@ -353,6 +353,11 @@ class Scheduler:
         """The same, for somebody who only wants to know."""
         return self._now(promises, self._joined.copy())
 
+    def without_reserved(self, order: Order) -> Order:
+        """Return the order without the hosts that are reserved for waiting requests."""
+        (narrowed,) = self._narrow([order])
+        return narrowed
+
     async def ready(self, request: BuildRequested) -> tuple[Order, Begun]:
         """As it would be before a host is looked for."""
         [begun] = await self.resolved([request])

@@ -168,11 +168,19 @@ def without(question: FindCandidates, beside: Collection[str]) -> FindCandidates
     return msgspec.structs.replace(question, not_roots=tuple(sorted({*question.not_roots, *beside})))
 
 
-def beside(order: Order, roots: Collection[str]) -> Order:
-    """The same order, on any host but these."""
+def beside(order: Order, roots: Collection[str], why: Callable[[str], str]) -> Order:
+    """Return the order without these roots, which are not for it; `why` says so of a root."""
     if not roots:
         return order
-    wishes = [replace(wish, question=without(wish.question, roots)) for wish in order.wishes]
+    wishes = [
+        replace(
+            wish,
+            question=without(wish.question, roots),
+            reserved=wish.reserved.union(roots),
+            why_reserved=why,
+        )
+        for wish in order.wishes
+    ]
     return msgspec.structs.replace(order, wishes=tuple(wishes))
 
 

@@ -146,7 +146,7 @@ class WaitingMoves:
         courses = [course_of(kept) for kept in calling]
         try:
             for course, turn in zip(courses, turns, strict=True):
-                course.beside = turn.beside
+                course.beside, course.why_reserved = turn.beside, self.parking.why_reserved
             await self._look(courses)
             await self.arrivals.courses.begin(courses)
             await self._finish(courses)
@@ -167,6 +167,7 @@ class WaitingMoves:
         courses, now = [course_of(kept) for kept in over], self.clock.now()
         for course, kept in zip(courses, over, strict=True):
             course.beside = self.parking.room.barred(kept.priority, kept.since)
+            course.why_reserved = self.parking.why_reserved
             course.waited = max(now - kept.since, 0.0)
         unknown = await self.arrivals.courses.look(courses, waits=True)
         for course, kept, look in zip(courses, over, unknown, strict=True):

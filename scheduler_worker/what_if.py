@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
@@ -92,6 +92,7 @@ class WhatIfs:
 
     async def chosen(self, order: Order, best: int, supposing: Supposing) -> tuple[WhatIfAnswered, Wish]:
         """The first of its wishes by which all of it, or enough of it, fits beside what was supposed."""
+        order = self._scheduler.without_reserved(order)
         shorts: list[Shortage] = []
         before = supposing.several
         for nth, wish in enumerate(order.wishes):
@@ -99,7 +100,7 @@ class WhatIfs:
             if len(picks) >= order.needed:
                 return self._fitting(wish, order.request.request, best, picks), wish
             supposing.forget(before)
-            shorts.append(short or Shortage())
+            shorts.append(replace(short or Shortage(), fitted=len(picks)))
         first = shorts[0]
         if first.refusal:
             return WhatIfAnswered(fits=False, refusal=first.refusal), order.wishes[0]

@@ -80,7 +80,7 @@ class WhatIfsOfMoves:
                     fits=False, refusal=begun.refusal, decision=Decision(code="unreadable")
                 )
                 continue
-            order = gone.seen_by(beside(order, question.closed))
+            order = gone.seen_by(beside(order, question.closed, _being_emptied))
             answer, _ = await self._what_ifs.chosen(order, question.best, supposing)
             if answer.fits:
                 gone.goes(start, tuple(there.root for there in answer.placed))
@@ -88,6 +88,10 @@ class WhatIfsOfMoves:
                     answer = structs.replace(answer, best=(), decision=Decision())
             answers[id(course)] = answer
         return answers
+
+
+def _being_emptied(root: str) -> str:
+    return "being emptied"
 
 
 def _unsought(course: MoveCourse) -> WhatIfAnswered:

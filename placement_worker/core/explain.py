@@ -1,11 +1,12 @@
 """Why nothing fits: which constraint took out how many hosts, and which came closest, with figures."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bus.decisions import NearMiss, Removal
+from bus.host_marks import why_disabled
 from placement_worker.core.capacity import broken_limit
 from placement_worker.core.groups import NAMED, Demand, JointRules, SearchPlan
 from placement_worker.core.index import BEYOND_COUNTING
@@ -14,6 +15,7 @@ from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.ways import BREATH, Ways, options_at, top
 
 NEAREST = 5
+NEVER = 4  # demands that count as much as enough providers for isolated groups
 PATIENCE = 100_000  # steps for all hosts together
 HOST_PATIENCE = 5_000
 JOINT_CODE = "together"  # each thing is to be had, but not all in one way
@@ -27,26 +29,37 @@ Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]
 def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
     """May be paused wherever it yields."""
     if not made.count:
-        return tuple(made.removals), _nearest(snapshot, made.demands)
+        return tuple(made.removals), nearest(snapshot, made)
     return (yield from _merged(snapshot, made))
 
 
 # Hosts that somewhere lack something
 
 
-def _nearest(snapshot: Snapshot, demands: list[Demand]) -> tuple[NearMiss, ...]:
-    """The hosts that fail the fewest demands, and of those the ones that are least short.
+def nearest(
+    snapshot: Snapshot, made: SearchPlan, roots: Collection[str] = (), most: int = NEAREST
+) -> tuple[NearMiss, ...]:
+    """Return the hosts that fail the fewest demands, those with the least shortage first.
 
-    To have nothing at all of a class counts twice: who wants metal is told of nodes that are taken, not of
-    hypervisors.
+    Of `roots`, or of the hosts that the query names, or of all. A class of which a host has nothing counts
+    twice: a request for metal gets nodes that are taken, not hypervisors. A host with too few providers for
+    isolated groups can never do, so it comes last. Disabled hosts are left out unless they are named.
     """
-    index = snapshot.index
+    index, demands = snapshot.index, made.demands
+    named = roots or made.query.roots
+    anchors = index.roots[: index.high]
+    if named:
+        positions = [row.position for uuid in named if (row := index.rows.get(uuid)) is not None]
+        anchors = np.zeros(index.high, np.bool_)
+        anchors[positions] = True
     high = index.high
     met = np.zeros(high, np.int16)
     short = np.zeros(high)
     for demand in demands:
+        if demand.code == "disabled" and not named and demand.met is not None:
+            anchors = anchors & demand.met
         if demand.met is not None:
-            met += demand.met
+            met += demand.met * (NEVER if demand.code == JOINT_CODE else 1)
         kind = index.classes.get(demand.resource_class)
         if kind is not None:
             top = snapshot.top(demand.resource_class)
@@ -58,22 +71,27 @@ def _nearest(snapshot: Snapshot, demands: list[Demand]) -> tuple[NearMiss, ...]:
             met += there
             best = np.maximum(best, 0)  # whoever is promised more than there is is full, and no more
             short += np.maximum(1 - best / float(min(demand.asked, BEYOND_COUNTING)), 0)
-    distance = np.where(index.roots[:high], short / (1 + short) - met, np.inf)
-    ranked = np.sort(np.argpartition(distance, NEAREST)[:NEAREST]) if high > NEAREST else np.arange(high)
+    distance = np.where(anchors, short / (1 + short) - met, np.inf)
+    ranked = np.sort(np.argpartition(distance, most)[:most]) if high > most else np.arange(high)
     ranked = ranked[np.argsort(distance[ranked], kind="stable")]
+    ranked = ranked[anchors[ranked]]
     misses = []
     for position in ranked.tolist():
         row = snapshot.row_at(position)
         if row is not None and row.parent is None:
             failing = [one for one in demands if one.met is None or not one.met[position]]
             telling = [one for one in failing if not one.joint] or failing
+            if not telling:
+                continue
             lacks = "; ".join(_lack(snapshot, row, one) for one in telling)
-            misses.append(NearMiss(host=row.host, lacks=lacks, code=telling[0].code if telling else ""))
+            misses.append(NearMiss(host=row.host, lacks=lacks, code=telling[0].code))
     return tuple(misses)
 
 
 def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
     name, asked, of = demand.resource_class, demand.asked, demand.of
+    if demand.code == "disabled":
+        return why_disabled(root.traits)
     if not name:
         return demand.says
     having = [row for row in snapshot.tree(root) if name in row.inventories]

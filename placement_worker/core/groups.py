@@ -6,8 +6,8 @@ with one of them through an aggregate.
 
 What a demand is about, in a word for programs: `class` (too little of it, or nobody has it), `trait`,
 `forbidden_trait`, `aggregate` and `forbidden_aggregate`, `tree`, `cell`, `cell_disabled`, `zone`, `host` and
-`forbidden_host` (roots that are asked for, and those that are not to be), `group` (all is there, but not with
-the rest), `together` (so is what each group asks for), `unseen` (too many combinations to know).
+`forbidden_host` (roots that are asked for, and those that are not to be), `disabled`, `group` (all is there,
+but not with the rest), `together` (so is what each group asks for), `unseen` (too many combinations to know).
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,9 @@ import numpy.typing as npt
 from msgspec import structs
 
 from bus.decisions import Removal
+from bus.host_marks import DISABLED
 from bus.queries import FindCandidates
+from bus.reasons import EXCLUDED
 from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_INT, Resources
 from placement_worker.core.index import BEYOND_COUNTING, SHARES, Index
@@ -178,14 +180,15 @@ class _Planner:
             met = None if flags is None else flags.mask(self.high)
             yield Demand(f"cell {query.cell}", met, about="cell", code="cell")
         if query.not_cells:
-            says = f"not in a disabled cell ({', '.join(query.not_cells)})"
+            says = f"in a disabled cell ({', '.join(query.not_cells)})"
             met = ~self._in_any(query.not_cells)
             yield Demand(says, met, about="not_cells", code="cell_disabled")
         if query.roots:
-            yield Demand(_hosts("of", query.roots), self._these(query.roots), about="roots", code="host")
+            says = "not the requested host" if len(query.roots) == 1 else "none of the requested hosts"
+            yield Demand(says, self._these(query.roots), about="roots", code="host")
         if query.not_roots:
             met = ~self._these(query.not_roots)
-            yield Demand(_hosts("none of", query.not_roots), met, about="not_roots", code="forbidden_host")
+            yield Demand(EXCLUDED, met, about="not_roots", code="forbidden_host")
         if query.zone:
             yield Demand(f"zone {query.zone}", self._in_zone(query.zone), about="zone", code="zone")
         for trait in query.root_required:
@@ -194,14 +197,17 @@ class _Planner:
         for trait in query.root_forbidden:
             if trait in index.traits:
                 met = ~index.traits[trait].mask(self.high)
-                yield Demand(f"no root trait {trait}", met, code="forbidden_trait")
+                if trait == DISABLED:
+                    yield Demand("disabled", met, code="disabled")
+                else:
+                    yield Demand(f"no root trait {trait}", met, code="forbidden_trait")
         for choice in query.root_member_of:
             met = self._any(index.aggregates, choice)
-            yield Demand(f"root aggregate {' or '.join(choice)}", met, code="aggregate")
+            yield Demand(f"root aggregate {self._named(choice)}", met, code="aggregate")
         for uuid in query.root_not_member_of:
             if uuid in index.aggregates:
                 met = ~index.aggregates[uuid].mask(self.high)
-                yield Demand(f"root not in aggregate {uuid}", met, code="forbidden_aggregate")
+                yield Demand(f"root not in aggregate {self._named((uuid,))}", met, code="forbidden_aggregate")
         for group in query.groups:
             if self._plain:
                 of = _called(group)
@@ -230,6 +236,11 @@ class _Planner:
             summed=tuple(self._several()),
             apart=not query.nested and self.index.children > 0,
         )
+
+    def _named(self, aggregates: tuple[str, ...]) -> str:
+        """Return the names of these aggregates, or the UUID of one without a name."""
+        facts = self.index.aggregate_facts
+        return " or ".join(facts[one].name or one if one in facts else one for one in aggregates)
 
     def _these(self, roots: tuple[str, ...]) -> Bools:
         met = np.zeros(self.high, np.bool_)
@@ -351,11 +362,12 @@ class _Planner:
             if trait in index.traits:
                 yield _Test("barred", f"no trait {trait}", ~index.traits[trait].mask(high))
         for choice in group.member_of:
-            says = "aggregate " + " or ".join(choice)
+            says = f"aggregate {self._named(choice)}"
             yield _Test("member", says, self._any(index.aggregates, choice))
         for uuid in group.not_member_of:
             if uuid in index.aggregates:
-                yield _Test("stranger", f"not in aggregate {uuid}", ~index.aggregates[uuid].mask(high))
+                says = f"not in aggregate {self._named((uuid,))}"
+                yield _Test("stranger", says, ~index.aggregates[uuid].mask(high))
         for name, asked in group.resources.items():
             kind = index.classes.get(name)
             if kind is None:
@@ -433,10 +445,6 @@ def _isolated(query: FindCandidates) -> frozenset[str]:
     if query.group_policy == "isolate":
         return frozenset(group.suffix for group in query.groups) - {""}
     return frozenset(query.isolated)
-
-
-def _hosts(some: str, roots: tuple[str, ...]) -> str:
-    return f"{some} the {len(roots)} hosts named" if len(roots) > 1 else f"{some} the host named"
 
 
 def _called(group: ResourceGroup) -> str:

@@ -201,7 +201,9 @@ class _Kind:
                 self._choosing.leave(order, instance)
             short = self._short()
             return NoHost(
-                dataclasses.replace(short, removals=beside.removals, nearest=beside.nearest)
+                dataclasses.replace(
+                    short, removals=beside.removals, nearest=beside.nearest, fitted=len(picks)
+                )
                 if picks
                 else short
             )

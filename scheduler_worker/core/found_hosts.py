@@ -1,5 +1,7 @@
 """Hosts that a search found, one at a time: what a ranking and whoever explains it look up alike."""
 
+from collections.abc import Collection
+
 import numpy as np
 
 from bus.candidates import CandidateSearch, PlacedHost
@@ -35,6 +37,21 @@ class FoundHosts:
         """More or less is free there than was."""
         facts = self._facts[index] = self._now.facts(self._search, self._positions.item(index))
         return facts
+
+    def facts_beyond(self, host: str) -> HostFacts | None:
+        """Return the facts of a host that the search did not find, or None if its name is not unique."""
+        source = self._now.source
+        positions = [source.position(root) for root in source.named(host)]
+        if len(positions) != 1 or positions[0] is None:
+            return None
+        return self._now.facts(self._search, positions[0])
+
+    def indices(self, roots: Collection[str]) -> set[int]:
+        """Return the indices of those of these roots that the search found."""
+        positions = [self._now.source.position(root) for root in roots]
+        known = [one for one in positions if one is not None]
+        found: list[int] = np.flatnonzero(np.isin(self._positions, known)).tolist()
+        return set(found)
 
     def nobody_builds(self, index: int) -> str:
         return self._hosts.nobody_builds(self.host(index))

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from bus.candidates import Bools, CandidateSearch, Floats, Ints, PlacedHost
-from bus.decisions import Record, RecordedHost, Removal
+from bus.decisions import NearMiss, Record, RecordedHost, Removal
 from bus.queries import Candidate
 from scheduler_worker.core.fitting import rules_for
 from scheduler_worker.core.found_hosts import FoundHosts
@@ -21,7 +21,7 @@ from scheduler_worker.core.pick import KeepsPromises, Pick
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rooms import Rooms
 from scheduler_worker.core.rules.neighbours import AFFINITY
-from scheduler_worker.core.shortage import Shortage
+from scheduler_worker.core.shortage import Shortage, lacking_reserved, named_reserved
 from scheduler_worker.core.spares import Spares
 from scheduler_worker.core.ties import Uints, ties
 from scheduler_worker.core.together import all_of_them, with_more
@@ -33,6 +33,7 @@ from scheduler_worker.core.wish import Wish
 WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
 WAYS_OF_THE_NEXT = 4  # and of those that follow
 ALL_WAYS = 2048  # looked through when there are some to avoid
+NEAREST_BEYOND = 16  # near misses asked of placement: rules leave some out
 RECORDED_REFUSED = 2  # of these, hosts that would have been better and that a rule refused
 
 AVOIDED = "placement refused it a moment ago"
@@ -79,6 +80,7 @@ class Ranking:
             served,
             self._masks,
             self._lazy if self._keeps_together is None else [*self._lazy, self._keeps_together],
+            self._rules,
             self._found,
         )
         count = len(self._positions)
@@ -222,7 +224,7 @@ class Ranking:
         state = len(self._refused), len(self._full)
         if self._removals is None or self._removals[0] != state:
             if self._beforehand is None:
-                self._beforehand = tuple(self._search.removals())
+                self._beforehand = tuple([named_reserved(self.wish, one) for one in self._search.removals()])
                 self._counted = self._gone_since(self._beforehand)
             refused, full, counted = self._refused, self._full, self._counted
             if counted:
@@ -251,11 +253,18 @@ class Ranking:
         return Shortage(
             considered=self._search.considered,
             removals=self.removals(),
-            nearest=self._verdicts.nearest(self._refused, self._full, self._search.nearest()),
+            nearest=self._nearest(),
+            named=bool(self.wish.pinned),
             may_pass=self._verdicts.may_pass(self._refused),
             nth=self.wish.nth,
             notes=self.wish.notes,
         )
+
+    def _nearest(self) -> tuple[NearMiss, ...]:
+        beyond = self._search.nearest(self.wish.pinned, NEAREST_BEYOND)
+        source = self._now.source
+        reserved = [lacking_reserved(self.wish, one, source.named(one.host)) for one in beyond]
+        return self._verdicts.nearest(self._refused, self._full, reserved)
 
     # The order
 

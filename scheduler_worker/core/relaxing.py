@@ -87,9 +87,10 @@ def _elsewhere(wish: Wish) -> Iterator[Relaxed]:
         named = request.forced_host or request.wanted_host
         anywhere = replace(wish, request=structs.replace(request, forced_host="", wanted_host=""))
         yield Relaxed(_asking(anywhere, roots=()), f"without host {named}")
-    if question.not_roots:
+    if request.ignore_hosts:
         anywhere = replace(wish, request=structs.replace(request, ignore_hosts=()))
-        yield Relaxed(_asking(anywhere, not_roots=()), "without ignore_hosts")
+        reserved = tuple(one for one in question.not_roots if one in wish.reserved)
+        yield Relaxed(_asking(anywhere, not_roots=reserved), "without ignore_hosts")
     for nth, some in enumerate(request.aggregates):
         if some in question.root_member_of:  # those that metadata demands are not the request's to leave out
             others = tuple(one for one in question.root_member_of if one != some)

@@ -1,15 +1,33 @@
-"""Why there is no host for a request: what was looked at, what each constraint removed, how that reads."""
+"""Why there is no host for a request: hosts considered, hosts that each constraint removed, the sentence."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import BuildRequested
+from bus.reasons import EXCLUDED
+from scheduler_worker.core.wish import Wish
 
 NEAREST = 5  # near misses a record names
 EXAMPLES = 3  # hosts named for each constraint
-NO_ROOM_NOW = "room beside what was just chosen"
+NO_ROOM_NOW = "free capacity taken by instances just placed"
 MAX_REASON = 3900  # a Cause, with room for the word that fences it
+# Codes of removals that are about the state of hosts, as the sentence names them; empty: by the constraint.
+STATES = {
+    "host": "",
+    "forbidden_host": "",
+    "reserved": "",
+    "cell_disabled": "",
+    "disabled": "disabled",
+    "down": "down",
+    "has_agent": "without an agent or conductor",
+    "tenant": "of other projects",
+    "server_group": "ruled out by the server group",
+    "chosen": "",
+    "unseen": "",
+}
 MAX_REFUSED = 16  # how many refusals a record keeps
 
 
@@ -22,6 +40,8 @@ class Shortage:
     nearest: tuple[NearMiss, ...] = ()
     may_pass: bool = False  # does something that passes by itself stand in the way?
     promised: bool = False  # ... or only what others are just being given?
+    named: bool = False  # the near misses are the hosts that the request names
+    fitted: int = 0  # instances that would have a host, where all must have one at once
     nth: int = 0  # 0: the flavor asked for; n: the nth of or_else
     notes: tuple[str, ...] = ()
     unknown: str = ""  # a place was asked for that there is not: what there is
@@ -29,9 +49,11 @@ class Shortage:
 
     @property
     def code(self) -> str:
-        """What decided it: the constraint that left nobody."""
+        """Return the code of the constraint that left no host."""
         if self.refusal:
             return "unreadable"
+        if self.fitted:
+            return "room"
         deciding = next((one for one in self.removals if not one.left), None)
         if deciding is None:
             return "room" if self.considered else "no_hosts"
@@ -52,16 +74,44 @@ class Shortage:
         if self.refusal or self.unknown:
             return self.refusal or self.unknown
         parts = [f"no valid host among {self.considered}"]
-        removed = [f"{removal.constraint} removed {removal.removed}" for removal in self.removals]
+        removed = [_removed(removal) for removal in self.removals]
         if removed:
             parts.append(", ".join(removed))
         if refused:
             parts.append(f"placement refused {'; '.join(refused)}")
-        if self.nearest:
+        if self.nearest and not self.named:
             parts.append("closest " + "; ".join(_closest(self.nearest)))
-        if instances > 1 and not request.at_least:
-            parts.append(f"room is needed for {instances} instances at once")
-        return ": ".join((parts[0], ". ".join(parts[1:]))) if parts[1:] else parts[0]
+        if self.fitted:
+            needed = request.at_least or instances
+            parts.append(f"free capacity for {self.fitted} of the {needed} instances needed at once")
+        whole = ": ".join((parts[0], ". ".join(parts[1:]))) if parts[1:] else parts[0]
+        if not self.named:
+            return whole
+        return ". ".join([*(f"{miss.host}: {miss.lacks}" for miss in self.nearest), whole])
+
+
+def named_reserved(wish: Wish, removal: Removal) -> Removal:
+    """Return the removal with the code of reserved hosts, if it excludes some of these."""
+    if not wish.reserved or removal.code != "forbidden_host":
+        return removal
+    says = f"{EXCLUDED} or " if wish.request.ignore_hosts else ""
+    return structs.replace(removal, constraint=f"{says}reserved for other requests", code="reserved")
+
+
+def lacking_reserved(wish: Wish, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
+    """Return the near miss with the reason of the reservation, if the host is reserved."""
+    root = next((one for one in roots if one in wish.reserved), "")
+    if not root:
+        return miss
+    code = "reserved" if miss.code == "forbidden_host" else miss.code
+    return structs.replace(miss, lacks=miss.lacks.replace(EXCLUDED, wish.why_reserved(root)), code=code)
+
+
+def _removed(removal: Removal) -> str:
+    state = STATES.get(removal.code)
+    if state is None:
+        return f"{removal.constraint} removed {removal.removed}"
+    return f"{state or removal.constraint}: {removal.removed} host{'' if removal.removed == 1 else 's'}"
 
 
 def _closest(nearest: Sequence[NearMiss]) -> Iterator[str]:

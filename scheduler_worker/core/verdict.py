@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
+from msgspec import structs
 
 from bus.candidates import Bools, Ints
 from bus.decisions import NearMiss, Removal
@@ -12,6 +13,11 @@ from scheduler_worker.core.host_map import NO_AGENT
 from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.shortage import EXAMPLES, NEAREST, NO_ROOM_NOW, running
 from scheduler_worker.core.wish import Wish
+
+TENANT = "tenant"
+CLOSED = frozenset(
+    {"disabled", "down", TENANT, NO_AGENT}
+)  # codes of hosts that no request of this kind may use
 
 Mask = tuple[Rule, Bools]
 Refusal = tuple[Rule, str]
@@ -26,12 +32,14 @@ class Verdicts:
         served: Bools,
         masks: Sequence[Mask],
         lazy: Sequence[Rule],
+        rules: Sequence[Rule],
         found: FoundHosts,
     ) -> None:
         self._wish = wish
         self._served = served
         self._masks = masks
         self._lazy = lazy
+        self._rules = rules
         self._found = found
         self._at_once: list[tuple[Removal, Rule | None, Ints]] | None = None
 
@@ -50,8 +58,41 @@ class Verdicts:
     def nearest(
         self, refused: Mapping[int, Refusal], full: Iterable[int], beyond: Iterable[NearMiss]
     ) -> tuple[NearMiss, ...]:
-        """Those that came furthest first."""
-        return tuple(islice(self._misses(refused, full, beyond), NEAREST))
+        """Return the hosts that pass the most constraints, best first; of a request that names hosts, these.
+
+        Closed hosts are left out unless there are no others or they are named.
+        """
+        if self._wish.pinned:
+            by_host: dict[str, NearMiss] = {}
+            for miss in self._misses(refused, full, self._also_refused(beyond)):
+                by_host.setdefault(miss.host, miss)
+            return tuple(by_host.values())[:NEAREST]
+        closed, open_ = list[NearMiss](), list[NearMiss]()
+        for miss in self._misses(refused, full, self._open(beyond)):
+            if miss.code not in CLOSED:
+                open_.append(miss)
+            elif miss.code != TENANT and len(closed) < NEAREST:
+                closed.append(miss)
+            if len(open_) == NEAREST:
+                break
+        return tuple(open_ or closed)
+
+    def _open(self, beyond: Iterable[NearMiss]) -> Iterable[NearMiss]:
+        """Leave out hosts that a rule about closed hosts refuses, too."""
+        closing = [rule for rule in self._rules if rule.code in CLOSED]
+        return (miss for miss in beyond if not self._refusals(miss, closing))
+
+    def _also_refused(self, beyond: Iterable[NearMiss]) -> Iterable[NearMiss]:
+        """Add why rules refuse these hosts."""
+        for miss in beyond:
+            why = [why for why in self._refusals(miss, self._rules) if why not in miss.lacks]
+            yield structs.replace(miss, lacks="; ".join((*why, miss.lacks))) if why else miss
+
+    def _refusals(self, miss: NearMiss, rules: Sequence[Rule]) -> list[str]:
+        facts = self._found.facts_beyond(miss.host)
+        if facts is None:
+            return []
+        return [why for rule in rules if (why := rule.refuses(facts, self._wish)) is not None]
 
     def may_pass(self, refused: Mapping[int, Refusal]) -> bool:
         """Is anybody refused by nothing but what passes by itself?"""
@@ -76,16 +117,22 @@ class Verdicts:
     def _misses(
         self, refused: Mapping[int, Refusal], full: Iterable[int], beyond: Iterable[NearMiss]
     ) -> Iterable[NearMiss]:
+        pinned = self._wish.pinned
+        named = self._found.indices(pinned)
+        if pinned:
+            refused = {index: refused[index] for index in named if index in refused}
+            full = [index for index in full if index in named]
         for index in full:
-            yield NearMiss(
-                host=self._found.name(index), lacks="room: chosen by others a moment ago", code="chosen"
-            )
+            lacks = "free capacity: taken by instances just placed"
+            yield NearMiss(host=self._found.name(index), lacks=lacks, code="chosen")
         for asked in reversed(self._lazy):
             for index, (rule, why) in islice(refused.items(), 50 * NEAREST):
                 if rule is asked:
                     yield NearMiss(host=self._found.name(index), lacks=why, code=rule.code or rule.name)
         for _, removed_by, indices in reversed(self._removed_at_once()):
-            for index in indices[:NEAREST].tolist():
+            for index in (
+                [one for one in indices.tolist() if one in named] if pinned else indices[:NEAREST].tolist()
+            ):
                 if removed_by is None:
                     yield NearMiss(
                         host=self._found.name(index), lacks=self._found.nobody_builds(index), code=NO_AGENT

@@ -1,6 +1,6 @@
 """One way to meet a request: what placement is asked for it, and what rules and weighers read of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,10 +43,22 @@ class Wish:
     same: frozenset[str] | None = None  # roots of the instances it wants to be beside; None: it does not say
     different: frozenset[str] = frozenset()  # and of those it does not
     own: frozenset[str] = frozenset()  # roots it holds already: a move's source
+    reserved: frozenset[str] = frozenset()  # of `question.not_roots`: not excluded by the request itself
+    why_reserved: Callable[[str], str] = field(default=str, compare=False)  # of one of these roots
 
     @property
     def image_properties(self) -> Mapping[str, str]:
         return self.request.image.properties if self.request.image is not None else {}
+
+    @property
+    def pinned(self) -> frozenset[str]:
+        """Return the roots that the request names, by host, by instance or by affinity group."""
+        if self.question.roots:
+            return frozenset(self.question.roots)
+        if self.same is not None:
+            return self.same
+        affinity = self.group is not None and self.group.policy == "affinity"
+        return frozenset(self.members) if affinity else frozenset()
 
     @property
     def asked(self) -> dict[str, int]:

@@ -91,7 +91,7 @@ async def test_the_hosts_of_a_cell_that_is_none_of_ours_are_not_offered(connect:
         await bus.publish(a_request(1))
         async with asyncio.timeout(DEADLINE):
             lost = await unplaceable.get()
-    assert "has_agent removed 1" in lost.reason
+    assert "without an agent or conductor: 1 host" in lost.reason
     assert "host2 (its cell 'typo' is none of ours: c1, c2)" in lost.reason
     assert placement.orders == []
 

@@ -146,7 +146,7 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
         refused = await site.boot(2)
         assert isinstance(refused, BuildUnplaceable) and refused.decision.code == "cell_disabled"
         why = await site.bus.asker(topics.DECISION)(FindDecision(id=uid(2)))
-        assert f"not in a disabled cell ({CELL}) removed 2" in why.reason
+        assert f"in a disabled cell ({CELL}): 2 hosts" in why.reason
 
         waiting = asyncio.create_task(site.boot(3, wait="1m"))
         await until(lambda: waits(site))

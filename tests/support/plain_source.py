@@ -180,10 +180,9 @@ class PlainSourceSearch:
             removals.append(Removal(constraint="room", removed=known - fitting, left=fitting, code="class"))
         return removals
 
-    def nearest(self) -> Sequence[NearMiss]:
-        return (
-            () if len(self.positions) else [NearMiss(host=one.host, lacks="room") for one in self._known[:3]]
-        )
+    def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
+        known = [one for one in self._known if not roots or one.root in roots]
+        return () if len(self.positions) else [NearMiss(host=one.host, lacks="room") for one in known[:3]]
 
     def _wanted(self, one: Candidate) -> bool:
         question = self._question

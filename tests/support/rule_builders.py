@@ -175,7 +175,7 @@ class ListedSearch:
     def removals(self) -> Sequence[Removal]:
         return ()
 
-    def nearest(self) -> Sequence[NearMiss]:
+    def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
         return ()
 
 

@@ -63,7 +63,7 @@ ROWS = [
         "enabled",
         the_facts(traits=("COMPUTE_STATUS_DISABLED",)),
         PLAIN,
-        "disabled: it has the trait COMPUTE_STATUS_DISABLED",
+        "disabled",
         "disabled as Nova does it",
     ),
     # Zones

@@ -346,7 +346,8 @@ async def test_too_little_room_for_all_is_no_room() -> None:
     placement = hosts(2, free={"VCPU": 8, "MEMORY_MB": 1024})
     message = await unplaceable(a_scheduler(placement), a_request(instances=3, flavor=BIG))
     assert message.instances == a_request(instances=3).instances
-    assert "room is needed for 3 instances at once" in message.reason
+    assert "free capacity for 2 of the 3 instances needed at once" in message.reason
+    assert message.decision.code == "room"
     assert placement.held == {}
     assert len(placement.retired) == 3
     assert placement.orders == []
@@ -567,7 +568,7 @@ async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> Non
     await retry(scheduler, a_request())
     time.now += 30
     message = await unplaceable(scheduler, a_request())
-    assert "up removed 1" in message.reason
+    assert "down: 1 host" in message.reason
     assert "host0 (down: no heartbeat from its agent agent0)" in message.reason
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import isnan
 
-from bus.host_marks import DISABLED, FORCED_DOWN
+from bus.host_marks import DISABLED, FORCED_DOWN, why_disabled
 from bus.reports import HostState
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import UNKNOWN, Bools, Rule, View
@@ -37,7 +37,7 @@ def enabled() -> Rule:
         if FORCED_DOWN in host.traits:
             return _FORCED_DOWN
         if DISABLED in host.traits:
-            return f"disabled: it has the trait {DISABLED}"
+            return why_disabled(host.traits)
         state = host.state
         if state is None:
             return None
