@@ -68,8 +68,7 @@ def boot_command(
     flavor: Annotated[
         str,
         typer.Option(
-            help="A name for the flavor that --vcpus, --memory-mb, --disk-gb and --spec describe; only"
-            " `metal` is known by its name alone: one CUSTOM_BAREMETAL and nothing else."
+            help="Name of the flavor that the size options and --spec describe; `metal` alone needs none."
         ),
     ] = "",
     extra_spec: Annotated[

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, text
 from sqlalchemy.util import await_only
 
 from bus.sql import migrations
@@ -28,7 +28,7 @@ def said_again(upgrade: Upgrade) -> Upgrade:
 
     def upgraded(connection: Connection, folder: Path, names: list[str]) -> str:
         which = folder.resolve(), connection.dialect.name
-        if which[0] not in _MIGRATIONS or connection.dialect.has_table(connection, "alembic_version"):
+        if which[0] not in _MIGRATIONS or _has_revision(connection):
             return upgrade(connection, folder, names)
         if which not in known:
             known[which] = _heard(upgrade, connection, folder, names)
@@ -48,6 +48,13 @@ def said_again(upgrade: Upgrade) -> Upgrade:
         return oldest
 
     return upgraded
+
+
+def _has_revision(connection: Connection) -> bool:
+    table = "alembic_version"  # on PostgreSQL it exists before the first migration, without a row
+    return connection.dialect.has_table(connection, table) and bool(
+        connection.execute(text(f"SELECT 1 FROM {table}")).first()
+    )
 
 
 def _heard(upgrade: Upgrade, connection: Connection, folder: Path, names: list[str]) -> tuple[str, Said]:

@@ -105,14 +105,3 @@ async def test_very_many_instances_are_asked_for_in_several_questions() -> None:
     ]
     await said(asked, requests)
     assert asked.questions == [1000, 1000, 700]
-
-
-@pytest.mark.parametrize("hint", ["same_host", "different_host"])
-async def test_of_what_is_refused_at_the_door_nothing_is_asked(hint: str) -> None:
-    asked = Knowing()
-    many = tuple(uid(nth, "f") for nth in range(1001))
-    told = await said(asked, [a_request(1, hints=Hints(**{hint: many}))])  # type: ignore[arg-type]
-    (lost,) = told.values()
-    assert isinstance(lost, BuildUnplaceable)
-    assert lost.reason.startswith(f"hints.{hint}: 1001 instances, at most 1000")
-    assert asked.questions == []
