@@ -129,7 +129,7 @@ def _times(text: str, most: int) -> tuple[int, str]:
     if found is None:
         return 1, text
     if not 1 <= int(found[1]) <= most:
-        raise ValueError(f"{text!r}: a number from 1 to {most:,}")
+        raise ValueError(f"{text!r}: the number before x is from 1 to {most:,}")
     return int(found[1]), found[2]
 
 
