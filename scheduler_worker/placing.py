@@ -326,10 +326,11 @@ class Scheduler:
         choosing, began = self._now(), self.clock.monotonic()
         found: dict[Hashable, tuple[str, ...]] = {}
         for course in courses:
-            wish = course.order.wishes[0]
-            kind = self.policy.kind(wish)
+            wish, needed = course.order.wishes[0], course.order.needed
+            kind = self.policy.kind(wish), needed
             if kind not in found and self.clock.monotonic() - began < HELP_SECONDS:
-                found[kind] = helps(wish, choosing, course.order.request.request, self.late_help())
+                seed = course.order.request.request
+                found[kind] = helps(wish, choosing, seed, self.late_help(), needed=needed)
             self._take(course, HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:

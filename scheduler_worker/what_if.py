@@ -105,7 +105,13 @@ class WhatIfs:
         if first.refusal:
             return WhatIfAnswered(fits=False, refusal=first.refusal), order.wishes[0]
         with self._looking(supposing) as choosing:
-            said = helps(order.wishes[0], choosing, order.request.request, self._scheduler.late_help())
+            said = helps(
+                order.wishes[0],
+                choosing,
+                order.request.request,
+                self._scheduler.late_help(),
+                needed=order.needed,
+            )
         decision = structs.replace(first.decision(()), helps=said)
         return WhatIfAnswered(fits=False, decision=decision), order.wishes[0]
 

@@ -9,13 +9,13 @@ from bus.decisions import NearMiss, Removal
 from bus.host_marks import why_disabled
 from placement_worker.core.capacity import broken_limit
 from placement_worker.core.groups import NAMED, Demand, JointRules, SearchPlan
-from placement_worker.core.index import BEYOND_COUNTING
+from placement_worker.core.index import BEYOND_COUNTING, Index
 from placement_worker.core.row import Row
+from placement_worker.core.row_set import Bools
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.ways import BREATH, Ways, options_at, top
 
 NEAREST = 5
-NEVER = 4  # demands that count as much as enough providers for isolated groups
 PATIENCE = 100_000  # steps for all hosts together
 HOST_PATIENCE = 5_000
 JOINT_CODE = "together"  # each thing is to be had, but not all in one way
@@ -47,7 +47,7 @@ def nearest(
     """
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots
-    anchors = index.roots[: index.high]
+    anchors = made.hosts
     if named:
         positions = [row.position for uuid in named if (row := index.rows.get(uuid)) is not None]
         anchors = np.zeros(index.high, np.bool_)
@@ -59,7 +59,7 @@ def nearest(
         if demand.code == "disabled" and not named and demand.met is not None:
             anchors = anchors & demand.met
         if demand.met is not None:
-            met += demand.met * (NEVER if demand.code == JOINT_CODE else 1)
+            met += demand.met
         kind = index.classes.get(demand.resource_class)
         if kind is not None:
             top = snapshot.top(demand.resource_class)
@@ -71,6 +71,7 @@ def nearest(
             met += there
             best = np.maximum(best, 0)  # whoever is promised more than there is is full, and no more
             short += np.maximum(1 - best / float(min(demand.asked, BEYOND_COUNTING)), 0)
+    met += _enough_providers(index, made) * len(demands)
     distance = np.where(anchors, short / (1 + short) - met, np.inf)
     ranked = np.sort(np.argpartition(distance, most)[:most]) if high > most else np.arange(high)
     ranked = ranked[np.argsort(distance[ranked], kind="stable")]
@@ -86,6 +87,18 @@ def nearest(
             lacks = "; ".join(_lack(snapshot, row, one) for one in telling)
             misses.append(NearMiss(host=row.host, lacks=lacks, code=telling[0].code))
     return tuple(misses)
+
+
+def _enough_providers(index: Index, made: SearchPlan) -> Bools:
+    """Return which trees have as many providers of a class as isolated groups ask for it."""
+    enough = np.ones(index.high, np.bool_)
+    for name in {name for slot in made.slots for name in slot.asks}:
+        several = sum(name in slot.asks for slot in made.slots if slot.suffix in made.rules.isolate)
+        kind = index.classes.get(name)
+        if several > 1 and kind is not None:
+            rows = np.flatnonzero(kind.there[: index.high])
+            enough &= np.bincount(index.root_of[rows], minlength=index.high) >= several
+    return enough
 
 
 def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:

@@ -91,6 +91,7 @@ class SearchPlan:
     left: Bools  # anchors that have somebody for everything
     count: int
     reached: Bools | None  # anchors that somebody of another tree would serve
+    hosts: Bools  # all anchors considered
     removals: list[Removal] = field(default_factory=list)
 
 
@@ -115,7 +116,8 @@ def plan(
     check(query)
     planner = _Planner(index, query, trees or Snapshot(index))
     demands = list(planner.demands())
-    left = index.roots[: index.high]
+    # A pool that only shares with other trees is an answer over HTTP, but no host.
+    hosts = left = _hosts(index) if named else index.roots[: index.high]
     considered = count = int(np.count_nonzero(left))
     removals, removing = [], []
     for demand in demands:
@@ -137,13 +139,28 @@ def plan(
                 )
             )
     if named or not count:
-        removals = _with_names(index, removing, removals)
+        removals = _with_names(index, hosts, removing, removals)
     rules, reached = planner.rules(), planner.reached()
-    return SearchPlan(query, planner.slots, rules, demands, considered, left, count, reached, removals)
+    return SearchPlan(query, planner.slots, rules, demands, considered, left, count, reached, hosts, removals)
 
 
-def _with_names(index: Index, removing: list[Demand], removals: list[Removal]) -> list[Removal]:
-    named, left = [], index.roots[: index.high]
+def _hosts(index: Index) -> Bools:
+    """Return the roots without those that share with other trees and have no agent."""
+    roots = index.roots[: index.high]
+    pools = [
+        position
+        for position in set[int]().union(*index.sharers.values())
+        if (row := index.at[position]) is not None and row.parent is None and not row.agent
+    ]
+    if not pools:
+        return roots
+    hosts = roots.copy()
+    hosts[pools] = False
+    return hosts
+
+
+def _with_names(index: Index, left: Bools, removing: list[Demand], removals: list[Removal]) -> list[Removal]:
+    named = []
     for demand, removal in zip(removing, removals, strict=True):
         gone = left if demand.met is None else left > demand.met
         some = np.flatnonzero(gone[:FIRST_LOOK])[:NAMED]

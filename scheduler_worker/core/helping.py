@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.pairing import paired
+from scheduler_worker.core.pairing import paired, without_rule
 from scheduler_worker.core.relaxing import lessened, relaxed
+from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.tally import Found, Helps, Tally, never
 from scheduler_worker.core.wish import Wish
 
@@ -19,12 +20,21 @@ PAIRS_SAID = 3  # then no more of them are looked for
 MOST_SAID = 6
 
 
-def helps(wish: Wish, choosing: Choosing, seed: str, late: Callable[[], bool] = never) -> tuple[str, ...]:
-    """Return sentences, the most helpful first, as far as they are found before it is late."""
-    tally = Tally(seed, MOST_SEARCHES, late)
+def helps(
+    wish: Wish, choosing: Choosing, seed: str, late: Callable[[], bool] = never, *, needed: int = 1
+) -> tuple[str, ...]:
+    """Return sentences, the most helpful first, as far as they are found before it is late.
+
+    With each remedy there is free capacity for `needed` instances.
+    """
+    tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
+    if needed > 1 and tally.count(wish, choosing).hosts:  # what is short is shared, and not counted here
+        return ()
     found = [one for one in islice(_tried(wish, choosing, tally), MOST_TRIED) if one is not None]
     if not found:
-        found = list(islice(paired(wish, choosing, Tally(seed, MOST_PAIRED, late)), PAIRS_SAID))
+        found = list(
+            islice(paired(wish, choosing, Tally(seed, MOST_PAIRED, late, needed=needed)), PAIRS_SAID)
+        )
     found.sort(key=lambda one: -one.found.hosts)
     return tuple(dict.fromkeys(one.says for one in found))[:MOST_SAID]
 
@@ -38,16 +48,18 @@ def _tried(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps | Non
     for rule in choosing.rules:
         if rule.concerns is None or rule.concerns(wish):
             found = tally.count(wish, choosing.without(rule.name))
-            yield Helps(found, "", _without_rule(rule.name, found)) if found.hosts else None
+            yield Helps(found, "", _without_rule(rule, found, tally.needed)) if found.hosts else None
     if choosing.promised(wish):
         yield Helps(Found(1), "", "wait: builds that were just sent there may leave room after all")
 
 
-def _without_rule(name: str, found: Found) -> str:
-    match name:
+def _without_rule(rule: Rule, found: Found, needed: int) -> str:
+    if needed > 1:  # hosts that the rule admits are counted, too
+        return f"{without_rule(rule)}: {found}"
+    match rule.name:
         case "up":
             return f"{found} {'is' if found.hosts == 1 else 'are'} down"
         case "enabled":
             return f"{found} {'is' if found.hosts == 1 else 'are'} disabled"
         case _:
-            return f"without the filter {name}: {found}"
+            return f"{without_rule(rule)}: {found}"

@@ -43,6 +43,15 @@ Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how oft
 _NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
 
 
+def _missing_preferred(wish: Wish, view: AllHosts) -> list[str]:
+    """Return a note for each preferred trait that no host with free capacity has."""
+    return [
+        f"preferred_traits: no host that fits has {trait}"
+        for trait, weight in wish.preferred.items()
+        if weight > 0 and not np.any(view.has(trait))
+    ]
+
+
 class Ranking:
     """Hosts are known by their index into the arrays of the search. Nothing may be awaited meanwhile."""
 
@@ -68,6 +77,7 @@ class Ranking:
         # No method of its own is handed on: two that keep each other are garbage only the collector finds.
         self._ties = partial(_ties_of, seed, hosts, self._positions)
         self._view = AllHosts(search, now)
+        self._notes = (*wish.notes, *_missing_preferred(wish, self._view)) if wish.preferred else wish.notes
         self._rules = rules_for(wish, policy)
         self._lazy = [rule for rule in self._rules if rule.admits is None]
         keeps = (rule for rule in self._rules if rule.name == AFFINITY and wish.together is not None)
@@ -166,7 +176,7 @@ class Ranking:
             removals=removals,
             record=record,
             scores=self._weights.scores(self._recorded[winner]),
-            notes=self.wish.notes,
+            notes=self._notes,
         )
         self._chosen[winner] = self._chosen.get(winner, 0) + 1
         self._changed(winner, best[0][3], choices[0])
@@ -257,7 +267,7 @@ class Ranking:
             named=bool(self.wish.pinned),
             may_pass=self._verdicts.may_pass(self._refused),
             nth=self.wish.nth,
-            notes=self.wish.notes,
+            notes=self._notes,
         )
 
     def _nearest(self) -> tuple[NearMiss, ...]:

@@ -7,10 +7,12 @@ import numpy as np
 
 from bus.candidates import SenselessQuery
 from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.fitting import rooms
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.relaxing import Lessened
 from scheduler_worker.core.wish import Wish
 
+NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # no guest runs without these
 LOOKED_AT = 48  # hosts of each, one by one; when all of these do, so do the others
 
 
@@ -40,10 +42,16 @@ def never() -> bool:
 
 
 class Tally:
-    """Counts hosts until so many searches are spent or it is late: then none is found any more."""
+    """Counts hosts until so many searches are spent or it is late: then none is found any more.
 
-    def __init__(self, seed: str, searches: int, late: Callable[[], bool] = never) -> None:
+    Hosts without free capacity for all the `needed` instances count as none.
+    """
+
+    def __init__(
+        self, seed: str, searches: int, late: Callable[[], bool] = never, *, needed: int = 1
+    ) -> None:
         self.left = searches
+        self.needed = needed
         self._seed = seed
         self._late = late
 
@@ -76,20 +84,33 @@ class Tally:
                 what = with_less(less, amount)
                 return Helps(found, what, f"{found} would fit {what}")
         found = self._counted(ranking)
-        if found.hosts and others is less.wish:
+        if found.hosts and others is less.wish and less.resource_class not in NEVER_WITHOUT:
             return Helps(found, with_less(less, 0), f"{with_less(less, 0)}: {found}")
         return None
 
     def _counted(self, ranking: Ranking) -> Found:
-        indices, examined, fitting = ranking.admitted(), 0, 0
+        indices, examined, fitting, instances = ranking.admitted(), 0, 0, 0
         for index in indices[:LOOKED_AT]:
             if examined and self._late():
                 break
             examined += 1
-            fitting += ranking.fits(index)
+            if ranking.fits(index):
+                fitting += 1
+                instances += _instances(ranking, index) if self.needed > 1 else 1
+        if instances < self.needed:
+            return Found(0)
         if fitting == min(len(indices), LOOKED_AT):
             return Found(len(indices))
         return Found(fitting, more=len(indices) > examined and fitting > 0)
+
+
+def _instances(ranking: Ranking, index: int) -> int:
+    """Return for how many instances this host has free capacity, disregarding what hosts share."""
+    way, wish = ranking.way(index), ranking.wish
+    several = rooms(wish.asked, way.free) if way is not None else 0
+    if wish.group is None or wish.group.policy != "anti-affinity":
+        return several
+    return min(several, wish.group.max_per_host - wish.members.get(ranking.host(index).uuid, 0))
 
 
 def asks_for_something(wish: Wish) -> bool:
@@ -108,6 +129,9 @@ def amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
 
 
 def with_less(less: Lessened, amount: int) -> str:
+    groups = less.of.question.groups
+    suffix = groups[less.group].suffix
+    of = f" in group {suffix}" if suffix and len(groups) > 1 else ""
     if not amount:
-        return f"without {less.resource_class}"
-    return f"with {amount} {less.resource_class} instead of {less.asked}"
+        return f"without {less.resource_class}{of}"
+    return f"with {amount} {less.resource_class} instead of {less.asked}{of}"

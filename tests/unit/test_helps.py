@@ -151,7 +151,9 @@ async def test_who_gets_no_host_reads_what_would_have_helped() -> None:
 async def test_who_is_placed_costs_no_look_for_help(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = list[str]()
 
-    def helps(wish: Wish, choosing: Choosing, seed: str, late: Callable[[], bool]) -> tuple[str, ...]:
+    def helps(
+        wish: Wish, choosing: Choosing, seed: str, late: Callable[[], bool], *, needed: int
+    ) -> tuple[str, ...]:
         looked.append(seed)
         return ()
 

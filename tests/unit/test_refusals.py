@@ -1,12 +1,17 @@
 """Refusals: the named host comes first, codes and figures are true, reserved hosts are named as such."""
 
+import dataclasses
+
 from msgspec.structs import replace
 
+from bus.aggregates import Aggregate
 from bus.host_marks import DISABLED, HELD
 from bus.messages import BuildUnplaceable
 from bus.queries import WhatIf
+from bus.requests import Flavor
 from placement_worker import IndexedSource
 from scheduler_worker.core.events import NoHost
+from scheduler_worker.core.helping import helps
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.placing import Scheduler
@@ -14,7 +19,7 @@ from scheduler_worker.sight import beside
 from scheduler_worker.what_if import WhatIfs
 from tests.support.exact_worlds import FLAVORS, FilledMemory, an_order
 from tests.support.ids import uid
-from tests.support.provider_trees import state, tree
+from tests.support.provider_trees import SHARES, state, tree
 from tests.support.ranking_builders import Hall
 from tests.support.scheduler_builders import FakePlacement, TurnedClock, a_candidate, a_request
 
@@ -91,3 +96,56 @@ async def test_what_if_leaves_reserved_hosts_out_as_a_boot_does() -> None:
     )
     answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request()))
     assert not answer.fits
+
+
+async def test_remedies_of_too_many_instances_leave_free_capacity_for_all() -> None:
+    placement = FakePlacement.of(a_candidate(1, free={"VCPU": 3, "MEMORY_MB": 4096, "DISK_GB": 400}))
+    scheduler = Scheduler(
+        placement.source, placement.claim_many, placement.release, placement.providers,
+        clock=TurnedClock().clock,
+    )  # fmt: skip
+    flavor = Flavor(name="f", vcpus=2, memory_mb=1024, disk_gb=10)
+    answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request(instances=3, flavor=flavor)))
+    assert answer.decision.helps == ("1 host would fit with 1 VCPU instead of 2",)
+
+
+def a_cell_hall() -> Hall:
+    """A host of one provider, and one of two NUMA cells that is full; a pool shares with both."""
+    memory = FilledMemory()
+    small = {"VCPU": 4, "MEMORY_MB": 4096}
+    memory.index.put(tree(state(0, None, {"VCPU": 8, "MEMORY_MB": 8192}, None, (), (3,))), 1)
+    cells = [state(nth, 1, dict(small), dict(small)) for nth in (2, 3)]
+    memory.index.put(tree(state(1, None, {}, None, (), (3,)), *cells), 1)
+    pool = tree(state(4, None, {"DISK_GB": 100}, None, (SHARES,), (3,)), cell="")
+    memory.index.put(dataclasses.replace(pool, agent=""), 1)
+    return Hall(IndexedSource(memory))
+
+
+def test_pools_are_no_hosts_and_a_host_of_one_provider_is_not_closest_to_two_cells() -> None:
+    hall = a_cell_hall()
+    flavor = Flavor(name="f", vcpus=4, memory_mb=1024, extra_specs={"hw:numa_nodes": "2"})
+    short, reason = refused(hall, an_order(hall, a_request(flavor=flavor), None))
+    assert reason.startswith("no valid host among 2: ")
+    assert short.nearest[0].host == "p1"
+
+
+def test_a_remedy_names_its_group() -> None:
+    hall = a_cell_hall()
+    specs = {"resources1:VCPU": "9", "resources2:VCPU": "4", "group_policy": "none"}
+    flavor = Flavor(name="f", vcpus=1, memory_mb=512, extra_specs=specs)
+    said = helps(hall.wish(a_request(flavor=flavor)), hall.choosing(), "s")
+    assert said and all("in group 1" in one or "VCPU" not in one for one in said), said
+
+
+def test_a_preferred_trait_that_no_host_has_is_noted() -> None:
+    hall = a_hall()
+    pick = hall.rank(a_request(flavor=SMALL, preferred_traits={"CUSTOM_NONE": 1.0})).take()
+    assert pick is not None and pick.notes == ("preferred_traits: no host that fits has CUSTOM_NONE",)
+
+
+def test_aggregates_are_named() -> None:
+    hall = a_hall()
+    there = Aggregate(id=uid(1, "e"), name="ssd")
+    hall.source._memory.index.aggregate_facts[there.id] = there  # type: ignore[attr-defined]
+    _, reason = refused(hall, an_order(hall, a_request(flavor=SMALL, aggregates=((there.id,),)), None))
+    assert "root aggregate ssd removed" in reason

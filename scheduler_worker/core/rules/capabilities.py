@@ -28,7 +28,8 @@ def compute_capabilities() -> Rule:
                     continue
                 return f"{path} is to be {demand}; it does not say"
             if not meets(said, demand):
-                return f"{path} is to be {demand}; it is {said}"
+                there = f"it is {said}" if said else "it does not say"
+                return f"{path} is to be {demand}; {there}"
         return None
 
     return Rule(
