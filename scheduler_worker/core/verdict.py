@@ -95,21 +95,25 @@ class Verdicts:
         return [why for rule in rules if (why := rule.refuses(facts, self._wish)) is not None]
 
     def may_pass(self, refused: Mapping[int, Refusal]) -> bool:
-        """Is anybody refused by nothing but what passes by itself?"""
-        lasting = [rule for rule in self._lazy if not rule.passes]
+        """Return whether some host is refused only by rules whose refusals end within seconds."""
+        lasting = [rule for rule in self._lazy if not self._passes(rule)]
         for index, (rule, _) in refused.items():
-            if rule.passes and self._none_refuses(lasting, index):
+            if self._passes(rule) and self._none_refuses(lasting, index):
                 return True
-        if not any(rule.passes for rule, _ in self._masks):
+        if not any(self._passes(rule) for rule, _ in self._masks):
             return False
         strict, admitted = self._served.copy(), self._served.copy()
         for rule, mask in self._masks:
             admitted &= mask
-            if not rule.passes:
+            if not self._passes(rule):
                 strict &= mask
         return any(
             self._none_refuses(lasting, index) for index in np.flatnonzero(strict & ~admitted).tolist()
         )
+
+    def _passes(self, rule: Rule) -> bool:
+        """A request that names a host that is down is refused at once: its user can name another one."""
+        return rule.passes and not (self._wish.pinned and rule.code == "down")
 
     def _none_refuses(self, rules: Sequence[Rule], index: int) -> bool:
         return all(rule.refuses(self._found.facts(index), self._wish) is None for rule in rules)

@@ -39,7 +39,7 @@ IN_A_ROW = 8  # answers: of two schedulers each gives some of them
 
 
 @dataclass
-class Cloud:
+class BerthWithAgents:
     """A berth with simulated hosts, and the agents of three hosts more."""
 
     settings: Settings
@@ -99,7 +99,7 @@ def a_boot() -> BuildRequested:
 
 
 @asynccontextmanager
-async def as_processes(settings: Settings) -> AsyncIterator[Cloud]:
+async def as_processes(settings: Settings) -> AsyncIterator[BerthWithAgents]:
     """Two schedulers, each a process; one of them is started again by its supervisor."""
     async with running(settings) as berth, another(settings, "scheduler") as second:
 
@@ -108,11 +108,11 @@ async def as_processes(settings: Settings) -> AsyncIterator[Cloud]:
             await second.wait()
             await berth.kill("scheduler")
 
-        yield Cloud(settings, berth.bus, kill)
+        yield BerthWithAgents(settings, berth.bus, kill)
 
 
 @asynccontextmanager
-async def embedded(settings: Settings) -> AsyncIterator[Cloud]:
+async def embedded(settings: Settings) -> AsyncIterator[BerthWithAgents]:
     """All workers in this process; the task of the scheduler is cancelled: it writes nothing at its end."""
     broker, lives = LocalBroker(), dict[str, asyncio.Task[None]]()
     async with asyncio.TaskGroup() as group, Bus(LocalTransport(broker)) as bus:
@@ -129,12 +129,12 @@ async def embedded(settings: Settings) -> AsyncIterator[Cloud]:
         for role in wiring.roles(settings):
             start(role)
         await ready(bus, settings)
-        yield Cloud(settings, bus, kill)
+        yield BerthWithAgents(settings, bus, kill)
         for life in lives.values():
             life.cancel()
 
 
-async def no_build_goes_there(cloud: Cloud) -> None:
+async def no_build_goes_there(cloud: BerthWithAgents) -> None:
     await cloud.report_hosts()
     await until(cloud.refused, "the dead host is down, the others are closed")
     ended = await cloud.bus.listen(topics.BUILD_ENDED.at())

@@ -572,6 +572,16 @@ async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> Non
     assert "host0 (down: no heartbeat from its agent agent0)" in message.reason
 
 
+async def test_a_request_that_names_a_host_that_is_down_is_refused_at_once() -> None:
+    placement, time = hosts(2), TurnedClock()
+    scheduler = a_scheduler(placement, time)
+    for second in range(0, 60, 5):
+        time.now = 1000.0 + second
+        await scheduler.hear(a_heartbeat(1, sequence=second + 1))
+    message = await unplaceable(scheduler, a_request(wanted_host="host0"))
+    assert message.reason.startswith("host0: down"), message.reason
+
+
 async def test_a_broker_that_was_away_makes_no_host_unfit() -> None:
     """Requests come before the first report after 19 s without any, with a report every two seconds."""
     placement, time = hosts(3), TurnedClock()
