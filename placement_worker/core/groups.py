@@ -192,6 +192,10 @@ class _Planner:
 
     def demands(self) -> Iterator[Demand]:
         index, query = self.index, self.query
+        # First, so that all other demands are about the named hosts.
+        if query.roots:
+            says = "not the requested host" if len(query.roots) == 1 else "none of the requested hosts"
+            yield Demand(says, self._these(query.roots), about="roots", code="host")
         if query.cell:
             flags = index.cells.get(query.cell)
             met = None if flags is None else flags.mask(self.high)
@@ -200,9 +204,6 @@ class _Planner:
             says = f"in a disabled cell ({', '.join(query.not_cells)})"
             met = ~self._in_any(query.not_cells)
             yield Demand(says, met, about="not_cells", code="cell_disabled")
-        if query.roots:
-            says = "not the requested host" if len(query.roots) == 1 else "none of the requested hosts"
-            yield Demand(says, self._these(query.roots), about="roots", code="host")
         if query.not_roots:
             met = ~self._these(query.not_roots)
             yield Demand(EXCLUDED, met, about="not_roots", code="forbidden_host")
