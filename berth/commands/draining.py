@@ -89,7 +89,7 @@ async def drain(
         await check_to_cell(bus, settings, asked.to_cell)
         hosts = await _hosts(bus, settings, names, cell, agent)
         if dry_run:
-            return await _say_what_would_be(bus, hosts, asked, telling)
+            return await tell_what_would_be(bus, hosts, asked, telling, "disabled")
         for host in hosts:
             state = await disabling(because)(bus, host)
             if not as_json:
@@ -127,10 +127,10 @@ def _called(hosts: Sequence[Provider]) -> str:
     return hosts[0].host or hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
 
 
-async def _say_what_would_be(
-    bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, telling: ToldMoves
+async def tell_what_would_be(
+    bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, telling: ToldMoves, state: str
 ) -> int:
-    """1 where some would stay."""
+    """Print what `asked` would do on hosts made `state`; return 1 if instances would stay."""
     there = {host.id: await instances_on(bus, [host]) for host in hosts}
     moving = [one for host in hosts for one in there[host.id] if one.status == "active"]
     clock = Clock()
@@ -151,7 +151,7 @@ async def _say_what_would_be(
         rest = f"; waited for: {others}" if others else ""
         finds = f", of which {len(stay)} find no host now" if stay else ""
         telling.say.print(
-            f"{called}: would be disabled, and {active} instances moved{finds}{rest}", markup=False
+            f"{called}: would be {state}, and {active} instances moved{finds}{rest}", markup=False
         )
     bad = [(build, answer) for build, answer in answers.items() if not answer.fits]
     if not telling.as_json:

@@ -10,6 +10,7 @@ from rich.console import Console
 from berth import wiring
 from berth.commands.asking_cells import check_to_cell
 from berth.commands.boot_options import WaitingCommand, waiting_time
+from berth.commands.draining import tell_what_would_be
 from berth.commands.emptying import Emptying, instances_on, tell_emptied
 from berth.commands.marking import forcing_down, host_named
 from berth.commands.options import Json, StateDir
@@ -20,6 +21,7 @@ from berth.publishing import PATIENCE, publish
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.host_marks import FORCED_DOWN
 from bus.moves import MoveRequested
 from bus.resources import Provider
 
@@ -42,6 +44,10 @@ def evacuate_command(
         int, typer.Option("--max", min=1, metavar="N", help="With --wait: so many at a time.")
     ] = 50,
     to_cell: Annotated[str, typer.Option("--to-cell", metavar="CELL", help="To hosts of this cell.")] = "",
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would be done, and what would stay and why; do nothing."),
+    ] = False,
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
@@ -53,7 +59,8 @@ def evacuate_command(
     again. A host that is alive is emptied by `berth drain`.
     """
     asked = MoveRequested(move=ANY, build=ANY, kind="evacuate", to_cell=to_cell, wait=waiting_time(wait))
-    run(evacuate(effective(state_dir=state_dir).settings, host, asked, wait is not None, most, as_json, say))
+    settings = effective(state_dir=state_dir).settings
+    run(evacuate(settings, host, asked, wait is not None, most, dry_run, as_json, say))
 
 
 async def evacuate(
@@ -62,12 +69,19 @@ async def evacuate(
     asked: MoveRequested,
     wait: bool,
     most: int,
+    dry_run: bool,
     as_json: bool,
     say: Console,
 ) -> int:
     async with Bus(wiring.transport(settings, "evacuate")) as bus:
         await check_to_cell(bus, settings, asked.to_cell)
         host = await host_named(bus, name)
+        if dry_run:
+            # Before the host is forced down only another kind of move can be asked about; hosts are the same.
+            fenced = FORCED_DOWN in host.traits
+            supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
+            telling = ToldMoves(as_json, say)
+            return await tell_what_would_be(bus, [host], supposed, telling, "forced down")
         there = await instances_on(bus, [host])
         called = host.host or host.name
         active = [one for one in there if one.status == "active"]

@@ -204,6 +204,15 @@ async def test_a_dry_run_changes_nothing(cloud: HostsToEmpty, berth: Berth) -> N
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
 
 
+async def test_a_dry_run_of_evacuate_changes_nothing(cloud: HostsToEmpty, berth: Berth) -> None:
+    assert (await berth("evacuate", "host-1", "--dry-run")).splitlines() == [
+        "host-1: would be forced down, and 2 instances moved",
+    ]
+    [asked] = cloud.movers.supposed
+    assert ({one.kind for one in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"),))
+    assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
+
+
 async def test_a_dry_run_says_who_would_find_no_host_and_why(cloud: HostsToEmpty, berth: Berth) -> None:
     room = Removal(constraint="room", removed=3, left=0)
     none = WhatIfAnswered(fits=False, decision=Decision(considered=3, code="class", removals=(room,)))
