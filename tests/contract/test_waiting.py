@@ -417,6 +417,11 @@ async def test_small_ones_on_another_scheduler_leave_the_host_that_is_kept_for_a
             await world.ask(number, flavor=Flavor(name="small", vcpus=1), wait="")
         await world.until(7, world.unplaceable)
         assert len(world.placed) == 1
+        refused = {one.request: one for one in world.unplaceable}
+        first = refused[uid(3, "a")].reason
+        assert f"(reserved for waiting request {uid(2, 'a')} until it gets a host" in first
+        assert {one.decision.code for one in refused.values()} == {"reserved"}
+        assert not any("ignore_hosts" in said for one in refused.values() for said in one.decision.helps)
 
 
 @pytest.mark.parametrize(

@@ -149,3 +149,11 @@ def test_aggregates_are_named() -> None:
     hall.source._memory.index.aggregate_facts[there.id] = there  # type: ignore[attr-defined]
     _, reason = refused(hall, an_order(hall, a_request(flavor=SMALL, aggregates=((there.id,),)), None))
     assert "root aggregate ssd removed" in reason
+
+
+def test_the_host_of_the_instance_named_by_same_host_is_explained_first() -> None:
+    hall = a_hall()
+    order = an_order(hall, a_request(flavor=LARGE), None)
+    wish = dataclasses.replace(order.wish, same=frozenset({uid(0, "a")}))
+    _, reason = refused(hall, replace(order, wishes=(wish,)))
+    assert reason.startswith("p0: 56 VCPU: asked 64, free 8. no valid host among 3: ")
