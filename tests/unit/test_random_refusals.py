@@ -33,7 +33,7 @@ CLOSED = ("disabled", "tenant")
 
 
 @dataclasses.dataclass
-class World:
+class RandomCloud:
     trees: list[Tree]
     closed: set[str]  # roots whose heartbeats say that they are disabled
 
@@ -85,7 +85,7 @@ def asked_of(request: BuildRequested) -> dict[str, int]:
     return {name: amount for name, amount in asked.items() if amount}
 
 
-def a_world(chance: Random) -> World:
+def a_world(chance: Random) -> RandomCloud:
     trees, closed = [], set()
     for nth in range(chance.choice((2, 5, 9))):
         stock = {"VCPU": chance.choice((4, 16)), "MEMORY_MB": chance.choice((4096, 16384)), "DISK_GB": 100}
@@ -98,10 +98,10 @@ def a_world(chance: Random) -> World:
         trees.append(dataclasses.replace(one, zone=chance.choice(("", "north"))))
         if chance.random() < 0.2:
             closed.add(one.root)
-    return World(trees, closed)
+    return RandomCloud(trees, closed)
 
 
-def a_question(chance: Random, world: World, number: int) -> BuildRequested:
+def a_question(chance: Random, world: RandomCloud, number: int) -> BuildRequested:
     names = [one.host for one in world.trees]
     wanted = chance.choice(names) if chance.random() < 0.4 else ""
     ignored = chance.choice(names) if chance.random() < 0.3 else ""
@@ -140,7 +140,7 @@ def relaxed(said: str, request: BuildRequested) -> BuildRequested:
     return request
 
 
-def check_figures(world: World, request: BuildRequested, short: Shortage) -> None:
+def check_figures(world: RandomCloud, request: BuildRequested, short: Shortage) -> None:
     lacks, left = world.lacks(request), len(world.trees)
     assert short.considered == left
     assert short.code in {*CONSTRAINTS, *ENDS}
@@ -160,7 +160,7 @@ def check_figures(world: World, request: BuildRequested, short: Shortage) -> Non
         assert taken or miss.code in lacks[miss.host], (miss, lacks[miss.host])
 
 
-def check_sentence(world: World, request: BuildRequested, short: Shortage) -> None:
+def check_sentence(world: RandomCloud, request: BuildRequested, short: Shortage) -> None:
     reason = short.reason(request, len(request.instances), ())
     lacks = world.lacks(request)
     if request.wanted_host:
@@ -178,7 +178,7 @@ def check_sentence(world: World, request: BuildRequested, short: Shortage) -> No
         assert short.code == "room" and f"free capacity for {fitting} of the" in reason, (reason, fitting)
 
 
-def check_remedies(world: World, order: Order) -> int:
+def check_remedies(world: RandomCloud, order: Order) -> int:
     hall = world.hall()
     said = helps(order.wishes[0], hall.choosing(), "s", needed=order.needed)
     for one in said:
