@@ -222,6 +222,8 @@ class WhatIf(Message, frozen=True, kw_only=True):
     request: BuildRequested
     best: Annotated[int, Meta(ge=1, le=64)] = 8  # hosts to be named, the best first
     room: bool = False  # how many more are there room for, in all?
+    # As if the request were for so many instances, more than one boot may have; 0: those that it names.
+    count: Annotated[int, Meta(ge=0, le=10_000)] = 0
 
 
 class WhatIfAnswered(Message, frozen=True, kw_only=True):

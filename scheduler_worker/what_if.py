@@ -28,6 +28,7 @@ PATIENCE = 30.0  # seconds: an asker waits no longer, so neither queued nor runn
 ON_ONE_HOST = 10_000
 TRIED = 1000  # instances on one host of several providers, each of which is a search
 MOST_WAYS = 1024
+_GROUPS = "count: with a server group, at most the instances of one request"
 
 
 @dataclass(slots=True)
@@ -75,6 +76,11 @@ class WhatIfs:
             order, begun = await self._scheduler.ready(question.request)
             if begun.refusal:
                 return WhatIfAnswered(fits=False, refusal=begun.refusal)
+            if question.count > len(order.instances):
+                if any(wish.group is not None for wish in order.wishes):
+                    return WhatIfAnswered(fits=False, refusal=_GROUPS)
+                more = [self._scheduler.clock.uuid() for _ in range(question.count - len(order.instances))]
+                order = structs.replace(order, instances=(*order.instances, *more))
             supposing = self.supposing()
             answer, fitting = await self.chosen(order, question.best, supposing)
             if not question.room or answer.refusal:

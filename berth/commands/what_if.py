@@ -24,6 +24,9 @@ SECONDS = 30.0  # an answer may take
 
 commands = typer.Typer()
 
+Count = Annotated[
+    int, typer.Option(min=1, max=10_000, help="Instances, all or none; a boot has at most 1000.")
+]
 Best = Annotated[int, typer.Option(min=1, max=64, help="So many of the best hosts are named.")]
 Room = Annotated[bool, typer.Option("--room/--no-room", help="Count how many more there is room for.")]
 
@@ -54,6 +57,7 @@ Without = Annotated[
 
 def what_if_command(
     *,
+    count: Count = 1,
     best: Best = 8,
     room: Room = True,
     mix: Mix = None,
@@ -68,7 +72,7 @@ def what_if_command(
     Takes what `berth boot` takes: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
     With --mix, --add-hosts or --without it plans instead: how many fit, were hosts added or taken away.
     """
-    request, names = request_given(**asked)
+    request, names = request_given(count=min(count, 1000), **asked)
     settings = effective(state_dir=state_dir).settings
     if mix or add_hosts or without:
         flavors = mix or [flavor_as_planned(request.flavor)]
@@ -76,20 +80,21 @@ def what_if_command(
         run(plan_room(settings, flavors, add_hosts or [], without or [], *place, as_json, say))
         return
     tell_notes(request)
-    run(what_if(settings, request, names, best, room, as_json, say))
+    run(what_if(settings, request, names, best, room, as_json, say, count))
 
 
 def _as_boot_takes() -> inspect.Signature:
     """The options of `berth boot` that say what is asked for, then our own."""
     asked = inspect.signature(request_given).parameters
-    of_boot = [one for one in inspect.signature(boot_command).parameters.values() if one.name in asked]
     own = inspect.signature(what_if_command).parameters.values()
     mine = [one for one in own if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    others = asked.keys() - {one.name for one in mine}
+    of_boot = [one for one in inspect.signature(boot_command).parameters.values() if one.name in others]
     return inspect.Signature([one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*of_boot, *mine)])
 
 
 what_if_command.__signature__ = _as_boot_takes()  # type: ignore[attr-defined]
-what_if_command.__annotations__ |= boot_command.__annotations__
+what_if_command.__annotations__ = boot_command.__annotations__ | what_if_command.__annotations__
 commands.command("what-if")(what_if_command)
 
 
@@ -101,11 +106,12 @@ async def what_if(
     room: bool,
     as_json: bool,
     say: Console,
+    count: int = 0,
 ) -> int:
     async with Bus(wiring.transport(settings, "what-if")) as bus:
         request = checked(await resolved(bus, request, names))
         ask = bus.asker(topics.WHAT_IF, timeout=SECONDS)
-        answer = await ask(WhatIf(request=request, best=best, room=room))
+        answer = await ask(WhatIf(request=request, best=best, room=room, count=count))
     if as_json:
         write_json(answer)
     else:

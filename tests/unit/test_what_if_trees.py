@@ -61,6 +61,14 @@ async def test_the_count_does_not_depend_on_its_slices(
     assert (found.hosts, found.instances, answer.cut) == (5, 5 * 4 * vcpus - 1, "")
 
 
+@pytest.mark.parametrize(("count", "fits"), [(2400, True), (2401, False)])
+async def test_more_instances_than_a_boot_may_have(count: int, fits: bool) -> None:
+    hosts = [a_host(number, cells=1, vcpus=8) for number in range(1, 301)]  # 8: as many as io_ops admits
+    scheduler = a_scheduler(a_source(Random(1), hosts))
+    answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request(flavor=ON_A_CELL), count=count))
+    assert (answer.fits, sum(one.instances for one in answer.placed)) == (fits, count if fits else 0)
+
+
 async def test_an_answer_that_nobody_awaits_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "PATIENCE", 0.05)
     monkeypatch.setattr(what_if, "LONGEST", 60.0)
