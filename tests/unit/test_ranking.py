@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.groups import ServerGroup
@@ -326,6 +326,7 @@ def test_a_forced_host_is_taken_whatever_the_rules_say() -> None:
     assert best_first(ranked(*hosts, states=busy, forced_host="host1")) == ["host1"]
 
 
+@settings(deadline=None)
 @given(
     figures=st.lists(st.tuples(st.integers(1, 16), st.integers(1024, 65536)), min_size=1, max_size=20),
     seed=st.text(max_size=5),
