@@ -1,4 +1,3 @@
-"""The page of operators: what runs, what waits, why, and what if.
-
-Its worker is in `worker`, its pages are in `pages`; what it hears it counts, what it shows else it asks for.
+"""The control room: web pages for operators about what runs, what waits, why, and what-if. `worker` has its
+table of messages, `pages` its pages.
 """

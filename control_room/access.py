@@ -29,7 +29,7 @@ class Visitor(msgspec.Struct, frozen=True):
     roles: frozenset[str] = frozenset()
 
 
-Credential = Callable[[], Visitor | None]  # the visitor of a token; None once the token is not valid
+Credential = Callable[[], Visitor | None]  # the visitor of a token, or None if the token is no longer valid
 
 
 @dataclass(frozen=True, kw_only=True)

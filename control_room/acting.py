@@ -1,4 +1,4 @@
-"""What the pages may do, and work out, with means that are given to them: those the commands have."""
+"""Acts and computations of the pages, with the same functions as the commands."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from control_room.core.what_if_form import Supposition
 
 
 class ActRefused(Exception):
-    """It was not done; the text says why."""
+    """The act was not done; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class DrainFar:
-    """How far a drain is that this control room sees to, or saw to last."""
+    """The progress of a drain that this control room runs, or ran last."""
 
     going: bool
     says: str
@@ -34,11 +34,13 @@ class DrainsHere(Protocol):
     async def begin(self, root: str, live: bool, most: int) -> str: ...
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Whoever sees to it: a drain goes on only while its host is closed for its cause."""
+        """Stop a drain, whichever process runs it: a drain continues only while its host is closed for its
+        cause.
+        """
 
 
 class ChangesHeard(Protocol):
-    """Placement's changes, as they are told to everybody."""
+    """Placement's changes, as they are published."""
 
     async def get(self) -> Sequence[tuple[str, bool]]:
         """The roots of the next, and whether more than their use is another."""

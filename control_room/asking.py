@@ -1,4 +1,6 @@
-"""Whom the pages ask, and how: all at once, each for so long at most, and who does not answer is named."""
+"""Asks placement, schedulers and cells in parallel, each with a time limit, and names those that do not
+answer.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -50,7 +52,7 @@ class RoomQuestions:
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[R]):
-    """An answer, or in words why there is none."""
+    """An answer, or the reason why there is none."""
 
     who: str
     answer: R | None = None

@@ -1,4 +1,4 @@
-"""What goes on beside the pages, for as long as they are there."""
+"""Background tasks of the pages, which end with them."""
 
 import asyncio
 import logging
@@ -15,7 +15,9 @@ class Beside:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
-        """It ends with the pages, or when it is cancelled; a fault of it is logged, and does not end them."""
+        """Start a task that ends with the pages or when it is cancelled. Its error is logged and does not end
+        the pages.
+        """
         task = self._group.create_task(_logged(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

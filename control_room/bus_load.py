@@ -1,4 +1,4 @@
-"""How full the bus is: every topic and query with the queues that carry it."""
+"""Load of the bus: every topic and query, with the queues that carry it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,14 +69,14 @@ class BusShown:
     dead: int
     delayed: int
     queues: int
-    unread: Sequence[QueueShown]  # nobody reads them, those in which most waits first
+    unread: Sequence[QueueShown]  # queues without a consumer, the fullest first
 
     def topic(self, name: str) -> TopicShown | None:
         return next((one for one in self.topics if one.carried.name == name), None)
 
     @property
     def fullest(self) -> list[QueueShown]:
-        """Those in which anything waits."""
+        """Return the queues that hold messages."""
         every = [*(queue for one in self.topics for queue in one.queues), *self.others]
         return sorted((one for one in every if one.messages), key=_fullest_first)
 
@@ -109,7 +109,7 @@ def carried() -> tuple[Carried, ...]:
 
 
 def carried_by(queue: str) -> Carried | None:
-    """What a queue of this name holds: `reader:key`, or `ask:key` of a query."""
+    """Return what a queue of this name carries: `reader:key`, or `ask:key` of a query."""
     reader, _, key = queue.partition(":")
     words = key.split(".")
     for one in carried():

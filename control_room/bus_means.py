@@ -1,4 +1,4 @@
-"""What the Bus page may do with the bus it is on: look at how full it is, and at its dead letters."""
+"""Functions of the Bus page for its bus: read its load, and its dead letters."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class EachLetter(Protocol):
 class BusMeans:
     # of the workers of these cells, and of these agents as (cell, agent)
     queues: Callable[[Collection[str], Collection[tuple[str, str]]], Awaitable[Sequence[KnownQueue]]]
-    elsewhere: Sequence[str]  # cells whose queues and dead letters are on a broker of their own
+    elsewhere: Sequence[str]  # cells with queues and dead letters on their own broker
     depths: Callable[[Sequence[str]], Awaitable[BusDepths]]
     letters: EachLetter
     replay: Callable[[Collection[str]], Awaitable[tuple[int, Sequence[str]]]]  # how many; why others stay

@@ -1,4 +1,4 @@
-"""Hosts that are being emptied, and how far that is: by placement's marks and by what their cells say."""
+"""Hosts that are drained, and their progress, by placement's traits and the reports of their cells."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from control_room.asking import Reply, RoomQuestions, heard
 from control_room.core.moves import DrainShown, moved_away
 
 DRAIN = "drain"  # the cause that `berth drain` closes hosts for
-MOST = 40  # that are looked at
+MOST = 40  # hosts that are examined
 THERE: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving", "verifying", "deleting")
 
 
 @dataclass(frozen=True)
 class DrainsSeen:
     drains: tuple[DrainShown, ...] = ()
-    unseen: int = 0  # hosts beyond those that are looked at
+    unseen: int = 0  # more hosts, which are not examined
     problem: str = ""
 
 
@@ -78,7 +78,7 @@ def _called(root: Provider) -> str:
 
 
 def _others(traits: Sequence[str]) -> tuple[str, ...]:
-    """For what it is closed beside that."""
+    """Return the other causes why the host is closed."""
     return tuple(
         sorted(one.removeprefix(HELD).lower() for one in traits if one.startswith(HELD) and one != MARK)
     )

@@ -1,4 +1,4 @@
-"""What placement knows of all hosts, read when somebody looks: whole at first, then only what has changed."""
+"""All hosts as placement reports them, read on demand: all at first, then only changes."""
 
 import asyncio
 
@@ -12,9 +12,9 @@ from control_room.core.heat import Fleet
 from control_room.known_hosts import zones_by_aggregate
 from control_room.stirring import Stirring
 
-FRESH = 2.0  # seconds it is good for, where nothing was heard
+FRESH = 2.0  # seconds until it is read again without news
 _STIRRED = 0.1  # where something was
-LET_GO = 300.0  # nobody looked for so long: it is forgotten
+LET_GO = 300.0  # seconds without a reader until it is deleted
 _PAGE = 2000
 _ANEW = 5000  # changes after which all is read anew
 _AT_ONCE = 500  # roots asked for together
@@ -32,7 +32,7 @@ class Fleets:
         self._layouts = int(clock.now())
 
     async def fleet(self) -> Fleet:
-        """Whoever is asked and does not answer: his error is raised."""
+        """Return all hosts. Raise the error of a process that does not answer."""
         async with self._reading:
             now, stirred = self._clock.monotonic(), self._stirring.count
             fresh = FRESH if stirred == self._stirred else _STIRRED
@@ -48,9 +48,9 @@ class Fleets:
             return self._fleet
 
     async def _all(self) -> Fleet:
-        """What changes meanwhile has a higher number, and is read again."""
+        """Read all hosts. A change in the meantime has a higher number, and is read again."""
         last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
-        self._layouts += 1_000_000  # none that a browser has seen
+        self._layouts += 1_000_000  # no number that a browser has received
         fleet = Fleet(
             number=last.last, layout=self._layouts, zones=await zones_by_aggregate(self._questions.aggregates)
         )

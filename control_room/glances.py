@@ -1,4 +1,4 @@
-"""What many look at at once is asked for once in so many seconds."""
+"""Asks a question that many pages need once in a number of seconds."""
 
 import asyncio
 from collections import OrderedDict
@@ -12,19 +12,21 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 TIMES = 4.0  # an answer is good for so many times as long as it took
-_MOST = 64  # questions whose answers are kept
+_MOST = 64  # answers that are kept
 
 
 @dataclass(frozen=True, slots=True)
 class Glance(Generic[V]):
     answer: V
-    news: int  # that were heard when it began
+    news: int  # messages received when the question was asked
     began: float
     good_until: float
 
 
 class Glances(Generic[K, V]):
-    """Asks when somebody looks and what is known is too old; an answer is kept `times` as long as it took."""
+    """Ask again if there is a reader and the answer is too old. An answer is kept `times` as long as it
+    took.
+    """
 
     def __init__(
         self, ask: Callable[[K], Awaitable[V]], clock: Clock, seconds: float, times: float = TIMES
@@ -52,7 +54,7 @@ class Glances(Generic[K, V]):
             return answer
 
     def forget(self) -> None:
-        """Something was done: whoever looks next asks anew."""
+        """Ask again for the next reader, after an act."""
         self._known.clear()
 
     def _fresh(self, question: K) -> Glance[V] | None:
@@ -62,5 +64,5 @@ class Glances(Generic[K, V]):
         return known
 
     def _news(self) -> int:
-        """How many were heard by which an answer may be otherwise."""
+        """Return the number of messages that may have changed the answer."""
         return 0

@@ -1,4 +1,4 @@
-"""What is heard on the bus, counted as it comes."""
+"""Receives messages of the bus and counts them."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ class Hearing:
         self.roll = RollCall()
         self.stirring = Stirring()
         self.moving = Stirring()  # by moves alone
-        self.waiting = Stirring()  # by who waits for a host
+        self.waiting = Stirring()  # changes of waiting requests
         self.metal = MetalNews()
 
     async def ended(self, messages: Sequence[BuildEnded]) -> Sequence[None]:

@@ -17,10 +17,11 @@ async def known_hosts(
     aggregates: Ask[FindAggregates, AggregatesFound],
     cells: Ask[FindCells, CellsFound],
 ) -> list[PlannedHost]:
-    """Whoever is asked and does not answer: his error is raised."""
+    """Return all hosts. Raise the error of a process that does not answer."""
     disabled = {one.name for one in (await cells(FindCells(counted=False))).cells if not one.enabled}
     zones = await zones_by_aggregate(aggregates)
-    found: dict[str, PlannedHost] = {}  # one that moves from page to page meanwhile is there once
+    # by id: a host that moves between pages in the meantime is listed once
+    found: dict[str, PlannedHost] = {}
     after: int | None = 0
     while after is not None:
         page = await trees(FindTrees(after=after, limit=_PAGE))
@@ -62,7 +63,7 @@ def _host(
     zones: Mapping[str, str],
     disabled: set[str],
 ) -> PlannedHost | None:
-    """None: it is gone, or nobody reports it."""
+    """Return the host of a tree, or None if it was deleted or no agent reports it."""
     host = reported_host(page, tree, zones)
     if host is None:
         return None

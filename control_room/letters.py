@@ -1,4 +1,4 @@
-"""Dead letters as a page shows them: nothing that strangers wrote is obeyed, or cut without a word."""
+"""Dead letters prepared for a page: their text is escaped, and each cut is marked."""
 
 import re
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class LetterShown:
     key: str
     type: str
     reason: str
-    cell: str  # in words; empty: of none
-    died: float  # 0: nobody knows
+    cell: str  # for people; empty: no cell
+    died: float  # 0: unknown
     first_died: float
     attempt: int
     correlation: str
@@ -89,5 +89,5 @@ def _about(body: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def _moment(seconds: float) -> float:
-    """Strangers may say it was one there has never been."""
+    """Return the time, or 0 if it is not valid: it was sent by others."""
     return seconds if 0 < seconds < 2.0**32 else 0.0

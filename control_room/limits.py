@@ -20,7 +20,7 @@ _ADDRESSES = 10_000
 
 
 class TooMany(Exception):
-    """One more request exceeds a limit; the text says which."""
+    """A request exceeds a limit, which the text describes."""
 
 
 class UnderWay:

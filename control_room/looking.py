@@ -1,4 +1,6 @@
-"""What is asked again and again while somebody looks, once for all who do; nobody looks: nothing is asked."""
+"""Questions that are repeated while pages are open, once for all pages. Without open pages nothing is
+asked.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +23,7 @@ _COUNTED = FindCells()
 
 @dataclass(frozen=True)
 class Seen:
-    """How it stood when it was last asked."""
+    """The last answer."""
 
     at: float = float("-inf")
     cells: Reply[CellsFound] = field(default_factory=lambda: Reply("placement"))

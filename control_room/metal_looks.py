@@ -1,4 +1,6 @@
-"""Nodes of bare metal as they were read: all from time to time, and at once those of which is heard."""
+"""Bare-metal nodes as read from Ironic: all nodes periodically, and a node at once after a message about
+it.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -15,7 +17,7 @@ from control_room.shared_looks import SPACED
 from control_room.stirring import MetalNews, Pace
 
 MOST = 40  # nodes that are read by themselves at a time
-_ALONE = 3.0  # seconds that a look is good for where nothing is listened to
+_ALONE = 3.0  # seconds that an answer is kept without messages
 _AGAIN = 1.0  # seconds, until placement is listened to again where the bus was away
 
 
@@ -52,7 +54,7 @@ class MetalLooks:
             return self._seen
 
     async def latest(self) -> MetalSeen:
-        """For a page that is open: those first of which something was heard."""
+        """Return the nodes for an open page, after those with a message about them were read again."""
         if self._seen is None:
             return await self.at()
         due = self._clock.monotonic() >= self._good_until or self.news.all
@@ -66,7 +68,7 @@ class MetalLooks:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """A page is, in the block: what placement says of nodes is listened to."""
+        """Receive placement's changes of nodes within the block, while a page is open."""
         self._open += 1
         if self._following is None:
             self._following = self._beside.begin(self._follow())
@@ -101,7 +103,7 @@ class MetalLooks:
         with self.pace.asking():
             read = await self._means.read(some)
         self._next = self._clock.monotonic() + max(SPACED, self.pace.pause)
-        if read.problem:  # of all it is said when all are read
+        if read.problem:  # the problem is reported when all nodes are read
             self._good_until = float("-inf")
             return
         found = {one.id: one for one in read.nodes}
@@ -124,7 +126,9 @@ class MetalLooks:
             await asyncio.sleep(_AGAIN)
 
     def _heard(self, changes: Iterable[tuple[str, bool]]) -> None:
-        """Of roots, and whether more than their use has changed: one that is not known may be a new node."""
+        """Record changes as (root, whether more than its usage changed). An unknown root may be a new
+        node.
+        """
         nodes = [root for root, reshaped in changes if reshaped or root in self._known]
         if nodes:
             self.news.heard(nodes)

@@ -1,4 +1,4 @@
-"""What open pages show is asked for once for all of them: as soon as there is news of it, and spaced."""
+"""Asks once for all open pages: soon after a message about it, with a minimum interval."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,11 +7,11 @@ from bus.clock import Clock
 from control_room.glances import Glances, K, V
 from control_room.stirring import Pace, Stirring
 
-SPACED = 0.15  # seconds from one look of open pages to the next, whatever each of them shows
+SPACED = 0.15  # seconds between two questions, whatever the open pages show
 
 
 class SharedLooks(Glances[K, V]):
-    """By `news` what was seen may be otherwise; where nothing is heard, it is good for some seconds."""
+    """An answer that `news` may change. Without messages it is kept for some seconds."""
 
     def __init__(
         self, ask: Callable[[K], Awaitable[V]], clock: Clock, news: Stirring, seconds: float

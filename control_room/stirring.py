@@ -1,4 +1,4 @@
-"""News on the bus wakes the pages that show them; how often, what it costs to show them says."""
+"""Messages of the bus wake the pages that show them. The interval depends on the time that a page takes."""
 
 import asyncio
 from collections.abc import Collection, Iterator
@@ -7,13 +7,13 @@ from time import thread_time
 
 from bus.clock import monotonic
 
-SOONEST = 0.1  # seconds between two looks
+SOONEST = 0.1  # seconds between two updates
 _SHARE = 0.02  # of a processor, that looking again and again may take
 _OTHERS = 0.1  # of a second of asking counts: a sixth of the time is spent with that at most
 
 
 class Stirring:
-    """`count` grows with whatever is heard."""
+    """A signal with a `count` that grows with each message."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -26,7 +26,7 @@ class Stirring:
 
     @contextmanager
     def wakes(self, event: asyncio.Event) -> Iterator[None]:
-        """Set the event with everything heard in the block."""
+        """Set the event with each message in the block."""
         self._waiting.add(event)
         try:
             yield
@@ -35,15 +35,15 @@ class Stirring:
 
 
 class MetalNews(Stirring):
-    """Nodes of which something was heard since they were read, while somebody looks."""
+    """Nodes with messages since they were read, while a page is open."""
 
     def __init__(self) -> None:
         super().__init__()
         self.nodes: dict[str, None] = {}
-        self.all = False  # so many that it is not said which
+        self.all = False  # too many to name them
 
     def heard(self, nodes: Collection[str]) -> None:
-        """None named: it may be any."""
+        """Record messages about these nodes. No names: any node may have changed."""
         if self._waiting:
             self.nodes.update(dict.fromkeys(nodes))
             self.all = self.all or not nodes
@@ -51,7 +51,7 @@ class MetalNews(Stirring):
 
 
 class Pace:
-    """How long to leave a part as it is, by the processor's time that it took to make."""
+    """Computes the interval until a part is made again from the processor time that it took."""
 
     def __init__(self, share: float = _SHARE, soonest: float = SOONEST) -> None:
         self.pause = soonest
@@ -60,14 +60,14 @@ class Pace:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Others are asked in the block: they are not to be kept at it either."""
+        """Measure a block that waits for answers: the time of other tasks is not counted."""
         began = monotonic()
         yield
         self.cost((monotonic() - began) * _OTHERS)
 
     @contextmanager
     def making(self) -> Iterator[None]:
-        """Nothing is awaited in the block: the time would be others' too."""
+        """Measure a block without `await`, so that the time of other tasks is not counted."""
         began = thread_time()
         yield
         self.cost(thread_time() - began)

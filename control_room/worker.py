@@ -1,6 +1,6 @@
-"""The control room's table: it hears how things end, and asks for all else when somebody looks.
+"""The control room's table of messages. It counts ends of builds, and asks for the rest while pages are open.
 
-It hears nothing that must be heard: whoever publishes a request would else be told that somebody listens.
+It reads no queue of requests, or publishers would believe that a scheduler had received theirs.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -32,7 +32,7 @@ ASKS = (
     topics.ALLOCATIONS,
 )
 
-TELLS: frozenset[type[Message]] = frozenset(  # an operator's word
+TELLS: frozenset[type[Message]] = frozenset(  # an operator's reply word
     {BuildCancelRequested, MoveRequested, MoveSteered}
 )
 

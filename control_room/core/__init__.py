@@ -1,1 +1,1 @@
-"""What the pages show, worked out: windows of time, charts, grids, alarms. Pure."""
+"""Pure computations for the pages: windows of time, charts, grids, alarms."""

@@ -1,4 +1,4 @@
-"""Who was heard lately, and how late his next word is: agents with their hosts, and schedulers."""
+"""Agents with their hosts, and schedulers: time since the last heartbeat of each, and whether it is late."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from bus.messages import HostReported
 
-FORGOTTEN = 3600.0  # seconds without a word
+FORGOTTEN = 3600.0  # seconds without a heartbeat
 MOST = 20_000  # of each
-LATE = 3.0  # periods without a word
+LATE = 3.0  # periods without a heartbeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +18,12 @@ class AgentHeard:
     at: float
     period: float
     hosts: int
-    closed: int  # of these, disabled or forced down, as it says itself
+    closed: int  # of its hosts, disabled or forced down, by its report
     building: int
     instances: int
 
     def lag(self, now: float) -> float:
-        """Seconds since it was last heard."""
+        """Return the seconds since the last heartbeat."""
         return max(0.0, now - self.at)
 
     def late(self, now: float) -> bool:
@@ -31,7 +31,7 @@ class AgentHeard:
 
 
 class RollCall:
-    """The last word of each."""
+    """The last heartbeat of each agent and scheduler."""
 
     def __init__(self) -> None:
         self._agents: OrderedDict[tuple[str, str], AgentHeard] = OrderedDict()
@@ -55,7 +55,7 @@ class RollCall:
             self._agents.popitem(last=False)
 
     def hear_scheduler(self, name: str, now: float, waits: int = 0) -> bool:
-        """Has it changed who waits with it?"""
+        """Record a heartbeat. Return whether the number of requests that wait with it has changed."""
         before = self._schedulers.get(name)
         self._schedulers[name] = now, waits
         self._schedulers.move_to_end(name)
@@ -64,13 +64,13 @@ class RollCall:
         return before is None or before[1] != waits
 
     def agents(self, now: float) -> Sequence[AgentHeard]:
-        """By cell and name; who was silent for an hour is forgotten."""
+        """Return the agents by cell and name. One that was silent for an hour is removed."""
         while self._agents and now - next(iter(self._agents.values())).at > FORGOTTEN:
             self._agents.popitem(last=False)
         return [self._agents[key] for key in sorted(self._agents)]
 
     def schedulers(self, now: float) -> dict[str, float]:
-        """Name → seconds since it was heard."""
+        """Return name → seconds since the last heartbeat."""
         while self._schedulers and now - next(iter(self._schedulers.values()))[0] > FORGOTTEN:
             self._schedulers.popitem(last=False)
         return {name: max(0.0, now - at) for name, (at, _) in sorted(self._schedulers.items())}

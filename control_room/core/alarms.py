@@ -1,4 +1,4 @@
-"""What an operator should look at, in words; the worst first."""
+"""Sentences about problems that an operator should solve, the worst first."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from control_room.core.windows import Tick
 from control_room.core.words import duration, listed, several
 
 _MANY = 0.1  # of the builds that end
-_FEW = 5  # ends that say nothing yet
+_FEW = 5  # fewer ends than this are not judged
 _SLOW = 2.0  # seconds for an answer
 
 
@@ -21,7 +21,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questioned:
-    """One who answers questions: how long he took, or why he did not answer."""
+    """A process that was asked: the time that its answer took, or why there was none."""
 
     name: str
     seconds: float = 0.0
@@ -36,7 +36,7 @@ def alarms(
     rescued: int,
     now: float,
 ) -> list[Alarm]:
-    """`lately` is what ended in the last minute or so."""
+    """Return the alarms. `lately` counts the ends of about the last minute."""
     return [*_silent(asked, agents, now), *_ends(lately), *_of_note(asked, disabled_cells, rescued)]
 
 

@@ -29,7 +29,7 @@ def chart(series: Sequence[tuple[str, Sequence[float | None]]], least: float = 0
 
 
 def rounded_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, ...; small ones too."""
+    """Return the next larger number of 1, 2, 5, 10, 20, ...; also below 1."""
     if value <= 0:
         return 1.0
     unit = 1e-6

@@ -1,4 +1,6 @@
-"""A decision as a page draws it: who was looked at, whom each step lost, who was best and by what."""
+"""A decision prepared for a page: hosts considered, hosts removed in each step, and the scores of the
+best.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

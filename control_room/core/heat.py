@@ -15,7 +15,7 @@ MOST_CLASSES = 40
 
 @dataclass(frozen=True, slots=True)
 class ProviderHeat:
-    """What one provider of a host has: class → (capacity, used, most at once)."""
+    """Inventory and usage of one provider of a host: class → (capacity, used, max_unit)."""
 
     has: Mapping[str, tuple[int, int, int]]
 
@@ -41,8 +41,9 @@ class HostHeat:
         return sum(one[0] for one in found), sum(one[1] for one in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
-        """How many more of it there is room for by amounts alone; each class from the one provider that has
-        the most of it, as a flavor without groups asks, however rules would judge."""
+        """Return how many more of a flavor fit by amounts alone, without rules. Each class comes from the
+        provider with most of it, as for a flavor without groups.
+        """
         if self.closed or not flavor:
             return 0
         rooms = []
@@ -58,7 +59,7 @@ class HostHeat:
 
 @dataclass
 class Fleet:
-    """All hosts by their roots, as placement told them; `number` is the last change that is in it."""
+    """All hosts by their roots, as reported by placement; `number` is that of the last change included."""
 
     number: int = 0
     hosts: dict[str, HostHeat] = field(default_factory=dict)
@@ -66,7 +67,7 @@ class Fleet:
     layout: int = 0  # moves with what is drawn where: hosts, their names and what they have in all
     down: frozenset[str] = frozenset()  # roots that are down, or closed by their agents
     moved: dict[str, int] = field(default_factory=dict)  # root → the change since which it is as it is
-    _drawn: tuple[int, list[str], list[str]] = (-1, [], [])  # of which layout: roots in order, and classes
+    _drawn: tuple[int, list[str], list[str]] = (-1, [], [])  # layout, roots in order, classes
 
     def take(self, found: TreesFound, number: int = 0) -> None:
         for host in hosts_in(found, self.zones):
@@ -106,7 +107,7 @@ class Fleet:
 
 
 def hosts_in(found: TreesFound, zones: Mapping[str, str]) -> list[HostHeat]:
-    """A tree without providers is one that is gone; one that nobody reports is no host."""
+    """Return the hosts. A tree without providers was deleted; a tree that no agent reports is no host."""
     told = []
     stocks = [[found.inventories[at] for at in stock] for stock in found.stocks]
     for tree in found.trees:
@@ -147,7 +148,9 @@ def classes_of(hosts: Sequence[HostHeat]) -> list[str]:
 
 
 def as_columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """For the browser: a list for each thing told, hosts by cell, zone and name; groups by their numbers."""
+    """Return the table for the browser: a list for each column, hosts by cell, zone and name; groups by
+    number.
+    """
     hosts = fleet.in_order()
     classes = fleet.classes
     groups = list(dict.fromkeys((host.cell, host.zone) for host in hosts))
@@ -169,7 +172,9 @@ def as_columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
 
 
 def as_news(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Only those that moved after this change, by their places: for who has the same layout."""
+    """Return only the hosts that changed after this change, by position, for a browser with the same
+    layout.
+    """
     if since >= fleet.number:  # most times: nothing is worked out
         return {"number": fleet.number, "layout": fleet.layout, "at": []}
     hosts = fleet.in_order()
@@ -198,7 +203,7 @@ def _usual_first(name: str) -> tuple[int, str]:
 
 
 def flavor_of(text: str) -> dict[str, int]:
-    """VCPU:2,MEMORY_MB:4096 as amounts; ValueError says what is wrong."""
+    """Return the amounts of `VCPU:2,MEMORY_MB:4096`. Raise ValueError with a description of the mistake."""
     flavor = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, amount = (word.strip() for word in part.partition(":"))

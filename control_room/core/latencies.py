@@ -1,4 +1,6 @@
-"""Percentiles of durations that are counted, not kept: bounds grow by a tenth, so none is off by more."""
+"""Percentiles of durations that are counted in buckets. Bounds grow by a tenth, so the error is at most
+that.
+"""
 
 from bisect import bisect_left
 from collections import Counter
@@ -12,7 +14,7 @@ def bucket(seconds: float) -> int:
 
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """For each share the bound that so many did not exceed; None where there were none."""
+    """Return, for each share, the bound that this share did not exceed, or None without durations."""
     total = sum(counts.values())
     return [_percentile(counts, total, share) for share in shares]
 

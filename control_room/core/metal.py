@@ -1,4 +1,6 @@
-"""Bare-metal nodes as a board: Ironic's word beside what placement believes; what keeps each from a claim."""
+"""Bare-metal nodes as a board: Ironic's state of each, placement's record of it, and why it cannot be
+claimed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ from control_room.core.words import duration
 
 @dataclass(frozen=True, kw_only=True)
 class IronicWord:
-    """What Ironic said of a node when it was read."""
+    """Ironic's state of a node when it was read."""
 
     state: str
     target: str = ""
@@ -21,13 +23,13 @@ class IronicWord:
 
 @dataclass(frozen=True, kw_only=True)
 class BerthBelief:
-    """What placement has of it."""
+    """Placement's record of a node."""
 
     closed: bool  # all of it is reserved, or it has nothing
-    told: float  # when what it believes was so; 0: nobody told
+    told: float  # when placement's record was made; 0: unknown
     classes: tuple[str, ...] = ()
     used: bool = False
-    holder: str = ""  # who holds it; empty: nobody, or that was not asked
+    holder: str = ""  # the consumer; empty if free, or not asked for
     marks: tuple[str, ...] = ()  # an operator's, in words
     cell: str = ""
     agent: str = ""
@@ -37,8 +39,8 @@ class BerthBelief:
 class NodeOnBoard:
     id: str
     name: str = ""
-    ironic: IronicWord | None = None  # None: it was not read there, or Ironic has it no more
-    belief: BerthBelief | None = None  # None: placement has nothing
+    ironic: IronicWord | None = None  # None: not read, or deleted in Ironic
+    belief: BerthBelief | None = None  # None: placement has no record
     differs: tuple[str, ...] = ()
 
 
@@ -167,7 +169,9 @@ class BoardColumn:
 def board(
     seen: MetalSeen, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Columns that have nodes; `wanted`: only nodes of which a word or id has this in it."""
+    """Return the columns that have nodes. `wanted` limits the nodes to those with this text in a name, state
+    or id.
+    """
     by_column: dict[str, list[NodeShown]] = {}
     for node in seen.nodes:
         if wanted and not _matches(node, wanted.lower()):
@@ -188,7 +192,7 @@ def board(
 
 
 def _first(nodes: Sequence[NodeShown], most: int) -> tuple[NodeShown, ...]:
-    """Those that differ first, for they are for people to look at."""
+    """Return the nodes whose two states differ first: they need an operator."""
     return tuple(sorted(nodes, key=lambda one: (not one.node.differs, one.node.name or one.node.id)))[:most]
 
 

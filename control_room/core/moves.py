@@ -1,4 +1,4 @@
-"""Moves and drains as pages draw them: what is done, what is under way, what can be said to it."""
+"""Moves and drains prepared for pages: what is done, what runs, and which acts are allowed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,10 +46,10 @@ class MoveShown:
     stands: MoveStands
     says: str
     state: str  # good, warn, bad, or empty: under way
-    attempt: int  # of its hosts, the one that is tried
+    attempt: int  # number of the host that is tried
     phases: tuple[PhaseShown, ...]
-    took: float | None  # None: under way
-    may: tuple[str, ...]  # what an operator could say to it
+    took: float | None  # None: it runs
+    may: tuple[str, ...]  # acts that an operator may choose
 
     @property
     def id(self) -> str:
@@ -92,7 +92,7 @@ def move_shown(one: MoveStands) -> MoveShown:
 
 
 def _may(one: MoveStands, waits: bool) -> tuple[str, ...]:
-    """Its cell has the last word: it may be too late by then."""
+    """Return the acts that are allowed. Its cell decides: it may be too late by then."""
     if one.ended or one.in_cell or one.phase in ("undo", "revert", "abort", "confirm"):
         return ()
     if waits:
@@ -101,7 +101,9 @@ def _may(one: MoveStands, waits: bool) -> tuple[str, ...]:
 
 
 def told_by_one(found: Iterable[MoveStands]) -> list[MoveStands]:
-    """Of one that two cells know, as the one tells it that sees it through; the newest first."""
+    """Return each move once, newest first. A move that two cells report is taken from the cell that runs
+    it.
+    """
     every = list(found)
     known = {one.move for one in every if not one.in_cell}
     one_each = {one.move: one for one in every if not one.in_cell or one.move not in known}
@@ -116,7 +118,7 @@ class DrainShown:
     root: str
     host: str
     cell: str
-    left: int | None  # instances there; None: its cell does not say
+    left: int | None  # instances on the host; None: its cell does not answer
     moved: int
     under_way: int
     causes: tuple[str, ...]
@@ -126,14 +128,16 @@ class DrainShown:
 
     @property
     def share(self) -> float:
-        """Of what there was, so much has gone."""
+        """Return the share of guests that have left."""
         if self.left is None:
             return 0.0
         return self.moved / (self.moved + self.left) if self.left else 1.0
 
 
 def moved_away(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """How many have left it, of these, the newest first: in a day, and since one last came there."""
+    """Return how many of these moves have left the host within a day, and since a guest last came there.
+    Newest first.
+    """
     count = 0
     for one in moves:
         if not one.ended or one.phase != "done":

@@ -64,7 +64,7 @@ class NowPage:
 
 @dataclass(frozen=True)
 class TenMinutes:
-    """What is worked out of the whole ticks; it stays until another one is over."""
+    """Figures of the complete ticks; they stay until the next tick is complete."""
 
     number: int
     whole: Tick

@@ -1,4 +1,4 @@
-"""A plan as a person says it: a mix of flavors, hosts to add and to take away, all in thought."""
+"""A capacity plan as entered: a mix of flavors, hosts to add and hosts to remove. Nothing is changed."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ _MOST_AMOUNT = 2**31 - 1  # as in placement
 
 
 class BadPlan(Exception):
-    """What was said makes no sense; each argument says what, and why."""
+    """The plan is not valid; each argument describes one mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class PlannedFlavor:
 
 @dataclass(frozen=True, kw_only=True)
 class AddedHosts:
-    """So many hosts that are empty: like one that is there, or of these amounts."""
+    """A number of empty hosts, like an existing host or with given amounts."""
 
     number: int
     name: str

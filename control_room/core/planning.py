@@ -1,6 +1,6 @@
-"""How much there is room for: by amounts, traits, zones and cells, however rules and weights would judge.
+"""How many flavors fit, by amounts, traits, zones and cells, without rules and weights.
 
-What is said to fit was packed, host by host, so it does fit; another packing may find room for a little more.
+The flavors are packed host by host, so the number does fit; another packing may fit a little more.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSide:
-    """As it is, or as it would be."""
+    """The cloud as it is, or with the plan's changes."""
 
     hosts: int
     closed: int  # and so many more that take nothing
@@ -78,10 +78,10 @@ class PlanSide:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAnswer:
     now: PlanSide
-    then: PlanSide | None  # None: nothing was added or taken away
+    then: PlanSide | None  # None: no host was added or removed
     added: int
     taken: tuple[str, ...]  # hosts, by name
-    homeless: tuple[tuple[str, int], ...]  # what is held on those: it has to go elsewhere, and is not counted
+    homeless: tuple[tuple[str, int], ...]  # allocations of removed hosts: they must move, and are not counted
 
 
 class PlanStopped(Exception):
@@ -180,7 +180,7 @@ def _side(hosts: Sequence[PlannedHost], plan: Plan, stopped: Callable[[], bool])
 
 
 def _is_there(host: PlannedHost, plan: Plan) -> bool:
-    """What is added in thought is wherever the plan is, unless it says where."""
+    """Return whether a host is in the plan's zone and cell. An added host is, unless it names its own."""
     anywhere = ("",) if host.new else ()
     return (not plan.cell or host.cell in (plan.cell, *anywhere)) and (
         not plan.zone or host.zone in (plan.zone, *anywhere)

@@ -1,4 +1,4 @@
-"""Hosts as pages of placement's trees tell of them."""
+"""Hosts read from pages of placement's trees."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class ReportedHost:
 
 
 def reported_host(found: TreesFound, tree: KnownTree, zones: Mapping[str, str]) -> ReportedHost | None:
-    """`zones`: of aggregates. None: it is gone, or nobody reports it."""
+    """Return the host of a tree, or None if it was deleted or no agent reports it. `zones`: by aggregate."""
     if not tree.providers or not found.owners[tree.owner][1]:
         return None
     top, (cell, _, zone) = tree.providers[0], found.owners[tree.owner]

@@ -13,7 +13,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStock:
-    """What one provider of a host has of a class."""
+    """Inventory and usage of one class of one provider."""
 
     resource_class: str
     free: int

@@ -20,7 +20,7 @@ class AttemptShown:
 
 
 def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
-    """What is told of times is drawn; an attempt without is a row all the same."""
+    """Return a row for each attempt; an attempt with times has a bar."""
     began = min((one.started for one in attempts if one.started), default=0.0)
     ended = max((one.ended for one in attempts if one.ended), default=began)
     whole = max(ended - began, 1e-6)

@@ -1,4 +1,4 @@
-"""What a form, or an address, says of a request that might be made."""
+"""Reads a what-if request from a form or an address."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _DIGITS = 15
 
 
 class BadForm(Exception):
-    """What was said makes no sense; each argument names the field and says why."""
+    """The form is not valid; each argument names the field and its mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ NAMES = tuple(one.name for one in (*FIELDS, *MORE_FIELDS))
 
 @dataclass(frozen=True, kw_only=True)
 class Supposition:
-    """A request as a person says it: names, not ids."""
+    """A request as entered: names, not ids."""
 
     vcpus: int
     memory_mb: int
@@ -68,12 +68,12 @@ class Supposition:
 
 
 def said_in(params: Mapping[str, str]) -> dict[str, str]:
-    """What is said of each field; of one that is not, nothing."""
+    """Return the text of each field that was filled in."""
     return {name: params.get(name, "").strip() for name in NAMES}
 
 
 def supposed(said: Mapping[str, str]) -> Supposition | None:
-    """None: nothing is said at all. BadForm says all that is wrong."""
+    """Return the request, or None for an empty form. Raise BadForm with all mistakes."""
     if not any(said.values()):
         return None
     problems: list[str] = []
@@ -120,7 +120,7 @@ def words(text: str) -> list[str]:
 
 
 def address_of(request: BuildRequested) -> str:
-    """The page that asks for the same again, as far as the form can say it."""
+    """Return the address of the page for this request, with all that the form can hold."""
     flavor = request.flavor
     said = {
         "vcpus": str(flavor.vcpus),

@@ -1,4 +1,4 @@
-"""What was heard lately: ends of builds by the tick, counted; and the last few of them by name."""
+"""Counts ends of builds for each tick of time, and keeps the last ones by name."""
 
 import re
 from collections import Counter, deque
@@ -11,7 +11,7 @@ from control_room.core.latencies import bucket
 TICK = 5.0  # seconds
 TICKS = 120
 RECENT = 2000
-MOST_CAUSES = 30  # told apart in a tick; the rest count together
+MOST_CAUSES = 30  # causes with a count of their own in a tick; the rest are counted together
 OTHER = "other causes"
 _CHANGING = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[\w.-]*\d[\w.-]*\b|'[^']*'")
 
@@ -20,7 +20,7 @@ EndStatus = Literal["active", "error", "no host"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndHeard:
-    """How a build ended, as far as a list shows it."""
+    """An end of a build, as lists show it."""
 
     build: str
     status: EndStatus
@@ -38,7 +38,7 @@ class Tick:
 
     number: int
     ends: Counter[str] = field(default_factory=Counter)  # by status
-    durations: Counter[int] = field(default_factory=Counter)  # of those that are active
+    durations: Counter[int] = field(default_factory=Counter)  # of active builds
     causes: Counter[str] = field(default_factory=Counter)
     host_failures: int = 0
     moves: Counter[str] = field(default_factory=Counter)  # by how they ended
@@ -79,7 +79,7 @@ class HeardLately:
         return [known.get(number) or quiet for number in range(last - several, last)]
 
     def under_way(self, now: float) -> Tick:
-        """What has come since the last whole stretch."""
+        """Return the counts since the last complete tick."""
         number = int(now // TICK)
         return next((tick for tick in reversed(self._ticks) if tick.number == number), None) or Tick(number)
 

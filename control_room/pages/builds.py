@@ -1,4 +1,4 @@
-"""Builds: those that ended lately, and all that anybody knows of one."""
+"""Builds: those that ended last, and all records of one build."""
 
 import asyncio
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class BuildPages:
         return live(request, lambda: self._ended(failed), SECONDS, self._room.hearing.stirring, self._pace)
 
     async def _ended(self, failed: bool) -> str:
-        """Made once for all who look."""
+        """Return the list of ends, rendered once for all readers."""
         hearing, at = self._room.hearing, self._room.clock.monotonic()
         heard_by, made, part = self._lists.get(failed, (-1, 0.0, ""))
         if heard_by == hearing.stirring.count and at - made < SECONDS * 0.9:
@@ -129,7 +129,7 @@ class BuildPages:
         )
 
     async def _known(self, id_: str) -> AllKnown:
-        """All cells and the schedulers, at once."""
+        """Ask all cells and the schedulers in parallel."""
         ask, looking = self._room.questions, self._room.looking
         cells = looking.cell_names(await looking.seen())
         questions = [heard("the scheduler", ask.decision, FindDecision(id=id_))]
@@ -149,7 +149,7 @@ class BuildPages:
         return AllKnown(stands, sorted(moves.values(), key=lambda one: one.since), decided, list(silent))
 
     def _request(self, known: AllKnown) -> BuildRequested | None:
-        """What was asked; None: it is not recorded as one request."""
+        """Return the request, or None if it is not recorded as one request."""
         if known.decided.move is not None or not (known.decided.request or known.stands):
             return None
         return known.decided.request or self._room.means.requested(known.stands[0])

@@ -1,4 +1,4 @@
-"""The bus: every topic and query, how full the queues are that carry them; told anew while somebody looks."""
+"""The bus: every topic and query, and the load of their queues, sent again while the page is open."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from control_room.pages.frame import Frame, OpenRoom
 from control_room.pages.live import live
 
 SECONDS = 2.0
-PATIENCE = 0.5  # a page waits for the count; what comes later is told live
+PATIENCE = 0.5  # seconds that a page waits for the count; a later count is sent as an event
 _SHARE = 10.0  # of the time at most that is spent counting: with many queues it is done less often
 
 
@@ -52,7 +52,7 @@ class BusPages:
         )
 
     async def _counted(self) -> None:
-        """Once for all who look."""
+        """Count the messages, once for all readers."""
         clock = self._room.clock
         async with self._counting:
             if clock.monotonic() < self._good_until:

@@ -154,7 +154,7 @@ class CapacityPages:
             except TimeoutError:
                 raise BadPlan(f"this plan takes longer than {LONGEST:g} s: plan with less") from None
             finally:
-                stop.set()  # the thread goes on after a cancellation otherwise
+                stop.set()  # or the thread continues after a cancellation
 
     async def _known_hosts(self) -> Sequence[PlannedHost]:
         clock, asks = self._room.clock, self._room.questions

@@ -112,7 +112,8 @@ class Entry:
     def _is_our_name(self, host: str) -> bool:
         """Return whether requests may use this host name.
 
-        Any name would let pages of another site read these, once that site's name resolves to this address.
+        With any name allowed, a page of another site could read these pages once its name resolves to this
+        address.
         """
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name in ("localhost", *self._room.access.names):

@@ -1,4 +1,4 @@
-"""What every page has: the visitor, the way around, the form token; and how it is rendered."""
+"""Common parts of all pages: the visitor, the navigation, the form token, and rendering."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -100,7 +100,7 @@ class Frame:
         )
 
     def of_visitor(self, request: Request) -> dict[str, Any]:
-        """What parts with forms need to know of who looks."""
+        """Return the values about the visitor for parts with forms."""
         session = session_of(request)
         return {
             "visitor": session.visitor,
@@ -109,7 +109,7 @@ class Frame:
         }
 
     async def form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a form of this session, whose visitor may act."""
+        """Return the fields of a form of this session; its visitor may act."""
         fields = await self.open_form(request)
         if not self.room.access.may_act(session_of(request).visitor):
             raise PageRefused(

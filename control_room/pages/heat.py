@@ -35,7 +35,7 @@ class HeatPages:
         return live(request, happened, SECONDS, self._stirring, self._pace)
 
     async def data(self, request: Request) -> Response:
-        """All, or where the browser says what it has only what moved since."""
+        """Return all hosts, or only the changes if the browser names what it has."""
         asked, began = request.query_params, self._clock.monotonic()
         try:
             flavor = flavor_of(asked.get("flavor", USUAL))

@@ -1,4 +1,4 @@
-"""One host: its tree, its guests, what was heard of it; and an operator's word about it."""
+"""One host: its tree, its guests, its heartbeats, and the acts of an operator on it."""
 
 import asyncio
 import logging

@@ -4,7 +4,7 @@ import uuid
 
 
 def uuid_in(text: str) -> str:
-    """As the bus has it; empty: it is none."""
+    """Return the id in the form of the bus, or an empty text if it is no id."""
     try:
         return str(uuid.UUID(text.strip()))
     except ValueError:

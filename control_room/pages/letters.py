@@ -1,4 +1,4 @@
-"""Dead letters: listed, looked at in full, sent again or thrown away, once who may has said so twice."""
+"""Dead letters: lists, full texts, and after a second confirmation replay or deletion."""
 
 import logging
 from contextlib import aclosing
@@ -102,7 +102,7 @@ class LetterPages:
         )
 
     async def _some(self, queue: str, after: str) -> tuple[list[DeadLetter], bool]:
-        """A page of those that died in this queue, or in any; and are there more?"""
+        """Return a page of the letters of this queue, or of all, and whether there are more."""
         found: list[DeadLetter] = []
         try:
             async with aclosing(self._room.means.bus.letters(after=after)) as letters:

@@ -83,7 +83,7 @@ async def _passed(sooner: asyncio.Event, seconds: float) -> None:
 
 
 async def at_once(request: Request, part: Awaitable[V]) -> V | None:
-    """Return the part; None if that takes longer than a page waits: its stream sends it then.
+    """Return the part, or None if it takes longer than a page waits: the event stream sends it later.
 
     With `wait=1` the page waits until the part is made or the reader has left.
     """

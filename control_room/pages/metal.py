@@ -1,4 +1,4 @@
-"""Bare metal: a board of nodes, Ironic's word beside berth's belief."""
+"""Bare metal: a board of nodes with Ironic's state and placement's record of each."""
 
 from urllib.parse import urlencode
 
@@ -10,8 +10,8 @@ from control_room.metal_looks import MetalLooks
 from control_room.pages.frame import Frame, OpenRoom
 from control_room.pages.live import at_once, live
 
-SECONDS = 10.0  # from one look at all nodes to the next: those of which something is heard are read at once
-SHOWN = 12  # of a column; of one that is looked at alone
+SECONDS = 10.0  # seconds between two reads of all nodes; a node with a message about it is read at once
+SHOWN = 12  # nodes of a column, unless it is the only column
 SHOWN_ALONE = 500
 
 

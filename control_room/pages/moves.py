@@ -1,4 +1,4 @@
-"""Moves, and hosts that are being emptied: how far they are, and an operator's word to them."""
+"""Moves and drained hosts: their progress, and the acts of an operator on them."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ STEERINGS = ("confirm", "revert", "abort", "force")
 class MovesSeen:
     under_way: tuple[MoveShown, ...]
     ended: tuple[MoveShown, ...]
-    more: bool  # there are more under way than these
+    more: bool  # more run than are listed
     silent: tuple[str, ...]
 
 
@@ -114,7 +114,7 @@ class MovePages:
         )
 
     async def _asked(self, question: FindMoves) -> tuple[list[MoveStands], list[str]]:
-        """All cells at once; and who did not answer."""
+        """Ask all cells in parallel. Return the moves, and the cells that did not answer."""
         looking = self._room.looking
         cells = looking.cell_names(await looking.seen())
         replies: list[Reply[MovesFound]] = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Now: how it goes, told anew every two seconds while somebody looks."""
+"""Now: the state of the cloud, sent again every two seconds while the page is open."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,7 +22,7 @@ from control_room.pages.live import at_once, live
 from control_room.stirring import Pace
 
 SECONDS = 2.0
-SOONEST = 0.17  # seconds between two looks: where builds end all the time nobody reads more
+SOONEST = 0.17  # seconds between two updates: people do not read more when builds end all the time
 SHARE = 0.01  # of a processor that it may take while builds end all the time: sums are read, not followed
 
 
@@ -44,7 +44,7 @@ class NowPages:
         return live(request, self._told, SECONDS, self._room.hearing.stirring, self._pace)
 
     async def _told(self) -> str:
-        """Made once for all who look."""
+        """Return the part, rendered once for all readers."""
         clock, stirring = self._room.clock, self._room.hearing.stirring
         if stirring.count != self._stirred or clock.monotonic() - self._made >= SECONDS * 0.9:
             seen = await self._room.looking.seen()

@@ -1,4 +1,4 @@
-"""The waiting room: who waits for a host, in order of turn; and the end of one's wait."""
+"""The waiting room: requests that wait for a host, in their order, and the act that ends a wait."""
 
 import logging
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from control_room.shared_looks import SharedLooks
 
 log = logging.getLogger(__name__)
 
-SECONDS = 5.0  # from one look to the next, where nobody comes and nobody goes: time passes
+SECONDS = 5.0  # seconds between two updates without changes: the waiting times grow
 A_PAGE = 50
 MADE = 64  # parts that are kept
 _DEEPEST = 1_000_000
@@ -86,7 +86,7 @@ class WaitingPages:
         )
 
     def _part(self, request: Request, wanted: WaitsLooked, reply: Reply[WaitingFound]) -> str:
-        """Made once of a look for all who may only look, and once for each who may act: it has his form."""
+        """Render the part once for all who may only read, and once for each who may act, with his form."""
         visitor = self._frame.of_visitor(request)
         for_whom = wanted, visitor["form_token"] if visitor["may_act"] else ""
         before, part = self._made.get(for_whom, (None, ""))

@@ -1,4 +1,6 @@
-"""What if: would a request fit now, where, how many more, what would change it. Nothing is claimed."""
+"""What-if: whether a request would fit now, where, how many more, and what would change it. Nothing is
+claimed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,7 +54,7 @@ class WhatIfPages:
         )
 
     def _decision(self, answer: WhatIfAnswered) -> DecisionShown:
-        """Without what would help: that is told before."""
+        """Return the decision without its remedies, which the page shows above."""
         return replace(shown(answer.decision, self._room.means.scores, _first(answer)), helps=())
 
 
