@@ -401,7 +401,9 @@ def shown(name: str, value: Any) -> Any:
 
 
 def described(value: Any) -> str:
-    """Return a rejected value for an error message; of a text, which may be a secret, its length."""
+    """Return a rejected value for an error message. A text may be a secret, so only its length is
+    returned.
+    """
     match value:
         case bool() | int() | float():
             return repr(value)

@@ -26,7 +26,7 @@ Condition = Literal["up", "down", "draining", "disabled", "unknown", "deleted"]
 
 
 class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """One host by its heartbeats. What operators have set is in the traits of its root."""
+    """The state of one host by its heartbeats. What operators set is in the traits of its root provider."""
 
     root: Id
     host: Text
@@ -45,7 +45,7 @@ class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def recorded(self) -> bool:
-        """Return whether a scheduler that starts must know of it: builds must not go there."""
+        """Return whether the state must be stored: after a restart no build may go to this host."""
         return self.availability == "down" or not self.enabled or self.forced_down
 
 
@@ -120,7 +120,7 @@ FORCED = "forced down by an operator"
 def closed_by(
     traits: Collection[str], enabled: bool, why_disabled: str, kept: Collection[str] | None = None
 ) -> list[str]:
-    """Return by whom a host is disabled, and for which causes; empty if it is enabled."""
+    """Return who disabled a host, and the causes; empty if it is enabled."""
     causes = sorted(trait.removeprefix(HELD).lower() for trait in traits if trait.startswith(HELD))
     marked = DISABLED in traits
     by_operator = causes or (marked and (enabled if kept is None else DISABLED in kept))
@@ -138,7 +138,7 @@ def closed_by(
 def marked(
     traits: Collection[str], kept: Collection[str] | None = None, *, deleted: bool = False
 ) -> list[str]:
-    """Return what the traits of a root keep away new instances for; empty if nothing does."""
+    """Return the reason why the traits of a root keep new instances away; empty if they do not."""
     return [
         *(["deleted: its owner reports so"] if deleted else []),
         *([FORCED] if FORCED_DOWN in traits else []),

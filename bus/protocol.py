@@ -160,7 +160,9 @@ class Transport(Protocol):
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
 
     async def waiting(self, queue: str) -> int:
-        """Return how many messages of a queue are held by no reader; over AMQP a frame is one message."""
+        """Return how many messages of a queue are not delivered to a reader. On AMQP, a frame counts as one
+        message.
+        """
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
         """How these queues stand, those that are not there left out. Nothing is taken, made or bound."""

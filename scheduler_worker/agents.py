@@ -70,7 +70,7 @@ class HeardAgent:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The reason why a host is down."""
+    """Why and since when a host is down."""
 
     why: str
     at: float | None = None  # the last heartbeat, by the clock; None: no heartbeat is known
@@ -81,7 +81,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgentsNow:
-    """Agents as arrays, of each host its agent."""
+    """The states of agents as arrays, with the agent of each host."""
 
     alive: Bools
     unheard: Bools  # no report is known

@@ -55,7 +55,7 @@ Published = (
 
 
 class NotAllowed(Exception):
-    """The client may not do this; the text says why, without a word about other projects."""
+    """The client may not do this. The text gives the reason and does not name other projects."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class ClientDoor:
             return {one.name: one for one in await store.registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> _Known:
-        """Return the projects of these ids. Cells are asked only for ids that are to exist."""
+        """Return the projects of these ids. Cells are asked only for the `existing` ones."""
         ids = sorted({*new, *existing})
         if not ids:
             return _Known()
@@ -260,7 +260,9 @@ class ClientDoor:
         return _Known(projects)
 
     async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str]:
-        """Return the projects of those that the cell has a record of; none if it does not answer."""
+        """Return the projects of the builds that the cell has a record of; none if the cell does not
+        answer.
+        """
         found: dict[Id, str] = {}
         try:
             for some in _pages(ids, BUILDS_ASKED):

@@ -21,7 +21,7 @@ PAGE = 1000  # rows in one transaction
 
 
 class HostRecords:
-    """The records of one scheduler."""
+    """Stores which hosts one scheduler found down or closed, and reads the records of all."""
 
     def __init__(self, book: HostBook, source: CandidateSource, database: Database, clock: Clock) -> None:
         self._book = book
@@ -31,7 +31,7 @@ class HostRecords:
         self._stored: dict[HostKey, HostHealth] = {}
 
     async def load(self) -> None:
-        """Read the records of all schedulers, before the first request is."""
+        """Read the records of all schedulers, before the first request is handled."""
         after, more = ("", ""), True
         while more:
             async with self._database.read() as tx:
@@ -53,7 +53,7 @@ class HostRecords:
         await self._write(new, up)
 
     async def find(self, question: FindHostHealth) -> HostHealthFound:
-        """Answer which hosts are not up."""
+        """Answer which hosts are down, unknown or closed."""
         health = self._health()
         asked = frozenset(question.roots)
         found = sorted(
@@ -92,7 +92,7 @@ class HostRecords:
         await self._write({}, [key for key in self._stored if not self._book.has(key)])
 
     def _differs(self, key: HostKey, health: HostHealth) -> bool:
-        """Return whether a record says something else, apart from the moment of the last heartbeat."""
+        """Return whether the record has another state, apart from the time of the last heartbeat."""
         stored = self._stored.get(key)
         if stored is None or stored.availability != health.availability:
             return True

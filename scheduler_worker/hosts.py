@@ -86,7 +86,7 @@ class HostBook:
         self._judged = None
 
     def restore(self, records: Iterable[HostHealth]) -> None:
-        """Take over what schedulers recorded before, of hosts without a heartbeat so far."""
+        """Use the records of earlier schedulers for hosts without a heartbeat so far."""
         for record in records:
             key = record.cell, record.root
             if record.root in self._hosts.get(record.cell, ()):
@@ -213,7 +213,7 @@ class HostBook:
         return found
 
     def has(self, key: HostKey) -> bool:
-        """Return whether placement has this root in this cell."""
+        """Return whether placement has a host with this root provider in this cell."""
         cell, root = key
         return self._cell_of.get(root) == cell
 

@@ -334,7 +334,9 @@ class Scheduler:
             self._take(course, HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:
-        """Return whether looking for remedies has taken MOST_HELP_SECONDS from now on."""
+        """Return a function that tells whether looking for remedies has taken MOST_HELP_SECONDS since this
+        call.
+        """
         until = self.clock.monotonic() + MOST_HELP_SECONDS
         return lambda: self.clock.monotonic() > until
 

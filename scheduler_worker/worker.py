@@ -211,7 +211,7 @@ class _Part:
 
 
 def _host_records(records: HostRecords) -> _Part:
-    """Hosts that are down or closed, for those that ask and for the next start."""
+    """Stores which hosts are down or closed, for the next start, and answers queries about them."""
     return _Part(
         answers=[answers(HOST_HEALTH, records.find)],
         starts=[records.load],
@@ -243,7 +243,7 @@ def _those_that_wait(parking: Parking, cancelling: Cancelling) -> _Part:
 
 
 def _clients(door: ClientDoor) -> _Part:
-    """Requests and questions of clients."""
+    """Handles the requests and questions of clients."""
     return _Part(
         consumes=[
             on_many(

@@ -286,7 +286,7 @@ def request_given(
 
 
 def _undescribed(flavor: str) -> str:
-    """Return why this name alone is no flavor: berth keeps no list of flavors."""
+    """Return the refusal of a flavor that is only a name: berth has no list of flavors."""
     meant = f" Did you mean {_METAL_NAME}?" if get_close_matches(flavor, [_METAL_NAME]) else ""
     return (
         f"--flavor {flavor}: berth keeps no list of flavors; only `{_METAL_NAME}` is known by its name."

@@ -150,7 +150,9 @@ async def host_counts(bus: Bus) -> Mapping[str, Mapping[str, int]] | None:
 
 
 def _hosts_in_words(hosts: int, states: Mapping[str, int] | None) -> str:
-    """5 (1 down, 1 disabled): hosts that are up are not named."""
+    """Return the text for hosts and their states, like `5 (1 down, 1 disabled)`; hosts that are up are not
+    named.
+    """
     if states is None:
         return f"{hosts} (no scheduler answers)" if hosts else "0"
     closed = [f"{number} {state}" for state, number in sorted(states.items()) if state != "up" and number]

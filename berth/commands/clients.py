@@ -120,7 +120,9 @@ class NewClient:
 
 
 def user_of(settings: Settings, client: str) -> str:
-    """Return the name of a client's RabbitMQ user. Users of cells, ferries and agents begin otherwise."""
+    """Return the name of a client's RabbitMQ user. Its prefix differs from those of cells, ferries and
+    agents.
+    """
     return f"{settings.bus.exchange}.client.{client}"
 
 

@@ -111,14 +111,16 @@ class Journal:
         self._pending.append(("INSERT OR REPLACE INTO queues VALUES (?, ?)", (spec.name, data)))
 
     def add(self, queue: str, envelope: Envelope, due: float, delivered: int | None = None) -> int:
-        """Keep this envelope. `delivered` is how often a reader had it; None: that is not noted."""
+        """Store this envelope. `delivered` is the number of deliveries so far, or None if these are not
+        counted.
+        """
         row = next(self._rows)
         data = msgspec.json.encode(envelope)
         self._pending.append(("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", (row, queue, data, due, delivered)))
         return row
 
     def note(self, row: int, delivered: int) -> None:
-        """Keep how often a reader had this envelope without settling it."""
+        """Store how often this envelope was delivered without being settled."""
         self._pending.append(("UPDATE kept SET delivered = ? WHERE row = ?", (delivered, row)))
 
     def remove(self, row: int) -> None:

@@ -48,7 +48,9 @@ class Permissions:
 
 @dataclass(frozen=True)
 class UserLimits:
-    """Limits of one RabbitMQ user, which has none for the number of its queues: permissions name them."""
+    """Limits of one RabbitMQ user. RabbitMQ cannot limit the number of its queues; permissions limit their
+    names.
+    """
 
     connections: int
     channels: int

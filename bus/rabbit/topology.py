@@ -234,7 +234,7 @@ class Topology:
         return True
 
     async def _exchange(self, name: str, arguments: dict[str, Any] | None = None) -> bool:
-        """Make an exchange; False when it exists."""
+        """Declare an exchange. Return True if it was created, False if it existed before."""
         if await self._exists(name):
             return False
         try:

@@ -122,7 +122,7 @@ class BesidePromises(Snapshot):
         self._changes = promises.changes
 
     def _excluded_by_promises(self) -> frozenset[str]:
-        """Return the providers with a sibling that is reserved and excludes them; nothing of them is left."""
+        """Return the providers that cannot be used because a reserved sibling excludes them."""
         index, excluded = self.index, set[str]()
         for uuid in self._promises.of:
             row = index.rows.get(uuid)

@@ -288,7 +288,7 @@ async def _read_rooms(
 
 
 async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return, for each of these providers that excludes siblings, these siblings."""
+    """Return, for each of these providers with the trait EXCLUDES_SIBLINGS, the siblings that it excludes."""
     found: dict[str, tuple[str, ...]] = {}
     for uuid, sibling in await _SIBLINGS(tx, [(one,) for one in providers], excludes=EXCLUDES_SIBLINGS):
         found[uuid] = (*found.get(uuid, ()), sibling)

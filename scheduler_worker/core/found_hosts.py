@@ -47,7 +47,7 @@ class FoundHosts:
         return self._now.facts(self._search, positions[0])
 
     def indices(self, roots: Collection[str]) -> set[int]:
-        """Return the indices of those of these roots that the search found."""
+        """Return the indices of the roots in `roots` that the search found."""
         positions = [self._now.source.position(root) for root in roots]
         known = [one for one in positions if one is not None]
         found: list[int] = np.flatnonzero(np.isin(self._positions, known)).tolist()

@@ -78,12 +78,12 @@ class Verdicts:
         return tuple(open_ or closed)
 
     def _open(self, beyond: Iterable[NearMiss]) -> Iterable[NearMiss]:
-        """Leave out hosts that a rule about closed hosts refuses, too."""
+        """Leave out hosts that are also closed."""
         closing = [rule for rule in self._rules if rule.code in CLOSED]
         return (miss for miss in beyond if not self._refusals(miss, closing))
 
     def _also_refused(self, beyond: Iterable[NearMiss]) -> Iterable[NearMiss]:
-        """Add why rules refuse these hosts."""
+        """Add the refusals of rules to these near misses."""
         for miss in beyond:
             why = [why for why in self._refusals(miss, self._rules) if why not in miss.lacks]
             yield structs.replace(miss, lacks="; ".join((*why, miss.lacks))) if why else miss
