@@ -60,7 +60,7 @@ def main() -> None:
 
 @contextmanager
 def _sampled(processes: ProcessorTime, kept: Path, hertz: int) -> Iterator[None]:
-    """A py-spy for each worker; it writes when it is told to end."""
+    """Run py-spy on each worker; it writes its samples when it is told to end."""
     spy = Path(sys.executable).with_name("py-spy")
     spies = [
         subprocess.Popen(
@@ -93,7 +93,9 @@ def _tell(kept: Path, kind: str, milliseconds: float, top: int) -> None:
 
 
 def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
-    """Samples by room, by whose code ran, by function of ours; a line is a stack and its count."""
+    """Return the samples by package, by owner of the running code, and by function of berth. A line is a
+    stack and its count.
+    """
     rooms: Counter[str] = Counter()
     below: Counter[str] = Counter()
     functions: Counter[str] = Counter()
@@ -110,7 +112,7 @@ def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
 
 
 def _room(frame: str, here: str) -> str:
-    """Which of ours a frame is in: `bus/delivery`, `cell_conductor/core`, ..., or nothing."""
+    """Return the package that a frame is in: `bus/delivery`, `cell_conductor/core`, ..., or an empty text."""
     path = frame[frame.rfind("(") + 1 :]
     if not path.startswith(here) or "site-packages" in path:
         return ""

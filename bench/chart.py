@@ -1,4 +1,4 @@
-"""A run as a picture, beside the one before: the processor time of a boot by who spent it; boots a second."""
+"""Draws a run next to the previous one: processor time of a boot by process, and boots per second."""
 
 from collections.abc import Mapping, Sequence
 from html import escape

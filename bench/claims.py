@@ -128,7 +128,7 @@ async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[
 
 @contextmanager
 def databases(url: str | None) -> Iterator[list[tuple[str, str, str]]]:
-    """Name, URL and namespace of what is measured."""
+    """Yield name, URL and namespace of each database to measure."""
     directory = private_directory("berth-bench-")
     lite = ("SQLite", f"sqlite+aiosqlite:///{directory}/", "placement")
     namespace = f"bench_{secrets.token_hex(4)}"

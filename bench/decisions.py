@@ -31,7 +31,7 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.worker import REQUESTS_AT_ONCE
 
-PERIOD = 600.0  # seconds: nobody is held to be down while a slow machine decides
+PERIOD = 600.0  # seconds: no host is taken for down while a slow machine decides
 PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}
 
 

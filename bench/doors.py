@@ -1,7 +1,7 @@
-"""Claims a second by each of placement's doors: over the bus, on many hosts and all on one, and over HTTP.
+"""Claims per second over the bus, on many hosts and on one, and over HTTP.
 
-One placement in a process of its own, RabbitMQ and PostgreSQL. Over the bus, claims are asked by the
-hundred, as schedulers do; over HTTP by so many clients, each one after the other.
+One placement in a process of its own, RabbitMQ and PostgreSQL. Over the bus, 100 claims are asked for in one
+message, as schedulers do; over HTTP each client sends one request after the other.
 """
 
 import argparse
@@ -54,7 +54,7 @@ async def measured(amqp_url: str, database_url: str, port: int, hosts: int, seco
 
 
 async def claims(bus: Bus, fleet: Sequence[FlatHost], seconds: float) -> float:
-    """A second, each by a consumer of its own on one of these hosts in turn."""
+    """Return the claims per second, each by a new consumer on the next of these hosts."""
     ask = bus.asker_of_many(topics.CLAIM, timeout=60.0)
     made = 0
     began = monotonic()

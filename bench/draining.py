@@ -25,7 +25,7 @@ from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested
 
-_AGENTS = 4  # in a cell: what one had, the others get
+_AGENTS = 4  # agents in a cell: when one is drained, the others take its instances
 _SHARES = ("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)
 
 
@@ -100,7 +100,7 @@ async def _boots(settings: Settings, rate: float, over: Callable[[], bool]) -> l
 
 
 def _deletion(build: str, booted: Boot) -> BuildDeleteRequested:
-    """What has been measured makes room again; a simulated host's name begins with its cell's."""
+    """Return the deletion of a measured build; the cell is the first part of the host's name."""
     return BuildDeleteRequested(build=build, cell=booted.host.partition("-")[0])
 
 

@@ -1,7 +1,7 @@
-"""What a benchmark says, in figures, and what two runs say beside each other.
+"""Figures of benchmarks, and their comparison between two runs.
 
-Two machines are not equally quick, nor is one at all times: each benchmark comes with a yardstick, how often
-a fixed loop went in a second then, and figures are compared as if both runs had had the same.
+Machines differ in speed, and one machine differs from hour to hour. So each benchmark also counts how often
+a fixed loop runs in a second, and figures are compared relative to that.
 """
 
 import statistics
@@ -26,14 +26,14 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Yardstick(msgspec.Struct, frozen=True):
-    """How often the fixed loop goes in a second of the clock, and in one of the processor."""
+    """How often the fixed loop runs in a second of real time, and in a second of processor time."""
 
     clock: float
     processor: float
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What one benchmark found."""
+    """The figures of one benchmark."""
 
     figures: tuple[Figure, ...]
     yardstick: Yardstick
@@ -41,7 +41,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run was made on; nothing that says whose it is."""
+    """The machine of a run, without names of people or hosts."""
 
     processor: str
     cores: int
@@ -67,7 +67,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(NamedTuple):
-    """A figure beside what it was."""
+    """A figure and its previous value."""
 
     bench: str
     figure: Figure
@@ -83,7 +83,7 @@ class Compared(NamedTuple):
 
 
 def compared(run: BenchRun, before: BenchRun | None) -> list[Compared]:
-    """Each figure of a run, beside the same one of the run before."""
+    """Return each figure of a run with the same figure of the previous run."""
     found = []
     for name, measured in run.benches.items():
         then = before.benches.get(name) if before else None
@@ -103,7 +103,7 @@ def _ratio(figure: Figure, now: Measured, was: Figure, then: Measured) -> float 
 
 
 def _normal(figure: Figure, yardstick: Yardstick) -> float:
-    """What it would be on a machine whose loop goes once a second."""
+    """Return the value on a machine whose loop runs once in a second."""
     if not figure.scales:
         return figure.value
     speed = yardstick.clock if figure.scales == "clock" else yardstick.processor
@@ -111,7 +111,7 @@ def _normal(figure: Figure, yardstick: Yardstick) -> float:
 
 
 def machine_ratio(run: BenchRun, before: BenchRun) -> Yardstick:
-    """How many times as quick the machine was, over the benchmarks that both have; the middle one."""
+    """Return the ratio of the machine's speeds: the median over the benchmarks that both runs have."""
     both = [
         (bench.yardstick, before.benches[name].yardstick)
         for name, bench in run.benches.items()
@@ -158,6 +158,6 @@ def middle(values: Sequence[float]) -> float:
 
 
 def middle_of(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The median of each name; who is missing in a run spent nothing there."""
+    """Return the median of each name. A process that is missing in a run used no time there."""
     names = dict.fromkeys(name for cost in costs for name in cost)
     return {name: middle([cost.get(name, 0.0) for cost in costs]) for name in names}

@@ -1,9 +1,9 @@
-"""From Ironic's event to a node that can be claimed: at a steady rate, in a storm, and for the next build.
+"""Time from Ironic's event to a claimable node: at a steady rate, in a storm, and for the next build.
 
-A simulated Ironic with 10,000 nodes, RabbitMQ and PostgreSQL, every worker a process of its own; ironic_sync
-hears the notifications and confirms by reads what opens a node. A node counts as claimable once placement
-has told that it has room, which schedulers decide by, or has named it to whoever asks; counted from the
-timestamp Ironic wrote on its event.
+A simulated Ironic with 10,000 nodes, RabbitMQ and PostgreSQL, every worker a process of its own. ironic_sync
+receives the notifications and confirms what opens a node by a read. A node is claimable when placement has
+published its free inventory, by which schedulers decide, or returned it to a query. The time starts at the
+timestamp in Ironic's event.
 """
 
 import argparse
@@ -49,7 +49,7 @@ Stage = Callable[["Watch", IronicApi], Awaitable[R]]
 
 
 class Watch:
-    """Hears what Ironic says and what placement takes in, and times what lies between."""
+    """Receives Ironic's notifications and placement's changes, and measures the time between them."""
 
     def __init__(self, site: Site, bus: Bus, roles: dict[int, str]) -> None:
         self.site = site
@@ -58,7 +58,7 @@ class Watch:
         self.ask = bus.asker(topics.FIND_CANDIDATES)
         self.heard = 0
         self.delays: list[float] = []
-        self.opened: dict[str, float] = {}  # node → when Ironic last said that it is available
+        self.opened: dict[str, float] = {}  # node → time of the last notification that it is available
         self._closed: set[str] = set()
         self._opening: dict[str, float] = {}
         self._looking: set[str] = set()
@@ -110,7 +110,7 @@ class Watch:
         self._looking.discard(root)
 
     async def fitting(self, resource_class: str = "CUSTOM_BAREMETAL") -> int:
-        """How many nodes could be claimed now."""
+        """Return how many nodes can be claimed now."""
         question = FindCandidates(groups=(ResourceGroup(resources={resource_class: 1}),), limit=1)
         try:
             return (await self.ask(question)).fitting
@@ -146,7 +146,7 @@ class SteadyNews:
     seconds: float
     delays: tuple[float, ...]
     used: str
-    boots: float = 0.0  # a second, beside
+    boots: float = 0.0  # boots per second at the same time
 
     def at(self, share: float) -> float:
         return _at(self.delays, share)
@@ -330,7 +330,9 @@ def main() -> None:
 
 
 def steady(nodes: int, rate: float, seconds: float, boots: float = 0.0, hosts: int = 0) -> SteadyNews:
-    """From event to claimable, at a steady rate of events; so many boots a second beside, on these hosts."""
+    """Measure the time from event to claimable at a steady rate of events, with `boots` per second on `hosts`
+    at the same time.
+    """
 
     async def work(watch: Watch, api: IronicApi) -> SteadyNews:
         return await _steady(watch, seconds, boots)
@@ -339,7 +341,7 @@ def steady(nodes: int, rate: float, seconds: float, boots: float = 0.0, hosts: i
 
 
 def _run(nodes: int, more: dict[str, Any], work: Stage[R]) -> R:
-    """One stage on servers of its own."""
+    """Run one stage on servers of its own."""
     with broker_and_database() as (amqp_url, database_url):
         site = Site(amqp_url=amqp_url, database_url=database_url, port=free_port(), nodes=nodes, **more)
         return asyncio.run(_stage(site, work))

@@ -1,7 +1,7 @@
 """A berth in service mode on servers of its own, and the loads that are measured on it.
 
-The load runs in the benchmark's own process: so what it costs is told apart from what the berth costs. The
-audit, which reads every build, is made when all is measured.
+The load runs in the process of the benchmark, so that its cost is measured separately. The audit reads every
+build, so it runs after the measurement.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _STOPPED_WITHIN = 60.0
 
 
 class NotClean(Exception):
-    """What was measured did not do its work: the figures are worth nothing."""
+    """The load was not completed, so the figures mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class BenchBerth:
 
 
 def refuse_the_unclean(outcome: LoadOutcome) -> None:
-    """A load that is measured is one that was done: every boot ended once, and nearly all are active."""
+    """Raise NotClean unless every boot ended once and nearly all are active."""
     if outcome.lost or outcome.changed:
         raise NotClean(f"{outcome.lost} boots lost, {outcome.changed} ended in two ways")
     if outcome.statuses["active"] < ACTIVE * len(outcome.boots):
@@ -85,7 +85,7 @@ def refuse_the_unclean(outcome: LoadOutcome) -> None:
 
 @contextmanager
 def a_berth(hosts: int, cells: int = 4, **more: object) -> Iterator[BenchBerth]:
-    """One that is up; `more` are settings by their names. Whoever loads it asks for the audit."""
+    """Yield a running berth; `more` are settings by name. The caller runs the audit."""
     with broker_and_database() as (amqp_url, database_url):
         berth = berth_on(amqp_url, database_url, hosts, cells, **more)
         with berth_up(berth.environment, hosts):
@@ -93,7 +93,7 @@ def a_berth(hosts: int, cells: int = 4, **more: object) -> Iterator[BenchBerth]:
 
 
 def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **more: object) -> BenchBerth:
-    """One that is not up yet, on these servers."""
+    """Return a berth on these servers that is not started yet."""
     environment = of_berth(amqp_url, database_url, cells, hosts, **more)
     names = tuple(environment["BERTH_CELLS"].split(","))
     settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
@@ -103,7 +103,7 @@ def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **mor
 
 @contextmanager
 def a_worker(environment: dict[str, str], *words: str) -> Iterator[None]:
-    """One more of a berth's workers, as `berth run` is told."""
+    """Run one more worker, with these arguments of `berth run`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "berth", "run", *words], env=environment, stderr=subprocess.DEVNULL
     )
@@ -116,7 +116,7 @@ def a_worker(environment: dict[str, str], *words: str) -> Iterator[None]:
 
 @contextmanager
 def berth_up(environment: dict[str, str], hosts: int = 0) -> Iterator[str]:
-    """A berth in service mode, from ready to stopped; what it said when it was ready."""
+    """Run a berth in service mode; yield its output once it is ready, and stop it at the end."""
     with tempfile.TemporaryFile("w+") as said:
 
         def words() -> str:

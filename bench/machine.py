@@ -24,7 +24,9 @@ _WORDS = {
 
 
 def yardstick() -> Yardstick:
-    """How often a loop of Python and JSON goes; it never changes, or recorded runs mean nothing."""
+    """Measure how often a loop of Python and JSON runs. Never change the loop, or recorded runs cannot be
+    compared.
+    """
     turns = [_turn() for _ in range(_TURNS)]
     return Yardstick(
         clock=statistics.median(turn.clock for turn in turns),

@@ -26,7 +26,7 @@ FRONT = "build.requested"  # the queue that may grow without end is named by it
 
 @dataclass(frozen=True)
 class RateSizes:
-    """How much of it."""
+    """Sizes of the measurement."""
 
     hosts: int = 10_000
     peak: int = 4000  # boots, to find it
@@ -115,7 +115,9 @@ async def _watched(
 
 
 async def _lengths(url: str, names: Sequence[str]) -> dict[str, int]:
-    """How much waits in each of these queues; not of one that is gone, or another connection's own."""
+    """Return the number of messages in each of these queues, without deleted ones and those of other
+    connections.
+    """
     lengths: dict[str, int] = {}
     async with await aio_pika.connect(url) as connection:
         for name in names:

@@ -1,4 +1,4 @@
-"""Servers of a measurement's own: they are gone when it is over, with all that they kept."""
+"""Servers for one measurement, deleted with their data when it is over."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def broker_and_database() -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def broker_at(url: str | None) -> Iterator[str]:
-    """The one that runs there; without an address, one of its own."""
+    """Yield the address of a running broker; without one, start a broker."""
     if url:
         yield url
         return
@@ -40,9 +40,9 @@ def broker_at(url: str | None) -> Iterator[str]:
 
 
 def of_berth(amqp_url: str, database_url: str, cells: int, hosts: int, **more: object) -> dict[str, str]:
-    """The environment of a berth that works on these servers; `more` are settings by their names."""
+    """Return the environment of a berth on these servers; `more` are settings by name."""
     of_cells = ",".join(f"c{number + 1}" for number in range(cells))
-    # Nobody looks at the page of operators here, and its port may be another's.
+    # The control room is not used here, and its port may be in use.
     named = {"cells": of_cells, "hosts": hosts, "control_room_http": "off", **more}
     urls = {"BERTH_AMQP_URL": amqp_url, "BERTH_DATABASE_URL": database_url}
     return {**os.environ, **urls, **{f"BERTH_{name.upper()}": str(value) for name, value in named.items()}}

@@ -144,7 +144,7 @@ class Side:
         return statistics.median(taken)
 
     async def puts(self, hosts: list[FlatHost]) -> float:
-        """Allocations a second, each by a consumer of its own on any host."""
+        """Return the allocations per second, each by a new consumer on a random host."""
         chance = random.Random(1)
         made = 0
         stopped = False
@@ -174,7 +174,7 @@ class Side:
         return rate
 
     async def fill(self, hosts: list[FlatHost]) -> None:
-        """Make these known as fast as can be; not measured."""
+        """Create these hosts as fast as possible; this is not measured."""
         if self.kind == "berth":
             await self.bulk(hosts)
         else:

@@ -9,7 +9,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _MEGABYTE = 1024.0  # in the kilobytes of /proc
 
 WORKERS = ("scheduler", "placement", "conductor", "compute", "ironic")
-BESIDE = ("load", "py-spy")  # who measures is no part of what is measured
+BESIDE = ("load", "py-spy")  # the measuring processes are not part of what is measured
 
 ProcessorTime = dict[tuple[int, str], float]  # process id and kind → seconds
 
@@ -23,7 +23,7 @@ def share_of(before: ProcessorTime, after: ProcessorTime, boots: int) -> default
 
 
 def in_all(cost: Mapping[str, float]) -> float:
-    """Of all that is berth, or works for it."""
+    """Return the sum over all processes of berth and its servers."""
     return sum(spent for name, spent in cost.items() if name not in BESIDE)
 
 
@@ -57,7 +57,7 @@ def memory(line: str = "VmRSS") -> dict[str, float]:
 
 
 def kind(pid: int, command: str) -> str:
-    """What a process is, by its command line."""
+    """Return the kind of a process, by its command line."""
     if pid == os.getpid():
         return "load"
     if any(word in command for word in ("beam", "epmd", "erl_child_setup", "inet_gethost", "rabbit_disk")):
@@ -73,7 +73,7 @@ def kind(pid: int, command: str) -> str:
 
 
 def _family() -> dict[int, str]:
-    """Ourselves and all whom we or they have started: process id → command line."""
+    """Return process id → command line of this process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""Where runs are kept: each in a file of its own, and the one that is recorded in the repository."""
+"""Files of runs: each run in a file, and the recorded run in the repository."""
 
 import subprocess
 from pathlib import Path
@@ -26,7 +26,7 @@ def read(path: Path) -> BenchRun:
 
 
 def last(long: bool) -> tuple[Path, BenchRun] | None:
-    """The recorded one; where none has these sizes, the newest that was kept."""
+    """Return the recorded run, or the newest stored one if no recorded run has these sizes."""
     places = [RECORDED, *sorted(KEPT.glob("*.json"), reverse=True)]
     for path in places:
         if path.exists() and (run := read(path)).long == long:
@@ -35,7 +35,7 @@ def last(long: bool) -> tuple[Path, BenchRun] | None:
 
 
 def commit() -> str:
-    """What is measured; with a plus when something of it is not committed."""
+    """Return the commit that is measured, with a plus if there are uncommitted changes."""
     try:
         short = _git("rev-parse", "--short=10", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")

@@ -21,16 +21,16 @@ CELLS = 4
 
 @dataclass(frozen=True)
 class Variant:
-    """What is other than usual."""
+    """The difference to the usual berth."""
 
     name: str
     cells: int = CELLS
     settings: dict[str, Any] = field(default_factory=dict)
-    beside: tuple[str, ...] = ()  # workers that run once more, as `berth run` is told
+    beside: tuple[str, ...] = ()  # workers that run once more, by their arguments of `berth run`
 
 
 def _times(worker: str, several: int) -> Variant:
-    """So many of a worker, in each cell where it belongs to one."""
+    """Return the variant with this number of a worker, in each cell if it belongs to cells."""
     names = [f"c{nth}" for nth in range(1, CELLS + 1)]
     commands = [f"{worker} --cell {cell}" for cell in names] if worker == "conductor" else [worker]
     beside = tuple(command for command in commands for _ in range(several - 1))
@@ -55,7 +55,7 @@ KINDS: dict[str, Sequence[Variant]] = {
 
 
 def measured(variant: Variant, boots: int, hosts: int, mix: int) -> LoadedBoots:
-    """A load, after one that warms it up and that nobody counts."""
+    """Measure a load after a first one that is not counted."""
     with ExitStack() as stack:
         berth = stack.enter_context(a_berth(hosts, variant.cells, fail=0.1, **variant.settings))
         for worker in variant.beside:

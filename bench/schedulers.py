@@ -67,7 +67,9 @@ def main() -> None:
 def _run(
     arguments: argparse.Namespace, weighers: dict[str, float], several: int
 ) -> tuple[dict[str, Any], defaultdict[str, float], defaultdict[str, float]]:
-    """One load on servers of its own: the result, processor time a boot, and what the schedulers counted."""
+    """Run one load on servers of its own. Return the result, processor time per boot, and the schedulers'
+    counters.
+    """
     with ExitStack() as stack:
         amqp_url, database_url = stack.enter_context(broker_and_database())
         environment = of_berth(
@@ -97,7 +99,7 @@ def _run(
 
 
 def _counted(ports: Sequence[int]) -> defaultdict[str, float]:
-    """All samples of these processes, summed by name, and by name and labels."""
+    """Return all samples of these processes, summed by name, and by name and labels."""
     counted: defaultdict[str, float] = defaultdict(float)
     for port in ports:
         with urlopen(f"http://127.0.0.1:{port}/metrics") as page:

@@ -1,6 +1,6 @@
-"""The benchmarks of `make bench`, by name: what each says, how long it takes, and its figures.
+"""The benchmarks of `make bench`, by name, each with its duration and its figures.
 
-Each starts what it needs and nothing is shared between them, so that one alone finds what it finds among all.
+Each starts its own servers, so a benchmark that runs alone has the same figures as among all.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ _WARM = 1000  # boots before any is measured: what is loaded once is loaded
 
 @dataclass(frozen=True)
 class BenchSizes:
-    """How much of everything."""
+    """Sizes of all benchmarks."""
 
     hosts: int = 10_000
-    other_hosts: tuple[int, ...] = (1000,)  # beside them
+    other_hosts: tuple[int, ...] = (1000,)  # hosts of virtual machines at the same time
     boots: int = 5000  # in a run
     runs: int = 3
     flavors: int = MIX
@@ -40,7 +40,7 @@ class BenchSizes:
     nodes: int = 10_000  # of Ironic
     events: float = 12.0  # seconds of Ironic's
     boots_beside: float = 300.0  # of virtual machines a second
-    hosts_beside: int = 1000  # for those
+    hosts_beside: int = 1000  # hosts of virtual machines for those
 
 
 SHORT = BenchSizes()
@@ -86,7 +86,7 @@ def _rest(figure: Figure) -> tuple[float, str, Any, Any]:
 
 
 def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
-    """Some loads on one berth, as many at once as the window allows; one in ten attempts fails."""
+    """Run loads on one berth, with as many boots at once as the window allows; one in ten attempts fails."""
     with a_berth(hosts, fail=0.1) as berth:
         berth.load(LoadPlan(boots=min(_WARM, sizes.boots), flavors=mixed(flavors)))
         runs = [
@@ -113,7 +113,7 @@ def processor(runs: Sequence[LoadedBoots]) -> Figures:
 
 
 def idle(sizes: BenchSizes) -> Figures:
-    """The next is asked for when the one before has ended; hosts build at once."""
+    """Boot one instance after the other; hosts build without delay."""
     with a_berth(sizes.hosts, build_time="constant:0") as berth:
         berth.load(LoadPlan(boots=50, window=1, flavors=mixed(sizes.flavors)))
         run = berth.load(LoadPlan(boots=sizes.one_by_one, window=1, flavors=mixed(sizes.flavors)))
