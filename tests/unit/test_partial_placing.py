@@ -123,7 +123,7 @@ async def test_what_some_of_them_would_take_is_why_there_is_no_room_for_all() ->
     )
     _, (ended,) = await said(a_scheduler(placement), a_request(instances=5, flavor=BIG))
     assert [(one.code, one.removed) for one in ended.decision.removals] == [("chosen", 3)]
-    assert ended.reason.endswith("room is needed for 5 instances at once")
+    assert ended.reason.endswith("free capacity for 3 of the 5 instances needed at once")
 
 
 async def test_those_that_are_missing_may_have_the_next_flavor() -> None:
