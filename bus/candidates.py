@@ -1,7 +1,8 @@
-"""What a scheduler needs of placement's memory in its own process: a search over all hosts at once.
+"""Interface of a scheduler to the copy of placement's data in its own process: a search over all hosts at
+once.
 
-Placement gives it (its own memory, or a replica of it elsewhere), `berth` hands it over. Hosts are known by
-their position in arrays, so that rules and weights can be worked out for all of them together.
+Placement implements it, with its own data or a replica in another process. Hosts have positions in arrays,
+so rules and weights are computed for all hosts together.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +23,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class SenselessQuery(ValueError):
-    """A question about candidates that cannot be meant; says which field is wrong, and why."""
+    """The query about candidates is not valid; the text names the field and the reason."""
 
 
 Heard = Callable[
@@ -52,10 +53,10 @@ class PlacedHost(Protocol):
 
 
 class CandidateSearch(Protocol):
-    """One question, answered for all hosts at once; it is good until something else is awaited.
+    """The result of one query for all hosts, valid until the next await.
 
-    Arrays go with `positions`. What is promised counts as used, in arrays from the moment of the search, in
-    `amounts` and `ways` as it is now.
+    Arrays are in the order of `positions`. Reserved amounts count as used: in arrays as of the search, in
+    `amounts` and `ways` as of now.
     """
 
     @property
@@ -63,11 +64,11 @@ class CandidateSearch(Protocol):
 
     @property
     def positions(self) -> Ints:
-        """The hosts that fit, as far as arrays can tell: of a tree, `ways` has the last word."""
+        """The hosts that fit, as far as arrays can decide: for trees, `ways` decides."""
         ...
 
     def any_of(self, resource_class: str) -> bool:
-        """Has anybody any of it, used or not? Else `free` and `capacity` are nought for all."""
+        """Return whether any provider has this class. If not, `free` and `capacity` are 0 for all hosts."""
         ...
 
     def free(self, resource_class: str) -> Floats: ...
@@ -81,7 +82,7 @@ class CandidateSearch(Protocol):
     def host(self, position: int) -> PlacedHost: ...
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """What is free in its tree now, and what there is."""
+        """Return the free amounts and the capacities in its tree."""
         ...
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
@@ -89,7 +90,7 @@ class CandidateSearch(Protocol):
         ...
 
     def removals(self) -> Sequence[Removal]:
-        """What each of placement's constraints took out of the running."""
+        """Return how many hosts each of placement's constraints removed."""
         ...
 
     def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
@@ -124,7 +125,7 @@ class CandidateSource(Protocol):
 
     @property
     def cells(self) -> Mapping[str, RegisteredCell]:
-        """Those that operators said something of."""
+        """The cells that operators have described or disabled."""
         ...
 
     def position(self, root: str) -> int | None: ...
@@ -136,20 +137,22 @@ class CandidateSource(Protocol):
     def hosts(self) -> Sequence[PlacedHost]: ...
 
     def search(self, question: FindCandidates, *, empty: bool = False) -> CandidateSearch:
-        """SenselessQuery when it cannot be meant. `empty`: as if nobody used anything; `free` is as it is."""
+        """Return the hosts that fit. Raise SenselessQuery if the query is not valid. `empty`: as if all hosts
+        were unused; `free` is not changed by it.
+        """
         ...
 
     def free(self, root: str) -> Mapping[str, int]:
-        """What is free in its tree, promises aside; nothing where there is no such root."""
+        """Return the free amounts in its tree, reservations not subtracted; empty for an unknown root."""
         ...
 
     def having(self, resource_class: str, amount: int) -> int:
-        """How many providers could give so much of it."""
+        """Return how many providers have this amount free."""
         ...
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
-        """Roots in whose trees somebody serves others, and the classes of those."""
+        """Return the roots whose trees have providers that share with others, with the classes of these."""
         ...
 
     def promise(self, allocations: Allocations) -> None:
@@ -163,5 +166,7 @@ class CandidateSource(Protocol):
         ...
 
     def watch_for_more(self, heard: Heard) -> None:
-        """The same without what only took: roots where more is free, or something is otherwise."""
+        """Call `heard` for changes other than claims: roots with more free capacity, or with another
+        difference.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Who holds what: claims, why one is refused, and what can be asked of placement about them."""
+"""Claims and releases of resources, the reasons of refusals, and queries about them."""
 
 from typing import Annotated
 from uuid import UUID, uuid5
@@ -23,15 +23,16 @@ from bus.vocabulary import (
     Whole,
 )
 
-CLEANUP = "CLEANUP"  # the type of consumers that keep the room of a guest nobody wants, until it is gone
+CLEANUP = "CLEANUP"  # type of consumers that hold the resources of a guest that is to be deleted
 MIGRATION = (
-    "MIGRATION"  # of those that keep the place a build has moved from, for its way back or until it is gone
+    # type of consumers that hold the source of a move, for its way back or until the guest is deleted
+    "MIGRATION"
 )
 KEEPERS = (CLEANUP, MIGRATION)
 
 
 def keeper(build: str, attempt: int) -> str:
-    """The consumer that keeps the room of what may be left of this attempt."""
+    """Return the consumer that holds the resources of a guest that this attempt may have left behind."""
     return str(uuid5(UUID(build), f"what is left of attempt {attempt}"))
 
 
@@ -43,12 +44,12 @@ class Choice(Compact, frozen=True):
 
 
 class ConsumerClaim(Value, frozen=True, kw_only=True):
-    """Give this consumer the first of these choices that fits, replacing what it holds.
+    """Give this consumer the first of these choices that fits, in place of what it holds.
 
-    `generation` fences: None says "it holds nothing yet", a number says "it holds what I last saw". Unless
-    `fenced`, whatever it holds is replaced (clients of the API before 1.28). With `keep`, what it held is not
-    given back but goes, in the same transaction, to the consumer of that name and of the type CLEANUP: its
-    guest may still be there.
+    `generation` is compared: None means that it holds nothing yet, a number is the last one seen. Unless
+    `fenced`, its allocations are replaced without a comparison (clients of the API before 1.28). With
+    `keep`, its former allocations are not released but given, in the same transaction, to the consumer of
+    that name and of type CLEANUP: its guest may still exist.
     """
 
     consumer: Id
@@ -57,7 +58,7 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     choices: Annotated[tuple[Choice, ...], Meta(min_length=1, max_length=64)]
     project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
     user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
-    # None: keep the type it has (clients of the API before 1.38)
+    # None: keep its type (clients of the API before 1.38)
     type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
     keep: Id | None = None
     client: bool = False  # a client of the API claims, for a consumer that no cell knows
@@ -95,7 +96,7 @@ class Full(Tagged, frozen=True, kw_only=True):
 
 
 class Moved(Tagged, frozen=True, kw_only=True):
-    """Its inventory, traits, aggregates or tree changed since it was chosen: look again."""
+    """Its inventory, traits, aggregates or tree have changed since it was chosen: choose again."""
 
     provider: Text
 
@@ -124,7 +125,7 @@ class Crowded(Tagged, frozen=True, kw_only=True):
 
 
 class NoGroup(Tagged, frozen=True, kw_only=True):
-    """The server group that the claim names is none of its project: looking again will not help."""
+    """The server group of the claim is not in its project: another try cannot succeed."""
 
     group: Text
 
@@ -142,7 +143,9 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
 
 
 class Walled(Tagged, frozen=True, kw_only=True):
-    """A cell asked for what is not its own to ask; nothing was changed, and asking again will not help."""
+    """A cell asked for something that belongs to others. Nothing was changed, and another try cannot
+    succeed.
+    """
 
     why: Cause
 
@@ -175,8 +178,8 @@ class Retired(Tagged, frozen=True, kw_only=True):
     """The consumer has ended and will never hold again; `why` is how."""
 
     why: Cause
-    unplaceable: bool = False  # no host was found for it: whoever asks for it again is told so again
-    cell: Text = ""  # that has ended it; empty: nobody within one
+    unplaceable: bool = False  # no host was found for it; every later request for it gets this answer
+    cell: Text = ""  # the cell that ended it; empty: not a cell
 
 
 class Refused(Tagged, frozen=True, kw_only=True):
@@ -208,10 +211,12 @@ class ClaimAnswered(Message, frozen=True, kw_only=True):
 
 
 class ReleaseRequested(Message, frozen=True, kw_only=True):
-    """Give back all this consumer holds. With `retire` it can never hold again: the end of a build.
+    """Release all allocations of this consumer. With `retire` it can never hold any again: its build has
+    ended.
 
-    `generation` fences as in a claim: None says "it holds nothing", and only retires. Unless `fenced`,
-    whatever it holds is given back. With `keep` it goes to the consumer of that name, as in a claim.
+    `generation` is compared as in a claim: None means that it holds nothing, and only retires. Unless
+    `fenced`, it is not compared. With `keep`, the allocations are given to the consumer of that name, as in
+    a claim.
     """
 
     consumer: Id

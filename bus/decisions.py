@@ -7,14 +7,14 @@ from bus.vocabulary import Cause, Compact, Id, LargeMap, LongList, Number, Text,
 
 
 class Removal(Value, frozen=True, kw_only=True):
-    """How many hosts a constraint took out of the running, and how many it left."""
+    """How many hosts a constraint removed, and how many were left."""
 
     constraint: Cause
     removed: Whole
     left: Whole
     about: Text = ""  # the field of the request, where programs are to know it: cell
     code: Text = ""  # what kind of constraint it is, for programs (docs/reasons.md)
-    hosts: LongList[Text] = ()  # some of those it removed, by name
+    hosts: LongList[Text] = ()  # some of the removed hosts, by name
 
 
 class NearMiss(Value, frozen=True, kw_only=True):
@@ -24,7 +24,9 @@ class NearMiss(Value, frozen=True, kw_only=True):
 
 
 class RecordedScale(Compact, frozen=True):
-    """How one weigher counted: its values run from lowest to highest of all that fit, times a multiplier."""
+    """The scale of one weigher: from the lowest to the highest value of all hosts that fit, times a
+    multiplier.
+    """
 
     weigher: Text
     multiplier: Number
@@ -34,7 +36,7 @@ class RecordedScale(Compact, frozen=True):
 
 
 class RecordedHost(Compact, frozen=True):
-    """A host that was looked at: what each weigher read there, in the order of the scales."""
+    """A host that was weighed: the value of each weigher, in the order of the scales."""
 
     root: Text
     host: Text
@@ -42,13 +44,14 @@ class RecordedHost(Compact, frozen=True):
     refused: Cause = ""  # the rule that did, and why; empty: it was admitted
     # of weighers that its aggregates count otherwise
     multipliers: LargeMap[Text, Number] = field(default_factory=dict)
-    chosen: Whole = 0  # how often others had got it by the same evaluation: of equals the least comes first
+    # how often it was chosen in the same evaluation: of hosts with equal scores the lowest number is first
+    chosen: Whole = 0
     outside: bool = False  # chosen only if no other host is left: of another scheduler's share, or unknown
     unknown: bool = False  # without a heartbeat so far: chosen only if no other host of any share is left
 
 
 class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """What a request asked of the host beside what is built."""
+    """The demands of a request on the host, beside flavor and image."""
 
     zone: Zone = ""
     cell: Text = ""
@@ -62,7 +65,7 @@ class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Record(Value, frozen=True, kw_only=True):
-    """What a decision was made by, so that it can be made again: the best hosts, best first."""
+    """The data of a decision, from which it can be made again: the best hosts, best first."""
 
     flavor: Whole = 0  # 0: the flavor asked for; n: the nth of or_else
     seed: Text = ""  # breaks ties
@@ -71,7 +74,7 @@ class Record(Value, frozen=True, kw_only=True):
     scales: LongList[RecordedScale] = ()
     hosts: LongList[RecordedHost] = ()
     turned_down: LongList[Text] = ()  # roots that would have been better, and that placement refused
-    asked: AlsoAsked | None = None  # beside what is built, to ask again; None: nothing
+    asked: AlsoAsked | None = None  # demands beside flavor and image; None: none
 
 
 class Decision(Value, frozen=True, kw_only=True):

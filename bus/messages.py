@@ -1,6 +1,6 @@
-"""Every message that is published, grouped by flow; what is asked and answered is beside what it is about.
+"""Every published message, grouped by flow. Queries and answers are in the modules of their subject.
 
-A frozen struct each; fields are added with defaults, never renamed.
+Each message is a frozen struct. Fields are added with defaults, and never renamed.
 """
 
 from typing import Annotated, Literal
@@ -76,8 +76,8 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     hints: Hints = Hints()
     or_else: Annotated[tuple[Flavor, ...], Meta(max_length=8)] = ()  # in order, where the flavor fits nowhere
     not_aggregates: ShortList[Id] = ()
-    forced_host: Text = ""  # this one, by name or root, whatever filters say
-    wanted_host: Text = ""  # this one or none
+    forced_host: Text = ""  # this host, by name or root, whatever the filters decide
+    wanted_host: Text = ""  # only this host
     ignore_hosts: ShortList[Text] = ()  # by name or root
     preferred_traits: SmallMap[TraitName, Weight] = field(default_factory=dict)  # and how much each counts
     at_least: Count = 0  # of the instances; 0: all of them
@@ -153,14 +153,14 @@ class BuildDeleteRequested(Message, frozen=True, kw_only=True):
 
 
 class BuildDeleted(Message, frozen=True, kw_only=True):
-    """It is down. What its host may still hold of it is freed when the agent says so, or is given up."""
+    """The build is deleted. Resources that its host may still use are released when the agent reports so, or
+    gives up.
+    """
 
     build: Id
     cell: Word
     reply_to: ReplyTo = ""
-    known: bool = (
-        True  # false: this cell had never heard of it (should it still be placed here, it ends at once)
-    )
+    known: bool = True  # false: this cell does not know it (if it is placed here later, it ends at once)
 
 
 class BuildReshaped(Message, frozen=True, kw_only=True):
@@ -176,9 +176,9 @@ class BuildReshaped(Message, frozen=True, kw_only=True):
 
 
 class BuildCancelRequested(Message, frozen=True, kw_only=True):
-    """It is not to wait any longer: a build, or all those of a request."""
+    """End the wait of a build, or of all builds of a request."""
 
-    build: Id  # or a request, of which some wait
+    build: Id  # or a request, whose builds wait
     reply_to: ReplyTo = ""
     anywhere: bool = False  # also if it has a host: the request is forwarded to its cell
     # With `anywhere`: an id without any record is retired, so that a request still on its way gets no host.
@@ -187,7 +187,9 @@ class BuildCancelRequested(Message, frozen=True, kw_only=True):
 
 
 class BuildCancelled(Message, frozen=True, kw_only=True):
-    """What came of a wish to cancel. Of what waited, build.unplaceable is said as well."""
+    """The outcome of a BuildCancelRequested. For a build that waited, `build.unplaceable` is published as
+    well.
+    """
 
     build: Id  # as it was named
     waited: bool = True  # false: it did not wait for a host
@@ -195,14 +197,14 @@ class BuildCancelled(Message, frozen=True, kw_only=True):
     reply_to: ReplyTo = ""
     # Builds that have a host → the cells that the cancellation was forwarded to
     passed_on: LargeMap[Id, Word] = field(default_factory=dict)
-    known: bool = True  # false: nobody has heard of it yet
+    known: bool = True  # false: no worker knows it yet
 
 
 # Inside a cell: conductor ↔ agents
 
 
 class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Build it there, of these providers. See `bus.build_orders` for what an order leaves out."""
+    """Build it on this host with these providers. See `bus.build_orders` for what an order leaves out."""
 
     build: Id
     attempt: Amount  # the agent's fence: an order at or below one it has destroyed is void
@@ -240,7 +242,7 @@ class AgentReported(Message, frozen=True, kw_only=True):
     host: Text
     # overdue is the conductor's reminder to itself: nothing was heard of this attempt in time
     outcome: Literal["built", "failed", "destroyed", "progress", "overdue"]
-    retry: bool = True  # failed: may another host succeed (reschedule), or none (abort)?
+    retry: bool = True  # failed: another host may succeed (reschedule), or none can (abort)
     leftover: bool = False  # failed: something of it may still be there, and its room is kept until it is not
     cause: Cause = ""
     epoch: Ordinal = 0  # as in the order
@@ -250,7 +252,9 @@ class AgentReported(Message, frozen=True, kw_only=True):
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):
-    """A whole provider tree. Of one root's reports the highest sequence counts; older ones change nothing."""
+    """A whole provider tree. Among the reports of one root the highest sequence is valid; older ones change
+    nothing.
+    """
 
     root: Id
     host: Name
@@ -259,7 +263,7 @@ class InventoryReported(Message, frozen=True, kw_only=True):
     zone: Zone = ""
     sequence: Ordinal
     providers: LongList[ProviderReport] = ()  # the root first; the whole tree
-    gone: bool = False  # the root is no more
+    gone: bool = False  # the root was deleted
     reshape: Reshaping | None = (
         None  # what is held of the old tree goes with its inventory, in the same commit
     )
@@ -280,14 +284,14 @@ class HostReported(Message, frozen=True, kw_only=True):
 
 
 class SchedulerAlive(Message, frozen=True, kw_only=True):
-    """A scheduler takes part: it looks first at a share of the hosts of its own."""
+    """Heartbeat of a scheduler. Each scheduler first considers its own share of the hosts."""
 
     scheduler: Word
-    waits: Count = 0  # another than before: who waits with it, or what they lack, has changed
+    waits: Count = 0  # changes whenever a request begins or ends to wait, or lacks something else
 
 
 class HostFailed(Message, frozen=True, kw_only=True):
-    """An attempt on this host came to nothing: a hint for who chooses hosts. It may come twice, or never."""
+    """An attempt on this host failed: a hint for schedulers. It may arrive twice, or not at all."""
 
     root: Id
     host: Text
@@ -300,7 +304,7 @@ class HostFailed(Message, frozen=True, kw_only=True):
 
 
 class ProviderChange(Compact, frozen=True):
-    """A provider after a commit. `reshaped` says that its tree is another; otherwise only usage moved."""
+    """A provider after a commit. With `reshaped` its tree has changed; otherwise only its usage."""
 
     provider: Text
     root: Text
@@ -314,24 +318,24 @@ class ProviderChange(Compact, frozen=True):
 class PlacementChanged(Message, frozen=True, kw_only=True):
     """One commit, numbered without gaps. A reader that misses a number reads everything again.
 
-    One that names nothing is of aggregates or cells, told by a placement that has no word for them: look
-    them up.
+    A change without providers is about aggregates or cells, from a placement of an older version: query
+    them.
     """
 
     number: Ordinal
     changes: LongList[ProviderChange]
-    aggregates: LongList[Aggregate] = ()  # whose name or metadata changed, as they are now
-    cells: LongList[RegisteredCell] = ()  # the same of cells
-    trees: KnownTrees | None = None  # reshaped, whole: where few are. Those it does not hold, ask for
+    aggregates: LongList[Aggregate] = ()  # with their new names and metadata
+    cells: LongList[RegisteredCell] = ()  # with their new states
+    trees: KnownTrees | None = None  # the reshaped trees if they are few and small; query the others
 
 
 MOST_SPOKEN = 1000
 
 
 class IronicSpoke(Message, frozen=True, kw_only=True):
-    """Ironic said something of these nodes, for whoever shows them. It may come twice, or never."""
+    """Ironic published something about these nodes; a hint for pages. It may arrive twice, or not at all."""
 
-    nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_SPOKEN)] = ()  # none: of so many that none is named
+    nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_SPOKEN)] = ()  # empty: too many to name them
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
-"""Moves of instances that are there already: asked for, placed, ordered by phases, and what is said of them.
+"""Moves of existing instances: requests, placements, orders by phase, and reports.
 
-A scheduler begins one by a single claim: the destination goes to the build's own consumer, what that held to
-the keeper of the attempt that moves (`bus.claims.keeper`), of the type MIGRATION. All else is its cell's.
+A scheduler begins a move with one claim: the build's consumer gets the destination, and its former
+allocations go to the keeper of the moving attempt (`bus.claims.keeper`), of type MIGRATION. Its cell does
+the rest.
 """
 
 from typing import Annotated, Literal
@@ -51,29 +52,32 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     cell: Text = ""  # where it is; empty: that is found out
     to_cell: Text = ""  # where it goes; empty: it stays in its cell
     flavor: Flavor | None = None  # resize: what it is to be
-    image: Image | None = None  # rebuild: of which image
-    wanted_host: Text = ""  # this one or none, by name or root
-    forced_host: Text = ""  # this one, whatever filters say
+    image: Image | None = None  # rebuild: the new image
+    wanted_host: Text = ""  # only this host, by name or root
+    forced_host: Text = ""  # this host, whatever the filters decide
     ignore_hosts: ShortList[Text] = ()
     same_host: bool = False  # resize: it may stay where it is, if old and new fit there together
     verify: bool = False  # migrate, resize: it waits to be confirmed, or reverted
-    verify_for: Wait = ""  # after so long it is confirmed; empty: when somebody says so
+    verify_for: Wait = ""  # time until it is confirmed automatically; empty: never
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
-    wait: Wait = ""  # for room, so long; empty: it is refused where there is none
+    wait: Wait = ""  # time to wait for free capacity; empty: it is refused without
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
     reply_to: ReplyTo = ""
 
 
 class MovePlaced(Message, frozen=True, kw_only=True):
-    """It has its place: its cell is to see it through. Alternates, in the same cell, are not claimed."""
+    """The move has a destination, and its cell runs it. The alternates are in the same cell, and are not
+    claimed.
+    """
 
     move: Id
     build: Id
     kind: MoveKind
     cell: Word
-    attempt: Count  # of the guest that moves: its keeper has what the build held; 0: there is none (unshelve)
+    # of the guest that moves: its keeper holds its former allocations; 0: there is no guest (unshelve)
+    attempt: Count
     generation: Ordinal | None  # of the build's consumer, after the claim; None: it holds nothing
-    chosen: Selection | None = None  # None: it goes nowhere (shelve)
+    chosen: Selection | None = None  # None: it has no destination (shelve)
     alternates: LongList[Selection] = ()
     spec: BuildSpec  # what it is once it has moved
     verify: bool = False
@@ -88,7 +92,9 @@ class MovePlaced(Message, frozen=True, kw_only=True):
 
 
 class MoveRefused(Message, frozen=True, kw_only=True):
-    """It does not move: there is no host for it, or it is not in a state to move. Nothing was changed."""
+    """The move is refused: there is no host, or the instance's state does not allow it. Nothing was
+    changed.
+    """
 
     move: Id
     build: Id
@@ -111,7 +117,7 @@ class PhaseOver(Compact, frozen=True):
 
 
 class MoveTold(Message, frozen=True, kw_only=True):
-    """How a move stands, each time that changes; or why it cannot be steered so."""
+    """The state of a move after each change, or the reason why it cannot be steered that way."""
 
     move: Id
     build: Id
@@ -124,7 +130,7 @@ class MoveTold(Message, frozen=True, kw_only=True):
 
 
 class MoveEnded(Message, frozen=True, kw_only=True):
-    """It is over, once and for all. The instance is on `host`, unless it is deleted or shelved."""
+    """The move has ended. The instance is on `host`, unless it was deleted or shelved."""
 
     move: Id
     build: Id
@@ -162,7 +168,8 @@ class HandoverTold(Message, frozen=True, kw_only=True):
     cell: Word  # this one
     to_cell: Word
     say: Literal["leave", "done", "back", "deleted"]
-    attempt: Count  # of the guest that leaves: its keeper has what it held; 0: there is none (unshelve)
+    # of the guest at the source: its keeper holds its former allocations; 0: there is no guest (unshelve)
+    attempt: Count
     host: Text = ""  # where it goes
     spec: BuildSpec  # what it is once it has moved
     # back
@@ -179,7 +186,7 @@ class HandoverTold(Message, frozen=True, kw_only=True):
 
 
 class HandoverReported(Message, frozen=True, kw_only=True):
-    """What one half of such a move has come to, in its cell. Said again until its answer is there."""
+    """The state of one side of a move between cells. It is published again until it is answered."""
 
     move: Id
     build: Id
@@ -193,7 +200,7 @@ class HandoverReported(Message, frozen=True, kw_only=True):
     cause: Cause = ""
     phases: LongList[PhaseOver] = ()
     attempts: LongList[Attempt] = ()
-    reply_to: ReplyTo = ""  # delete: who asked
+    reply_to: ReplyTo = ""  # delete: reply word of the client
 
 
 # Inside a cell: conductor ↔ agents
@@ -212,7 +219,7 @@ class MoveOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     phase: MovePhase
     step: Amount
     attempt: Amount  # resume, rebuild: what it is from now on
-    was: Count = 0  # resume, rebuild: the attempt whose guest that is
+    was: Count = 0  # resume, rebuild: the attempt of that guest
     cell: Word
     agent: Word
     root: Id
@@ -257,7 +264,7 @@ class MoveStands(Value, frozen=True, kw_only=True):
     phase: Text  # what is under way; when it is over, how it ended
     source: Text = ""
     host: Text = ""  # the destination
-    at: Text = ""  # over: the host that the instance is on then; empty: none
+    at: Text = ""  # ended: the host of the instance; empty: none
     percent: Whole = 0
     since: Seconds = 0.0
     ended: Seconds = 0.0
@@ -274,13 +281,13 @@ class MoveStands(Value, frozen=True, kw_only=True):
 
 
 class FindMoves(Message, frozen=True, kw_only=True):
-    """The moves of a cell, newest first where none are named; a page at a time."""
+    """Ask for the moves of a cell, by id or page by page, newest first."""
 
     cell: Word
     moves: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     builds: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     host: Text = ""  # from it, or to it
-    under_way: bool = False  # only those
+    under_way: bool = False  # only moves that have not ended
     after: Text = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 

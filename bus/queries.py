@@ -1,7 +1,8 @@
-"""Questions about room, for placement; about decisions and who waits, for schedulers; of builds, for cells.
+"""Queries about free capacity for placement, about decisions and waiting for schedulers, about builds for
+cells.
 
-Other questions are beside what they are about: `claims`, `resources`, `names`, `groups`, `aggregates`,
-`cells`, `leases` and, for a memory in another process, `known_trees` and `known_changes`.
+Other queries are in the modules of their subject: `claims`, `resources`, `names`, `groups`, `aggregates`,
+`cells`, `leases`, and `known_trees` and `known_changes` for a replica in another process.
 """
 
 from typing import Annotated, Literal
@@ -43,7 +44,7 @@ from bus.vocabulary import (
 
 
 class Candidate(Compact, frozen=True):
-    """A complete allocation that would fit now, with what filters and weighers may look at."""
+    """A complete allocation that would fit now, with the facts that filters and weighers read."""
 
     root: Id
     host: Text
@@ -72,16 +73,16 @@ class OrderBy(Value, frozen=True, kw_only=True):
     resource_class: ClassName
     of: Literal["free", "total"] = "free"
     multiplier: Weight = 1.0
-    lowest: Number | None = None  # where the scale begins, what is below counts as that; None: at the least
-    highest: Number | None = None  # where it ends; None: at the most of them
+    lowest: Number | None = None  # lower end of the scale, lower values count as this; None: the lowest value
+    highest: Number | None = None  # upper end of the scale; None: the highest value
 
 
 class FindCandidates(Message, frozen=True, kw_only=True):
-    """What would fit now? `after` continues a search where the last page ended.
+    """Ask what would fit now. `after` continues a search where the last page ended.
 
-    Each host is on one page only while the question stays the same, `order` with its scale included: pages
-    that are to join up name the scale of the first. Then a host whose room changes between two pages may come
-    twice, or not at all; the others come once.
+    Each host is on one page only while the query stays the same, including `order` with its scale: later
+    pages name the scale of the first. A host whose free capacity changes between two pages may come twice or
+    not at all.
     """
 
     groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1, max_length=MAX_GROUPS)]
@@ -96,14 +97,14 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     nested: bool = True  # False: never two providers of one tree, as in the API before 1.29
     per_host: Count = 1  # how many ways to use one host; 0: all there are
     zone: Zone = ""  # of the host itself, or by an aggregate it is in
-    roots: LongList[Id] = ()  # only these; empty: any
+    roots: LongList[Id] = ()  # only these hosts; empty: any
     not_roots: LongList[Id] = ()
     # Best first by these, over all that fit, those alike in an order by the seed; empty: round from the seed
     order: Annotated[tuple[OrderBy, ...], Meta(max_length=64)] = ()
     isolated: ShortList[Text] = ()  # suffixes of groups that never share a provider with one another
     root_member_of: ShortList[ShortList[Id]] = ()  # aggregates of the host: every inner list is met by one
     root_not_member_of: ShortList[Id] = ()
-    not_cells: LongList[Word] = ()  # those that are disabled
+    not_cells: LongList[Word] = ()  # disabled cells
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):
@@ -114,7 +115,7 @@ class CandidatesFound(Message, frozen=True, kw_only=True):
     more: Ordinal | None = None  # ask again with after=more
     removals: LongList[Removal] = ()
     nearest: LongList[NearMiss] = ()
-    cut: bool = False  # too many combinations: it was not looked through to the end
+    cut: bool = False  # too many combinations: the search stopped early
     order: LongList[OrderBy] = ()  # as it was asked, with the scale that was used
 
 
@@ -135,12 +136,12 @@ class WaitingRequest(Value, frozen=True, kw_only=True):
     kind: Text  # requests alike wait in one line
     position: Whole  # in that line
     lacks: Cause
-    wakes: Cause = ""  # what would make it be looked at again
-    move: Text = ""  # of which kind, where it is a move of its one build
+    wakes: Cause = ""  # what would cause another look
+    move: Text = ""  # the kind of move, if this is a move of its one build
 
 
 class WaitingKind(Compact, frozen=True):
-    """How many of one kind wait."""
+    """The number of waiting requests of one kind."""
 
     kind: Text
     flavor: Text
@@ -149,11 +150,12 @@ class WaitingKind(Compact, frozen=True):
 
 
 class FindWaiting(Message, frozen=True, kw_only=True):
-    """Who waits for room, those who go first coming first."""
+    """Ask which requests wait for free capacity, in the order in which they are served."""
 
     # Only these, if they wait; or the moves of these instances
     requests: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
-    project: Annotated[str, Meta(max_length=255)] = ""  # only its own; empty: everybody's
+    # only requests of this project; empty: of all projects
+    project: Annotated[str, Meta(max_length=255)] = ""
     after: Count = 0  # so many are passed over
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
 
@@ -161,8 +163,8 @@ class FindWaiting(Message, frozen=True, kw_only=True):
 class WaitingFound(Message, frozen=True, kw_only=True):
     waiting: LongList[WaitingRequest]
     count: Count  # in all
-    kinds: LongList[WaitingKind] = ()  # of which most wait
-    rescued: Count = 0  # whom only the slow sweep found a host for, which no change had told of
+    kinds: LongList[WaitingKind] = ()  # the kinds with the most waiting requests
+    rescued: Count = 0  # requests that only the periodic search found a host for
     more: Count | None = None  # ask again with after=more
 
 
@@ -173,22 +175,22 @@ class FindDecision(Message, frozen=True, kw_only=True):
 
 
 class DecisionFound(Message, frozen=True, kw_only=True):
-    """What schedulers know of one that got no host, or that waits for one."""
+    """What schedulers know of a request that got no host, or that waits for one."""
 
     known: bool = False
     request: BuildRequested | None = None  # as it was asked
     builds: LongList[Id] = ()
     reason: Cause = ""
     decision: Decision = Decision()
-    at: Seconds = 0.0  # when it was decided; of one that waits, since when it does
+    at: Seconds = 0.0  # when it was decided, or since when it waits
     waits: bool = False
     until: Seconds = 0.0  # it waits
-    wakes: Cause = ""  # what would make it be looked at again
+    wakes: Cause = ""  # what would cause another look
     move: MoveRequested | None = None  # it is this one; `request` is what it asks of hosts
 
 
 class PlacedThere(Value, frozen=True, kw_only=True):
-    """How many instances would go to a host."""
+    """The number of instances that would go to a host."""
 
     root: Id
     host: Text
@@ -208,7 +210,7 @@ class RankedHost(Value, frozen=True, kw_only=True):
 
 
 class RoomLeft(Value, frozen=True, kw_only=True):
-    """How many more there is room for in a cell's zone, and on how many hosts."""
+    """How many more instances fit into a zone of a cell, and on how many hosts."""
 
     cell: Text
     zone: Text = ""
@@ -217,7 +219,7 @@ class RoomLeft(Value, frozen=True, kw_only=True):
 
 
 class WhatIf(Message, frozen=True, kw_only=True):
-    """What would become of this request now? Nothing is claimed."""
+    """Ask what the decision about this request would be now. Nothing is claimed."""
 
     request: BuildRequested
     best: Annotated[int, Meta(ge=1, le=64)] = 8  # hosts to be named, the best first
@@ -231,24 +233,25 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     refusal: Cause = ""  # it cannot be meant
     flavor: Count = 0  # 0: the flavor asked for; n: the nth of or_else
     placed: LongList[PlacedThere] = ()  # where its instances would go
-    best: LongList[RankedHost] = ()  # who is best for one of them
+    best: LongList[RankedHost] = ()  # the best hosts for one of them
     decision: Decision = Decision()  # of the first of them; or why there is no host
     room: LongList[RoomLeft] = ()
     cut: Cause = ""  # why there may be more room than that
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):
-    """What would become of these moves now, each beside those before it? Nothing is claimed, or begun."""
+    """Ask what the decisions about these moves would be now, each after those before it. Nothing is claimed
+    or begun.
+    """
 
     moves: Annotated[tuple[MoveRequested, ...], Meta(min_length=1, max_length=100)]
-    closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts none of them may go to
+    closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts that none of them may go to
     best: Annotated[int, Meta(ge=1, le=64)] = 8  # hosts to be named of the first, the best first
 
 
 class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
-    """Of each as of a request. `refusal`: it would not even be looked for a host, and `decision.code` why.
-
-    Of those that would go somewhere only the first comes with how it was decided.
+    """One answer for each move, as for a request. With `refusal` no host would be looked for; the reason is
+    in `decision.code`. Of the moves that have a destination only the first has its decision.
     """
 
     answers: LongList[WhatIfAnswered]
@@ -258,7 +261,7 @@ class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
 
 
 class FindBuilds(Message, frozen=True, kw_only=True):
-    """How do these builds stand in this cell?"""
+    """Ask for the states of these builds in this cell."""
 
     cell: Word
     builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]
@@ -271,7 +274,7 @@ class BuildStands(Value, frozen=True, kw_only=True):
     status: Text
     placed: BuildPlaced  # with the decision that chose its host
     host: Text  # the one it is on, or was last
-    attempts: LongList[Attempt] = ()  # those that are over
+    attempts: LongList[Attempt] = ()  # finished attempts
     reason: Cause = ""
     # What a move begins from.
     attempt: Count = 0  # of its guest
@@ -282,7 +285,7 @@ class BuildStands(Value, frozen=True, kw_only=True):
 
 
 class BuildsFound(Message, frozen=True, kw_only=True):
-    builds: LongList[BuildStands]  # those that the cell knows, and that were placed
+    builds: LongList[BuildStands]  # builds that the cell knows and that were placed
 
 
 InstanceStatus = Literal[
@@ -313,10 +316,10 @@ class FindInstances(Message, frozen=True, kw_only=True):
     project: Annotated[str, Meta(max_length=255)] = ""  # empty: everybody's
     host: Annotated[str, Meta(max_length=255)] = ""  # its name, or its root's id
     name: Annotated[str, Meta(max_length=255)] = ""
-    statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # none: all but the deleted
-    after: Text = ""  # those behind this id
+    statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # empty: all but deleted
+    after: Text = ""  # those after this id
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
-    count: bool = False  # say how many there are in all, too
+    count: bool = False  # also return the total number
 
 
 class InstancesFound(Message, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What owners report: provider trees with their inventories, what moves in them, and how their hosts are."""
+"""Reports of agents: provider trees with inventories, moved inventories, and states of hosts."""
 
 from typing import Annotated
 
@@ -63,32 +63,34 @@ class ProviderReport(Value, frozen=True, kw_only=True):
 
 
 class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """What was this provider's of a class is others' from now on, with all that is held of it."""
+    """Inventory of a class that moves from this provider to others, with all its allocations."""
 
     provider: Id
     resource_class: ClassName
     # Who stays together goes to the first of these that has room for all of it.
     to: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=SHORT)]
-    becomes: ClassName | None = None  # the class it is there, unit for unit; None: the same
+    becomes: ClassName | None = None  # its class there, in the same amounts; None: the same class
 
 
 class GuestPlace(Compact, frozen=True):
-    """Where a guest is now, as its owner has it: instead of what moves of its consumer, it holds this."""
+    """The allocations of a guest as its agent reports them; they replace those of its consumer that move."""
 
     build: Id
-    attempt: Amount  # where the build has gone on elsewhere, it is the clean-up of this attempt
+    attempt: Amount  # the clean-up of this attempt, if the build is on another host now
     allocations: Allocations
 
 
 class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """What becomes of allocations by a report: where guests are, and where whoever else holds some goes."""
+    """What a report does to allocations: where guests are, and where the allocations of other consumers
+    move.
+    """
 
     moves: Annotated[tuple[InventoryMove, ...], Meta(min_length=1, max_length=LONG)]
     guests: LongList[GuestPlace] = ()
 
 
 class HostState(Value, frozen=True, kw_only=True):
-    """What only the host knows and placement will never hold."""
+    """The state of a host that only its agent knows, and that placement does not store."""
 
     root: Id
     host: Name
@@ -99,8 +101,8 @@ class HostState(Value, frozen=True, kw_only=True):
     load: Number = 0.0
     metrics: SmallMap[Text, Number] = field(default_factory=dict)
     instances: Count = 0
-    forced_down: bool = False  # an operator says so, whatever is heard of it
-    images: ShortList[Text] = ()  # names of those it has cached
+    forced_down: bool = False  # set by an operator, whatever the heartbeats report
+    images: ShortList[Text] = ()  # names of cached images
     # NAME=VALUE of its instances' images → how many have it
     image_properties: SmallMap[Cause, Count] = field(default_factory=dict)
     architecture: Text = ""

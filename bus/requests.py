@@ -1,4 +1,4 @@
-"""What is asked for: a flavor and an image, what else is wished of the host, and what that comes to."""
+"""Parts of a request: flavor, image, hints about the host, and the resources that they add up to."""
 
 from typing import Annotated
 
@@ -8,11 +8,11 @@ from bus.vocabulary import END, Count, Id, Name, Properties, Resources, ShortLis
 
 
 class Hints(Value, frozen=True, kw_only=True):
-    """What else is wished of the host."""
+    """Constraints on the host, beside flavor and image."""
 
     group: Id | None = None  # a server group it joins
-    same_host: ShortList[Id] = ()  # beside at least one of these instances
-    different_host: ShortList[Id] = ()  # beside none of these
+    same_host: ShortList[Id] = ()  # on the host of at least one of these instances
+    different_host: ShortList[Id] = ()  # on the host of none of these instances
     build_near_host_ip: Text = ""
     cidr: Text = "/24"
     query: Annotated[str, Meta(max_length=4000)] = ""  # JSON: [">=", "$free_ram_mb", 1024]
@@ -36,7 +36,7 @@ InstanceName = Annotated[str, Meta(max_length=255)]
 
 
 class BuildSpec(Value, frozen=True, kw_only=True):
-    """What an agent needs to build one instance."""
+    """The data that an agent needs to build one instance."""
 
     flavor: Flavor
     image: Image | None = None
@@ -47,9 +47,10 @@ class BuildSpec(Value, frozen=True, kw_only=True):
 
 
 class ResourceGroup(Value, frozen=True, kw_only=True):
-    """Resources that must come from one provider; those of the group without a suffix may spread over a tree.
+    """Resources that one provider must supply. Those of the group without a suffix may come from several of a
+    tree.
 
-    Without resources it is one provider that must be there, tied to others by `same_subtree`.
+    A group without resources requires that a provider exists; `same_subtree` relates it to others.
     """
 
     suffix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END)] = ""
