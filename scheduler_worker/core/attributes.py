@@ -1,4 +1,4 @@
-"""What a host is called, has and is, by the names Nova gives them: for extra specs and for queries."""
+"""Attributes of a host by Nova's names, for extra specs and queries."""
 
 from collections.abc import Callable, Mapping
 
@@ -36,7 +36,9 @@ _OF_ITS_REPORT: Mapping[str, Callable[[HostState], Attribute]] = {
 
 
 def attribute(host: HostFacts, name: str) -> Attribute | None:
-    """By a name, or a path as `capabilities:cpu_info:arch`, `metrics.temperature`; None: there is no such."""
+    """Return an attribute by a name or a path such as `capabilities:cpu_info:arch` or `metrics.temperature`,
+    or None.
+    """
     reads = _OF_PLACEMENT.get(name)
     if reads is not None:
         return reads(host)
@@ -55,6 +57,6 @@ def attribute(host: HostFacts, name: str) -> Attribute | None:
 
 
 def capability(state: HostState, path: str) -> str | None:
-    """What it says of itself beside the rest, under this path in either spelling."""
+    """Return a property that the host reported under this path, in either spelling."""
     said = state.capabilities
     return said.get(path, said.get(path.replace(":", "."), said.get(path.replace(".", ":"))))

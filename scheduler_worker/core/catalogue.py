@@ -1,4 +1,4 @@
-"""All rules and weighers there are, as an operator may know them: what each says, and how it is set."""
+"""All rules and weighers for operators: what each decides, and its options."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +11,8 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 
-NEEDLESS: Mapping[str, str] = {**RULES_OF_PLACEMENT, **WEIGHERS_OF_OTHERS}  # accepted, and why there is none
+# accepted names that need no rule here, with the reason
+NEEDLESS: Mapping[str, str] = {**RULES_OF_PLACEMENT, **WEIGHERS_OF_OTHERS}
 
 
 class Choosable(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,12 +22,12 @@ class Choosable(msgspec.Struct, frozen=True, kw_only=True):
     says: str
     on: bool
     options: dict[str, Any]  # as they are in force
-    called: tuple[str, ...] = ()  # by others
+    called: tuple[str, ...] = ()  # its names in other schedulers
     multiplier: float | None = None  # of a weigher
 
 
 def all_rules(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
-    """Those that are on in the order in which they are asked, then all others."""
+    """Return the rules that are on, in their order, then all others."""
     names = [rule.name for rule in policy.rules]
     own, options = _as_made(own, options, rules_named)
     return [
@@ -42,7 +43,7 @@ def all_rules(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosabl
 
 
 def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
-    """Those that are on, then all others."""
+    """Return the weighers that are on, then all others."""
     multipliers = {one.name: one.multiplier for one in policy.weighers}
     own, options = _as_made(own, options, weighers_named)
     return [
@@ -59,7 +60,7 @@ def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choos
 
 
 def _as_made(own: Own, options: Options, named: Callable[..., Any]) -> tuple[Own, Options]:
-    """An operator's own, and their options, by the names of what they make."""
+    """Return an operator's own rules and weighers, and their options, by the names of what they make."""
     names = {name: named((name,), options, own)[0].name for name in own}
     told = {names[name]: options[name] for name in own if name in options}
     return {names[name]: made for name, made in own.items()}, {**options, **told}
@@ -73,7 +74,7 @@ def _there(
 
 
 def _sentence(made: Callable[..., Any]) -> str:
-    """The first paragraph of what is written with it."""
+    """Return the first paragraph of the docstring."""
     return " ".join((inspect.getdoc(made) or "").split("\n\n")[0].split())
 
 

@@ -18,19 +18,19 @@ from scheduler_worker.core.wish import ITS_OWN, Wish
 Options = Mapping[str, Mapping[str, Any]]  # of a rule or weigher, by its name
 Own = Mapping[str, Callable[..., Any]]  # an operator's functions, by what he calls them: module:function
 
-EVERYTHING = "*"  # what a function reads of a request that does not say what it reads
+EVERYTHING = "*"  # all fields of a request: for a function that does not declare which it reads
 
 
 class BadChoice(ValueError):
-    """A name or an option that means nothing; the text says what does."""
+    """The name or option does not exist; the text lists those that do."""
 
     def __init__(self, why: str, name: str = "", option: str = "") -> None:
         super().__init__(why)
-        self.name, self.option = name, option  # whose option it is, if it is one
+        self.name, self.option = name, option  # the rule or weigher of the option, if it is an option
 
 
 def rules_named(names: Iterable[str] | None, options: Options, own: Own) -> tuple[Rule, ...]:
-    """These, in their order; None: the default ones."""
+    """Return these rules in their order, or the default ones for None."""
     found: dict[str, Rule] = {}
     for name in _known("filter", DEFAULT_RULES if names is None else names, own):
         made = own[name] if name in own else RULES[name]
@@ -44,7 +44,7 @@ def rules_named(names: Iterable[str] | None, options: Options, own: Own) -> tupl
 def weighers_named(
     names: Iterable[str] | Mapping[str, float] | None, options: Options, own: Own
 ) -> tuple[Weigher, ...]:
-    """These, with other multipliers where a mapping gives them; None: the default ones."""
+    """Return these weighers, with the multipliers of a mapping, or the default ones for None."""
     found: dict[str, Weigher] = {}
     multipliers = names if isinstance(names, Mapping) else {}
     for said in WEIGHERS if names is None else names:
@@ -63,9 +63,9 @@ def weighers_named(
 
 
 def check_options(options: Options, own: Own) -> None:
-    """Refuses options of what there is not, and such as it does not have.
+    """Raise BadChoice for an unknown rule, weigher or option.
 
-    A rule and a weigher of one name have theirs in common: each takes what is its own.
+    A rule and a weigher of one name share their options: each takes its own.
     """
     known = {*RULES, *WEIGHERS, *own}
     for name, given in options.items():
@@ -78,7 +78,7 @@ def check_options(options: Options, own: Own) -> None:
             if option not in there:
                 others = f"there are: {', '.join(sorted(there))}" if there else "it has none"
                 raise BadChoice(f"no such option{_nearest(option, there)}; {others}", name, option)
-            if option.startswith("max_") and str(value).startswith("-"):  # settings may say it as text
+            if option.startswith("max_") and str(value).startswith("-"):  # settings may give it as text
                 raise BadChoice(f"{value} is less than 0: no host would ever do", name, option)
 
 
@@ -92,7 +92,7 @@ def options_of(made: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _known(kind: str, names: Iterable[str], own: Own) -> Iterator[str]:
-    """Our own names for these. What needs no rule here is left out."""
+    """Return our names for these, without those that need no rule here."""
     there, called, elsewhere = (
         (RULES, RULES_CALLED, RULES_OF_PLACEMENT)
         if kind == "filter"

@@ -1,4 +1,4 @@
-"""Hosts for many orders at once: one search and one evaluation for all that are alike."""
+"""Chooses hosts for many orders at once: one search and one evaluation for all orders alike."""
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
@@ -24,7 +24,7 @@ from scheduler_worker.core.view import HostsNow
 from scheduler_worker.core.wish import Together, Wish
 
 CHOICES = 3  # hosts named in one claim, best first
-PACKED_CHOICES = 8  # the same where all want the fullest, which others fill up meanwhile
+PACKED_CHOICES = 8  # the same if all prefer the fullest hosts, which fill up in the meantime
 
 
 class Choosing:
@@ -47,14 +47,15 @@ class Choosing:
         self._joined = joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
-        """One answer each. Whoever comes first takes first, of those that are alike."""
+        """Return one answer for each order. Of orders alike the first one gets the first host."""
         alike: dict[Hashable, list[int]] = {}
-        kinds: dict[int, Hashable] = {}  # of each wish: those who ask for the same have one together
+        kinds: dict[int, Hashable] = {}  # of each wish: equal requests share a kind
         for nth, order in enumerate(orders):
             wish = order.wish
             kind = kinds.get(id(wish))
             if wish.group is not None:
-                # Each that joins a group changes what the next one may have: they are looked at one by one.
+                # Each new member of a group changes the hosts of the next one, so these are chosen one by
+                # one.
                 kind = nth
             elif kind is None:
                 kind = kinds[id(wish)] = self._policy.kind(wish)
@@ -91,7 +92,7 @@ class Choosing:
         )
 
     def without(self, rule: str) -> "Choosing":
-        """The same moment, were there not this rule."""
+        """Return the same state without this rule."""
         rules = tuple([one for one in self._policy.rules if one.name != rule])
         policy = dataclasses.replace(self._policy, rules=rules)
         return Choosing(self._source, self._hosts, self._now, policy, self._promises, self._joined)
@@ -118,7 +119,9 @@ class Choosing:
             self._joined.leave(order.wish.group.id, instance)
 
     def promised(self, wish: Wish) -> bool:
-        """Would it have a host, were there not what others are just being given?"""
+        """Return whether the request would have a host without the hosts that are reserved for other
+        claims.
+        """
         open_ones = self._promises.unsettled
         question = wish.question
         roots = {entry.root for entry in open_ones}
@@ -154,14 +157,14 @@ class Choosing:
         return ""
 
     def _grouped(self, wish: Wish, several: int) -> Wish:
-        """With those who joined its group a moment ago."""
+        """Return the wish with the members that joined its group since it was read."""
         group = wish.group
         if group is None:
             return wish
         members: dict[str, int] = {}
         joined = {one: (root,) for one, root in self._joined.of(group.id).items()}
         on: Mapping[str, Sequence[str]] = {**group.members, **joined}
-        if group.policy == "anti-affinity":  # whose guest may still be there keeps others away
+        if group.policy == "anti-affinity":  # a guest that may still exist there excludes others
             on = {**group.left, **on}
         for roots in on.values():
             for root in roots:
@@ -194,7 +197,7 @@ class _Kind:
         if len(picks) == len(order.instances):
             return Chosen(self._with_spares(order, picks))
         if len(picks) < order.needed:
-            beside = self._short()  # what it was given itself is what leaves no room for the others
+            beside = self._short()  # its own instances took the capacity that the others lack
             for ranking, pick in reversed(picks):
                 ranking.put_back([pick])
             for instance in order.instances[: len(picks)]:
@@ -211,7 +214,7 @@ class _Kind:
         return Chosen(self._with_spares(order, picks), short)
 
     def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:
-        """As many as there is room for."""
+        """Return a host for as many instances as there is free capacity for."""
         several = max(1, MAX_CHOICES // len(order.instances))
         grouped = order.wish.group is not None
         picks: list[tuple[Ranking, Pick]] = []
@@ -233,7 +236,9 @@ class _Kind:
         return picks
 
     def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
-        """Named when all its hosts are known, for none of these is to be another's alternate."""
+        """Add the alternates after all hosts are chosen: no chosen host is an alternate for another
+        instance.
+        """
         several = order.alternates
         if not several:
             return tuple([pick for _, pick in picks])
@@ -248,7 +253,7 @@ class _Kind:
         )
 
     def _short(self) -> Shortage:
-        """The same for all, until what is promised or left has changed."""
+        """Return why there is no host: the same for all, until reservations or free capacity change."""
         ranking = self._ranking
         if ranking is None:
             return Shortage()

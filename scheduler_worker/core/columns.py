@@ -1,4 +1,4 @@
-"""What hosts say of themselves, a column for each fact that is asked for, so that all are read at once."""
+"""Reported facts of hosts as columns, so that one fact of all hosts is read at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -13,11 +13,11 @@ from scheduler_worker.core.rule import UNKNOWN
 Numbers = npt.NDArray[np.float64]
 Reads = Callable[[HostState], float]
 
-NOBODY = 0  # the slot of hosts without a slot of their own
+NOBODY = 0  # the slot of hosts without a slot
 NEVER = -np.inf  # the time of a heartbeat that has not come
 FIRST_SLOTS = 1024
 
-HostKey = tuple[str, str]  # cell and root: what one cell says is of its own host, whatever root it names
+HostKey = tuple[str, str]  # cell and root: a cell reports only its own hosts, whatever root it names
 MOST_IMAGES = 32
 
 # What can be read of a state by name. A version of nought was not said.
@@ -36,9 +36,9 @@ def reads_metric(name: str) -> Reads:
 
 
 class HostColumns:
-    """One slot a host. Beside what it says: what we sent there lately, and how often it failed.
+    """One slot for each host, with its reported facts, recent builds and failures.
 
-    A slot is a host's from when it is first spoken of; where placement has the host does not matter here.
+    A slot belongs to a host from its first mention. It does not matter whether placement has the host.
     """
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class HostColumns:
         self._images: dict[str, tuple[Reads, Numbers]] = {}
         self._next = 1
         self._free: list[int] = []
-        self.new: list[HostKey] = []  # those that nobody has yet looked for in placement
+        self.new: list[HostKey] = []  # hosts that were not looked up in placement yet
 
     def slot(self, key: HostKey) -> int:
-        """Its own, made if need be."""
+        """Return the slot of a host; create it if needed."""
         slot = self.slots.get(key)
         if slot is None:
             if self._free:
@@ -86,7 +86,7 @@ class HostColumns:
             column[slot] = reads(state)
 
     def forget(self, key: HostKey) -> None:
-        """It says nothing any more. The slot stays its own: what we sent there still counts."""
+        """Delete the reported facts of a host. It keeps its slot: recent builds there still count."""
         slot = self.slots[key]
         self.states[slot] = None
         self.heartbeat[slot] = NEVER
@@ -96,21 +96,21 @@ class HostColumns:
             column[slot] = 0.0
 
     def drop(self, key: HostKey) -> None:
-        """Whoever may still read its slot must not: it will be another's."""
+        """Free the slot of a host. Nobody may read the slot afterwards: another host will get it."""
         self.forget(key)
         slot = self.slots.pop(key)
         self.recent[slot] = self.failures[slot] = self.recorded_down[slot] = 0.0
         self._free.append(slot)
 
     def fact(self, name: str) -> Numbers:
-        """Of all slots. KeyError where there is no such fact."""
+        """Return a fact of all slots. Raise KeyError if there is no such fact."""
         return self._column(self._facts, name, FACTS[name])
 
     def metric(self, name: str) -> Numbers:
         return self._column(self._metrics, name, reads_metric(name))
 
     def cached(self, image: str) -> Numbers:
-        """1 where a host has it. A column for each of the images asked for lately."""
+        """Return 1 for each host that has the image. Recently used images have a column each."""
         if image not in self._images and len(self._images) >= MOST_IMAGES:
             self._images.clear()
         return self._column(self._images, image, lambda state: image in state.images, 0.0)
@@ -139,7 +139,7 @@ class HostColumns:
 
 
 def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Ints:
-    """An array over placement's positions: of these, these numbers; nought of all others."""
+    """Return an array over placement's positions: these numbers at these positions, 0 elsewhere."""
     found = np.zeros(size, np.intp)
     found[np.array(positions, np.intp)] = np.array(numbers, np.intp)
     return found

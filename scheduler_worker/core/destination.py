@@ -1,4 +1,4 @@
-"""Which hosts a request names: the one it wants, those it does not, and nobody knows."""
+"""Hosts that a request names: the wanted one, the ignored ones, and unknown names."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -11,7 +11,7 @@ Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or it
 def destination(
     request: BuildRequested, named: Named, names: Callable[[], Iterable[str]]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The roots that alone will do (none: any), those that will not, and sentences about unknown ones."""
+    """Return the only roots allowed (empty: any), the roots excluded, and sentences about unknown names."""
     ignored: dict[str, str] = {}
     notes: list[str] = []
     for host in request.ignore_hosts:

@@ -1,4 +1,4 @@
-"""What happens to an order, and what is to be done about it: values, carried out by the shell."""
+"""Events of an order, and the effects that the shell carries out."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ from scheduler_worker.core.shortage import Shortage
 
 
 class Begun(msgspec.Struct, frozen=True, gc=False):
-    """It came in. `refusal`: what is wrong with it, so that it can have no host."""
+    """The order was received. `refusal`: why it cannot have a host."""
 
     refusal: str = ""
 
@@ -36,7 +36,7 @@ class NoHost(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClaimAnswers(msgspec.Struct, frozen=True, gc=False):
-    """What placement said to each of the claims."""
+    """Placement's answer to each claim."""
 
     results: tuple[ClaimResult, ...]
 
@@ -48,7 +48,7 @@ class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """Where what is held is built; None: no agent builds there."""
+    """The host of existing allocations; None: no agent builds there."""
 
     places: Mapping[Id, ClaimPlace | None]
 
@@ -68,7 +68,7 @@ class SparesFound(msgspec.Struct, frozen=True, gc=False):
 
 
 class HelpFound(msgspec.Struct, frozen=True, gc=False):
-    """What would have made it fit; nothing, where nothing by itself would."""
+    """Changes of the request that would make it fit; empty: no single change does."""
 
     helps: tuple[str, ...] = ()
 
@@ -90,7 +90,7 @@ Event = (
 
 
 class LookForHosts(msgspec.Struct, frozen=True, gc=False):
-    """By the wish it is at, for all its instances that have none: Chosen or NoHost."""
+    """Choose hosts by its current wish for all instances without one: Chosen or NoHost."""
 
 
 class ClaimHosts(msgspec.Struct, frozen=True, gc=False):
@@ -102,9 +102,10 @@ class Locate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """It is never to hold anything again, and gives back what it held at this generation.
+    """End a consumer: release its allocations at this generation, and never give it any again.
 
-    None gives nothing back: who holds a host keeps it. All fences of an order are answered together.
+    With generation None nothing is released: a consumer with a host keeps it. All fences of an order are
+    answered together.
     """
 
     instance: Id
@@ -113,7 +114,9 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
 
 class LookForSpares(msgspec.Struct, frozen=True, gc=False):
-    """So many hosts of this cell, of which no instance of the request is: all are answered together."""
+    """Find this number of other hosts in the cell, without instances of the request. All are answered
+    together.
+    """
 
     instance: Id
     cell: str
@@ -123,7 +126,7 @@ class LookForSpares(msgspec.Struct, frozen=True, gc=False):
 
 
 class LookForHelp(msgspec.Struct, frozen=True, gc=False):
-    """It has no host for good: what would have made it fit?"""
+    """It has no host: find changes that would make it fit."""
 
 
 # Effects that are done and forgotten
@@ -139,7 +142,7 @@ class KeepHost(msgspec.Struct, frozen=True, gc=False):
 
 
 class GiveUpHost(msgspec.Struct, frozen=True, gc=False):
-    """What was promised for it is free again."""
+    """Free the reservation that was made for it."""
 
     pick: Pick
     instance: Id
@@ -153,23 +156,23 @@ class Warn(msgspec.Struct, frozen=True, gc=False):
 
 
 class SayAll(msgspec.Struct, frozen=True, gc=False):
-    """All is said of it."""
+    """Publish all results of the order."""
 
     messages: tuple[BuildPlaced | BuildUnplaceable, ...]
 
 
 class SayMove(msgspec.Struct, frozen=True, gc=False):
-    """What has become of a move."""
+    """Publish the result of a move."""
 
     message: MovePlaced | MoveRefused
 
 
 class BegunBefore(msgspec.Struct, frozen=True, gc=False):
-    """It is a move that has its claim already: what it holds is to be looked at, and told again."""
+    """The move has its claim already: look at its allocations, and publish the result again."""
 
 
 class ComeAgain(msgspec.Struct, frozen=True, gc=False):
-    """It is to come again after so many seconds, drawn from least to most."""
+    """Deliver the message again after a random time between least and most."""
 
     least: float
     most: float
@@ -177,7 +180,7 @@ class ComeAgain(msgspec.Struct, frozen=True, gc=False):
 
 
 class Park(msgspec.Struct, frozen=True, gc=False):
-    """It waits for room, for as long as it said."""
+    """Let it wait for free capacity, for the time that it allows."""
 
     shorts: tuple[Shortage, ...]  # what it lacks, by each of its wishes
     why: str

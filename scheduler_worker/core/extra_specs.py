@@ -1,4 +1,4 @@
-"""Extra specs and image properties: finding what is said, and saying what nobody here understands."""
+"""Reads extra specs and image properties, and reports those that are unknown."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -108,7 +108,7 @@ class Said:
 
 
 class GuestSpecs:
-    """What a flavor says of the guest, and its image: `hw:cpu_policy`, and `hw_cpu_policy` there."""
+    """Properties of the guest in the flavor and the image: `hw:cpu_policy` there, `hw_cpu_policy` here."""
 
     def __init__(self, flavor: Flavor, image: Image | None, where: str) -> None:
         self.flavor = flavor
@@ -124,14 +124,14 @@ class GuestSpecs:
         return None if value is None else Said(value, f"image.properties[{name!r}]")
 
     def get(self, key: str) -> Said | None:
-        """Of either; they may not contradict each other."""
+        """Return the value from either. Different values in both are an error."""
         flavor, image = self.of_flavor(key), self.of_image(key.replace(":", "_", 1))
         if flavor is not None and image is not None and flavor.value.lower() != image.value.lower():
             raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
         return flavor or image
 
     def one_of(self, key: str, *allowed: str) -> str:
-        """Empty where nobody says it."""
+        """Return the value, one of those allowed; empty if there is none."""
         said = self.get(key)
         return "" if said is None else said.one_of(*allowed)
 

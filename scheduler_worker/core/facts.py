@@ -1,4 +1,4 @@
-"""What a rule may read of one host: a value, as it was when it was looked at."""
+"""The facts of one host that rules read, as of the moment when they were read."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
@@ -10,32 +10,32 @@ from bus.reports import HostState
 
 
 class HostFacts(msgspec.Struct, frozen=True, gc=False):
-    """A host as placement knows it, and what it says of itself."""
+    """A host: what placement has of it, and what it reported."""
 
     root: str
     host: str
     cell: str
     agent: str
-    zone: str = ""  # as its owner reports it; those of its aggregates are in their metadata
+    zone: str = ""  # as its owner reports it; zones of aggregates are in their metadata
     traits: tuple[str, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
     free: Mapping[str, int] = msgspec.field(
         default_factory=dict
     )  # in its whole tree, without what is promised
     capacity: Mapping[str, int] = msgspec.field(default_factory=dict)
-    state: HostState | None = None  # None: it has not reported yet
+    state: HostState | None = None  # None: no report so far
     down: str = ""  # why it is held to be down
     building: int = 0  # as it reported, and what was sent there since
     failures: float = 0.0  # builds that failed there by its fault, fading with time
 
     def metadata(self, key: str) -> Iterator[str]:
-        """What its aggregates say under this key."""
+        """Return the values of this key in the metadata of its aggregates."""
         for aggregate in self.aggregates:
             if key in aggregate.metadata:
                 yield aggregate.metadata[key]
 
     def limit(self, key: str, otherwise: float) -> float:
-        """The least number that its aggregates say under this key; where they say none, the other."""
+        """Return the lowest number under this key in its aggregates, or the given one."""
         return min(numbers(self.metadata(key)), default=otherwise) if self.aggregates else otherwise
 
     @property
@@ -45,7 +45,7 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 def numbers(texts: Iterable[str]) -> Iterator[float]:
-    """Those of the texts that are finite numbers: an operator may have written anything."""
+    """Return those of the texts that are finite numbers: operators may write anything."""
     for text in texts:
         try:
             number = float(text)

@@ -1,4 +1,4 @@
-"""Which hosts would take one of a kind now, for those that wait: the same rules, and nothing is weighed."""
+"""Hosts that one kind of waiting request would fit on now: the same rules, without weighers."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from scheduler_worker.core.wish import Wish
 def fitting(
     wish: Wish, search: CandidateSearch, now: HostsNow, served: Bools, policy: ChoicePolicy, enough: int
 ) -> HostsFound:
-    """Of those the search found, as many as have room for so many. `served`: somebody builds there."""
+    """Return hosts of the search with free capacity for `enough` instances. `served`: hosts with an agent."""
     positions = search.positions
     there = served[positions]
     admitted, lasting = there.copy(), there.copy()
@@ -67,7 +67,7 @@ def rules_for(wish: Wish, policy: ChoicePolicy) -> list[Rule]:
 
 
 def asked_of_a_tree(wish: Wish) -> Resources:
-    """How much of each class it takes in all."""
+    """Return the amount of each class that one instance takes in all."""
     asked: Resources = {}
     for group in wish.question.groups:
         for name, amount in group.resources.items():
@@ -76,13 +76,13 @@ def asked_of_a_tree(wish: Wish) -> Resources:
 
 
 def rooms(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
-    """For how many of it this is enough, about: what others share is not among it."""
+    """Return about how many instances these amounts suffice for, without shared resources."""
     several = [free[name] // amount for name, amount in asked.items() if name in free]
     return max(min(several, default=1), 1)
 
 
 def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
-    """How far each host is from having room for one: the shares that it lacks of each class."""
+    """Return how far each host is from fitting one instance: the sum of the shares that it lacks."""
     far: Floats = np.zeros(search.positions.size)
     for name, amount in asked.items():
         far += np.maximum(amount - search.free(name), 0.0) / amount

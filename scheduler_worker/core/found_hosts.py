@@ -1,4 +1,4 @@
-"""Hosts that a search found, one at a time: what a ranking and whoever explains it look up alike."""
+"""Hosts of a search one by one, for rankings and explanations."""
 
 from collections.abc import Collection
 
@@ -27,7 +27,7 @@ class FoundHosts:
         return self.host(index).host
 
     def facts(self, index: int) -> HostFacts:
-        """As they were when they were first asked for, or `read_again`."""
+        """Return the facts of a host as of the first call, or of `read_again`."""
         facts = self._facts.get(index)
         if facts is None:
             facts = self.read_again(index)
@@ -57,6 +57,6 @@ class FoundHosts:
         return self._hosts.nobody_builds(self.host(index))
 
     def index(self, root: str) -> int:
-        """Of one that it found."""
+        """Return the index of a root that the search found."""
         position = self._now.source.position(root)
         return int(np.searchsorted(self._positions, -1 if position is None else position))

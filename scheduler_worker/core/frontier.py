@@ -1,4 +1,4 @@
-"""The best first, of many, sorted no further than somebody looks."""
+"""The best of many hosts first, sorted only as far as they are read."""
 
 from collections.abc import Callable
 
@@ -9,19 +9,21 @@ from scheduler_worker.core.ties import Uints
 
 FIRST_PAGE = 64
 GROWTH = 2  # each page is so many times as long as the one before
-AHEAD = 8  # so many times a page is told from the rest at once: the next ones are looked for among few
+AHEAD = 8  # pages that are separated from the rest at once: the next pages are found among few hosts
 ALIKE = 2  # so many times a page is taken as it is, rather than cut among equals
 
 
 def nth_best(worths: Floats, nth: int) -> float:
-    """As much as so many are worth, or more."""
+    """Return the value that the best `nth` reach."""
     return float(np.partition(worths, worths.size - nth)[worths.size - nth])
 
 
 def cut(
     among: Ints, worths: Floats, edge: float, several: int, ties: Callable[[Ints], Uints]
 ) -> tuple[Ints, Ints]:
-    """So many of the best, and the others, in no order: of those at the edge the ones with the least ties."""
+    """Return this number of the best, and the others, unsorted. Of equals at the edge those with the lowest
+    ties are chosen.
+    """
     better, alike = among.compress(worths > edge), among.compress(worths == edge)
     wanted = several - better.size
     if wanted < alike.size:
@@ -53,7 +55,9 @@ class Frontier:
         return taken.take(order), ties.take(order)
 
     def _split(self, among: Ints, several: int) -> tuple[Ints, Ints]:
-        """About so many of the best, and the others; of those alike at the edge no more than are needed."""
+        """Return about this number of the best, and the others. Of equals at the edge no more than needed are
+        taken.
+        """
         if among.size <= ALIKE * several:
             return among, among[:0]
         # Where it is all of them they are in their order still.

@@ -1,4 +1,4 @@
-"""What is asked of placement, while it is put together: groups, and what is asked of the host itself."""
+"""Builds the query to placement: resource groups, and demands on the host itself."""
 
 import math
 import re
@@ -22,12 +22,12 @@ GroupPolicy = Literal["none", "isolate"]
 
 @dataclass(slots=True)
 class GroupDraft:
-    """One group; zeros included, and where each thing was said."""
+    """One resource group, zeros included, with the source of each entry."""
 
     resources: Resources = field(default_factory=dict)
     required: dict[str, str] = field(default_factory=dict)
     forbidden: dict[str, str] = field(default_factory=dict)
-    any_of: dict[str, list[str]] = field(default_factory=dict)  # by label: one of these
+    any_of: dict[str, list[str]] = field(default_factory=dict)  # label → traits, of which one is required
 
     @property
     def wanted(self) -> Resources:
@@ -43,12 +43,12 @@ class QuestionDraft:
     policy: GroupPolicy = "none"
     same: list[tuple[str, ...]] = field(default_factory=list)
     isolated: tuple[str, ...] = ()
-    root_required: dict[str, str] = field(default_factory=dict)  # trait → where it was said
+    root_required: dict[str, str] = field(default_factory=dict)  # trait → its source in the request
     root_forbidden: dict[str, str] = field(default_factory=dict)
     preferred: dict[str, float] = field(default_factory=dict)
 
     def speaks_of(self, *classes: str) -> str:
-        """Where one of these classes is asked for by name; empty: nowhere."""
+        """Return where one of these classes is named; empty: nowhere."""
         for suffix, group in self.groups.items():
             for name in classes:
                 if name in group.resources:
@@ -60,7 +60,7 @@ class QuestionDraft:
         resources[resource_class] = resources.get(resource_class, 0) + amount
 
     def asked(self) -> Iterator[ResourceGroup]:
-        """The groups that ask for something, or that others are to be related to."""
+        """Return the groups that ask for something, or that others are related to."""
         tied = {suffix for one in self.same for suffix in one}
         for suffix, group in self.groups.items():
             resources = group.wanted
@@ -80,7 +80,9 @@ class QuestionDraft:
             )
 
     def settle_traits(self) -> None:
-        """No trait may be both; and those without a suffix are the host's where nothing else is asked so."""
+        """Refuse a trait that is both required and forbidden. Traits without a suffix apply to the host if no
+        resources have none.
+        """
         group = self.groups[""]
         if not group.wanted and not group.any_of:
             self.root_required |= group.required
@@ -102,11 +104,11 @@ class QuestionDraft:
 
 
 def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
-    """What the flavor says in placement's own words.
+    """Return what the flavor asks for in placement's own syntax.
 
-    `resources:CLASS` and `trait:NAME` without a suffix, which a tree may meet together; `resources1:CLASS`
-    and `trait1:NAME` for what one provider must have; `group_policy` (none or isolate) and `same_subtree`
-    (suffixes; `same_subtree2` and so on for more sets of them).
+    `resources:CLASS` and `trait:NAME` without a suffix may come from several providers of a tree;
+    `resources1:CLASS` and `trait1:NAME` must come from one. `group_policy` is none or isolate, and
+    `same_subtree` lists suffixes; `same_subtree2` and so on list more sets of them.
     """
     draft = QuestionDraft(where)
     for key, value in flavor.extra_specs.items():
@@ -172,7 +174,7 @@ def tie(draft: QuestionDraft, flavor: Flavor) -> None:
 
 
 def fill(draft: QuestionDraft, flavor: Flavor) -> None:
-    """What the flavor says where no group speaks of it. An explicit zero is speaking."""
+    """Add the flavor's sizes for classes that no group names. An explicit zero counts as named."""
     spoken = {name for group in draft.groups.values() for name in group.resources}
     resources = draft.groups[""].resources
     if not spoken & {"VCPU", "PCPU"}:

@@ -1,4 +1,4 @@
-"""What a guest asks for by name: devices by PCI aliases, encrypted memory, a TPM, secure boot."""
+"""Devices that a guest names: PCI aliases, encrypted memory, a TPM, secure boot."""
 
 import re
 

@@ -1,7 +1,7 @@
-"""The guest's processors and memory: which are its own, in how many NUMA cells, on pages of which size.
+"""The guest's processors and memory: which are dedicated, in how many NUMA cells, on which page size.
 
-A guest with a topology has a group for each of its cells, `_numa0` and so on, and one provider must have what
-is in it: a NUMA cell of a host that reports them, or the host itself where it reports none.
+A guest with a topology has a group for each of its cells, `_numa0` and so on. One provider must supply each
+group: a NUMA cell of the host, or the host itself if it reports none.
 """
 
 import re
@@ -27,7 +27,7 @@ _RANGE = re.compile(r"\s*(\^?)(\d{1,6})(?:-(\d{1,6}))?\s*")
 
 @dataclass(frozen=True)
 class Pages:
-    """Memory comes in pages of this size; a provider counts them in a class of their own."""
+    """Memory in pages of this size, which providers count in a class of their own."""
 
     kb: int
 
@@ -48,7 +48,7 @@ class GuestCell:
 
 
 def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[Pages | None, ...]:
-    """The sizes of pages that would do, the best first; None: ordinary memory."""
+    """Return the acceptable page sizes, the best first; None stands for ordinary memory."""
     said = _page_size(specs)
     if said is None:
         return (None,)
@@ -71,7 +71,7 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[Pages | None,
 
 
 def page_sizes(sizes: Sequence[str]) -> list[Pages]:
-    """As the setting `large_pages` names them."""
+    """Return the page sizes of the setting `large_pages`."""
     found = []
     for size in sizes:
         try:
@@ -111,7 +111,7 @@ def _pages(said: Said) -> Pages:
 
 
 def add_topology(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -> int:
-    """Groups for the guest's cells; how many these are, 0 where it has no topology."""
+    """Add groups for the guest's cells. Return their number, 0 without a topology."""
     policy = specs.one_of("hw:cpu_policy", "shared", "dedicated", "mixed") or "shared"
     pinned = policy != "shared"
     dedicated = _dedicated(specs, policy)
@@ -146,7 +146,7 @@ def add_topology(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -
 
 
 def _dedicated(specs: GuestSpecs, policy: str) -> int:
-    """Return the mask of the processors that are pinned to host processors of their own."""
+    """Return the mask of the processors that are pinned to dedicated host processors."""
     mask = specs.get("hw:cpu_dedicated_mask")
     if policy != "mixed":
         if mask is not None:
@@ -203,7 +203,7 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
 
 
 def _alone(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -> None:
-    """What the topology asks for is asked for nowhere else."""
+    """Check that nothing else asks for what the topology asks for."""
     classes = ["VCPU", "PCPU", "MEMORY_MB", *([pages.resource_class] if pages is not None else [])]
     if other := draft.speaks_of(*classes):
         said = specs.get("hw:numa_nodes") or specs.get("hw:cpu_policy") or specs.of_flavor("hw:mem_page_size")

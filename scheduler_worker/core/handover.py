@@ -35,19 +35,19 @@ class Handover(Value, frozen=True, kw_only=True):
 
 
 class TakeBack(Value, frozen=True, kw_only=True):
-    """What it held before is to be its own again, since this was said."""
+    """Give its former allocations back to it, unless that was done since."""
 
     by: HandoverReported
 
 
 class EndBuild(Value, frozen=True, kw_only=True):
-    """It was deleted before it was let go: it is to hold nothing, and never again."""
+    """The build was deleted before it left the source: it must never hold anything again."""
 
     by: HandoverReported
 
 
 class SayAgain(Value, frozen=True, kw_only=True):
-    """What the same cell has said before is still on its way."""
+    """The earlier messages of the same cell are published again."""
 
     why: str
 
@@ -59,18 +59,18 @@ Judged = Handover | TakeBack | EndBuild | SayAgain | None
 
 
 def handover(start: MoveStart, placed: MovePlaced, booted: BuildPlaced) -> Handover:
-    """It goes from where it is to a host of another cell."""
+    """Return the order of a move to a host of another cell."""
     return Handover(placed=structs.replace(placed, out_of=start.cell, booted=booted))
 
 
 def judged(order: Handover, report: HandoverReported) -> Judged:
-    """What this makes of the order; None: nothing is to be done or said."""
+    """Return the order after this report; None if the report changes nothing."""
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):
         return None
     if report.outcome not in (_LEAVING if leaving else _ARRIVING):
         return None
-    if not leaving and order.state == "leaving":  # it has not been told of it
+    if not leaving and order.state == "leaving":  # it was not told yet
         return None
     match report.outcome, order.state:
         case "delete", _:
@@ -94,12 +94,12 @@ def judged(order: Handover, report: HandoverReported) -> Judged:
 
 
 def owner(order: Handover) -> str:
-    """The cell whose it is, as far as the order says."""
+    """Return the cell that owns the build, by the state of the order."""
     return order.placed.cell if order.state in ("arriving", "done") else order.placed.out_of
 
 
 def says(order: Handover, report: HandoverReported | None = None) -> tuple[Message, ...]:
-    """What is told of it as it stands; `report`: what that answers."""
+    """Return the messages for the current state; `report`: the one that they answer."""
     if report is not None and report.outcome == "delete":
         delete = BuildDeleteRequested(build=order.placed.build, cell=owner(order), reply_to=report.reply_to)
         return (delete,) if order.state not in ("back", "deleted") else (_told(order), delete)
@@ -107,7 +107,7 @@ def says(order: Handover, report: HandoverReported | None = None) -> tuple[Messa
 
 
 def begins(order: Handover) -> tuple[HandoverTold, ...]:
-    """What is said when the move is asked for, again: only its beginning may not have been heard."""
+    """Return the first messages again: when a move is requested again, only these can be lost."""
     return (_told(order),) if order.state == "leaving" else ()
 
 
@@ -145,7 +145,7 @@ def _told(order: Handover) -> HandoverTold:
 
 
 def taking_back(order: Handover, generation: int | None) -> ConsumerClaim | None:
-    """All that its keeper holds, and nothing else, once. None: it held nothing before (unshelve)."""
+    """Return the claim that gives back what the keeper holds; None: it held nothing before (unshelve)."""
     placed = order.placed
     if not placed.attempt:
         return None
@@ -161,7 +161,9 @@ def taking_back(order: Handover, generation: int | None) -> ConsumerClaim | None
 
 
 def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
-    """It is shelved again, or has ended. Nothing of it runs where it was to go."""
+    """Return the release for a build that is shelved again or has ended. Nothing of it runs at the
+    destination.
+    """
     return ReleaseRequested(
         consumer=order.placed.build,
         generation=None,
@@ -172,7 +174,7 @@ def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
 
 
 def nobody_hears(order: Handover) -> HandoverReported:
-    """As if the half that nobody takes on had said so."""
+    """Return the report of a destination that does not exist any more."""
     placed = order.placed
     leaves = order.state == "leaving"
     cell = placed.out_of if leaves else placed.cell

@@ -1,4 +1,4 @@
-"""Where a build is that holds its claim already, as placement tells it: its host need not have been heard."""
+"""Finds the host of a build that holds its claim already, by placement: no heartbeat of it is needed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,21 +12,19 @@ SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlace:
-    """The host that a claim is on, and who builds there."""
+    """The host of a claim, and its agent."""
 
     root: str
     host: str
     cell: str
     agent: str
-    providers: Mapping[str, Provider] = field(
-        default_factory=dict, compare=False
-    )  # of which it holds something
+    providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)  # with allocations
 
 
 def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
-    """The root of the tree the resources are of; a shared pool only if no host of its own is among them.
+    """Return the host of the allocations; a shared pool only if no other provider is among them.
 
-    None: nobody who builds reports any of these providers.
+    Return None if no agent reports any of these providers.
     """
     owned = [one for one in _named(held, providers) if one.agent and one.cell]
     if not owned:

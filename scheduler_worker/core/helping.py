@@ -1,7 +1,4 @@
-"""What would have made it fit: one demand is relaxed at a time, and hosts are counted that would then do.
-
-Where nothing does by itself, two are relaxed together.
-"""
+"""Finds changes of a request that would make it fit: one demand is relaxed at a time, then two together."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -14,9 +11,9 @@ from scheduler_worker.core.tally import Found, Helps, Tally, never
 from scheduler_worker.core.wish import Wish
 
 MOST_TRIED = 24  # things to be done without, for one kind of request
-MOST_SEARCHES = 240  # for all of these
+MOST_SEARCHES = 240  # searches for all of these
 MOST_PAIRED = 48  # searches for two at a time
-PAIRS_SAID = 3  # then no more of them are looked for
+PAIRS_SAID = 3  # pairs that are reported: then the search stops
 MOST_SAID = 6
 
 

@@ -1,4 +1,4 @@
-"""Hints that cannot be meant, found before anybody looks for a host."""
+"""Checks hints before hosts are searched."""
 
 import ipaddress
 

@@ -1,4 +1,4 @@
-"""What a ranking reads of every host that placement has, by position: its cell, its number, who builds."""
+"""Facts of every host in placement for rankings, by position: its cell, its number, its agent."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,25 +9,25 @@ from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
 from scheduler_worker.core.slices import slice_of
 from scheduler_worker.core.ties import mixed
 
-NO_AGENT = "has_agent"  # the rule that no policy can leave out: somebody must be there to build
+NO_AGENT = "has_agent"  # the rule of every policy: the host has an agent
 
 
 class HostMap:
     """Kept level with placement's layout; a host that has not changed is not read again."""
 
     def __init__(self, source: CandidateSource, cells: Collection[str] | None = None) -> None:
-        self.served: Bools = np.zeros(0, np.bool_)  # is there somebody to build on it?
+        self.served: Bools = np.zeros(0, np.bool_)  # whether the host has an agent
         self.cell_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # its cell's number
         self.mixed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
-        self.ours: Bools | None = None  # those that this scheduler looks at first; None: all of them
+        self.ours: Bools | None = None  # hosts that this scheduler considers first; None: all
         self.cells: dict[str, int] = {}
         self._shared: tuple[object, ...] = ()
         self._source = source
-        self._named = None if cells is None else frozenset(cells)  # ours are these, and all registered ones
+        self._named = None if cells is None else frozenset(cells)  # these cells, and all registered ones
         self._ours = self._named
         self._known: list[tuple[str, str, str]] = []
         self._by_cell: Ints | None = None
-        self.first_of_cell: Ints = np.zeros(0, np.intp)  # by its number: where it begins among those by cell
+        self.first_of_cell: Ints = np.zeros(0, np.intp)  # by number of the cell: its first index in `by_cell`
         self._layout: int | None = None
 
     def level(self) -> None:
@@ -53,7 +53,7 @@ class HostMap:
                 self._put(host)
 
     def share(self, schedulers: Sequence[str], own: str) -> None:
-        """Each of these schedulers has a slice of the hosts that it looks at first."""
+        """Give each of these schedulers its share of the hosts, which it considers first."""
         shared = schedulers, own, self._layout
         if shared != self._shared:
             self._shared = shared
@@ -64,14 +64,14 @@ class HostMap:
 
     @property
     def by_cell(self) -> Ints:
-        """All positions, those of a cell side by side and the lowest first."""
+        """All positions, grouped by cell, the lowest first."""
         if self._by_cell is None:
             self._by_cell = np.argsort(self.cell_at, kind="stable")
             self.first_of_cell = np.searchsorted(self.cell_at[self._by_cell], range(len(self.cells) + 1))
         return self._by_cell
 
     def nobody_builds(self, host: PlacedHost) -> str:
-        """Why a build for it would reach nobody; empty when it would."""
+        """Return why no agent would receive a build for the host; empty if one would."""
         if not host.agent or not host.cell:
             return "no agent builds on it"
         if self._ours is not None and host.cell not in self._ours:

@@ -1,4 +1,4 @@
-"""What an image demands of its host, as traits."""
+"""Demands of an image on its host, as traits."""
 
 import os_traits  # type: ignore[import-untyped]
 
@@ -7,7 +7,7 @@ from scheduler_worker.core.group_draft import QuestionDraft
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.unreadable import Unreadable, nearest
 
-_PREFIXES = {  # property → what the traits that say it begin with
+_PREFIXES = {  # property → prefix of its traits
     "hw_architecture": "HW_ARCH_",
     "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_",
     "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
@@ -19,7 +19,7 @@ _TYPES = "COMPUTE_IMAGE_TYPE_"
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """`traits_required` and properties `trait:NAME=required` always, others where an operator wants it."""
+    """Add `traits_required` and properties `trait:NAME=required`, and others if an operator enables them."""
     if image is None:
         return
     required = draft.groups[""].required

@@ -1,4 +1,4 @@
-"""Who has just been chosen for which server group: placement tells of it only to who asks afterwards."""
+"""Members that were just chosen for server groups: placement reports them only in later answers."""
 
 from bus.vocabulary import Id
 
@@ -15,7 +15,7 @@ class Joined:
         self._last = 0
 
     def begin(self) -> int:
-        """A batch, before it asks who is in the groups it names."""
+        """Begin a batch, before its groups are queried."""
         self._last += 1
         self._under_way.add(self._last)
         return self._last
@@ -31,18 +31,18 @@ class Joined:
                 del self._places[group]
 
     def join(self, group: Id, member: Id, root: str) -> None:
-        """It was chosen or, when this is said again, claimed there."""
+        """Record that a member was chosen for a host, or claimed there if it is recorded again."""
         self._places.setdefault(group, {})[member] = root, self._last
 
     def leave(self, group: Id, member: Id) -> None:
-        """It came to nothing."""
+        """Remove a member that was not placed."""
         self._places.get(group, {}).pop(member, None)
 
     def of(self, group: Id) -> dict[Id, str]:
         return {member: root for member, (root, _) in self._places.get(group, {}).items()}
 
     def copy(self) -> "Joined":
-        """For somebody who only supposes."""
+        """Return a copy for a what-if query."""
         other = Joined()
         other._places = {group: dict(members) for group, members in self._places.items()}
         return other

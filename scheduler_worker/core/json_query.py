@@ -15,7 +15,7 @@ MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
 
 
 class UnreadableQuery(ValueError):
-    """A query that means nothing; the text says why."""
+    """The query is not valid; the text gives the reason."""
 
 
 def _each(compares: Callable[[Any, Any], bool]) -> Callable[[Sequence[Any]], bool]:
@@ -45,7 +45,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[Any]], bool]] = {
 
 @lru_cache(maxsize=1024)
 def parsed(text: str) -> tuple[Any, ...]:
-    """A query, checked; UnreadableQuery says what is wrong with it."""
+    """Return the query after checks. Raise UnreadableQuery with the mistake."""
     try:
         query = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as problem:
@@ -82,7 +82,9 @@ def _size(query: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def holds(query: tuple[Any, ...], host: HostFacts) -> bool:
-    """Is it true of this host? What it does not say is left out of a comparison; nothing asked is true."""
+    """Return whether the query is true of this host. Missing facts are left out of comparisons; an empty
+    query is true.
+    """
     if not query:
         return True
     command, *operands = query

@@ -25,7 +25,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class RoomNeeded:
-    """What a host must have free before one of a kind may fit there; of no class: that cannot be told."""
+    """What a host must have free before one of a kind may fit; without classes: unknown."""
 
     resource_class: str = ""
     amount: int = 0
@@ -33,7 +33,7 @@ class RoomNeeded:
 
 @dataclass(frozen=True, slots=True)
 class HostsFound:
-    """What a look at hosts found for one kind."""
+    """The result of a search of hosts for one kind."""
 
     fits: Mapping[Root, int]  # and for how many of the kind there is room, at most
     refused: Collection[Root] = ()  # there is room, and a rule refuses them
@@ -43,7 +43,7 @@ class HostsFound:
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """Those of one kind, and what is known of hosts for them."""
+    """The waiting requests of one kind, and the known hosts for them."""
 
     kind: str
     watches: Sequence[RoomNeeded]
@@ -60,13 +60,15 @@ class Line:
 
     @property
     def first(self) -> Waiter:
-        """Who goes first, on trial or not."""
+        """Return the first request, in a trial or not."""
         tried = [(waiter.key, waiter) for waiter in self.trying.values()]
         return min([*tried, *self.waiting[:1]])[1]
 
     @property
     def further(self) -> bool:
-        """Are those it stopped before to be looked at? Those on trial look everywhere themselves."""
+        """Return whether requests behind the line are to be examined. Those in a trial search all hosts
+        themselves.
+        """
         return self.more and not self.open and not self.trying
 
     @property
@@ -76,7 +78,7 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """Some of a line, on their way to hosts that would do."""
+    """Some requests of a line, which are being placed on hosts that would fit."""
 
     line: Line
     roots: tuple[Root, ...]
@@ -86,7 +88,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """It is this one's turn, on any host but these."""
+    """The next request to be placed, on any host except these."""
 
     waiter: Waiter
     beside: frozenset[Root]
