@@ -95,7 +95,8 @@ class Link:
         session, self._session = self._session, None
         if session is not None:
             try:
-                await hang_up(session.connection)
+                async with session.topology.paused():
+                    await hang_up(session.connection)
             finally:
                 session.whole.set()
 

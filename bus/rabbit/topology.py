@@ -19,7 +19,8 @@ A user needs `write` on exchanges to publish, and to read a queue `configure`, `
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -37,6 +38,7 @@ T = TypeVar("T")
 DELAYS = (0.1, 0.5, 1, 5, 15, 60, 300, 1800)
 MAX_DELAY = 24 * 3600
 LETTER = "letter"  # the key dead letters are published under; those of a cell's workers say which
+_PAUSE_SECONDS = 1.0  # for the declaration under way to finish
 _NEVER = 1_000_000_000  # redeliveries: the runner bounds them, and RabbitMQ 4 would drop after 20
 
 
@@ -145,6 +147,22 @@ class Topology:
                 except BrokerRefused as problem:
                     log.warning("requests are lost until a scheduler has started: %s", problem)
             await self._exchange(names.dead)
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Finish the declaration that is under way, and begin none within the block.
+
+        A connection that is closed during a declaration logs a warning, as if something were wrong.
+        """
+        acquired = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSE_SECONDS):
+                acquired = await self._one_at_a_time.acquire()
+        try:
+            yield
+        finally:
+            if acquired:
+                self._one_at_a_time.release()
 
     async def queue(self, spec: QueueSpec) -> None:
         """A worker's queue, bound to the keys it hears."""

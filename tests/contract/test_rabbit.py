@@ -381,3 +381,14 @@ async def test_a_message_amqp_cannot_carry_is_refused_with_a_sentence(transport:
     with pytest.raises(BrokerRefused, match=r"AMQP cannot carry a message for kkk.*: "):
         await publish(transport, an_envelope(1, "k" * 300))
     await publish(transport, an_envelope(2))  # and we can go on
+
+
+async def test_a_transport_that_closes_lets_its_look_after_the_exchanges_finish(
+    amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(40):
+        transport = RabbitTransport(amqp_url, exchange=bus_name, look_seconds=0.0)  # always at a look
+        await transport.open()
+        await asyncio.sleep(number / 2000)  # each time at another moment of it
+        await transport.close()
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []

@@ -115,7 +115,7 @@ def test_the_demo_boots_builds_and_audits(user: User) -> None:
     lines = told.splitlines()
     assert lines[0].startswith("berth demo: 60 boots of 20 flavors on 20 hosts in 4 cells, 10% failing on")
     assert re.search(r"^ +ended +60 active *$", told, re.MULTILINE)
-    assert re.search(r"^ +attempts +\d+ after 1, \d+ after 2 *$", told, re.MULTILINE)
+    assert re.search(r"^ +attempts +\d+ after 1(, \d+ after 2)? *$", told, re.MULTILINE)
     assert re.search(r"^ +request to end, build included +p50 \d+ ms, .*p99 \d+ ms", told, re.MULTILINE)
     assert re.search(
         r"^bare metal: two nodes .* a build for one ended active: on " + UUID, told, re.MULTILINE
