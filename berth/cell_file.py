@@ -19,14 +19,14 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class CellFile:
-    """What is in it that only this cell may know."""
+    """The secrets in a cell's settings file."""
 
     broker: str  # the URL by which its workers reach RabbitMQ
     database: str = ""  # its conductor's; empty: a file in its state_dir
 
 
 def read_cell_file(path: Path, cell: str) -> CellFile | None:
-    """None where there is none; BadSetting where it is of somebody else."""
+    """Return the secrets, or None without a file. Raise BadSetting if the file is of other cells."""
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def read_cell_file(path: Path, cell: str) -> CellFile | None:
 
 
 def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
-    """Only its owner may read it, from its first byte on. What else is in it stays; was anything written?"""
+    """Set the secrets in the file and keep its other lines. Return whether anything was written."""
     said: dict[str, Any] = {"amqp_url": has.broker}
     if has.database:
         said["database_url"] = has.database
@@ -58,19 +58,24 @@ def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) ->
         }
         after = _HEAD.format(cell=cell) + "".join(_line(name, value) for name, value in said.items())
     if after != before:
-        made = path.with_name(f".{path.name}.new")
-        made.unlink(missing_ok=True)
-        with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(after)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(made, path)
+        write_secret(path, after)
     path.chmod(0o600)
     return after != before
 
 
+def write_secret(path: Path, text: str) -> None:
+    """Write the file so that only its owner can read it, from its first byte on."""
+    made = path.with_name(f".{path.name}.new")
+    made.unlink(missing_ok=True)
+    with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(made, path)
+
+
 def as_user(url: str, user: str, password: str, path: str | None = None) -> str:
-    """The same place, for another user; and another path."""
+    """Return the URL with another user and password, and another path if one is given."""
     parts = urlsplit(url)
     at = parts.netloc.rpartition("@")[2]
     known = f"{quote(user, safe='')}:{quote(password, safe='')}@{at}"
@@ -82,7 +87,7 @@ def vhost_of(amqp_url: str) -> str:
 
 
 def password_of(url: str, user: str) -> str:
-    """Of this user; empty where the URL is somebody else's."""
+    """Return the password in the URL; empty if the URL is of another user."""
     parts = urlsplit(url)
     return unquote(parts.password or "") if unquote(parts.username or "") == user else ""
 

@@ -5,7 +5,7 @@ Asked once more before anything is done are the cell, and the agents that should
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.guests import GuestsAsked, GuestsTold, GuestTold
+from bus.portions import portions
 from bus.queries import BuildStands, FindBuilds
 from bus.resources import FindProviders, Provider
 from bus.vocabulary import Message
@@ -94,7 +95,7 @@ class Mending:
         find = self._bus.asker(topics.FIND_BUILDS, timeout=self._seconds)
         for cell, builds in by_cell.items():
             try:
-                for some in _parts(builds):
+                for some in portions(builds, _AT_ONCE):
                     answer = await find(FindBuilds(cell=cell, builds=some))
                     known |= {one.build: one for one in answer.builds}
             except (Unavailable, Unroutable):
@@ -107,7 +108,7 @@ class Mending:
         ids = sorted({id_ for one in elsewhere for id_ in one.held})
         ask = self._bus.asker(topics.PROVIDERS, timeout=self._seconds)
         providers: dict[str, Provider] = {}
-        for some in _parts(ids):
+        for some in portions(ids, _AT_ONCE):
             answer = await ask(FindProviders(ids=some, parts=("owner", "traits")))
             providers |= {one.id: one for one in answer.providers}
         hosts: dict[str, dict[str, Provider]] = {one.place.build: {} for one in found}
@@ -128,7 +129,7 @@ class Mending:
         heard = await self._bus.listen(topics.AGENT_TOLD.at(reply_to=self._reply_to))
         try:
             for (cell, agent), builds in wanted.items():
-                for some in _parts(sorted(builds)):
+                for some in portions(sorted(builds), _AT_ONCE):
                     asked = GuestsAsked(cell=cell, agent=agent, builds=some, reply_to=self._reply_to)
                     if not await self._said(asked):
                         open_.pop((cell, agent), None)
@@ -211,7 +212,3 @@ def _lost(result: ClaimResult) -> str:
             return f"it has ended for placement ({why})"
         case _:
             return "placement is contended: look again"
-
-
-def _parts(ids: Sequence[str]) -> Iterable[tuple[str, ...]]:
-    return (tuple(ids[at : at + _AT_ONCE]) for at in range(0, len(ids), _AT_ONCE))

@@ -9,10 +9,12 @@ from bus.groups import GroupPolicy
 from bus.not_done import Contended
 from bus.vocabulary import (
     END,
+    UNSAID_ID,
     Allocations,
     Cause,
     Compact,
     Id,
+    KeystoneId,
     LongList,
     Message,
     Ordinal,
@@ -56,8 +58,8 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     generation: Ordinal | None
     fenced: bool = True
     choices: Annotated[tuple[Choice, ...], Meta(min_length=1, max_length=64)]
-    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
-    user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    project: KeystoneId = UNSAID_ID
+    user: KeystoneId = UNSAID_ID
     # None: keep its type (clients of the API before 1.38)
     type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
     keep: Id | None = None

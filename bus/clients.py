@@ -24,27 +24,26 @@ from bus.queries import (
     WhatIfAnswered,
 )
 from bus.resources import Consumer, FindUsages, UsagesFound
-from bus.vocabulary import END, Cause, Id, LongList, Message, ShortList, Value
+from bus.vocabulary import END, Cause, Id, KeystoneId, LongList, Message, ShortList, Value
 
 ClientName = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}" + END, description="at most 32 letters, digits and -"),
 ]
-Project = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class RegisteredClient(Value, frozen=True, kw_only=True):
     """A client and the projects that it acts for."""
 
     name: ClientName
-    projects: Annotated[tuple[Project, ...], Meta(min_length=1, max_length=1000)]
+    projects: Annotated[tuple[KeystoneId, ...], Meta(min_length=1, max_length=1000)]
 
 
 class ClientEditRequested(Message, frozen=True, kw_only=True):
     """Bind a client to exactly these projects; to none: remove it."""
 
     client: ClientName
-    projects: Annotated[tuple[Project, ...], Meta(max_length=1000)] = ()
+    projects: Annotated[tuple[KeystoneId, ...], Meta(max_length=1000)] = ()
 
 
 class ClientEditAnswered(Message, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bus.errors import TooBig, Undecodable
+from bus.errors import NOT_JSON, TooBig, Undecodable
 from bus.protocol import MAX_FRAME_ENVELOPES, MAX_MESSAGE_BYTES, Envelope
 from bus.vocabulary import Message
 
@@ -48,7 +48,7 @@ def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
         message: M = decoder.decode(body)
     except msgspec.ValidationError as problem:
         raise Undecodable(f"{kind.__name__}: {problem}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+    except NOT_JSON as problem:
         raise Undecodable(f"{kind.__name__}: not JSON: {problem}") from None
     if holds_zero(bytes(body)):
         raise Undecodable(f"{kind.__name__}: it holds the character U+0000, which PostgreSQL does not store")
@@ -67,7 +67,7 @@ def encode_frame(envelopes: Sequence[Envelope]) -> bytes:
 def decode_frame(body: bytes) -> list[Envelope]:
     try:
         envelopes = _frame_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+    except NOT_JSON as problem:
         raise Undecodable(f"not a frame: {problem}") from None
     if len(envelopes) > MAX_FRAME_ENVELOPES:
         raise Undecodable(

@@ -3,6 +3,10 @@
 What each of them leads to is decided in `bus.delivery`.
 """
 
+import msgspec
+
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised for bytes that are not JSON
+
 
 class Retry(Exception):
     """Not now: deliver it again after so many seconds."""

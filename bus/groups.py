@@ -5,7 +5,20 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.not_done import Contended, InUse, Taken
-from bus.vocabulary import Amount, Count, Id, LargeMap, LongList, Message, Name, Tagged, Text, Value
+from bus.vocabulary import (
+    UNSAID_ID,
+    Amount,
+    Count,
+    Id,
+    KeystoneId,
+    LargeMap,
+    LongList,
+    Message,
+    Name,
+    Tagged,
+    Text,
+    Value,
+)
 
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
 
@@ -17,7 +30,7 @@ class ServerGroup(Value, frozen=True, kw_only=True):
     name: Name
     policy: GroupPolicy
     max_per_host: Amount = 1  # anti-affinity
-    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    project: KeystoneId = UNSAID_ID
     members: LargeMap[Text, LongList[Text]] = field(default_factory=dict)  # consumer → the roots it is on
     # clean-up of one that left → the roots its guest may still be on
     left: LargeMap[Text, LongList[Text]] = field(default_factory=dict)
@@ -33,7 +46,7 @@ class MakeGroup(Tagged, frozen=True, kw_only=True):
     name: Name
     policy: GroupPolicy
     max_per_host: Amount = 1  # anti-affinity
-    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    project: KeystoneId = UNSAID_ID
 
 
 class DropGroup(Tagged, frozen=True, kw_only=True):

@@ -1,12 +1,14 @@
 """The health of hosts by heartbeats, as a scheduler judges it, and the state that follows with its traits."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.host_marks import DISABLED, DRAIN, FORCED_DOWN, HELD, UNNAMED
+from bus.host_marks import DISABLED, DRAIN, FORCED_DOWN, UNNAMED, causes_in
+from bus.protocol import Ask
+from bus.resources import Provider
 from bus.vocabulary import (
     Cause,
     Id,
@@ -92,6 +94,7 @@ def standing(
     """
     if deleted:
         return HostStanding(state="deleted", why="its owner reports it as deleted")
+    state = condition(traits, health)
     down = health is not None and health.availability == "down"
     forced = FORCED_DOWN in traits or (health is not None and health.forced_down)
     why = [health.why] if health is not None and down else []
@@ -100,18 +103,56 @@ def standing(
     )
     if forced:
         why.insert(0, FORCED)
-    state: Condition = "up"
-    if down or forced:
-        state = "down"
-    elif DRAIN in traits:
-        state = "draining"
-    elif DISABLED in traits or (health is not None and not health.enabled):
-        state = "disabled"
-    elif health is not None and health.unknown:
-        state, why = "unknown", [health.why or "no heartbeat so far"]
+    if health is not None and state == "unknown":
+        why = [health.why or "no heartbeat so far"]
     return HostStanding(
         state=state, why=", ".join(why), since=health.since if health is not None and down else 0.0
     )
+
+
+def condition(traits: Collection[str], health: HostHealth | None) -> Condition:
+    """Return the state of a host without the reasons, which take longer. See `standing`."""
+    if FORCED_DOWN in traits or (
+        health is not None and (health.availability == "down" or health.forced_down)
+    ):
+        return "down"
+    if DRAIN in traits:
+        return "draining"
+    if DISABLED in traits or (health is not None and not health.enabled):
+        return "disabled"
+    return "unknown" if health is not None and health.unknown else "up"
+
+
+def not_up(states: Mapping[str, int]) -> str:
+    """Return how many hosts are in which state, apart from those that are up: `1 down, 2 disabled`."""
+    return ", ".join(
+        f"{number} {state}" for state, number in sorted(states.items()) if state != "up" and number
+    )
+
+
+def unanswered(root: Provider) -> HostHealth:
+    """Return the health of a host when no scheduler answers."""
+    return HostHealth(
+        root=root.id,
+        host=root.host,
+        cell=root.cell,
+        agent=root.agent,
+        availability="unknown",
+        why="no scheduler answers",
+    )
+
+
+async def every_health(
+    ask: Ask[FindHostHealth, HostHealthFound], roots: Sequence[Id] = ()
+) -> AsyncIterator[HostHealth]:
+    """Ask page by page for all hosts that are not up, or those of `roots`."""
+    after, more = "", True
+    while more:
+        answer = await ask(FindHostHealth(roots=tuple(roots), after=after))
+        for one in answer.hosts:
+            yield one
+            after = max(after, one.root)
+        more = answer.more
 
 
 FORCED = "forced down by an operator"
@@ -121,7 +162,7 @@ def closed_by(
     traits: Collection[str], enabled: bool, why_disabled: str, kept: Collection[str] | None = None
 ) -> list[str]:
     """Return who disabled a host, and the causes; empty if it is enabled."""
-    causes = sorted(trait.removeprefix(HELD).lower() for trait in traits if trait.startswith(HELD))
+    causes = causes_in(traits)
     marked = DISABLED in traits
     by_operator = causes or (marked and (enabled if kept is None else DISABLED in kept))
     by_agent = not enabled or (marked and kept is not None and DISABLED not in kept)

@@ -9,10 +9,15 @@ UNNAMED = "operator"  # the cause of an operator that named no cause, beside oth
 DRAIN = f"{HELD}DRAIN"  # the cause of a host that is being emptied
 
 
+def causes_in(traits: Iterable[str]) -> list[str]:
+    """Return the causes for which operators disabled a host with these traits, in alphabetical order."""
+    return sorted(one.removeprefix(HELD).lower() for one in traits if one.startswith(HELD))
+
+
 def why_disabled(traits: Iterable[str]) -> str:
     """Return why a host with the trait `DISABLED` is disabled, with the causes that operators gave."""
-    causes = {one.removeprefix(HELD).lower() for one in traits if one.startswith(HELD)}
+    causes = causes_in(traits)
     if not causes:
         return "disabled"
-    named = ", ".join(sorted(causes - {UNNAMED}))
+    named = ", ".join(one for one in causes if one != UNNAMED)
     return f"disabled by an operator: {named}" if named else "disabled by an operator"

@@ -16,12 +16,14 @@ from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName
 from bus.vocabulary import (
     END,
+    UNSAID_ID,
     Allocations,
     Amount,
     Cause,
     Compact,
     Count,
     Id,
+    KeystoneId,
     LargeMap,
     LongList,
     Mappings,
@@ -65,8 +67,8 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     instances: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=1000)]
     flavor: Flavor
     image: Image | None = None
-    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
-    user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    project: KeystoneId = UNSAID_ID
+    user: KeystoneId = UNSAID_ID
     zone: Zone = ""
     cell: Text = ""
     aggregates: ShortList[ShortList[Id]] = ()

@@ -4,7 +4,20 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from bus.vocabulary import END, Count, Id, Name, Properties, Resources, ShortList, Text, TraitName, Value
+from bus.vocabulary import (
+    END,
+    UNSAID_ID,
+    Count,
+    Id,
+    KeystoneId,
+    Name,
+    Properties,
+    Resources,
+    ShortList,
+    Text,
+    TraitName,
+    Value,
+)
 
 
 class Hints(Value, frozen=True, kw_only=True):
@@ -40,8 +53,8 @@ class BuildSpec(Value, frozen=True, kw_only=True):
 
     flavor: Flavor
     image: Image | None = None
-    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
-    user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    project: KeystoneId = UNSAID_ID
+    user: KeystoneId = UNSAID_ID
     metadata: Properties = field(default_factory=dict)
     name: InstanceName = ""  # what people call it
 

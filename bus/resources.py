@@ -15,6 +15,7 @@ from bus.vocabulary import (
     ClassName,
     Count,
     Id,
+    KeystoneId,
     LargeMap,
     LongList,
     Message,
@@ -316,7 +317,7 @@ class AllocationsFound(Message, frozen=True, kw_only=True):
 class FindUsages(Message, frozen=True, kw_only=True):
     """What a project uses in all, by consumer type; None counts as `unknown`."""
 
-    project: Annotated[str, Meta(min_length=1, max_length=255)]
+    project: KeystoneId
     user: Text = ""
 
 

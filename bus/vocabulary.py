@@ -26,6 +26,8 @@ Word = Annotated[
 ]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Zone = Annotated[str, Meta(max_length=255)]  # empty: none
+KeystoneId = Annotated[str, Meta(min_length=1, max_length=255)]  # of a project or a user
+UNSAID_ID = "00000000-0000-0000-0000-000000000000"  # a project or user that a request does not name
 Text = Annotated[str, Meta(max_length=255)]
 PropertyValue = Annotated[str, Meta(max_length=1024)]  # of an extra spec, an image, an instance
 Cause = Annotated[str, Meta(max_length=4000)]

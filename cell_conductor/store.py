@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bus.errors import Poison
+from bus.errors import NOT_JSON, Poison
 from bus.messages import Attempt, BuildPlaced, Selection
 from bus.requests import BuildSpec
 from bus.sql.database import Database
@@ -144,7 +144,6 @@ _story = msgspec.json.Decoder(_Story).decode
 _placed = msgspec.json.Decoder(BuildPlaced).decode
 _moved = msgspec.json.Decoder(_MovedBuild).decode
 _leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def adding(made: Iterable[Build], now: float) -> BoundStatement:
@@ -286,11 +285,11 @@ def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
 def _build(row: Mapping[str, Any]) -> Build:
     try:
         placed = _placed(row["placed"]) if row["placed"] else None
-    except _UNREADABLE as problem:
+    except NOT_JSON as problem:
         raise Poison(f"build {row['id']}: what was placed cannot be read any more: {problem}") from None
     try:
         moved = _moved(row["moved"]) if row["moved"] else _MovedBuild()
-    except _UNREADABLE as problem:
+    except NOT_JSON as problem:
         raise Poison(f"build {row['id']}: where it has moved cannot be read any more: {problem}") from None
     hosts = (placed.chosen, *placed.alternates, *moved.hosts) if placed else ()
     told = _told(row, placed, hosts)
@@ -323,7 +322,7 @@ def _left(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover,
         return ()
     try:
         left = _leftovers(row["leftovers"])
-    except _UNREADABLE as problem:
+    except NOT_JSON as problem:
         log.error("build %s goes on without knowing what it left behind: %s", row["id"], problem)
         return ()
     return tuple(one for one in left if 0 <= one.at < len(hosts))
@@ -338,7 +337,7 @@ def _told(row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Se
         if 0 <= told.at < max(len(hosts), 1):
             return told
         problem: object = f"it is on its host {told.at} of {len(hosts)}"
-    except _UNREADABLE as undecodable:
+    except NOT_JSON as undecodable:
         problem = undecodable
     log.error("build %s goes on without its story, which cannot be read any more: %s", row["id"], problem)
     status = row["status"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bus.clock import Clock
 from bus.host_marks import DRAIN as MARK
-from bus.host_marks import HELD
+from bus.host_marks import causes_in
 from bus.moves import FindMoves, MovesFound
 from bus.queries import FindInstances, InstancesFound, InstanceStatus
 from bus.requests import ResourceGroup
@@ -79,6 +79,4 @@ def _called(root: Provider) -> str:
 
 def _others(traits: Sequence[str]) -> tuple[str, ...]:
     """Return the other causes why the host is closed."""
-    return tuple(
-        sorted(one.removeprefix(HELD).lower() for one in traits if one.startswith(HELD) and one != MARK)
-    )
+    return tuple([cause for cause in causes_in(traits) if cause != DRAIN])

@@ -1,13 +1,14 @@
 """All hosts as placement reports them, read on demand: all at first, then only changes."""
 
 import asyncio
+from contextlib import suppress
 
 from bus.clock import Clock
-from bus.host_health import FindHostHealth
+from bus.host_health import every_health
 from bus.known_changes import FindChanges
 from bus.known_trees import FindTrees
 from bus.vocabulary import MAX_ORDINAL
-from control_room.asking import RoomQuestions, heard
+from control_room.asking import NO_ANSWER, RoomQuestions
 from control_room.core.heat import Fleet
 from control_room.known_hosts import zones_by_aggregate
 from control_room.stirring import Stirring
@@ -63,13 +64,11 @@ class Fleets:
 
     async def _down(self) -> frozenset[str]:
         """Return the roots of hosts that a scheduler reports as down or closed."""
-        down, after, more = set[str](), "", True
-        while more:
-            found = await heard("a scheduler", self._questions.health, FindHostHealth(after=after))
-            if found.answer is None:
-                break
-            down.update(one.root for one in found.answer.hosts if one.recorded)
-            after, more = max((one.root for one in found.answer.hosts), default=""), found.answer.more
+        down = set[str]()
+        with suppress(*NO_ANSWER):
+            async for one in every_health(self._questions.health):
+                if one.recorded:
+                    down.add(one.root)
         return frozenset(down)
 
     async def _followed(self, fleet: Fleet) -> Fleet:

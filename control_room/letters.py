@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from bus.errors import NOT_JSON
 from bus.printing import printable
 from bus.protocol import DeadLetter
 
@@ -73,14 +74,14 @@ def letter_whole(letter: DeadLetter) -> LetterWhole:
 def _indented(body: bytes) -> str:
     try:
         return msgspec.json.format(body, indent=2).decode(errors="replace")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return body.decode(errors="replace")
 
 
 def _about(body: bytes) -> tuple[tuple[str, str], ...]:
     try:
         said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return ()
     if not isinstance(said, dict):
         return ()

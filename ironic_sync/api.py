@@ -12,6 +12,7 @@ import msgspec
 import tenacity
 
 from bus.clock import Clock, monotonic
+from bus.errors import NOT_JSON
 from ironic_sync.access import Access, IronicRefused, IronicUnavailable, Keystone
 from ironic_sync.meters import REQUEST_SECONDS
 
@@ -296,7 +297,7 @@ def _read(method: str, response: httpx.Response) -> Json:
         return {}
     try:
         return msgspec.json.decode(response.content, type=Json)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+    except NOT_JSON as problem:
         raise IronicRefused(
             response.status_code, f"{method} was answered with no JSON object: {problem}"
         ) from None

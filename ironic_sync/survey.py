@@ -4,10 +4,11 @@ them.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from bus.messages import InventoryReported
+from bus.portions import portions
 from bus.protocol import Ask
 from bus.resources import FindProviders, Provider, ProvidersFound
 from ironic_sync.api import WITH_ALL
@@ -307,8 +308,3 @@ def _is_node(provider: Provider) -> bool:
         and all(one.startswith("CUSTOM_") for one in ours)
         and all(provider.inventories[one].total == 1 for one in ours)
     )
-
-
-def portions(uuids: Iterable[str], most: int) -> Iterator[tuple[str, ...]]:
-    listed = tuple(uuids)
-    return (listed[at : at + most] for at in range(0, len(listed), most))

@@ -28,17 +28,17 @@ from bus.errors import Poison, Unavailable, Unroutable
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveRefused, MoveRequested, MovesFound, MoveSteered, MoveTold
+from bus.portions import portions
 from bus.protocol import Ask
 from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindInstances, InstancesFound, WhatIf
 from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
-from bus.vocabulary import Id
+from bus.vocabulary import UNSAID_ID, Id
 from scheduler_worker.keeping import Keeping
 from scheduler_worker.store import clients as store
 from scheduler_worker.what_if import WhatIfs
 
 UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
-UNSAID = "00000000-0000-0000-0000-000000000000"  # the default of BuildRequested
 BUILDS_ASKED = 100  # of a cell at a time
 PLACEMENT_ASKED = 500
 
@@ -247,7 +247,7 @@ class ClientDoor:
             return _Known()
         async with self._database.read() as tx:
             projects = await store.projects_of(tx, ids)
-        for some in _pages([one for one in ids if one not in projects], PLACEMENT_ASKED):
+        for some in portions([one for one in ids if one not in projects], PLACEMENT_ASKED):
             held = await self._lookups.allocations(FindAllocations(consumers=some))
             projects |= {one.id: one.project for one in held.consumers if one.type not in KEEPERS}
         missing = sorted({one for one in existing if one not in projects})
@@ -265,7 +265,7 @@ class ClientDoor:
         """
         found: dict[Id, str] = {}
         try:
-            for some in _pages(ids, BUILDS_ASKED):
+            for some in portions(ids, BUILDS_ASKED):
                 builds = (await self._lookups.builds(FindBuilds(cell=cell, builds=some))).builds
                 found |= {one.build: one.placed.spec.project for one in builds}
         except (Unavailable, Unroutable):
@@ -303,7 +303,7 @@ def _reply_word(client: str, word: str) -> str:
 def _project(client: RegisteredClient, named: str) -> str:
     if named in client.projects:
         return named
-    if named not in ("", UNSAID):
+    if named not in ("", UNSAID_ID):
         raise NotAllowed(f"project: client {client.name} is not bound to {named}")
     if len(client.projects) > 1:
         raise NotAllowed(f"project: name one of {', '.join(client.projects[:10])}")
@@ -367,7 +367,3 @@ def _refusal(
                 refused=why,
                 reply_to=act.reply_to,
             )
-
-
-def _pages(ids: Sequence[Id], size: int) -> list[tuple[Id, ...]]:
-    return [tuple(ids[at : at + size]) for at in range(0, len(ids), size)]

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, standing
+from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, condition
+from bus.portions import portions
 from bus.sql.database import Database
 from scheduler_worker.core.columns import HostKey
 from scheduler_worker.hosts import HostBook
@@ -80,12 +81,17 @@ class HostRecords:
         return self._book.health(self._source, self._clock.monotonic(), self._clock.now())
 
     def _counts(self, health: Mapping[HostKey, HostHealth]) -> dict[str, dict[str, int]]:
-        counts: dict[str, Counter[str]] = {}
-        for host in self._source.hosts():
-            if host.agent:
-                state = standing(host.traits, health.get((host.cell, host.uuid))).state
-                counts.setdefault(host.cell, Counter())[state] += 1
-        return {cell: dict(states) for cell, states in counts.items()}
+        found = Counter(
+            [
+                (host.cell, condition(host.traits, health.get((host.cell, host.uuid))))
+                for host in self._source.hosts()
+                if host.agent
+            ]
+        )
+        counts: dict[str, dict[str, int]] = {}
+        for (cell, state), number in found.items():
+            counts.setdefault(cell, {})[state] = number
+        return counts
 
     async def prune(self) -> None:
         """Delete records of hosts that placement does not have any more."""
@@ -103,16 +109,12 @@ class HostRecords:
         )
 
     async def _write(self, new: Mapping[HostKey, HostHealth], up: list[HostKey]) -> None:
-        for some in _pages(list(new)):
+        for some in portions(list(new), PAGE):
             async with self._database.write() as tx:
                 await host_health.put(tx, [new[key] for key in some])
             self._stored.update((key, new[key]) for key in some)
-        for some in _pages(up):
+        for some in portions(up, PAGE):
             async with self._database.write() as tx:
                 await host_health.drop(tx, some)
             for key in some:
                 del self._stored[key]
-
-
-def _pages(keys: list[HostKey]) -> list[list[HostKey]]:
-    return [keys[at : at + PAGE] for at in range(0, len(keys), PAGE)]

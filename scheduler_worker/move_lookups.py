@@ -14,6 +14,7 @@ from bus.claims import Held
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.groups import FindGroups, GroupsFound
 from bus.moves import MoveRequested
+from bus.portions import portions
 from bus.protocol import Ask
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
@@ -105,7 +106,7 @@ class MoveLookups:
     async def held(self, consumers: Collection[Id]) -> dict[Id, Held]:
         """What these hold, where they hold anything."""
         ids = tuple(dict.fromkeys(consumers))
-        questions = [FindAllocations(consumers=some) for some in _some(ids, PLACEMENT_ASKED)]
+        questions = [FindAllocations(consumers=some) for some in portions(ids, PLACEMENT_ASKED)]
         answers = [await self.allocations(question) for question in questions]
         return {
             one.id: Held(generation=one.generation, allocations=one.allocations)
@@ -151,7 +152,7 @@ class MoveLookups:
             for cell in cells:
                 asked[cell].append(build)
         questions = [
-            (cell, some) for cell, builds in asked.items() for some in _some(tuple(builds), BUILDS_ASKED)
+            (cell, some) for cell, builds in asked.items() for some in portions(tuple(builds), BUILDS_ASKED)
         ]
         answers = await together([self._ask_cell(*question) for question in questions])
         for (cell, _), answer in zip(questions, answers, strict=True):
@@ -176,7 +177,7 @@ class MoveLookups:
         ids = tuple(dict.fromkeys(one.source.root for one in starts if one.source is not None))
         questions = [
             FindProviders(ids=some, parts=("inventories", "traits", "owner"))
-            for some in _some(ids, PLACEMENT_ASKED)
+            for some in portions(ids, PLACEMENT_ASKED)
         ]
         answers = [await self.providers(question) for question in questions]
         return {one.id: one for answer in answers for one in answer.providers}
@@ -185,7 +186,7 @@ class MoveLookups:
         """Build → the server group it is in; of who holds nothing, the one it was made in, if there is."""
         there = {one.asked.build for one in starts if one.seeks and one.keep}
         made = {one.asked.build: one for one in starts if one.group is not None}
-        questions = [FindGroups(members=some) for some in _some(tuple(there), PLACEMENT_ASKED)]
+        questions = [FindGroups(members=some) for some in portions(tuple(there), PLACEMENT_ASKED)]
         if made:
             ids = tuple(dict.fromkeys(one.group for one in made.values() if one.group))
             questions.append(FindGroups(ids=ids))
@@ -228,7 +229,3 @@ def _unknown(build: Id, standing: _Standing) -> MoveLook:
         return NotYet(Barred(code="unknown", why=f"cell {cells[0]!r} does not know of this build"))
     where = f"cell {cells[0]!r} does not know" if len(cells) == 1 else "no cell knows"
     return Stopped(Barred(code="unknown", why=f"{where} of such a build, and it holds nothing"))
-
-
-def _some(ids: tuple[Id, ...], several: int) -> list[tuple[Id, ...]]:
-    return [ids[start : start + several] for start in range(0, len(ids), several)]

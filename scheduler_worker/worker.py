@@ -131,11 +131,10 @@ def scheduler_worker(
     if database is not None and say is not None:
         parking = Parking(scheduler, database, say, scheduler.roster.name, scheduler.clock)
         place_many, hear = Arrivals(scheduler, parking, scheduler.clock).place_many, parking.hear
-        parts.append(
-            _those_that_wait(parking, Cancelling(parking, scheduler.ending, release, say, scheduler.clock))
-        )
+        cancelling = Cancelling(parking, scheduler.ending, release, say, scheduler.clock)
+        keeping = Keeping(parking, scheduler.clock)
+        parts.append(_those_that_wait(parking, cancelling, keeping))
         if client_lookups is not None:
-            keeping = Keeping(parking, scheduler.clock)
             parts.append(_clients(ClientDoor(database, client_lookups, keeping, what_ifs, source)))
     if builds is not None and groups is not None and allocations is not None:
         handovers: Handovers | None = None
@@ -223,9 +222,8 @@ def _host_records(records: HostRecords) -> _Part:
     )
 
 
-def _those_that_wait(parking: Parking, cancelling: Cancelling) -> _Part:
+def _those_that_wait(parking: Parking, cancelling: Cancelling, keeping: Keeping) -> _Part:
     """Requests for which there is no room yet."""
-    keeping = Keeping(parking, parking.scheduler.clock)
     return _Part(
         consumes=[on(BUILD_CANCEL, cancelling.cancel, emits=[BUILD_DELETE])],
         answers=[answers(WAITING, keeping.waiting), answers(DECISION, keeping.decision)],

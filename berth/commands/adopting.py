@@ -23,6 +23,7 @@ from bus import topics
 from bus.adoption import BuildAdopted, BuildAdoptRequested
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.portions import portions
 from bus.queries import FindBuilds
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 
@@ -107,7 +108,7 @@ async def adopt(
 async def _these(bus: Bus, wanted: Sequence[str]) -> dict[str, Consumer]:
     ask = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
     found: dict[str, Consumer] = {}
-    for some in _parts(wanted, PAGE):
+    for some in portions(wanted, PAGE):
         found |= {one.id: one for one in (await ask(FindAllocations(consumers=some))).consumers}
     return found
 
@@ -126,7 +127,7 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
         after, more = max((one.id for one in page), default=""), len(page) == PAGE
     holders: dict[str, None] = {}
     holding = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
-    for some in _parts(ids, PAGE):
+    for some in portions(ids, PAGE):
         there = (await holding(FindAllocations(providers=some))).consumers
         holders |= {one.id: None for one in there if one.client}
     return await _these(bus, [*holders])
@@ -137,7 +138,7 @@ async def _known(bus: Bus, settings: Settings, found: Iterable[str]) -> dict[str
     cells, silent = await known_cells(bus, settings), set[str]()
     find = bus.asker(topics.FIND_BUILDS, timeout=5.0)
     known: dict[str, str] = {}
-    for some in _parts(sorted(found), _BUILDS):
+    for some in portions(sorted(found), _BUILDS):
         answers, deaf = await ask_cells(
             [one for one in cells if one not in silent],
             lambda cell, some=some: find(FindBuilds(cell=cell, builds=some)),  # type: ignore[misc]
@@ -153,14 +154,10 @@ async def _known(bus: Bus, settings: Settings, found: Iterable[str]) -> dict[str
 async def _providers(bus: Bus, ids: Collection[str]) -> dict[str, Provider]:
     ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
     found: dict[str, Provider] = {}
-    for some in _parts(sorted(ids), PAGE):
+    for some in portions(sorted(ids), PAGE):
         answer = await ask(FindProviders(ids=some, parts=("traits", "owner")))
         found |= {one.id: one for one in answer.providers}
     return found
-
-
-def _parts(ids: Sequence[str], size: int) -> Iterable[tuple[str, ...]]:
-    return (tuple(ids[at : at + size]) for at in range(0, len(ids), size))
 
 
 # Doing it

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from berth.settings import BadSetting
+from bus.errors import NOT_JSON
 from bus.requests import Flavor, Hints
 
 _LONGEST_NAME = 200
@@ -79,7 +80,7 @@ def flavor_instead(flavor: Flavor, given: str) -> Flavor:
             return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
         except OSError as problem:
             raise BadSetting(f"--or-else {given}: neither KEY=VALUE nor a file: {problem.strerror}") from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        except NOT_JSON as problem:
             raise BadSetting(f"--or-else {given}: no flavor in JSON: {problem}") from None
     figures: dict[str, int] = {}
     name, specs = "", dict(flavor.extra_specs)

@@ -6,12 +6,11 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from berth import wiring
 from berth.cell_file import CellFile, as_user, read_cell_file, write_cell_file
 from berth.commands.cell_making import broker_password, delete_file, undone_on_failure
 from berth.commands.cell_permissions import (
@@ -23,13 +22,11 @@ from berth.commands.cell_permissions import (
     definitions_of,
     limits_of_agent,
     need_service_mode,
+    permissions_of_agent,
 )
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, effective, run, say, write_json
 from berth.settings import Settings
-
-if TYPE_CHECKING:
-    from bus.rabbit.permissions import Permissions
 
 # An agent opens no database, but settings with an amqp_url must name one.
 _NO_DATABASE = "sqlite+aiosqlite:///./"
@@ -112,7 +109,7 @@ async def add_agent(what: NewAgent, management: str, rabbitmqctl: str, as_json: 
     admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
     known = read_cell_file(what.file, what.cell)
     password = await broker_password(what, known, admin)
-    may = _permissions(settings, what.cell, what.name, metal=what.metal)
+    may = permissions_of_agent(settings, what.cell, what.name, metal=what.metal)
     user = BrokerUser(password, may, limits_of_agent(settings))
     async with undone_on_failure() as undo:
         if known is None:
@@ -150,7 +147,7 @@ async def remove_agent(
     if user not in await admin.users():
         raise CommandRefused(f"there is no RabbitMQ user {user}")
     await admin.drop(user, queue_policy(user))
-    own = re.compile(_permissions(settings, cell, name).configure)
+    own = re.compile(permissions_of_agent(settings, cell, name).configure)
     queues = [queue for queue in await admin.queues() if own.match(queue)]
     await delete_queues(settings.bus.amqp_url, queues)
     if as_json:
@@ -160,9 +157,3 @@ async def remove_agent(
             f"agent {name} of cell {cell}: RabbitMQ user {user} and its queues are deleted", markup=False
         )
     return 0
-
-
-def _permissions(settings: Settings, cell: str, name: str, *, metal: bool = False) -> Permissions:
-    from bus.rabbit.permissions import of_cell
-
-    return of_cell(cell, wiring.tables_of_agent(cell, name, metal=metal), settings.bus.exchange)

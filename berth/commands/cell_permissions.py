@@ -148,14 +148,14 @@ def check_identifiers(settings: Settings, name: str) -> None:
 def show_permissions(
     settings: Settings, cell: str, form: str, user: str, ferry: str = "", agent: str = ""
 ) -> None:
-    from bus.rabbit.permissions import BrokerUser, of_cell
+    from bus.rabbit.permissions import BrokerUser
 
     check_name(cell)
     limits: UserLimits | None = limits_of(settings)
     if ferry:
         may, limits = ferry_permissions(settings, cell, own=ferry == "own"), None
     elif agent:
-        may = of_cell(cell, wiring.tables_of_agent(cell, agent), settings.bus.exchange)
+        may = permissions_of_agent(settings, cell, agent)
         limits = limits_of_agent(settings)
     else:
         may = permissions_of(settings, cell)
@@ -193,6 +193,12 @@ def permissions_of(settings: Settings, cell: str, agents: Sequence[str] = ()) ->
 
     tables = [wiring.tables_of_conductor(cell), *(wiring.tables_of_agent(cell, agent) for agent in agents)]
     return of_cell(cell, [worker for those in tables for worker in those], settings.bus.exchange)
+
+
+def permissions_of_agent(settings: Settings, cell: str, agent: str, *, metal: bool = False) -> Permissions:
+    from bus.rabbit.permissions import of_cell
+
+    return of_cell(cell, wiring.tables_of_agent(cell, agent, metal=metal), settings.bus.exchange)
 
 
 def ferry_permissions(settings: Settings, cell: str, *, own: bool) -> Permissions:

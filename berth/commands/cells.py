@@ -32,7 +32,7 @@ from bus.cells import CellEdited, CellEditRequested, CellsFound, FindCells, Regi
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import NoAnswer, Unavailable, Unroutable
-from bus.host_health import FindHostHealth
+from bus.host_health import FindHostHealth, not_up
 from bus.queries import FindInstances
 
 CONDUCTOR_SECONDS = 2.0  # it may take to be heard
@@ -155,8 +155,8 @@ def _hosts_in_words(hosts: int, states: Mapping[str, int] | None) -> str:
     """
     if states is None:
         return f"{hosts} (no scheduler answers)" if hosts else "0"
-    closed = [f"{number} {state}" for state, number in sorted(states.items()) if state != "up" and number]
-    return f"{hosts} ({', '.join(closed)})" if closed else str(hosts)
+    closed = not_up(states)
+    return f"{hosts} ({closed})" if closed else str(hosts)
 
 
 def state_of(cell: RegisteredCell) -> str:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from berth import wiring
-from berth.cell_file import as_user, vhost_of
+from berth.cell_file import as_user, vhost_of, write_secret
 from berth.commands.cell_making import undone_on_failure
 from berth.commands.cell_permissions import Ctl, Management
 from berth.commands.options import Json, StateDir
@@ -157,7 +157,7 @@ async def add(what: NewClient, management: str, rabbitmqctl: str, as_json: bool,
             undo(f"the projects of client {order.client}", partial(_bind, bus, again))
             await _bind(bus, order)
             if what.url_file is not None:
-                _write_secret(what.url_file, f"{url}\n")
+                write_secret(what.url_file, f"{url}\n")
             if is_new:
                 undo(f"RabbitMQ user {what.user}", partial(_drop, admin, what.user))
             elif what.rotate:
@@ -257,17 +257,6 @@ async def _drop(admin: BrokerUsers, user: str) -> None:
     from bus.rabbit.permissions import queue_policy
 
     await admin.drop(user, queue_policy(user))
-
-
-def _write_secret(path: Path, text: str) -> None:
-    """Write the file so that only its owner can read it, from its first byte on."""
-    made = path.with_name(f".{path.name}.new")
-    made.unlink(missing_ok=True)
-    with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(made, path)
 
 
 def _report_added(what: NewClient, url: str, by: str, as_json: bool, say: Console) -> None:

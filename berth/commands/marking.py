@@ -8,9 +8,9 @@ from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.errors import NoAnswer, Unavailable, Unroutable
-from bus.host_health import FindHostHealth, HostHealth, HostStanding, standing
-from bus.host_marks import DISABLED, FORCED_DOWN, HELD, UNNAMED
+from bus.errors import Unavailable, Unroutable
+from bus.host_health import HostHealth, HostStanding, every_health, standing, unanswered
+from bus.host_marks import DISABLED, FORCED_DOWN, HELD, UNNAMED, causes_in
 from bus.names import MakeName, NameEditRequested
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 
@@ -62,29 +62,13 @@ class HostStandings:
     @classmethod
     async def ask(cls, bus: Bus, roots: Sequence[str] = ()) -> "HostStandings":
         ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
-        found: dict[str, HostHealth] = {}
-        after, more = "", True
         try:
-            while more:
-                answer = await ask(FindHostHealth(roots=tuple(roots), after=after))
-                found.update((one.root, one) for one in answer.hosts)
-                after, more = max(found, default=""), answer.more
-        except (NoAnswer, Unavailable, Unroutable):
+            return cls({one.root: one async for one in every_health(ask, roots)})
+        except (Unavailable, Unroutable):
             return cls(None)
-        return cls(found)
 
     def of(self, root: Provider) -> HostStanding:
-        if self._health is not None:
-            health = self._health.get(root.id)
-        else:
-            health = HostHealth(
-                root=root.id,
-                host=root.host,
-                cell=root.cell,
-                agent=root.agent,
-                availability="unknown",
-                why="no scheduler answers",
-            )
+        health = unanswered(root) if self._health is None else self._health.get(root.id)
         return standing(root.traits, health, root.kept_traits, deleted=root.gone)
 
 
@@ -104,7 +88,7 @@ def state_of(root: Provider) -> str:
 
 def causes_of(root: Provider) -> list[str]:
     """Why it is disabled, as far as that was said."""
-    return sorted(trait.removeprefix(HELD).lower() for trait in root.traits if trait.startswith(HELD))
+    return causes_in(root.traits)
 
 
 def checked_cause(given: str) -> str:

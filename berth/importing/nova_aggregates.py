@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from bus.aggregates import ZONE
+from bus.errors import NOT_JSON
 
 _PAIR = re.compile(r"([^=,\s]+)='((?:[^'\\]|\\.)*)'")  # how older clients write properties, even as JSON
 
@@ -30,7 +31,7 @@ def read(text: bytes) -> list[NovaAggregate]:
     """A list of them, one alone (`aggregate show`), or the API's own answer."""
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+    except NOT_JSON as problem:
         raise NoAggregates(f"not JSON: {problem}; {HOW}") from None
     if isinstance(value, dict):
         value = value.get("aggregates", [value])

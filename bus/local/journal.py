@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from bus.errors import Unavailable
+from bus.errors import NOT_JSON, Unavailable
 from bus.protocol import DeadLetter, Envelope, QueueSpec
 from bus.sql.private import keep_private
 
@@ -35,7 +35,7 @@ _envelopes = msgspec.json.Decoder(Envelope)
 _letters = msgspec.json.Decoder(DeadLetter)
 _queues = msgspec.json.Decoder(QueueSpec)
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, ValueError)
+_UNREADABLE = (*NOT_JSON, TypeError, ValueError)
 
 _Statement = tuple[str, tuple[object, ...]]
 

@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bus.errors import NOT_JSON
 from compute_sim.ironic.node import Json
 from compute_sim.ironic.refused import ApiRefusal
 
@@ -31,7 +32,7 @@ class SimRequest:
             return {}
         try:
             return msgspec.json.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        except NOT_JSON as problem:
             raise ApiRefusal(400, f"The body is not JSON: {problem}") from None
 
     async def fields(self) -> Json:

@@ -96,13 +96,6 @@ def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
     return speed, latency
 
 
-def not_up(states: Mapping[str, int]) -> str:
-    """Return how many hosts are in which state, apart from those that are up: `1 down, 2 disabled`."""
-    return ", ".join(
-        f"{number} {state}" for state, number in sorted(states.items()) if state != "up" and number
-    )
-
-
 def last_minute(ticks: Sequence[Tick]) -> Tick:
     return summed(ticks[-_LATELY:])
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, standing
+from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, standing, unanswered
 from bus.host_marks import DRAIN
 from bus.moves import FindMoves
 from bus.queries import FindInstances
@@ -118,13 +118,4 @@ class HostPages:
 
 def _health(root: Provider, answer: HostHealthFound | None) -> HostHealth | None:
     """Return what the scheduler reports of a host: nothing if it is up."""
-    if answer is not None:
-        return next(iter(answer.hosts), None)
-    return HostHealth(
-        root=root.id,
-        host=root.host,
-        cell=root.cell,
-        agent=root.agent,
-        availability="unknown",
-        why="no scheduler answers",
-    )
+    return unanswered(root) if answer is None else next(iter(answer.hosts), None)

@@ -3,6 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bus.host_health import not_up
 from control_room.core.alarms import alarms
 from control_room.core.now import (
     CellNow,
@@ -10,7 +11,6 @@ from control_room.core.now import (
     TenMinutes,
     WorkerNow,
     causes,
-    not_up,
     p50_and_p99,
     ten_minutes,
 )

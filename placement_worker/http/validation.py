@@ -15,6 +15,7 @@ from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
 
 from bus.codec import holds_zero
+from bus.errors import NOT_JSON
 from placement_worker.http.errors import bad_request
 
 Json = dict[str, Any]
@@ -78,7 +79,7 @@ class Schema:
     def read(self, body: bytes) -> Any:
         try:
             value = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        except NOT_JSON as problem:
             raise bad_request(f"Malformed JSON: {problem}") from None
         refuse_nul(body)
         if self._plain is not None:

@@ -134,9 +134,8 @@ class Verdicts:
                 if rule is asked:
                     yield NearMiss(host=self._found.name(index), lacks=why, code=rule.code or rule.name)
         for _, removed_by, indices in reversed(self._removed_at_once()):
-            for index in (
-                [one for one in indices.tolist() if one in named] if pinned else indices[:NEAREST].tolist()
-            ):
+            shown = indices[np.isin(indices, [*named])] if pinned else indices[:NEAREST]
+            for index in shown.tolist():
                 if removed_by is None:
                     yield NearMiss(
                         host=self._found.name(index), lacks=self._found.nobody_builds(index), code=NO_AGENT

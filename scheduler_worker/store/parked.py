@@ -9,6 +9,7 @@ import msgspec
 
 from bus.context import NO_STORY, Story
 from bus.decisions import Decision
+from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
 from bus.queries import FindWaiting, WaitingKind, WaitingRequest
 from bus.sql.statement import Statement
@@ -194,7 +195,6 @@ _message = msgspec.json.Decoder(BuildRequested).decode
 _start = msgspec.json.Decoder(MoveStart).decode
 _decision = msgspec.json.Decoder(Decision).decode
 _story = msgspec.json.Decoder(Story).decode
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +422,6 @@ def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
             _story(row["story"]) if row["story"] else NO_STORY,
             start,
         )
-    except _UNREADABLE as problem:
+    except NOT_JSON as problem:
         log.error("request %s waits and cannot be read any more: %s", row["request"], problem)
         return None
