@@ -26,7 +26,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Yardstick(msgspec.Struct, frozen=True):
-    """How often the fixed loop runs in a second of real time, and in a second of processor time."""
+    """Runs of the fixed loop in a second of real time, and in a second of processor time."""
 
     clock: float
     processor: float

@@ -24,11 +24,11 @@ _HERE = ("127.0.0.1", "::1", "localhost")
 
 
 class BrokerUsers(Protocol):
-    """Who administers a broker. All of it may be done twice."""
+    """Administration of a broker's users and policies. Every act may be repeated."""
 
     @property
     def by(self) -> str:
-        """What does it, for people."""
+        """The name of the tool that does it, for messages."""
         ...
 
     async def users(self) -> set[str]: ...
