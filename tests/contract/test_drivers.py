@@ -181,24 +181,23 @@ async def test_a_pf_is_taken_whole_or_by_its_vfs_however_many_ask_at_once(connec
 
 
 @LOCALLY
+@pytest.mark.parametrize("large_first", [False, True])
 async def test_a_burst_of_mixed_vgpu_types_fills_two_gpus_and_each_has_one_type(
-    connect: Connect, url: str
+    connect: Connect, url: str, large_first: bool
 ) -> None:
     small = flavor(resources1__VGPU="1", trait1__CUSTOM_SMALL="required")
     large = flavor(resources1__VGPU="1", trait1__CUSTOM_LARGE="required")
+    flavors = [large, small] if large_first else [small, large]
     gpus = tuple(PhysicalGpu(device=f"g{n}", types={"small": 16, "large": 16}) for n in range(2))
     async with a_driver_cloud(connect, url, hosts(VgpuDriver(gpus=gpus), count=1)) as cloud:
-        for ones, others in ((small, large), (large, small)):
-            ends = await cloud.booted(*[ones, others] * 9)
-            builds = [end.build for end in ends if isinstance(end, BuildEnded) and end.status == "active"]
-            assert len(builds) == 18, ends
-            names = await cloud.name_of()
-            held = [names[id_] for build in builds for id_ in await cloud.held(build)]
-            types = Counter(name for name in held if name.endswith(("_small", "_large")))
-            assert sorted(types.values()) == [9, 9]
-            assert len({name.rpartition("_")[0] for name in types}) == 2
-            for build in builds:
-                await cloud.delete(build)
+        ends = await cloud.booted(*flavors * 9)
+        builds = [end.build for end in ends if isinstance(end, BuildEnded) and end.status == "active"]
+        assert len(builds) == 18, ends
+        names = await cloud.name_of()
+        held = [names[id_] for build in builds for id_ in await cloud.held(build)]
+        used = Counter(name for name in held if name.endswith(("_small", "_large")))
+        assert sorted(used.values()) == [9, 9]
+        assert len({name.rpartition("_")[0] for name in used}) == 2
 
 
 @LOCALLY
