@@ -45,7 +45,7 @@ from bus.topics import (
 )
 from bus.worker import Worker
 
-PAGE = Path(__file__).parents[2] / "ARCHITECTURE.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "topics.md"
 BEGIN, END = "<!-- berth topology --markdown -->", "<!-- end of berth topology -->"
 WORKERS = wiring.all_workers_without_a_bus()
 OF_A_CELL = [worker for worker in WORKERS if worker.name.split(".")[0] in ("conductor", "agent")]
