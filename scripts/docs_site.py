@@ -1,4 +1,4 @@
-"""Hooks for `make docs` (see mkdocs.yml): pages outside docs/, inline drawings, no resources from other hosts."""
+"""Hooks for `make docs` (see mkdocs.yml): pages outside docs/, inline drawings, no foreign resources."""
 
 import re
 from pathlib import Path
@@ -32,9 +32,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     else:
         markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./({'|'.join(OUTSIDE_DOCS)})", r"](\1\2", markdown)
 
-    def drawn(found: re.Match[str]) -> str:
+    def drawn(found: re.Match[str]) -> str:  # as an HTML block: Markdown leaves its content unchanged
         text = (ROOT / "docs" / place).parent.joinpath(found["file"]).read_text(encoding="utf-8")
-        return f'<div class="drawing">{text.strip()}</div>'  # an HTML block: Markdown leaves its content unchanged
+        return f'<div class="drawing">{text.strip()}</div>'
 
     return _PICTURE.sub(drawn, markdown)
 

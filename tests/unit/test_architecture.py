@@ -1,22 +1,35 @@
-"""ARCHITECTURE.md names only files that exist, and all packages."""
+"""ARCHITECTURE.md and the README.md of each package name only files that exist."""
 
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+PAGE = ROOT / "ARCHITECTURE.md"
+PACKAGES = sorted(
+    path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("tests", "deploy", "bench")
+)
+PAGES = [PAGE, *(package / "README.md" for package in PACKAGES)]
 
 
-def test_named_files_exist() -> None:
-    named = sorted(set(re.findall(r"`([\w/.*]+(?:\.py|\.md|/))`", PAGE)))
-    assert len(named) > 20
-    assert [name for name in named if not any(any(base.glob(name)) for base in (ROOT, ROOT / "tests"))] == []
-    folders = re.findall(r"^(\S+)/ ", PAGE.split("```")[1], flags=re.M)
-    assert len(folders) > 6
-    assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_named_files_exist(page: Path) -> None:
+    named = sorted(set(re.findall(r"`([\w/.*]+(?:\.py|\.md|/))`", page.read_text())))
+    assert named
+    bases = (ROOT, ROOT / "tests", page.parent)
+    assert [name for name in named if not any(any(base.glob(name)) for base in bases)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_pages_are_short(page: Path) -> None:
+    text = page.read_text()
+    assert len(text.split()) <= 1500
+    if page != PAGE:
+        assert len(text.splitlines()) <= 60
 
 
 def test_all_packages_are_listed() -> None:
     folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    tree = PAGE.split("```")[1]
-    assert [folder for folder in sorted(folders) if f"{folder}/" not in tree] == []
+    listed = PAGE.read_text().split("```")[1]
+    assert [folder for folder in sorted(folders) if f"{folder}/" not in listed] == []
