@@ -8,7 +8,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
-OUTSIDE_DOCS = ("ARCHITECTURE.md", "CHANGELOG.md")  # pages of the site outside docs/
+OUTSIDE_DOCS = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")  # pages of the site outside docs/
 
 _PICTURE = re.compile(r"^!\[(?P<says>[^\]]*)\]\((?P<file>[^)]+\.svg)\)$", re.MULTILINE)
 # Resources that a browser fetches without a click.
