@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from click import Group
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from berth import setting_table
 from berth.__main__ import app
+from bus.topics import QUERIES, TOPICS
 from tests.support.snippets import PAGES, ROOT, snippets
 
 DOCS = ROOT / "docs"
@@ -36,6 +39,16 @@ NOT_DONE = {
     "docs/running.md": 2,
     "docs/traces.md": 1,
     "docs/tutorial.md": 1,
+}
+
+NOT_SETTINGS = {  # names in documents that only look like settings
+    "cell_disabled",
+    "compute_capabilities",
+    "compute_sim",
+    "conductor_group",
+    "ironic_sync",
+    "ironic_versioned_notifications",
+    "token",
 }
 
 
@@ -121,3 +134,60 @@ def test_pictures_are_as_they_are_drawn() -> None:
     drawn = [sys.executable, str(ROOT / "scripts" / "draw-pictures"), "--check"]
     said = subprocess.run(drawn, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stdout + said.stderr
+
+
+TEXTS = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md"))]
+
+
+def _names(page: Path, pattern: str) -> set[str]:
+    """Return the matches of the pattern in inline code."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return {match for code in re.findall(r"`([^`\n]+)`", text) for match in re.findall(pattern, code)}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_named_files_exist(page: Path) -> None:
+    named = _names(page, r"^[\w./-]+\.(?:py|md|toml|yml|json|conf|env)$")
+    folders = (
+        ROOT,
+        page.parent,
+        ROOT / "tests",
+        ROOT / "tests" / "contract",
+        ROOT / "compute_sim/core/drivers",
+        ROOT / "deploy/prometheus",
+    )
+    given = {"berth.toml", "licences.py", "machines.toml", "mine/rules.py", "alerts.yml"}
+    assert sorted(name for name in named - given if not any((base / name).exists() for base in folders)) == []
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_named_settings_exist(page: Path) -> None:
+    settings = {setting.name for setting in setting_table.settings_there_are()}
+    variables = {name.removesuffix("_FILE").lower() for name in _names(page, r"\bBERTH_([A-Z_]+)\b")}
+    prefixes = "placement|scheduler|ironic|cell|cells|conductor|control_room|compute|metrics|database|amqp"
+    named = _names(page, rf"^((?:{prefixes})_[a-z_]+)$")
+    assert sorted((variables | named) - settings - NOT_SETTINGS) == []
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_named_commands_exist(page: Path) -> None:
+    missing: list[str] = []
+    for words in _names(page, r"^berth ((?:[a-z-]+ ?)+)"):
+        command = get_command(app)
+        for word in words.split():
+            if not isinstance(command, Group):
+                break
+            if word not in command.commands:
+                missing.append(words)
+                break
+            command = command.commands[word]
+    assert sorted(missing) == []
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_named_topics_exist(page: Path) -> None:
+    patterns = [topic.pattern for topic in TOPICS] + [query.name for query in QUERIES]
+    known = {re.sub(r"\.\{\w+\}", "", pattern) for pattern in patterns}
+    first = "|".join(sorted({name.split(".")[0] for name in known}))
+    named = _names(page, rf"^(?:query )?((?:{first})\.[a-z_]+)(?:\.[\w<>{{}}.…-]+)?$")
+    assert sorted(name for name in named if name not in known and name != "placement.query") == []
