@@ -45,6 +45,7 @@ NOT_SETTINGS = {  # names in documents that only look like settings
     "cell_disabled",
     "compute_capabilities",
     "compute_sim",
+    "ironic_",
     "conductor_group",
     "ironic_sync",
     "ironic_versioned_notifications",
