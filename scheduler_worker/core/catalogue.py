@@ -27,7 +27,7 @@ class Choosable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def all_rules(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
-    """Return the rules that are on, in their order, then all others."""
+    """Return the enabled filters in their order, then all other filters."""
     names = [rule.name for rule in policy.rules]
     own, options = _as_made(own, options, rules_named)
     return [
@@ -43,7 +43,7 @@ def all_rules(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosabl
 
 
 def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
-    """Return the weighers that are on, then all others."""
+    """Return the enabled weighers, then all other weighers."""
     multipliers = {one.name: one.multiplier for one in policy.weighers}
     own, options = _as_made(own, options, weighers_named)
     return [
@@ -60,7 +60,9 @@ def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choos
 
 
 def _as_made(own: Own, options: Options, named: Callable[..., Any]) -> tuple[Own, Options]:
-    """Return an operator's own rules and weighers, and their options, by the names of what they make."""
+    """Return an operator's custom filters and weighers with their options, by the name that each one has
+    after it was made.
+    """
     names = {name: named((name,), options, own)[0].name for name in own}
     told = {names[name]: options[name] for name in own if name in options}
     return {names[name]: made for name, made in own.items()}, {**options, **told}

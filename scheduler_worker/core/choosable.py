@@ -22,7 +22,7 @@ EVERYTHING = "*"  # all fields of a request: for a function that does not declar
 
 
 class BadChoice(ValueError):
-    """The name or option does not exist; the text lists those that do."""
+    """An unknown filter, weigher or option; the message lists the known names."""
 
     def __init__(self, why: str, name: str = "", option: str = "") -> None:
         super().__init__(why)
@@ -30,7 +30,7 @@ class BadChoice(ValueError):
 
 
 def rules_named(names: Iterable[str] | None, options: Options, own: Own) -> tuple[Rule, ...]:
-    """Return these rules in their order, or the default ones for None."""
+    """Return the named filters in their order, or the default filters for None."""
     found: dict[str, Rule] = {}
     for name in _known("filter", DEFAULT_RULES if names is None else names, own):
         made = own[name] if name in own else RULES[name]
@@ -44,7 +44,7 @@ def rules_named(names: Iterable[str] | None, options: Options, own: Own) -> tupl
 def weighers_named(
     names: Iterable[str] | Mapping[str, float] | None, options: Options, own: Own
 ) -> tuple[Weigher, ...]:
-    """Return these weighers, with the multipliers of a mapping, or the default ones for None."""
+    """Return the named weighers, with the multipliers of a mapping, or the default weighers for None."""
     found: dict[str, Weigher] = {}
     multipliers = names if isinstance(names, Mapping) else {}
     for said in WEIGHERS if names is None else names:
@@ -58,14 +58,14 @@ def weighers_named(
             if said in multipliers:
                 weigher = replace(weigher, multiplier=multipliers[said])
             found[weigher.name] = weigher
-    # This one looks hosts up one by one: it costs nothing only when it is left out.
+    # This weigher evaluates hosts one by one, so it is removed if its multiplier is 0.
     return tuple(one for one in found.values() if one.multiplier or one.name != "image_properties")
 
 
 def check_options(options: Options, own: Own) -> None:
-    """Raise BadChoice for an unknown rule, weigher or option.
+    """Raise BadChoice for an unknown filter, weigher or option.
 
-    A rule and a weigher of one name share their options: each takes its own.
+    A filter and a weigher with the same name share their options: each takes the options that it defines.
     """
     known = {*RULES, *WEIGHERS, *own}
     for name, given in options.items():
@@ -92,7 +92,7 @@ def options_of(made: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _known(kind: str, names: Iterable[str], own: Own) -> Iterator[str]:
-    """Return our names for these, without those that need no rule here."""
+    """Return berth's names for Nova's names, without names that need no filter in berth."""
     there, called, elsewhere = (
         (RULES, RULES_CALLED, RULES_OF_PLACEMENT)
         if kind == "filter"

@@ -1,4 +1,4 @@
-"""Chooses hosts for many orders at once: one search and one evaluation for all orders alike."""
+"""Chooses hosts for many orders together: equal orders share one search and one evaluation."""
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
@@ -54,8 +54,8 @@ class Choosing:
             wish = order.wish
             kind = kinds.get(id(wish))
             if wish.group is not None:
-                # Each new member of a group changes the hosts of the next one, so these are chosen one by
-                # one.
+                # Each new member of a group changes the permitted hosts of the next one, so these are chosen
+                # one by
                 kind = nth
             elif kind is None:
                 kind = kinds[id(wish)] = self._policy.kind(wish)
@@ -164,7 +164,7 @@ class Choosing:
         members: dict[str, int] = {}
         joined = {one: (root,) for one, root in self._joined.of(group.id).items()}
         on: Mapping[str, Sequence[str]] = {**group.members, **joined}
-        if group.policy == "anti-affinity":  # a guest that may still exist there excludes others
+        if group.policy == "anti-affinity":  # a guest that may still exist on the host excludes other members
             on = {**group.left, **on}
         for roots in on.values():
             for root in roots:
@@ -197,7 +197,7 @@ class _Kind:
         if len(picks) == len(order.instances):
             return Chosen(self._with_spares(order, picks))
         if len(picks) < order.needed:
-            beside = self._short()  # its own instances took the capacity that the others lack
+            beside = self._short()  # instances of the same order took the capacity
             for ranking, pick in reversed(picks):
                 ranking.put_back([pick])
             for instance in order.instances[: len(picks)]:
@@ -253,7 +253,7 @@ class _Kind:
         )
 
     def _short(self) -> Shortage:
-        """Return why there is no host: the same for all, until reservations or free capacity change."""
+        """Return why no host is left; the result is cached until reservations or free capacity change."""
         ranking = self._ranking
         if ranking is None:
             return Shortage()

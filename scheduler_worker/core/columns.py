@@ -1,4 +1,4 @@
-"""Reported facts of hosts as columns, so that one fact of all hosts is read at once."""
+"""Reported facts of hosts as columns, so that one fact of all hosts is read with one array operation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -17,10 +17,10 @@ NOBODY = 0  # the slot of hosts without a slot
 NEVER = -np.inf  # the time of a heartbeat that has not come
 FIRST_SLOTS = 1024
 
-HostKey = tuple[str, str]  # cell and root: a cell reports only its own hosts, whatever root it names
+HostKey = tuple[str, str]  # cell and root: a cell reports only its hosts, whatever root it names
 MOST_IMAGES = 32
 
-# What can be read of a state by name. A version of nought was not said.
+# The attributes that can be read by name. A version of 0 means that none was reported.
 FACTS: Mapping[str, Reads] = {
     "load": lambda state: state.load,
     "instances": lambda state: state.instances,
@@ -38,7 +38,7 @@ def reads_metric(name: str) -> Reads:
 class HostColumns:
     """One slot for each host, with its reported facts, recent builds and failures.
 
-    A slot belongs to a host from its first mention. It does not matter whether placement has the host.
+    A slot is assigned at the first report of a host, also if placement does not have the host.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class HostColumns:
         self._images: dict[str, tuple[Reads, Numbers]] = {}
         self._next = 1
         self._free: list[int] = []
-        self.new: list[HostKey] = []  # hosts that were not looked up in placement yet
+        self.new: list[HostKey] = []  # hosts whose position in placement is not known yet
 
     def slot(self, key: HostKey) -> int:
         """Return the slot of a host; create it if needed."""
@@ -96,7 +96,7 @@ class HostColumns:
             column[slot] = 0.0
 
     def drop(self, key: HostKey) -> None:
-        """Free the slot of a host. Nobody may read the slot afterwards: another host will get it."""
+        """Free the slot of a host. The slot must not be read afterwards: it is reused."""
         self.forget(key)
         slot = self.slots.pop(key)
         self.recent[slot] = self.failures[slot] = self.recorded_down[slot] = 0.0
@@ -139,7 +139,9 @@ class HostColumns:
 
 
 def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Ints:
-    """Return an array over placement's positions: these numbers at these positions, 0 elsewhere."""
+    """Return an array over placement's positions with the given numbers at the given positions, and 0
+    elsewhere.
+    """
     found = np.zeros(size, np.intp)
     found[np.array(positions, np.intp)] = np.array(numbers, np.intp)
     return found

@@ -1,4 +1,4 @@
-"""Hosts that a request names: the wanted one, the ignored ones, and unknown names."""
+"""Reads the host constraints of a request: the wanted host, the ignored hosts, and unknown names."""
 
 from collections.abc import Callable, Iterable, Sequence
 

@@ -48,7 +48,7 @@ class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """The host of existing allocations; None: no agent builds there."""
+    """The host of existing allocations, or None if no agent builds on it."""
 
     places: Mapping[Id, ClaimPlace | None]
 
@@ -102,10 +102,10 @@ class Locate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """End a consumer: release its allocations at this generation, and never give it any again.
+    """Retire a consumer: release its allocations at this generation, so that no later claim of it succeeds.
 
-    With generation None nothing is released: a consumer with a host keeps it. All fences of an order are
-    answered together.
+    With generation None nothing is released: a consumer that holds a host keeps it. All fences of an order
+    are answered together.
     """
 
     instance: Id
@@ -126,7 +126,7 @@ class LookForSpares(msgspec.Struct, frozen=True, gc=False):
 
 
 class LookForHelp(msgspec.Struct, frozen=True, gc=False):
-    """It has no host: find changes that would make it fit."""
+    """Find changes that would make the request fit, because no host does."""
 
 
 # Effects that are done and forgotten
@@ -168,7 +168,7 @@ class SayMove(msgspec.Struct, frozen=True, gc=False):
 
 
 class BegunBefore(msgspec.Struct, frozen=True, gc=False):
-    """The move has its claim already: look at its allocations, and publish the result again."""
+    """The move has its claim already: read its allocations, and publish the result again."""
 
 
 class ComeAgain(msgspec.Struct, frozen=True, gc=False):

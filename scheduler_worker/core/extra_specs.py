@@ -1,4 +1,4 @@
-"""Reads extra specs and image properties, and reports those that are unknown."""
+"""Reads extra specs and image properties, and reports unknown keys."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -66,7 +66,7 @@ _OF_THE_HYPERVISOR = frozenset(
         "hw:watchdog_action",
     }
 )
-# Other services' and other readers' scopes: Ironic's, the hypervisor's, those of rules.
+# Scopes of other services and readers: Ironic, the hypervisor, filters.
 _SILENT_SCOPES = frozenset(
     {
         "quota",
@@ -131,7 +131,7 @@ class GuestSpecs:
         return flavor or image
 
     def one_of(self, key: str, *allowed: str) -> str:
-        """Return the value, one of those allowed; empty if there is none."""
+        """Return the value if it is one of the allowed ones, or an empty string if the key is missing."""
         said = self.get(key)
         return "" if said is None else said.one_of(*allowed)
 

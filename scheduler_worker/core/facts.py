@@ -45,7 +45,7 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 def numbers(texts: Iterable[str]) -> Iterator[float]:
-    """Return those of the texts that are finite numbers: operators may write anything."""
+    """Return the texts that are finite numbers; operators may write anything into metadata."""
     for text in texts:
         try:
             number = float(text)

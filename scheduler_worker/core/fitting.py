@@ -60,7 +60,7 @@ def admitted_for_good(
 
 
 def rules_for(wish: Wish, policy: ChoicePolicy) -> list[Rule]:
-    """Return the rules that concern a request. A forced host is used whatever they say, unless it is down."""
+    """Return the filters that apply to a request. A forced host skips filters, unless it is down."""
     if wish.request.forced_host:
         return [rule for rule in policy.rules if rule.name == "up"]
     return [rule for rule in policy.rules if rule.concerns is None or rule.concerns(wish)]
@@ -76,7 +76,7 @@ def asked_of_a_tree(wish: Wish) -> Resources:
 
 
 def rooms(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
-    """Return about how many instances these amounts suffice for, without shared resources."""
+    """Return the approximate number of instances that fit into the free amounts, without shared resources."""
     several = [free[name] // amount for name, amount in asked.items() if name in free]
     return max(min(several, default=1), 1)
 

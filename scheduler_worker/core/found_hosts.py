@@ -39,7 +39,7 @@ class FoundHosts:
         return facts
 
     def facts_beyond(self, host: str) -> HostFacts | None:
-        """Return the facts of a host that the search did not find, or None if its name is not unique."""
+        """Return the facts of a host outside the search result, or None if its name is not unique."""
         source = self._now.source
         positions = [source.position(root) for root in source.named(host)]
         if len(positions) != 1 or positions[0] is None:

@@ -9,7 +9,7 @@ from scheduler_worker.core.ties import Uints
 
 FIRST_PAGE = 64
 GROWTH = 2  # each page is so many times as long as the one before
-AHEAD = 8  # pages that are separated from the rest at once: the next pages are found among few hosts
+AHEAD = 8  # pages that are separated from the rest in one step: the next pages are found among few hosts
 ALIKE = 2  # so many times a page is taken as it is, rather than cut among equals
 
 
@@ -21,8 +21,8 @@ def nth_best(worths: Floats, nth: int) -> float:
 def cut(
     among: Ints, worths: Floats, edge: float, several: int, ties: Callable[[Ints], Uints]
 ) -> tuple[Ints, Ints]:
-    """Return this number of the best, and the others, unsorted. Of equals at the edge those with the lowest
-    ties are chosen.
+    """Return the requested number of best hosts, and the rest, both unsorted. Equal hosts are ordered by
+    their ties, the lowest first.
     """
     better, alike = among.compress(worths > edge), among.compress(worths == edge)
     wanted = several - better.size
@@ -55,8 +55,8 @@ class Frontier:
         return taken.take(order), ties.take(order)
 
     def _split(self, among: Ints, several: int) -> tuple[Ints, Ints]:
-        """Return about this number of the best, and the others. Of equals at the edge no more than needed are
-        taken.
+        """Return about the requested number of best hosts, and the rest. Of hosts that are equal at the limit
+        only the needed ones are taken.
         """
         if among.size <= ALIKE * several:
             return among, among[:0]

@@ -48,7 +48,7 @@ class QuestionDraft:
     preferred: dict[str, float] = field(default_factory=dict)
 
     def speaks_of(self, *classes: str) -> str:
-        """Return where one of these classes is named; empty: nowhere."""
+        """Return the key that names one of the classes, or an empty string."""
         for suffix, group in self.groups.items():
             for name in classes:
                 if name in group.resources:
@@ -60,7 +60,7 @@ class QuestionDraft:
         resources[resource_class] = resources.get(resource_class, 0) + amount
 
     def asked(self) -> Iterator[ResourceGroup]:
-        """Return the groups that ask for something, or that others are related to."""
+        """Return the groups that request something, or that another group refers to."""
         tied = {suffix for one in self.same for suffix in one}
         for suffix, group in self.groups.items():
             resources = group.wanted
@@ -80,8 +80,8 @@ class QuestionDraft:
             )
 
     def settle_traits(self) -> None:
-        """Refuse a trait that is both required and forbidden. Traits without a suffix apply to the host if no
-        resources have none.
+        """Refuse a trait that is both required and forbidden. Traits without a suffix apply to the host if
+        the group without suffix has no resources.
         """
         group = self.groups[""]
         if not group.wanted and not group.any_of:
@@ -104,7 +104,7 @@ class QuestionDraft:
 
 
 def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
-    """Return what the flavor asks for in placement's own syntax.
+    """Return the resources and traits of the flavor as request groups of placement.
 
     `resources:CLASS` and `trait:NAME` without a suffix may come from several providers of a tree;
     `resources1:CLASS` and `trait1:NAME` must come from one. `group_policy` is none or isolate, and

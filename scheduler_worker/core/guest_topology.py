@@ -1,6 +1,6 @@
 """The guest's processors and memory: which are dedicated, in how many NUMA cells, on which page size.
 
-A guest with a topology has a group for each of its cells, `_numa0` and so on. One provider must supply each
+A guest with a topology has a group for each NUMA cell, `_numa0` and so on. One provider must supply each
 group: a NUMA cell of the host, or the host itself if it reports none.
 """
 
@@ -27,7 +27,7 @@ _RANGE = re.compile(r"\s*(\^?)(\d{1,6})(?:-(\d{1,6}))?\s*")
 
 @dataclass(frozen=True)
 class Pages:
-    """Memory in pages of this size, which providers count in a class of their own."""
+    """Memory in pages of one size; providers have a separate resource class for each size."""
 
     kb: int
 

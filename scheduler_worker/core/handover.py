@@ -1,12 +1,13 @@
-"""A move from one cell to another: the order that both halves go by, and what their reports make of it.
+"""The state of a move from one cell to another, and how the reports of its two halves change it.
 
     leaving ── ready ──→ arriving ── arrived ──→ done
-       │                     ├────── back ─────→ back     what it held before is claimed for it again
-       ├── failed ───────────┼─────────────────→ back
-       └── deleted ──────────┴────── deleted ──→ deleted
+       │                    ├────── back ─────→ back      the source is claimed again for the instance
+       ├── failed ──────────┼─────────────────→ back
+       └── deleted ─────────┴────── deleted ──→ deleted
 
-It is decided once. A report that comes again has the same told again, so whoever has told it may have died
-before; what a cell says of a half that is not its own changes nothing.
+Each transition is decided once. A repeated report leads to the same messages again, because the scheduler
+that decided may have stopped before it published them. A report about the half of another cell changes
+nothing.
 """
 
 from typing import Literal
@@ -64,13 +65,13 @@ def handover(start: MoveStart, placed: MovePlaced, booted: BuildPlaced) -> Hando
 
 
 def judged(order: Handover, report: HandoverReported) -> Judged:
-    """Return the order after this report; None if the report changes nothing."""
+    """Return the handover after this report, or None if the report changes nothing."""
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):
         return None
     if report.outcome not in (_LEAVING if leaving else _ARRIVING):
         return None
-    if not leaving and order.state == "leaving":  # it was not told yet
+    if not leaving and order.state == "leaving":  # the destination has no order yet
         return None
     match report.outcome, order.state:
         case "delete", _:
@@ -99,7 +100,7 @@ def owner(order: Handover) -> str:
 
 
 def says(order: Handover, report: HandoverReported | None = None) -> tuple[Message, ...]:
-    """Return the messages for the current state; `report`: the one that they answer."""
+    """Return the messages for the current state; `report` is the report that they answer."""
     if report is not None and report.outcome == "delete":
         delete = BuildDeleteRequested(build=order.placed.build, cell=owner(order), reply_to=report.reply_to)
         return (delete,) if order.state not in ("back", "deleted") else (_told(order), delete)
@@ -107,7 +108,7 @@ def says(order: Handover, report: HandoverReported | None = None) -> tuple[Messa
 
 
 def begins(order: Handover) -> tuple[HandoverTold, ...]:
-    """Return the first messages again: when a move is requested again, only these can be lost."""
+    """Return the first messages again: when a move is requested again, only these can have been lost."""
     return (_told(order),) if order.state == "leaving" else ()
 
 
@@ -145,7 +146,9 @@ def _told(order: Handover) -> HandoverTold:
 
 
 def taking_back(order: Handover, generation: int | None) -> ConsumerClaim | None:
-    """Return the claim that gives back what the keeper holds; None: it held nothing before (unshelve)."""
+    """Return the claim that returns the holder consumer's allocations, or None if the instance held nothing
+    before (unshelve).
+    """
     placed = order.placed
     if not placed.attempt:
         return None

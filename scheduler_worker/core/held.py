@@ -22,9 +22,8 @@ class ClaimPlace:
 
 
 def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
-    """Return the host of the allocations; a shared pool only if no other provider is among them.
-
-    Return None if no agent reports any of these providers.
+    """Return the host of the allocations, or None if no agent reports any of these providers. A shared pool
+    counts only if all providers are pools.
     """
     owned = [one for one in _named(held, providers) if one.agent and one.cell]
     if not owned:

@@ -11,7 +11,7 @@ from scheduler_worker.core.tally import Found, Helps, Tally, never
 from scheduler_worker.core.wish import Wish
 
 MOST_TRIED = 24  # things to be done without, for one kind of request
-MOST_SEARCHES = 240  # searches for all of these
+MOST_SEARCHES = 240  # searches for the whole batch
 MOST_PAIRED = 48  # searches for two at a time
 PAIRS_SAID = 3  # pairs that are reported: then the search stops
 MOST_SAID = 6

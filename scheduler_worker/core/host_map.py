@@ -19,11 +19,12 @@ class HostMap:
         self.served: Bools = np.zeros(0, np.bool_)  # whether the host has an agent
         self.cell_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # its cell's number
         self.mixed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
-        self.ours: Bools | None = None  # hosts that this scheduler considers first; None: all
+        self.ours: Bools | None = None  # the slice of this scheduler; None: all hosts
         self.cells: dict[str, int] = {}
         self._shared: tuple[object, ...] = ()
         self._source = source
-        self._named = None if cells is None else frozenset(cells)  # these cells, and all registered ones
+        # cells of the settings; registered cells are added
+        self._named = None if cells is None else frozenset(cells)
         self._ours = self._named
         self._known: list[tuple[str, str, str]] = []
         self._by_cell: Ints | None = None
@@ -53,7 +54,7 @@ class HostMap:
                 self._put(host)
 
     def share(self, schedulers: Sequence[str], own: str) -> None:
-        """Give each of these schedulers its share of the hosts, which it considers first."""
+        """Divide the hosts among the schedulers: each prefers its slice."""
         shared = schedulers, own, self._layout
         if shared != self._shared:
             self._shared = shared

@@ -19,7 +19,9 @@ _TYPES = "COMPUTE_IMAGE_TYPE_"
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add `traits_required` and properties `trait:NAME=required`, and others if an operator enables them."""
+    """Add `traits_required` and properties `trait:NAME=required`, and further properties if an operator
+    enables them.
+    """
     if image is None:
         return
     required = draft.groups[""].required

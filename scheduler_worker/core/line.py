@@ -25,7 +25,9 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class RoomNeeded:
-    """What a host must have free before one of a kind may fit; without classes: unknown."""
+    """The free capacity that a host must have before a request of the class may fit; without classes:
+    unknown.
+    """
 
     resource_class: str = ""
     amount: int = 0
@@ -47,15 +49,15 @@ class Line:
 
     kind: str
     watches: Sequence[RoomNeeded]
-    waiting: list[tuple[LineKey, Waiter]] = field(default_factory=list)  # in order; not those on trial
+    waiting: list[tuple[LineKey, Waiter]] = field(default_factory=list)  # in order, without requests on trial
     trying: dict[Id, Waiter] = field(default_factory=dict)
     open: dict[Root, int] = field(default_factory=dict)  # would do, and for how many
     untested: dict[Root, None] = field(default_factory=dict)  # something changed there
     refused: set[Root] = field(default_factory=set)  # only rules stand in the way
     in_vain: set[Root] = field(default_factory=set)  # seemed to do, and did not; nothing changed there since
     swept: bool = False  # nothing but the sweep has found what is open
-    more: bool = False  # would do as well: only so many were looked for as wait
-    whole: bool = False  # all hosts are to be looked at
+    more: bool = False  # more hosts would fit: the search stopped at the number of waiting requests
+    whole: bool = False  # all hosts are to be evaluated
     look_at: float | None = None  # when to do so again by itself
 
     @property
@@ -66,8 +68,8 @@ class Line:
 
     @property
     def further(self) -> bool:
-        """Return whether requests behind the line are to be examined. Those in a trial search all hosts
-        themselves.
+        """Return whether requests behind the first ones are to be examined. Requests on trial search all
+        hosts themselves.
         """
         return self.more and not self.open and not self.trying
 
@@ -88,7 +90,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The next request to be placed, on any host except these."""
+    """The next request to be placed, on any host except the excluded ones."""
 
     waiter: Waiter
     beside: frozenset[Root]

@@ -1,6 +1,8 @@
-"""Where a move begins: which cannot, what is asked of hosts for the others, and the claim they begin with.
+"""The beginning of a move: which moves are refused, the request for a destination, and the claim that begins
+the move.
 
-Of a move's id the claim is made at most once (`begins`); who comes again with it is told from what is held.
+The claim is made at most once per move id (`begins`). A repeated request is answered from the existing
+allocations.
 """
 
 from collections.abc import Sequence
@@ -20,7 +22,8 @@ from bus.requests import BuildSpec, Hints
 from bus.resources import Provider
 from bus.vocabulary import Id
 
-SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")  # a host is looked for
+# moves that need a destination
+SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")
 CROSSING: tuple[MoveKind, ...] = ("migrate", "resize", "evacuate", "unshelve")  # may go to another cell
 MAX_REASON = 4000
 
@@ -30,24 +33,24 @@ _NOTHING_ASKED = AlsoAsked()
 
 @dataclass(frozen=True, slots=True)
 class Barred:
-    """It does not begin, and why; `code` is for programs (docs/reasons.md)."""
+    """A move is refused, with the reason; `code` is for programs (docs/reasons.md)."""
 
     code: str
     why: str
 
 
 class MoveStart(msgspec.Struct, frozen=True, gc=False):
-    """What was asked for, and how its build stands: all that a scheduler goes by."""
+    """The requested move and the state of its build: everything that the scheduler needs to decide."""
 
     asked: MoveRequested
     cell: str
     attempt: int  # of its guest; 0: it has none (unshelve)
-    generation: int | None  # of its consumer, as its cell has it; None: it holds nothing
-    source: Selection | None  # where it is; None: nowhere
+    generation: int | None  # generation of its consumer according to its cell; None: it holds nothing
+    source: Selection | None  # its present host; None: it has none
     spec: BuildSpec  # what it is now
-    beside: AlsoAsked = _NOTHING_ASKED  # what its boot asked of the host besides
+    beside: AlsoAsked = _NOTHING_ASKED  # host constraints of its boot request
     group: Id | None = None  # the server group it is in, or was in
-    booted: BuildPlaced | None = None  # what another cell is told of it, should it go there
+    booted: BuildPlaced | None = None  # sent to another cell if the move goes there
 
     @property
     def goes_to(self) -> str:
@@ -59,7 +62,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def keep(self) -> Id | None:
-        """Who keeps the place it leaves."""
+        """Return the id of the holder consumer of the source."""
         return keeper(self.asked.build, self.attempt) if self.attempt else None
 
     @property
@@ -68,16 +71,15 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def becomes(self) -> BuildSpec:
-        """What it is once it has moved."""
+        """Return the spec of the instance after the move."""
         asked, spec = self.asked, self.spec
         return msgspec.structs.replace(
             spec, flavor=asked.flavor or spec.flavor, image=asked.image or spec.image
         )
 
     def request(self) -> BuildRequested:
-        """A host for it is looked for as for a boot of this, in one cell and beside the place it leaves.
-
-        All that is the request's own, as fences and what is just chosen for a group, goes by the move's id.
+        """Return the boot request that finds the destination: in one cell, without the source. It has the
+        move's id, so fences and group members chosen for it belong to the move.
         """
         asked, spec, beside = self.asked, self.becomes, self.beside
         hints = msgspec.structs.replace(beside.hints or Hints(), group=self.group)
@@ -115,12 +117,14 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             project=self.spec.project,
             user=self.spec.user,
             keep=self.keep,
-            group=None if self.keep else self.group,  # who holds something stays in the group it is in
+            group=None if self.keep else self.group,  # a consumer with allocations stays in its group
             begins=self.asked.move,
         )
 
     def others_of(self, group: ServerGroup) -> ServerGroup:
-        """Its group without itself: what it holds, and what is kept for it, is in nobody's way."""
+        """Return the instance's group without the instance itself: its own allocations never exclude a
+        host.
+        """
         build, keep = self.asked.build, self.keep
         members = {one: roots for one, roots in group.members.items() if one != build}
         left = {one: roots for one, roots in group.left.items() if one != keep}
@@ -134,7 +138,9 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         decision: Decision | None = None,
         cell: str = "",
     ) -> MovePlaced:
-        """`cell`: of the host; empty: its own."""
+        """Return the message that hands the move to the cell; `cell`: the cell of the destination, empty for
+        the same cell.
+        """
         asked = self.asked
         return MovePlaced(
             move=asked.move,
@@ -153,12 +159,12 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def stays(self) -> MovePlaced:
-        """It has all it needs: a rebuild is done where it is, a shelve goes nowhere."""
+        """Return the message for a move without a destination: a rebuild or a shelve."""
         return self.placed(self.generation, self.source if self.asked.kind == "rebuild" else None)
 
 
 def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStart | None:
-    """None: its cell does not say what a move begins from."""
+    """Return the start of a move, or None if the cell's answer lacks the build's state."""
     shelved = asked.kind == "unshelve"
     if not shelved and (stands.chosen is None or stands.generation is None or not stands.attempt):
         return None
@@ -173,7 +179,7 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
         spec=stands.spec or stands.placed.spec,
         beside=beside,
         booted=stands.placed if asked.to_cell else None,
-        # Who holds nothing is in no group: it joins the one it was made in.
+        # A consumer without allocations is in no group: it joins the group of its boot.
         group=beside.hints.group if shelved and beside.hints is not None else None,
     )
 
@@ -186,8 +192,10 @@ def in_group(start: MoveStart, group: Id | None) -> MoveStart:
 
 
 def misread(asked: MoveRequested, *, waits: bool, crosses: bool = True) -> Barred | None:
-    """What contradicts itself, naming the field. `waits`: is there somewhere to wait for room? `crosses`: and
-    to keep the order of a move between cells?"""
+    """Return a refusal for a contradicting or impossible field, or None.
+
+    `waits`: this scheduler can store waiting moves. `crosses`: it can store a move between cells.
+    """
     kind = asked.kind
     says = ""
     if asked.move == asked.build:
@@ -234,7 +242,9 @@ def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
 
 
 def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
-    """What the host it is on says to that; `root` is that host's, None: there is none any more."""
+    """Return a refusal if the present host does not permit the move; `root` is that host's provider, or None
+    if it was deleted.
+    """
     asked, source = start.asked, start.source
     if source is None:
         return None
@@ -283,7 +293,7 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
     )
 
 
-# What nobody heard of
+# Moves that no conductor received
 
 
 def taken_back(move: Id) -> Id:
@@ -292,7 +302,7 @@ def taken_back(move: Id) -> Id:
 
 
 def undoing(placed: MovePlaced) -> ConsumerClaim | None:
-    """What undoes its claim; None: it made none."""
+    """Return the claim that undoes the move's claim, or None if the move made none."""
     if placed.kind not in SEEKING or placed.generation is None:
         return None
     return ConsumerClaim(

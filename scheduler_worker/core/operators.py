@@ -1,4 +1,4 @@
-"""How an extra spec demands something: `>= 4`, `s== x86`, `<in> avx`, `<or> a <or> b`, or just a text."""
+"""Operators in extra specs: `>= 4`, `s== x86`, `<in> avx`, `<or> a <or> b`, or a plain text."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -23,7 +23,9 @@ _TEXTS: Mapping[str, Callable[[str, str], bool]] = {
 
 
 def meets(value: object, demand: str) -> bool:
-    """Does this value meet the demand? A number that is none meets no comparison of numbers."""
+    """Return whether the value satisfies the requirement. A value that is not a number satisfies no numeric
+    comparison.
+    """
     words = demand.split()
     said = _text(value)
     if not words:

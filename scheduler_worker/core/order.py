@@ -1,4 +1,6 @@
-"""One request on its way to its hosts: what is still to be placed of it, and what is to be said of it."""
+"""The state of one request on its way to its hosts: which instances are not placed yet, and which messages
+are to be published.
+"""
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -23,7 +25,7 @@ MAX_METADATA_BYTES = 64 * 1024
 MAX_SPEC_BYTES = 256 * 1024  # what is built travels on with the hosts and the decision: they must fit as well
 MAX_SPECS_BYTES = 16 * 1024 * 1024  # it does so once for each instance
 
-# Why a build was ended that nobody wants any more: others of its request go on
+# Reason for ending a single build; other builds of the request continue.
 CANCELLED = "cancelled while it waited for a host"
 DELETED = "deleted before it had a host"
 
@@ -35,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """An instance that has its host; it is said when its spare hosts are known."""
+    """An instance with a claimed host, to be published when its alternates are known."""
 
     instance: Id
     cell: str
@@ -44,7 +46,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     decision: Decision
     nth: int  # of the order's wishes, the one it was placed by
     spares: tuple[Candidate, ...] = ()
-    lacking: int = 0  # spares that are still to be looked for
+    lacking: int = 0  # number of alternates still to be found
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
@@ -52,24 +54,25 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     request: BuildRequested
     wishes: tuple[Wish, ...]
-    instances: tuple[Id, ...]  # those without a host that have not ended
-    bytes: int  # about as much is said in the end
+    instances: tuple[Id, ...]  # instances without a host that have not ended
+    bytes: int  # approximate size of the final messages
     waited: float = 0.0  # seconds since it was first put off
-    nth: int = 0  # of the wishes, the one that a host is looked for by
-    rounds: int = 0  # how often it was looked for one
+    nth: int = 0  # index of the flavor that is being evaluated
+    rounds: int = 0  # number of searches so far
     picks: tuple[Pick, ...] = ()  # for the first of the instances, while they are claimed
-    held: tuple[tuple[Id, Held], ...] = ()  # delivered before: these hold something already
-    emptied: tuple[tuple[Id, int], ...] = ()  # somebody gave back what they held: with their generation
+    held: tuple[tuple[Id, Held], ...] = ()  # delivered before: these instances hold something already
+    # consumers that were released in the meantime, with their generation
+    emptied: tuple[tuple[Id, int], ...] = ()
     settled: tuple[Settled, ...] = ()
-    fenced: tuple[Id, ...] = ()  # those that ended without a host
-    unwanted: tuple[tuple[Id, str], ...] = ()  # those that somebody has ended, and how
-    avoid: frozenset[str] = frozenset()  # providers that were full or gone when we wanted them
+    fenced: tuple[Id, ...] = ()  # instances that ended without a host
+    unwanted: tuple[tuple[Id, str], ...] = ()  # instances that were cancelled, with the reason
+    avoid: frozenset[str] = frozenset()  # providers that were full or deleted at the last claim
     refused: tuple[str, ...] = ()
     considered: int = 0
     obstacle: str = ""  # why it has no host yet
-    reason: str = ""  # why it has none for good
+    reason: str = ""  # why the request permanently has no host
     decision: Decision = Decision()  # and the record of that
-    unexplained: bool = False  # it has none for good, and what would have helped is not known yet
+    unexplained: bool = False  # permanently without a host; changes that would help are not computed yet
     shorts: tuple[Shortage, ...] = ()  # why there is no host, by each of the wishes that were tried
     more_alternates: int = 0  # than were asked for, if any were
     move: MoveStart | None = None  # it is one: its id is the order's only instance
@@ -85,14 +88,14 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def needed(self) -> int:
-        """How many more hosts there must be at once."""
+        """Return how many more hosts must be found together."""
         if not self.request.at_least:
             return len(self.instances)
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
 
     @property
     def enough(self) -> bool:
-        """Have so many of its instances a host that the others may end without?"""
+        """Return whether at least `at_least` instances have a host, so that the rest may end without."""
         return 0 < self.request.at_least <= len(self.settled)
 
     @property
@@ -105,7 +108,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.refused[-MAX_REFUSED:]
 
     def claims(self) -> tuple[ConsumerClaim, ...]:
-        """All or none of those that were picked, each on the first of its hosts that fits."""
+        """Return one claim that places all picked instances or none, each on the first of its hosts that
+        fits.
+        """
         request = self.request
         if self.move is not None:
             return tuple([self.move.claim(pick.choices) for pick in self.picks])
@@ -153,7 +158,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return messages
 
     def said_of(self, move: MoveStart) -> MovePlaced | MoveRefused:
-        """What becomes known of it as a move: it has its place, or ends here."""
+        """Return the message that ends the order if it is a move: placed or refused."""
         for one in self.settled:
             alternates = tuple([selection_of(spare) for spare in one.spares])
             return move.placed(one.generation, one.chosen, alternates, one.decision, one.cell)
@@ -172,7 +177,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
 
 def also_asked(request: BuildRequested) -> AlsoAsked | None:
-    """What a record must say of a request beyond what is built; None: nothing."""
+    """Return the host constraints of a request that a record must keep, or None if there are none."""
     hints = None if request.hints == _NO_HINTS else request.hints
     asked = _asked_beside(request)
     if hints is None and not any(asked):
@@ -194,7 +199,7 @@ def selection_of(way: Candidate) -> Selection:
 
 
 def spec_of(request: BuildRequested, nth: int = 0) -> BuildSpec:
-    """What is built of its flavor, or the nth of those that would do instead."""
+    """Return what is built of the request's flavor (0) or of one of its alternative flavors."""
     return BuildSpec(
         flavor=request.or_else[nth - 1] if nth else request.flavor,
         image=request.image,
@@ -208,7 +213,9 @@ def spec_of(request: BuildRequested, nth: int = 0) -> BuildSpec:
 def refusals_of(
     pick: Pick, refusals: Sequence[Refusal], names: Mapping[str, str] | None = None
 ) -> tuple[list[str], set[str]]:
-    """What placement refused in words, and the providers to avoid: what only changed is tried again."""
+    """Return placement's refusals as texts, and the providers to avoid. Providers that only changed are not
+    avoided.
+    """
     said, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         said.append(f"{way.host}: {refusal}")
@@ -233,7 +240,7 @@ def too_much(request: BuildRequested, size: int, together: int) -> str:
 
 
 def size_of(request: BuildRequested) -> int:
-    """Bytes of what is built, of the largest of the flavors that would do."""
+    """Return the bytes of the build's spec, with the largest of its flavors."""
     if not request.or_else:
         return len(_encode(spec_of(request)))
     return max([len(_encode(spec_of(request, nth))) for nth in range(len(request.or_else) + 1)])

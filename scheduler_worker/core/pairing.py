@@ -1,4 +1,4 @@
-"""What would have made it fit where no one thing does: two demands are relaxed together."""
+"""Pairs of changes that would make a request fit, if no single change does."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ def paired(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
             if tally.spent:
                 return
             yield from _beside(one.what, tally.by_less(less, choosing))
-        for other in list(relaxed(one.wish))[nth:]:  # those after it
+        for other in list(relaxed(one.wish))[nth:]:
             if tally.spent:
                 return
             yield from _counted(f"{one.what} and {other.what}", other.wish, choosing, tally)
@@ -47,7 +47,9 @@ def without_rule(rule: Rule) -> str:
 
 
 def _both_less(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Of the first as much as anybody has that would do without both, of the second what is there then."""
+    """Reduce the first amount to the largest that suffices with the second left out, then the second to what
+    is free on these hosts.
+    """
     for nth, first in enumerate(lessened(wish)):
         for second in list(lessened(first.wish))[nth:]:
             if tally.spent:

@@ -1,4 +1,4 @@
-"""What is handed out for one instance: hosts to claim, best first, spare ones, and why the best won."""
+"""The result of choosing for one instance: hosts to claim, best first, alternates, and the weights."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -13,7 +13,7 @@ from scheduler_worker.core.scale import scores
 
 
 class Promise(Protocol):
-    """What was chosen, counted as used until placement shows it."""
+    """A reservation: chosen capacity that counts as used until the replica shows the claim."""
 
     @property
     def allocations(self) -> Allocations: ...
@@ -25,7 +25,7 @@ class Promise(Protocol):
 class KeepsPromises(Protocol):
     @property
     def unsettled(self) -> Sequence[Promise]:
-        """Those of which it is not known whether they come true."""
+        """Return the reservations whose claims have no result yet."""
         ...
 
     def enter(self, way: Candidate) -> Promise:
@@ -33,7 +33,7 @@ class KeepsPromises(Protocol):
         ...
 
     def drop(self, promise: Promise) -> None:
-        """It came to nothing."""
+        """Release a reservation whose claim failed."""
         ...
 
 
@@ -72,7 +72,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def scores_of(record: Record, root: str) -> dict[str, float]:
-    """What each weigher gave this host, and their sum."""
+    """Return the weights of this host, and their sum."""
     for host in record.hosts:
         if host.root == root and not host.refused:
             return scores(record.scales, host)

@@ -1,13 +1,12 @@
-"""Placing one request, as a pure step: what is so, and what happened → what is so next, what to do.
+"""Placing one request, as a pure state machine: state and event → next state and effects.
 
-looking ─ chosen → claiming ─ all claimed ───────────→ (spares, if some are lacking) → said
-   ↑  └── no host: the next flavor; later; parked; or fenced and said
-   │                  ├── refused: what was promised is let go, and it looks beside those who refused
-   └──────────────────┴── delivered before: those that hold something are located and told again, the others
-                          look on
+    looking ─ chosen → claiming ─ all claimed ──────→ (more alternates, if some are missing) → published
+       ↑ └── no host: the next flavor; retry later; wait; or fence and publish the end
+       ├── refused: the reservation is released, and refused hosts are avoided
+       └── delivered before: instances with allocations are located and published again, the rest continue
 
-Nobody is told "no valid host" before placement has fenced the instance, so a twin delivery can never place
-what this one has given up. Of the effects that are answered, an order has one kind at a time.
+A request is reported as unplaceable only after placement has fenced its instances, so a second delivery can
+never place an instance that has ended. An order waits for one kind of effect at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,9 +65,9 @@ from scheduler_worker.core.pick import Pick
 from scheduler_worker.core.served import mappings_of
 from scheduler_worker.core.shortage import MAX_REASON, Shortage
 
-ROUNDS = 5  # how often it looks again at once, before it waits
+ROUNDS = 5  # searches without a pause
 PATIENCE = 30.0  # how long a request waits for what passes by itself
-LONGEST_PAUSE = 5.0  # seconds between two looks of a request that has waited for longer than that
+LONGEST_PAUSE = 5.0  # seconds between two searches of a request that has waited for longer than that
 SOON = 0.1, 0.5
 AT_ONCE = 0.05, 0.2
 
@@ -81,7 +80,7 @@ class PlacingLimits:
 
 
 def step(order: Order, event: Event, limits: PlacingLimits) -> tuple[Order, Effects]:
-    """What this event makes of the order."""
+    """Return the next state of the order after this event, and its effects."""
     match event:
         case Begun(refusal=""):
             return _next(order, limits)
@@ -121,7 +120,7 @@ def step(order: Order, event: Event, limits: PlacingLimits) -> tuple[Order, Effe
 
 
 def _next(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
-    """What is to be done where nothing is under way."""
+    """Return the next state and effects of an order that waits for nothing."""
     if order.held:
         return order, (Locate(order.held),)
     if order.emptied:
@@ -159,20 +158,21 @@ def _next(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
 
 
 def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Order, Effects]:
-    """By the wish it was at. The last word is that of all its wishes."""
+    """Continue with the next flavor; after the last one wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
     if order.nth + 1 < len(order.wishes):
         return replace(order, nth=order.nth + 1), (LookForHosts(),)
     obstacle = _reason(order)
     shorts, order = order.shorts, replace(order, nth=0, rounds=order.rounds + 1, shorts=())
-    if order.enough:  # at_least as many as were wanted have their hosts: the others end
+    if order.enough:  # `at_least` instances have hosts: the rest end
         return _next(_explained(_fail(order, obstacle, _decision(order, shorts)), shorts), limits)
     order = replace(order, obstacle=obstacle, decision=_decision(order, shorts))
     if any(one.promised for one in shorts) and order.rounds < limits.rounds:
         return order, (LookForHosts(),)
     if order.request.wait and limits.parks:
         return order, (Park(shorts, obstacle),)
-    if any(one.may_pass or one.promised for one in shorts):  # what others claim they may yet not get
+    # claims of other requests may still fail and release this capacity
+    if any(one.may_pass or one.promised for one in shorts):
         return _obstructed(order, limits)
     return _next(_explained(_fail(order, obstacle, order.decision), shorts), limits)
 
@@ -192,7 +192,7 @@ def _decision(order: Order, shorts: Sequence[Shortage]) -> Decision:
 
 
 def _obstructed(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
-    """Nothing now, but it may pass: look again later, for as long as our patience lasts."""
+    """Retry later, for a limited time, because the cause may pass."""
     if order.request.wait and limits.parks:
         return order, (Park((), order.obstacle),)
     if order.waited >= limits.patience:
@@ -203,7 +203,7 @@ def _obstructed(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
 
 
 def replace_refused(decision: Decision, order: Order) -> Decision:
-    """The same decision, with what placement refused since."""
+    """Return the decision with placement's refusals since then."""
     return Decision(
         considered=decision.considered or order.considered,
         removals=decision.removals,
@@ -215,7 +215,7 @@ def replace_refused(decision: Decision, order: Order) -> Decision:
 
 
 def _contended(order: Order, limits: PlacingLimits, why: str) -> Effects:
-    """Others are at the same thing, and nothing can be said of it before they are done."""
+    """Retry later: concurrent claims change the same rows."""
     if order.waited < limits.patience:
         return (ComeAgain(*AT_ONCE, why),)
     waited = f"request {order.request.request} has waited {order.waited:.0f} s: {why}"
@@ -223,12 +223,12 @@ def _contended(order: Order, limits: PlacingLimits, why: str) -> Effects:
 
 
 def _fail(order: Order, reason: str, decision: Decision) -> Order:
-    """No host, for good."""
+    """End the order without a host."""
     return replace(order, reason=reason[:MAX_REASON], decision=decision)
 
 
 def _explained(order: Order, shorts: Sequence[Shortage]) -> Order:
-    """Before it ends it is looked for what would have helped, unless it cannot be meant at all."""
+    """Compute changes that would help before the order ends, unless the request is unreadable."""
     return replace(order, unexplained=not any(short.refusal for short in shorts))
 
 
@@ -273,7 +273,7 @@ def _also(before: Effects, then: tuple[Order, Effects]) -> tuple[Order, Effects]
 
 
 def _sort_out(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """It was delivered before: some instances hold hosts or have ended. The others go on."""
+    """Handle a repeated delivery: some instances hold hosts or have ended, the rest continue."""
     left: list[Id] = []
     order = replace(order, obstacle="its other instances were placed or ended before", nth=0, shorts=())
     answered = len(results)
@@ -287,7 +287,7 @@ def _sort_out(order: Order, results: Sequence[ClaimResult]) -> Order:
 
 
 def _not_as_it_was(order: Order, result: ClaimResult, limits: PlacingLimits) -> tuple[Order, Effects]:
-    """A move whose build is not, or not any more, as its cell told of it."""
+    """Handle a claim of a move that placement refused because the build differs from its cell's report."""
     match result:
         case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
             return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), limits)
@@ -302,7 +302,9 @@ def _not_as_it_was(order: Order, result: ClaimResult, limits: PlacingLimits) -> 
 
 
 def _elsewhere(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """It holds something already, or has ended: what we ended is said again, others have said theirs."""
+    """Handle an instance that holds allocations or has ended. An end decided by a scheduler is published
+    again.
+    """
     match result:
         case Held() if order.move is not None:
             return _end(order, instance, "move: it is the id of somebody who holds something himself")
@@ -321,12 +323,12 @@ def _elsewhere(order: Order, instance: Id, result: Held | Retired) -> Order:
 
 
 def _end(order: Order, instance: Id, reason: str) -> Order:
-    """It is retired: whoever still works on it will never place it. The request ends for that reason."""
+    """Record the end of a retired instance, which no claim can place any more."""
     return replace(order, reason=reason[:MAX_REASON], fenced=(*order.fenced, instance))
 
 
 def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> tuple[Order, Effects]:
-    """Those that were picked have their hosts."""
+    """Record the hosts of the claimed instances."""
     picks, request = order.picks, order.request
     ways = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
     avoid, refused = set(order.avoid), list(order.refused)
@@ -366,7 +368,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
         avoid=frozenset(avoid) if avoid else order.avoid,
         refused=tuple(refused),
     )
-    if order.instances and short:  # enough of them; the others by the next flavor, if there is one
+    if order.instances and short:  # the rest may fit with the next flavor
         return _also(tuple(effects), _no_host(replace(order, shorts=short[:-1]), short[-1], limits))
     return _also(tuple(effects), _next(order, limits))
 
@@ -374,7 +376,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
 def _spares(
     pick: Pick, way: Candidate, beside: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
-    """Of the hosts that were named with it, those of its cell that may still be had."""
+    """Return the hosts of the same cell that were chosen along with it and can still be claimed."""
     found: dict[str, Candidate] = {}
     for spare in (*pick.spares, *pick.choices):
         if spare.cell != way.cell or spare.root in beside or spare.root in found:
@@ -390,16 +392,16 @@ def _spares(
 def _located(
     order: Order, places: Mapping[Id, ClaimPlace | None], limits: PlacingLimits
 ) -> tuple[Order, Effects]:
-    """Report instances that hold a host already once more, with alternates as they are now.
+    """Publish instances that hold a host already once more, with alternates as they are now.
 
-    A request that cannot be read any more, because a host that it names was removed, has no wishes: without
-    them there are no alternates to look for.
+    A request that cannot be read any more, because a host that it names was removed, has no alternatives:
+    without them there are no alternates to find.
     """
     effects: list[Effect] = []
     holding, order = order.held, replace(order, held=())
     for instance, result in holding:
         place = places.get(instance)
-        if place is None and order.move is not None:  # whoever builds there has yet to be heard of again
+        if place is None and order.move is not None:  # its agent has not reported again yet
             return order, (ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "nobody builds where it is to move"),)
         if place is None:  # no scheduler has placed what holds this: its room is not ours to give back
             where = ", ".join(sorted(result.allocations))

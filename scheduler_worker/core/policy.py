@@ -1,4 +1,4 @@
-"""What an operator decides about choosing: which rules and weighers, and how the best is picked."""
+"""An operator's choice of filters and weighers, and how the best host is selected."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -34,11 +34,12 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 @dataclass(frozen=True)
 class ChoicePolicy:
-    """What admits a host and what makes one better than another."""
+    """The enabled filters and weighers with their options."""
 
     rules: tuple[Rule, ...] = field(default_factory=lambda: rules_named(None, {}, {}))
     weighers: tuple[Weigher, ...] = field(default_factory=lambda: weighers_named(None, {}, {}))
-    cells: frozenset[str] | None = None  # with a conductor, besides the registered ones; None: any
+    # cells with a conductor in the settings; registered ones are added; None: any
+    cells: frozenset[str] | None = None
     subset: int = 1  # among how many of the best one is drawn
     near: float = 0.0  # scores within this are alike, and then chance decides
     halved_after: float = 300.0  # seconds until a host's failed build counts half
@@ -57,15 +58,16 @@ class ChoicePolicy:
         near: float = 0.0,
         halved_after: float = 300.0,
     ) -> "ChoicePolicy":
-        """As an operator writes it: names in order, or a mapping to multipliers; None for the usual.
+        """Return the policy for names of filters and weighers, or the defaults for None.
 
-        `options`: those of each rule and weigher by its name. A rule and a weigher of one name share theirs.
+        Weighers are names in order, or a mapping from names to multipliers. `options` are the options of
+        each filter and weigher by its name.
         """
         given: dict[str, Mapping[str, Any]] = dict(options or {})
         if max_builds is not None:
             given["io_ops"] = {"max_io_ops_per_host": max_builds, **given.get("io_ops", {})}
         own = own or {}
-        if filters is None:  # who says how a rule is to be wants it
+        if filters is None:  # an operator who sets options of a filter wants it enabled
             filters = (*DEFAULT_RULES, *(name for name in given if name in RULES and name != "metrics"))
         check_options(given, own)
         rules = rules_named(filters, given, own)
@@ -84,7 +86,7 @@ class ChoicePolicy:
 
     @cached_property
     def packs(self) -> bool:
-        """Does it like full hosts better? Then all requests want the same ones."""
+        """Return whether fuller hosts weigh more, so that all requests want the same hosts."""
         return any(one.name in _OF_ROOM and one.multiplier < 0 for one in self.weighers)
 
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
@@ -116,7 +118,9 @@ class ChoicePolicy:
 
 
 def _reader(name: str) -> Callable[[Wish], Any]:
-    """What reads this of a wish: a field of its own or of the request, its group, or all there is."""
+    """Return a function that reads a named part of a `Wish`: one of its fields, a field of the request, or
+    the group.
+    """
     if name == EVERYTHING:
         return lambda wish: (as_anybodys(wish.request), wish.group, wish.members)
     if name == GROUP:

@@ -1,6 +1,6 @@
-"""What aggregates' metadata and the registry of cells ask of every request, before anybody looks for a host.
+"""Constraints that aggregates' metadata and the registry of cells add to every request before the search.
 
-Worked out once from what is said of them; most clouds say nothing, and then it costs nothing.
+They are computed once per change of that data.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,16 +19,19 @@ NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is 
 
 @dataclass(frozen=True)
 class Prefilters:
-    """Tenants' own aggregates, aggregates that are for those alone who require their traits, and cells that
-    are disabled."""
+    """Aggregates restricted to tenants, aggregates restricted to requests with their traits, and disabled
+    cells.
+    """
 
-    of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: nobody asks
+    of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: not enabled
     tenants_need_one: bool = False
     demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # an aggregate, and the traits it demands
     closed: tuple[str, ...] = ()  # cells
 
     def narrow(self, wish: Wish) -> Wish:
-        """The same wish, for the hosts that are for it; with a sentence where these are none at all."""
+        """Return the `Wish` with the additional constraints, or with a refusal if no host can satisfy
+        them.
+        """
         question, notes = wish.question, wish.notes
         if self.of_tenant is not None:
             own = self.of_tenant.get(wish.request.project)
@@ -52,7 +55,7 @@ class Prefilters:
 def prefilters(
     aggregates: Iterable[Aggregate], options: RequestOptions, cells: Iterable[RegisteredCell] = ()
 ) -> Prefilters:
-    """As these aggregates, cells and settings have it."""
+    """Return the constraints that follow from these aggregates, cells and settings."""
     tenants: dict[str, list[str]] = {}
     demanding = []
     for aggregate in sorted(aggregates, key=lambda one: one.id):

@@ -1,7 +1,7 @@
-"""One evaluation of all hosts for requests that are alike, used up best first as hosts are handed out of it.
+"""One evaluation of all hosts for equal requests, from which hosts are handed out best first.
 
-What is handed out is promised at once; the host is then weighed again, as it is now, and goes back into the
-order. So each is the best at its moment, on the scales of the beginning.
+A host that is handed out is reserved immediately, weighed again with its remaining capacity, and sorted in
+again. So each choice is the best at its moment, on the scales of the beginning.
 """
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -31,13 +31,13 @@ from scheduler_worker.core.weights import Weights
 from scheduler_worker.core.wish import Wish
 
 WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
-WAYS_OF_THE_NEXT = 4  # and of those that follow
-ALL_WAYS = 2048  # looked through when there are some to avoid
+WAYS_OF_THE_NEXT = 4  # for each of the following hosts
+ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
 NEAREST_BEYOND = 16  # near misses asked of placement: rules leave some out
-RECORDED_REFUSED = 2  # of these, hosts that would have been better and that a rule refused
+RECORDED_REFUSED = 2  # rejected hosts in the record that would have been better
 
 AVOIDED = "placement refused it a moment ago"
-# Tiers of hosts: those of a later tier are chosen only when no host of an earlier tier is left.
+# Hosts of a later tier are chosen only if no host of an earlier tier is left.
 OUR_HOSTS, THEIR_HOSTS, UNKNOWN_HOSTS = range(3)  # of other schedulers' shares; without a heartbeat so far
 Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how often chosen, tie, index
 _NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
@@ -74,7 +74,7 @@ class Ranking:
         self._seed = seed
         self._positions = search.positions
         self._found = FoundHosts(search, now, hosts)
-        # No method of its own is handed on: two that keep each other are garbage only the collector finds.
+        # Bound methods are not passed on: a reference cycle would wait for the garbage collector.
         self._ties = partial(_ties_of, seed, hosts, self._positions)
         self._view = AllHosts(search, now)
         self._notes = (*wish.notes, *_missing_preferred(wish, self._view)) if wish.preferred else wish.notes
@@ -98,26 +98,27 @@ class Ranking:
         self._worths = self._weights.worths
         self._tiers = self._preferred()
         self._admitted_first = admitted
-        # Tier by tier: worths are never shifted, for floats would lose what tells hosts apart.
+        # Tiers are evaluated one by one. Adding an offset to the weights would lose small differences of
+        # floats.
         slices = (
             [admitted]
             if self._tiers is None
             else [admitted[self._tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
         )
         self._orders = [(nth, Frontier(self._worths, those, self._ties)) for nth, those in enumerate(slices)]
-        self._sorted: list[Entry] = []  # the best of the beginning, as far as somebody looked
+        self._sorted: list[Entry] = []  # the hosts of the beginning that have been sorted so far
         self._of_cell: dict[int, list[Entry]] = {}  # the same by cell
         self._at = 0  # so far they were handed out
-        self._left: list[Entry] = []  # those that were looked at and left, the last first
-        self._heap: list[Entry] = []  # those that were handed out or put back, where they are now
-        self.moved: dict[int, Entry] = {}  # who has another place than at the beginning
+        self._left: list[Entry] = []  # hosts that were evaluated and not chosen, the last first
+        self._heap: list[Entry] = []  # hosts that were handed out or released, with their present weight
+        self.moved: dict[int, Entry] = {}  # hosts whose place has changed since the beginning
         self._chosen: dict[int, int] = {}
         self._turns = 0
         self._refused: dict[int, Refusal] = {}  # by a rule, when it was their turn
         self._admits_now: set[int] = set()
         self._passed_over: list[Entry] = []  # the best of them
-        self._full: dict[int, Entry] = {}  # whoever has no room left
-        self._values: dict[int, tuple[float, ...]] = {}  # of whoever moved
+        self._full: dict[int, Entry] = {}  # hosts without capacity
+        self._values: dict[int, tuple[float, ...]] = {}  # values of hosts that moved
         self._recorded: dict[int, RecordedHost] = {}  # as admitted
         self._lone_ways: dict[int, tuple[Candidate, ...]] = {}
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
@@ -183,7 +184,7 @@ class Ranking:
         return pick
 
     def put_back(self, picks: Collection[Pick]) -> None:
-        """These are not wanted after all: as if they had never been taken."""
+        """Release the picks as if they had never been chosen."""
         for pick in picks:
             self._promises.drop(pick.promise)
         for pick in picks:
@@ -208,7 +209,9 @@ class Ranking:
         return spares.take(self, several, beside, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Hosts beyond a position that no mask leaves out; of trees, as far as arrays tell."""
+        """Return the positions after `beyond` that no mask excludes; for provider trees as far as arrays can
+        decide.
+        """
         first = np.searchsorted(self._positions[self._admitted_first], beyond, side="right")
         indices: list[int] = self._admitted_first[first:].tolist()
         return indices
@@ -224,13 +227,13 @@ class Ranking:
         return self._found.host(index)
 
     def free(self, resource_class: str) -> Floats:
-        """Of each, in its tree."""
+        """Return the free amount of the class in each tree."""
         return self._search.free(resource_class)
 
-    # Why there is none
-
     def removals(self) -> tuple[Removal, ...]:
-        """What placement's constraints removed, then what ours did, as far as they were needed."""
+        """Return placement's constraints with the hosts they rejected, then the filters, as far as they were
+        evaluated.
+        """
         state = len(self._refused), len(self._full)
         if self._removals is None or self._removals[0] != state:
             if self._beforehand is None:
@@ -245,7 +248,7 @@ class Ranking:
         return self._removals[1]
 
     def _gone_since(self, removals: Sequence[Removal]) -> set[int]:
-        """Those that fitted when it was searched and that placement's constraints have removed by now."""
+        """Return hosts that fitted at the search and that placement's constraints reject by now."""
         left = removals[-1].left if removals else self._search.considered
         if left >= len(self._positions):
             return set()
@@ -258,7 +261,7 @@ class Ranking:
         return self._turns
 
     def shortage(self) -> Shortage:
-        """Nobody is left: what became of them all."""
+        """Return why no host is left."""
         self._beforehand = self._removals = None
         return Shortage(
             considered=self._search.considered,
@@ -279,13 +282,13 @@ class Ranking:
     # The order
 
     def _admitted(self, served: Bools) -> Ints:
-        """Those whom no rule refuses that can be asked for all at once."""
+        """Return the hosts that pass all filters that evaluate arrays."""
         admitted = served.copy()
         for rule in self._rules:
             if rule.admits is not None:
                 mask = rule.admits(self._view, self.wish)
                 if np.ndim(mask) == 0:
-                    if mask:  # nobody is refused
+                    if mask:  # no host is rejected
                         continue
                     mask = np.broadcast_to(np.bool_(mask), len(self._positions))
                 self._masks.append((rule, mask))
@@ -293,9 +296,8 @@ class Ranking:
         return np.flatnonzero(admitted)
 
     def _preferred(self) -> Ints | None:
-        """Return the tier of each host, or None if all hosts are in one tier.
-
-        A request that names its hosts takes no account of the shares of schedulers.
+        """Return the tier of each host, or None if all hosts are in one tier. Slices of schedulers do not
+        apply to a request that names its hosts.
         """
         ours, unknown = self._hosts.ours, self._now.unknown
         tiers: Ints | None = None
@@ -310,7 +312,7 @@ class Ranking:
         return OUR_HOSTS if self._tiers is None else self._tiers.item(index)
 
     def _left_again(self, several: int) -> list[Entry]:
-        """Those that were looked at and left, if so many of them are still the best there are."""
+        """Return hosts that were evaluated and not chosen, if enough of them are still the best."""
         left, heap = self._left, self._heap
         if not left or self._keeps_together is not None or (heap and heap[0] <= left[-several:][0]):
             return []
@@ -319,7 +321,7 @@ class Ranking:
         return best
 
     def _look_again(self) -> None:
-        """Those that were left may be otherwise by now."""
+        """Evaluate again the hosts that were not chosen: they may have changed."""
         for entry in self._left:
             heappush(self._heap, entry)
         self._left.clear()
@@ -357,7 +359,7 @@ class Ranking:
                 self._full[index] = entry
 
     def _turn_page(self) -> bool:
-        """Sort some more of them; is there somebody more?"""
+        """Sort the next page of hosts and return whether there is one."""
         (tier, order), *others = self._orders
         indices, its_ties = order.page()
         if not indices.size and others:
@@ -393,7 +395,7 @@ class Ranking:
             return False
         if index in self._admits_now:
             return True
-        # Of who was chosen, what was asked for all at once may be otherwise by now.
+        # Filters that evaluate arrays must be applied again to chosen hosts.
         rules = self._rules if index in self._chosen else self._lazy
         if rules:
             facts = self._found.facts(index)
@@ -406,7 +408,7 @@ class Ranking:
         return True
 
     def _parts(self, index: int) -> bool:
-        """Has it room for some of those that are to be together, and not for all?"""
+        """Return whether the host has capacity for some instances of an affinity group, but not for all."""
         keeps = self._keeps_together
         if keeps is None or not self.ways(index, 1):
             return False
@@ -423,7 +425,7 @@ class Ranking:
         return refusal is not None
 
     def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
-        """It was chosen, or put back: weighed again, it goes to its new place."""
+        """Weigh a host again that was chosen or released, and sort it in."""
         self._turns += 1
         self._lone_ways.pop(index, None)
         self._tree_ways.pop(index, None)
@@ -443,7 +445,9 @@ class Ranking:
             spares.moved(self, index)
 
     def one_more(self, index: int) -> float:
-        """What a host is worth less for one more of the request: about the same for all hosts."""
+        """Return how much less a host weighs after one more instance of the request; about equal for all
+        hosts.
+        """
         if self._one_more is None:
             self._one_more = self._weighed_with_one_more(index)
         return self._one_more
@@ -465,7 +469,7 @@ class Ranking:
     # One host
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
-        """The first of them; none where a rule refuses the host."""
+        """Return the first allocation candidate of the host, or None if a filter rejects the host."""
         if index not in self._admits_now and not self.admits(index):
             return None
         ways = self._lone_ways.get(index)
@@ -474,7 +478,7 @@ class Ranking:
         return ways[0] if ways else None
 
     def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
-        """Ways to use it there is room for now. Without those that touch what is to be avoided."""
+        """Return the allocation candidates of the host that fit now, without providers to avoid."""
         ways = self._lone_ways.get(index)
         if ways is not None and not avoid:
             return ways
@@ -497,7 +501,7 @@ class Ranking:
     # The record
 
     def _record(self, best: Sequence[Entry], avoided: Sequence[Entry]) -> Record:
-        """Those that were looked at, best first, with what was read of each."""
+        """Return the record of the evaluated hosts, best first, with the values of each."""
         if avoided or self._passed_over or self._policy.subset > 1:
             looked_at = self._with_refused(best, avoided)
             hosts = [self._recorded_host(entry, refused) for entry, refused in looked_at]

@@ -9,14 +9,14 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.view import HostsNow
 from scheduler_worker.core.wish import Wish
 
-IMAGE = "image"  # what of a request those rules read that have a say
+IMAGE = "image"  # the part of a request that the relevant filters read
 
 
 def unfit(wish: Wish, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy) -> str:
-    """Why this host does not do for it; empty where it does.
+    """Return why the host does not fit the new image of a rebuild, or an empty string.
 
-    It is looked at as if nobody was there: a rebuild takes no more than it has. What keeps newcomers away, as
-    an operator's mark or another zone by now, keeps nobody from staying.
+    The host is judged as if it were empty, because a rebuild needs no further capacity. Only filters that
+    read the image count.
     """
     question = msgspec.structs.replace(
         wish.question,

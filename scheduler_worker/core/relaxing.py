@@ -1,4 +1,4 @@
-"""What a request could do without: each demand left out by itself, or asked for in a smaller amount."""
+"""Relaxed variants of a request: each requirement left out singly, or with a smaller amount."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,10 +18,10 @@ class Relaxed:
 
     wish: Wish
     what: str  # "without zone a"
-    trait: str = ""  # the one that is not asked for any more
+    trait: str = ""  # the trait that is left out
 
     def says(self, hosts: str) -> str:
-        """Of "2 hosts" that would then do."""
+        """Return the sentence with the number of hosts, such as "2 hosts", that would fit."""
         return f"trait {self.trait} on any of {hosts}" if self.trait else f"{self.what}: {hosts}"
 
 
@@ -92,7 +92,7 @@ def _elsewhere(wish: Wish) -> Iterator[Relaxed]:
         reserved = tuple(one for one in question.not_roots if one in wish.reserved)
         yield Relaxed(_asking(anywhere, not_roots=reserved), "without ignore_hosts")
     for nth, some in enumerate(request.aggregates):
-        if some in question.root_member_of:  # those that metadata demands are not the request's to leave out
+        if some in question.root_member_of:  # aggregates that operators' metadata requires cannot be left out
             others = tuple(one for one in question.root_member_of if one != some)
             yield Relaxed(_asking(wish, root_member_of=others), f"without aggregates[{nth}]")
     own = tuple(one for one in question.root_not_member_of if one not in request.not_aggregates)
@@ -101,7 +101,7 @@ def _elsewhere(wish: Wish) -> Iterator[Relaxed]:
 
 
 def _otherwise(wish: Wish) -> Iterator[Relaxed]:
-    """What it must be like."""
+    """Yield the variants without a requirement other than an amount."""
     question = wish.question
     for trait in question.root_required:
         others = tuple(one for one in question.root_required if one != trait)
@@ -136,7 +136,9 @@ def _asking(wish: Wish, **fields: Any) -> Wish:
 
 
 def _with_group(wish: Wish, nth: int, group: ResourceGroup) -> Wish:
-    """A group that asks for nothing goes, unless others are tied to it."""
+    """Return the `Wish` with this group replaced, or removed if it requests nothing and no other group refers
+    to it.
+    """
     groups = list(wish.question.groups)
     groups[nth] = group
     tied = {suffix for some in wish.question.same_subtree for suffix in some}

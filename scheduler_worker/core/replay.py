@@ -11,10 +11,10 @@ Place = tuple[int, float, int, int]  # least first: tier, −worth, how often ch
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Who gets it, and who would be asked for it in which order."""
+    """The host that the record yields, and the order of the hosts."""
 
-    host: RecordedHost | None  # None: the record names nobody who may have it
-    order: tuple[RecordedHost, ...] = ()  # those that no rule refused, best first, before anything is drawn
+    host: RecordedHost | None  # None: the record has no permitted host
+    order: tuple[RecordedHost, ...] = ()  # hosts that no filter rejects, best first, before a random draw
 
 
 def replay(build: str, record: Record) -> Replayed:

@@ -1,4 +1,4 @@
-"""A build request as questions to placement, one for each way to meet it; or why it is none."""
+"""Translates a build request into queries to placement, one for each flavor, or into a refusal."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,7 +28,8 @@ MAX_GROUPS = 200
 KEPT = 1024  # flavors with their images and places, read once
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-_Place = tuple[str, str, tuple[tuple[str, ...], ...], tuple[str, ...]]  # cell, zone, aggregates, not these
+# cell, zone, aggregates, excluded aggregates
+_Place = tuple[str, str, tuple[tuple[str, ...], ...], tuple[str, ...]]
 
 _shapes = msgspec.json.Encoder(order="deterministic")
 _places = msgspec.json.Decoder(tuple[int, Flavor, Image | None, _Place])
@@ -36,7 +37,7 @@ _places = msgspec.json.Decoder(tuple[int, Flavor, Image | None, _Place])
 
 @dataclass(frozen=True)
 class FlavorRead:
-    """What a flavor comes to, with this image and in this place: nothing of one request alone."""
+    """The query for a flavor with this image and these host constraints, shared by equal requests."""
 
     flavor: Flavor
     question: FindCandidates
@@ -80,7 +81,7 @@ def wishes_of(
 
 
 def seconds_of(wait: str) -> float:
-    """How long `30m` is; nothing is 0."""
+    """Return the seconds of a duration such as `30m`; an empty text is 0."""
     return float(int(wait[:-1]) * SECONDS[wait[-1]]) if wait else 0.0
 
 

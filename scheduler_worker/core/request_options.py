@@ -1,4 +1,4 @@
-"""What an operator decides about reading requests."""
+"""An operator's options for reading requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,10 +28,11 @@ class RequestOptions:
 
     pci_aliases: Mapping[str, PciAlias] = field(default_factory=dict)
     large_pages: tuple[str, ...] = ("1GB", "2MB")  # what hw:mem_page_size=large tries, in this order
-    image_metadata_traits: bool = False  # hw_disk_bus and the like are asked of the host as traits
+    # hw_disk_bus and similar properties become required traits of the host
+    image_metadata_traits: bool = False
     image_type_traits: bool = False  # so is the image's disk_format
     max_wait: float = 7 * 86400.0  # seconds a request may wait for room
     unscoped: bool = False  # some rule reads extra specs without a scope: they are not called unknown
-    tenant_aggregates: bool = False  # a project with aggregates of its own is kept to these
+    tenant_aggregates: bool = False  # a project with aggregates is restricted to them
     tenant_aggregates_required: bool = False  # and one without has no hosts
-    isolate_aggregates: bool = False  # aggregates that demand a trait are for those alone who require it
+    isolate_aggregates: bool = False  # aggregates with a required trait accept only requests that require it

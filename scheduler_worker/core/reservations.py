@@ -1,7 +1,7 @@
-"""What is kept for those first in line: the host that is nearest to what each lacks.
+"""Reserved hosts: the first waiting request of each class reserves the host that is nearest to its needs.
 
-Those behind may use every other host, so nothing they do can delay the first. A host is kept by the first of
-all those who could ever be there: who asks for what no host of that sort has keeps none of them.
+Later requests may use every other host, so they cannot delay the first one. A request reserves only hosts
+that it could ever use.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,10 +13,10 @@ from bus.candidates import Bools, Floats, Ints
 from bus.vocabulary import Id
 
 Root = str
-LineKey = tuple[int, float, str]  # of who waits: least first
+LineKey = tuple[int, float, str]  # position of a waiting request: the lowest is first
 Reserved = Mapping[Root, LineKey]
 
-MOST_LINES = 64  # whose first may keep hosts
+MOST_LINES = 64  # classes whose first requests may reserve hosts
 MOST_ASKED = 64  # hosts a rule is asked about before one is kept without
 
 
@@ -29,7 +29,7 @@ class Prospect:
     lacks: Floats  # how far each is from having room now; 0: it has
     rooms: Floats  # how many could be there at most
     root: Callable[[int], Root]  # of a position
-    admits: Callable[[int], bool]  # does no rule speak against it for good?
+    admits: Callable[[int], bool]  # whether no filter rejects the host permanently
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,9 @@ class Kept:
 def reservations(
     firsts: Sequence[FirstInLine], prospect: Callable[[str], Prospect], before: Collection[Root]
 ) -> dict[Root, Kept]:
-    """What each of these keeps, the first coming first. What was kept before stays so if it may."""
+    """Return the hosts that each first request reserves, in order of the requests. Previous reservations are
+    kept if possible.
+    """
     kept: dict[Root, Kept] = {}
     covered: Bools = np.zeros(0, np.bool_)
     for first in firsts[:MOST_LINES]:
@@ -66,7 +68,7 @@ def reservations(
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Collection[Root]) -> list[Root]:
-    """So many of these hosts that all instances could be there."""
+    """Return enough of these hosts that all instances could be placed on them."""
     if not len(left):
         return []
     far = seen.lacks[left]

@@ -1,4 +1,6 @@
-"""For how many more of a request hosts had room at the beginning, and those of a cell that had the most."""
+"""The number of further instances of a request that each host could take at the beginning, and the hosts of a
+cell with the most.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +19,9 @@ ROOMIEST = 64  # of a cell, how many are named as alternates by turns
 
 
 class Rooms:
-    """Of the hosts that masks admit, known by their index into the arrays of the search.
+    """Capacities of the hosts that masks admit, by their index in the arrays of the search.
 
-    They are put in order of their cells when that is asked for, and once, for a kind of request mostly names
-    alternates in all of them. Mostly it is enough to know of one host, and what any could have at most.
+    They are grouped by cell on first use. Usually only the capacity of one host and the maximum are needed.
     """
 
     def __init__(
@@ -36,28 +37,27 @@ class Rooms:
         self._hosts = hosts
         self._admitted = admitted
         self._ties = ties
-        # What others share is not counted.
+        # Shared pools are not counted.
         self._counted = [
             (search.free(name), float(amount))
             for name, amount in wish.asked.items()
             if amount and name not in shared
         ]
-        # No host had more; it may be that none had as much.
+        # An upper bound of all capacities; possibly no host reaches it.
         self.at_most = max(_whole([free.max(initial=0.0) / amount for free, amount in self._counted]), 0.0)
 
     def of(self, index: int) -> float:
         return _whole([free.item(index) / amount for free, amount in self._counted])
 
     def most(self, cell: str) -> float:
-        """That any host of the cell had."""
+        """Return the largest capacity of the cell's hosts."""
         number = self._hosts.cells.get(cell)
         most = self._in_order.most
         return 0.0 if number is None or number >= len(most) else most[number]
 
     def roomiest(self, cell: str, least: float) -> list[int]:
-        """A quarter of the cell's hosts, and no more than some, shuffled by the request.
-
-        None of them has less room than this.
+        """Return a quarter of the cell's hosts with the largest capacity, at most 64, shuffled by the
+        request, each with at least `least`.
         """
         there, in_order = self._where_is(cell), self._in_order
         those, rooms = in_order.indices[there], in_order.rooms[there]
@@ -94,7 +94,7 @@ class Rooms:
         indices = at.take(these)
         rooms = rooms.take(indices)
         bounds = np.searchsorted(these, hosts.first_of_cell)
-        there = np.flatnonzero(bounds[1:] > bounds[:-1])  # the cells of which there is anybody
+        there = np.flatnonzero(bounds[1:] > bounds[:-1])  # cells with at least one host
         most = np.zeros(len(bounds))
         if there.size:
             most[there] = np.maximum.reduceat(rooms, bounds.take(there))
@@ -103,7 +103,7 @@ class Rooms:
 
 @dataclass(frozen=True, slots=True)
 class _ByCell:
-    """All of them, those of a cell side by side."""
+    """The capacities grouped by cell."""
 
     indices: Ints
     rooms: Floats

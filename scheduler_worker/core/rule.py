@@ -1,4 +1,6 @@
-"""What a rule is, and a weigher: values, from which the settings, the waiting and the reasons are derived."""
+"""Filters and weighers as values: settings, wake-ups of waiting requests and reasons are derived from
+them.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -16,49 +18,53 @@ Bools = npt.NDArray[np.bool_]
 Number = Any  # a float of one host, or an array of floats for all that fit: they reckon alike
 
 Refuses = Callable[[HostFacts, Wish], str | None]
-UNKNOWN = float("nan")  # what nobody said
+UNKNOWN = float("nan")  # not reported
 
 
 class View(Protocol):
-    """What weighers read: of one host (then these are floats) or of all that fit at once (then arrays).
+    """What weighers read: floats for one host, or arrays for all fitting hosts.
 
-    The same weigher serves both, so it reckons with operators and with `where` and the like of here.
+    The same weigher serves both, so it computes with operators and with the functions of this class, such as
+    `where`.
     """
 
     def free(self, resource_class: str) -> Number:
-        """One plain 0 where there is none of it anywhere."""
+        """Return the free amount of the class; a plain 0 if no host has the class."""
         ...
 
     def capacity(self, resource_class: str) -> Number:
-        """The same."""
+        """Return the total amount of the class; a plain 0 if no host has the class."""
         ...
 
     def has(self, trait: str) -> Number:
-        """1 or 0; one plain 0 if nobody has it."""
+        """Return 1 for hosts with the trait, else 0; a plain 0 if no host has it."""
         ...
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
-        """Of HostState: load, instances, hypervisor_version, enabled, forced_down; where not said, the other.
+        """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down), or
+        the default if it was not reported.
 
-        And what is known of it here: up, building, sent (the builds of these that it may not count yet),
-        failures. One plain number if all hosts say the same.
+        Further names are known to the scheduler: up, building, sent (builds that the report may not include
+        yet), failures. The result is one plain number if all hosts have the same value.
         """
         ...
 
     def metric(self, name: str) -> Number:
-        """What hosts report under this name; UNKNOWN where they do not."""
+        """Return the reported metric of this name, or UNKNOWN."""
         ...
 
     def members(self, wish: Wish) -> Number:
-        """How many of the request's server group are there."""
+        """Return the number of members of the request's server group on each host."""
         ...
 
     def among(self, roots: Collection[str]) -> Number:
-        """1 for a host with one of these roots, or 0."""
+        """Return 1 for hosts with one of these roots, else 0."""
         ...
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        """1 for a host with an aggregate of which this is true, or 0; one plain 0 if it is true of none."""
+        """Return 1 for hosts in an aggregate that satisfies the condition, else 0; a plain 0 if no aggregate
+        does.
+        """
         ...
 
     def cached(self, image: str) -> Number:
@@ -76,7 +82,7 @@ class View(Protocol):
     def where(self, condition: Number, then: Number, otherwise: Number) -> Number: ...
 
     def override(self, key: str, otherwise: float) -> Number:
-        """The least number that a host's aggregates give under this key; where they give none, the other."""
+        """Return the lowest number that a host's aggregates have under this key, or the default."""
         ...
 
 
@@ -91,30 +97,31 @@ class Rule:
         str, ...
     ] = ()  # of the wish or its request: flavor.name, image, hints.query, group; * for all
     passes: bool = False  # does its refusal pass by itself in seconds?
-    # The same for all hosts at once: those it lets pass. For what refuses many hosts on most requests.
+    # The same for all hosts together: a mask of the accepted hosts. Use it for filters that reject many
+    # hosts.
     admits: Callable[[View, Wish], Bools] | None = None
-    # Has it a say on this wish at all? Where it has not, no host is asked. None: always.
+    # Whether the filter applies to a request; if not, no host is evaluated. None: always.
     concerns: Callable[[Wish], bool] | None = None
 
 
 @dataclass(frozen=True)
 class Weigher:
-    """More is better; a negative multiplier turns it round.
+    """A function from hosts to numbers, where more is better; a negative multiplier reverses that.
 
-    A score is the sum over weighers of multiplier × (value − lowest) / (highest − lowest), these being of all
-    that fit, and at least `least_span` apart: then small differences count little. Where an aggregate says
-    `key`, that is the multiplier of its hosts.
+    A score is the sum over weighers of multiplier × (value − lowest) / (highest − lowest), over all fitting
+    hosts. The difference is at least `least_span`: then small differences count little. If an aggregate has
+    `key`, it is the multiplier of its hosts.
     """
 
     name: str
     value: Callable[[View, Wish], Number]  # one plain number, whatever the view: all hosts are alike to it
     multiplier: float = 1.0
-    lowest: float | None = None  # where its scale begins, what is below counts as that; None: at the least
+    lowest: float | None = None  # the begin of the scale, also for lower values; None: the lowest value
     least_span: float = 0.0
     key: str = ""  # in aggregates' metadata; empty: NAME_weight_multiplier
     reads: tuple[str, ...] = ()  # as a rule does
 
     @cached_property
     def spoken_of_as(self) -> str:
-        """Under which aggregates say its multiplier."""
+        """Return the metadata key with the multiplier of an aggregate's hosts."""
         return self.key or f"{self.name}_weight_multiplier"

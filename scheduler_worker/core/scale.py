@@ -1,4 +1,6 @@
-"""What weighers say of hosts, made comparable: from the least to the most of all that fit."""
+"""Makes the values of different weighers comparable: scaled from the lowest to the highest value of all
+fitting hosts.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,13 +34,15 @@ class Scale:
         return RecordedScale(self.weigher.name, self.weigher.multiplier, self.lowest, self.highest, clamped)
 
     def read(self, view: View, wish: Wish) -> float:
-        """What the weigher reads of one host."""
+        """Return the weigher's value of one host."""
         value = float(self.weigher.value(view, wish))
         return value if -MOST < value < MOST else float(_finite(np.array(value), self.lowest))
 
 
 def scales_of(weighers: Sequence[Weigher], view: View, wish: Wish, count: int) -> tuple[Scale, ...]:
-    """Of the weighers that tell hosts apart; all others give everybody the same."""
+    """Return the scales of the weighers whose values differ between hosts; all other weighers have no
+    effect.
+    """
     if not count:
         return ()
     scales = []
@@ -61,9 +65,8 @@ def scales_of(weighers: Sequence[Weigher], view: View, wish: Wish, count: int) -
 
 
 def worth(scales: Sequence[Scale], view: View, count: int, near: float) -> Floats:
-    """Everybody's score, in steps of what counts as near.
-
-    What would change no number is left out: with ten thousand hosts each step counts.
+    """Return the score of every host, rounded to steps of `near`. Operations without effect are skipped,
+    because each costs time with ten thousand hosts.
     """
     score, counts = np.zeros(count), np.empty(count)
     for scale in scales:
@@ -83,7 +86,7 @@ def worth(scales: Sequence[Scale], view: View, count: int, near: float) -> Float
 def points(
     scales: Sequence[RecordedScale], values: Sequence[float], multipliers: Iterable[float]
 ) -> list[float]:
-    """What each of one host's values counts, as `worth` reckons for all."""
+    """Return the weighted contribution of each value of one host, as `worth` computes it for all hosts."""
     return [
         (0.0 if scale.clamped and value < scale.lowest else value - scale.lowest)
         / (scale.highest - scale.lowest)
@@ -95,7 +98,7 @@ def points(
 def worth_of_one(
     scales: Sequence[RecordedScale], values: Sequence[float], multipliers: Sequence[float], near: float
 ) -> float:
-    """The same of one host, now or from a record."""
+    """Return the score of one host, present or recorded."""
     score = 0.0
     for counts in points(scales, values, multipliers):
         score += counts
@@ -103,7 +106,7 @@ def worth_of_one(
 
 
 def scores(scales: Sequence[RecordedScale], host: RecordedHost) -> dict[str, float]:
-    """What each weigher gave this host, and their sum, as it is told."""
+    """Return the weights of this host, and their sum, for a decision."""
     otherwise = host.multipliers
     multipliers = [scale.multiplier for scale in scales]
     if otherwise:
@@ -118,5 +121,5 @@ def scores(scales: Sequence[RecordedScale], host: RecordedHost) -> dict[str, flo
 
 
 def _finite(values: Floats, unknown: float) -> Floats:
-    """What is no number counts as the lowest, what is endless as very much."""
+    """Replace NaN by the lowest value, and infinity by a large number."""
     return np.nan_to_num(values, nan=unknown, posinf=MOST, neginf=-MOST)

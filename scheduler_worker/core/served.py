@@ -1,4 +1,4 @@
-"""Which provider serves which group of what is held already: a claim keeps amounts, its chooser is gone."""
+"""Derives from allocations which provider serves which group, because a claim stores only amounts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from bus.requests import ResourceGroup
 from bus.resources import Provider
 from bus.vocabulary import Allocations
 
-PATIENCE = 10_000  # steps; whoever has so many groups alike may get any of their providers
+PATIENCE = 10_000  # steps; with so many equal groups any assignment is correct
 
 Mappings = dict[str, tuple[str, ...]]
 
@@ -15,7 +15,9 @@ Mappings = dict[str, tuple[str, ...]]
 def mappings_of(
     allocations: Allocations, question: FindCandidates, providers: Mapping[str, Provider], root: str
 ) -> Mappings:
-    """As a search would have told it; empty where the root serves all groups, or nobody can tell any more."""
+    """Return the mappings as a search would, or an empty result if the root serves all groups or the answer
+    is ambiguous.
+    """
     several = [group for group in question.groups if group.suffix and group.resources]
     if not several:
         return {}
@@ -41,7 +43,7 @@ def _ways(
     providers: Mapping[str, Provider],
     patience: list[int],
 ) -> Iterator[tuple[dict[str, str], Allocations]]:
-    """Each way to serve these groups of what is held, with what is left of that."""
+    """Yield each assignment of the groups to the allocations, with the remaining allocations."""
     if not groups:
         yield {}, left
         return
@@ -76,7 +78,7 @@ def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider 
 
 
 def _apart(suffix: str, provider: str, served: Mapping[str, str], question: FindCandidates) -> bool:
-    """Groups that share no provider have different ones."""
+    """Return whether groups that may not share a provider have different ones."""
     for other, its in served.items():
         if its == provider and (
             question.group_policy == "isolate" or {suffix, other} <= set(question.isolated)
@@ -86,13 +88,13 @@ def _apart(suffix: str, provider: str, served: Mapping[str, str], question: Find
 
 
 def _whole(left: Allocations, wanted: Mapping[str, int]) -> bool:
-    """What is left is what was asked for without a group: each class of one provider."""
+    """Return whether the rest equals the amounts requested without a group, each class on one provider."""
     parts = [(name, amount) for amounts in left.values() for name, amount in amounts.items()]
     return sorted(parts) == sorted((name, amount) for name, amount in wanted.items() if amount)
 
 
 def _tied(served: Mapping[str, str], question: FindCandidates, providers: Mapping[str, Provider]) -> bool:
-    """Of each set one is above its others, as far as these providers tell."""
+    """Return whether each `same_subtree` set has a common ancestor among its providers."""
     for suffixes in question.same_subtree:
         among = {served[suffix] for suffix in suffixes if suffix in served}
         if not any(all(_below(one, top, providers) for one in among) for top in among):

@@ -13,7 +13,7 @@ from scheduler_worker.core.wish import Wish
 NEAREST = 5  # near misses a record names
 EXAMPLES = 3  # hosts named for each constraint
 NO_ROOM_NOW = "free capacity taken by instances just placed"
-MAX_REASON = 3900  # a Cause, with room for the word that fences it
+MAX_REASON = 3900  # bytes of a Cause, with space for the code
 # Codes of removals that are about the state of hosts, as the sentence names them; empty: by the constraint.
 STATES = {
     "host": "",
@@ -33,15 +33,15 @@ MAX_REFUSED = 16  # how many refusals a record keeps
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Everyone was looked at once. It is the same for all requests that are alike."""
+    """The result of an evaluation without a host, shared by all equal requests."""
 
     considered: int = 0
     removals: tuple[Removal, ...] = ()  # placement's constraints, then ours
     nearest: tuple[NearMiss, ...] = ()
     may_pass: bool = False  # does something that passes by itself stand in the way?
-    promised: bool = False  # ... or only what others are just being given?
+    promised: bool = False  # whether only reservations of other requests are in the way
     named: bool = False  # the near misses are the hosts that the request names
-    fitted: int = 0  # instances that would have a host, where all must have one at once
+    fitted: int = 0  # instances that would have a host, if all need one together
     nth: int = 0  # 0: the flavor asked for; n: the nth of or_else
     notes: tuple[str, ...] = ()
     unknown: str = ""  # a place was asked for that there is not: what there is
@@ -124,7 +124,7 @@ def _closest(nearest: Sequence[NearMiss]) -> Iterator[str]:
 
 
 def running(left: int, removed: Sequence[Removal]) -> Iterator[Removal]:
-    """Those that removed somebody, with how many each left."""
+    """Yield the removals that rejected a host, each with the number of hosts left."""
     for removal in removed:
         if removal.removed:
             left -= removal.removed

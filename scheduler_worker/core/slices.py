@@ -1,7 +1,7 @@
-"""Several schedulers share the hosts out: each looks first at those nobody else looks at first.
+"""Divides the hosts among several schedulers: each prefers its slice, so concurrent claims rarely conflict.
 
-Rendezvous hashing: a host is for the scheduler whose name and it together hash highest. So all agree without
-asking one another, and when one comes or goes only its own hosts change hands.
+Rendezvous hashing: a host is preferred by the scheduler with the highest hash of both names. All schedulers
+agree without messages, and if one starts or stops, only its slice changes.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
-    """Which of these hosts are ours, by their own numbers; None when all are: nobody else is there."""
+    """Return the mask of this scheduler's hosts, or None if it is the only scheduler."""
     others = [name for name in schedulers if name != own]
     if not others:
         return None
@@ -32,7 +32,7 @@ def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | Non
 
 
 def _weights(hashes: Hashes, name: str) -> Hashes:
-    """Mixed so that every bit of both tells."""
+    """Return the combined hashes, mixed so that every bit of both has an effect."""
     mixed = hashes ^ np.uint64((crc32(name.encode()) + 1) * _GOLDEN & _ALL_BITS)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND

@@ -1,7 +1,8 @@
-"""The next best hosts of one cell, to be named as alternates: each counts as fuller once it is named.
+"""Chooses alternates: the next best hosts of one cell, each counted as fuller once it is named.
 
-Where builds are packed these are full before anybody needs them, and a cell cannot ask for others. So of two
-or more, those that have much less room than the roomiest of the cell make way for some of the roomiest.
+While packing, the next best hosts are full before they are needed, and a cell cannot request more
+alternates. So of two or more alternates, those with much less capacity than the roomiest hosts of the cell
+are replaced by some of the roomiest.
 """
 
 from collections import deque
@@ -15,26 +16,26 @@ if TYPE_CHECKING:
     from scheduler_worker.core.ranking import Entry, Ranking
 
 
-TIGHT = 0.75  # who has less than this of the room that the roomiest has
+TIGHT = 0.75  # share of the largest capacity; hosts below it are tight
 
 
 class Spares:
-    """Beside the ranking: nothing is promised, and what is taken of the ranking moves here too.
+    """Alternates of one ranking. Nothing is reserved for them.
 
-    The ranking is handed in at every call: it keeps these, and two that kept each other would be garbage that
-    only the collector finds.
+    The ranking is passed to every call, because a reference to it would form a cycle that only the garbage
+    collector frees.
     """
 
     def __init__(self, cell: str, asked: Mapping[str, int]) -> None:
         self._cell = cell
-        self._sorted: list[Entry] = []  # those of the cell in the order of the beginning
+        self._sorted: list[Entry] = []  # hosts of the cell in the order of the beginning
         self._at = 0
         self._heap: list[Entry] = []
         self._named: dict[int, int] = {}
-        self._fuller: dict[int, Entry] = {}  # the places of those that were named
+        self._fuller: dict[int, Entry] = {}  # entries of hosts that were named
         self._asked = asked
-        self._enough: float | None = None  # room, for one to be roomy; None: nobody had to know yet
-        self._roomy: deque[int] | None = None  # whose turn it is to be named
+        self._enough: float | None = None  # capacity of a roomy host; None: not computed yet
+        self._roomy: deque[int] | None = None  # roomy hosts in rotation
 
     def take(
         self, ranking: "Ranking", several: int, beside: Collection[str], avoid: Collection[str]
@@ -70,7 +71,7 @@ class Spares:
         avoid: Collection[str],
         passed_over: list["Entry"],
     ) -> list[Candidate]:
-        """Some of the roomiest, for which those at the end that are tight are passed over."""
+        """Replace tight alternates at the end by some of the roomiest hosts."""
         roomy: list[Candidate] = []
         taken = {way.root for way in spares}.union(beside)
         while found and not self._is_roomy(ranking, found[-1][-1]):
@@ -97,7 +98,7 @@ class Spares:
     ) -> Candidate | None:
         """By turns, so that builds do not all name the same one."""
         if self._roomy is None:
-            assert self._enough is not None  # or nobody would have to make way
+            assert self._enough is not None  # computed before any alternate is replaced
             self._roomy = deque(ranking.rooms.roomiest(self._cell, self._enough))
         for _ in range(len(self._roomy)):
             index = self._roomy.popleft()
@@ -110,7 +111,7 @@ class Spares:
         return None
 
     def moved(self, ranking: "Ranking", index: int) -> None:
-        """It was chosen or put back."""
+        """Update a host that was chosen or released."""
         now = ranking.moved[index]
         named = self._named.get(index)
         if named:
@@ -137,7 +138,7 @@ class Spares:
                 return entry
 
     def _name(self, ranking: "Ranking", entry: "Entry", way: Candidate) -> None:
-        """From now on it counts as if it got what it was named for; where that is all it has, no more."""
+        """Count the host as fuller by this candidate; without remaining capacity it is not named again."""
         outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
         free = way.free

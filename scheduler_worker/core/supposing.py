@@ -1,4 +1,4 @@
-"""Choosing for the sake of knowing: what is promised is taken back before anybody else chooses."""
+"""Hypothetical choices: their reservations are released before any other choice."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -11,7 +11,7 @@ from scheduler_worker.core.pick import Promise
 
 
 class CountsBuilds(Protocol):
-    """Who knows how many builds were just sent to each host."""
+    """Knows how many builds were recently sent to each host."""
 
     def chose(self, cell: str, root: str, now: float) -> None: ...
 
@@ -53,7 +53,7 @@ class Supposing:
             self._withdraw(promise)
 
     def on(self, root: str) -> int:
-        """How many there are on this host."""
+        """Return the number of hypothetical builds on this host."""
         return sum(supposed.root == root for supposed in self._kept)
 
     def suspend(self) -> None:
@@ -69,7 +69,7 @@ class Supposing:
         return len(self._kept)
 
     def forget(self, after: int = 0) -> None:
-        """As if nothing had been supposed after these; whatever is kept was suspended."""
+        """Drop the hypothetical choices after the first `after` ones, and restore suspended reservations."""
         self._kept = dict.fromkeys(islice(self._kept, after))
 
     def _promise(self, supposed: Supposed) -> None:

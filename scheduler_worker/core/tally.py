@@ -1,4 +1,4 @@
-"""How many hosts would do for a wish that asks for less; so many searches, and no more."""
+"""Counts the hosts that would fit a relaxed request, with a limited number of searches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.relaxing import Lessened
 from scheduler_worker.core.wish import Wish
 
-NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # no guest runs without these
-LOOKED_AT = 48  # hosts of each, one by one; when all of these do, so do the others
+NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # every guest needs these
+LOOKED_AT = 48  # hosts evaluated singly per variant; if all of them fit, the rest are assumed to fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Helps:
     """Something to be done, and the hosts that would then do."""
 
     found: Found
-    what: str  # as it is said beside something else
-    says: str  # as it is said by itself
+    what: str  # the text as a part of a longer sentence
+    says: str  # the text as a sentence
 
 
 def never() -> bool:
@@ -42,7 +42,7 @@ def never() -> bool:
 
 
 class Tally:
-    """Counts hosts until so many searches are spent or it is late: then none is found any more.
+    """Counts hosts until the searches or the time are used up; then the count is 0.
 
     Hosts without free capacity for all the `needed` instances count as none.
     """
@@ -73,7 +73,7 @@ class Tally:
             return None
 
     def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
-        """How much may it ask for, and how many hosts would have that?"""
+        """Return the largest smaller amount that fits, with the number of hosts, or None."""
         others = less.wish if asks_for_something(less.wish) else less.with_amount(1)
         ranking = self.ranking(others, choosing)
         if ranking is None:
@@ -118,12 +118,12 @@ def asks_for_something(wish: Wish) -> bool:
 
 
 def amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
-    """How much less it may try to ask of these hosts, the most first."""
+    """Return smaller amounts to try, the largest first."""
     indices = ranking.admitted()
     if not len(indices):
         return ()
     most = int(np.max(ranking.free(less.resource_class)[list(indices)]))
-    # One may be sold less than is free: by halves of what there is, too.
+    # If fewer instances than free amounts fit, try halves of the total too.
     halves = {amount >> shift for amount in (min(most, less.asked - 1), less.asked) for shift in range(4)}
     return sorted((one for one in halves if 0 < one <= min(most, less.asked - 1)), reverse=True)
 

@@ -1,4 +1,4 @@
-"""Whom of equals a request meets first: a shuffle that anybody can repeat from the seed and the root."""
+"""The order of hosts with equal scores: a shuffle that can be repeated from the seed and the root."""
 
 from functools import lru_cache
 from hashlib import blake2b
@@ -20,7 +20,7 @@ def mixed(root: str) -> int:
 
 @lru_cache(maxsize=64)  # of one seed it is asked again and again
 def factor(seed: str) -> int:
-    """What a seed multiplies these numbers with: odd, so that no two become one."""
+    """Return the odd factor of a seed; an odd factor maps different numbers to different ones."""
     return mixed(seed) | 1
 
 
@@ -30,10 +30,10 @@ def tie(seed: str, root: str) -> int:
 
 
 def ties(seed: str, mixed_roots: Uints) -> Uints:
-    """The same for many."""
+    """Return the tie numbers of many roots."""
     return (mixed_roots * np.uint64(factor(seed))) >> np.uint64(_DROPPED)
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Which of so many a build gets: the same one whenever it is asked."""
+    """Return the index drawn for a build: always the same one for the same seed."""
     return mixed(f"{seed} {build}") % among if among > 1 else 0

@@ -1,4 +1,4 @@
-"""Instances that are all to be on one host, and it is open which: a host without room for all is none."""
+"""Instances that must all be on one host: a host without capacity for all of them is rejected."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +24,10 @@ def all_of_them(
     facts: HostFacts,
     ways: Callable[[], Sequence[Candidate]],
 ) -> Refusal | None:
-    """Why a host that would do for the first would not do for the last, beside the others.
+    """Return why a host that fits the first instance would not fit the last one.
 
-    That refusal is the rule's that would refuse it then, or that of the one which `keeps` them together.
+    The refusal is that of the filter that would reject the last instance, or of `keeps`, the filter that
+    requires one host.
     """
     if wish.together is None or wish.together.several < 2:
         return None

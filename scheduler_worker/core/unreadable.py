@@ -19,10 +19,7 @@ class Unreadable(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a question to add to "there is no such", empty if no known name resembles this one.
-
-    Of many names those are compared that begin as this one does.
-    """
+    """Return a suggestion such as "did you mean …?", or an empty string if no known name is similar."""
 
     def alike(other: str) -> int:
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))

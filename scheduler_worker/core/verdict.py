@@ -1,4 +1,4 @@
-"""What became of the hosts that are not handed out: which rule refused how many, and who came closest."""
+"""Explains why hosts were not chosen: how many each filter rejected, and which hosts came closest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -24,7 +24,9 @@ Refusal = tuple[Rule, str]
 
 
 class Verdicts:
-    """The rules that are asked for all at once count first, then those that are asked host by host."""
+    """Rejections by filter: filters that evaluate arrays first, then filters that evaluate hosts one by
+    one.
+    """
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Verdicts:
         self._at_once: list[tuple[Removal, Rule | None, Ints]] | None = None
 
     def removals(self, refused: Mapping[int, Refusal], full: Iterable[int], left: int) -> tuple[Removal, ...]:
-        """Of so many that placement left."""
+        """Return the removals by filters, of the hosts that placement left."""
         removals = [removal for removal, *_ in self._removed_at_once()]
         by_rule: dict[str, list[int]] = {}
         codes = {}
@@ -58,9 +60,9 @@ class Verdicts:
     def nearest(
         self, refused: Mapping[int, Refusal], full: Iterable[int], beyond: Iterable[NearMiss]
     ) -> tuple[NearMiss, ...]:
-        """Return the hosts that pass the most constraints, best first; of a request that names hosts, these.
+        """Return the hosts that pass the most constraints, best first; if the request names hosts, these.
 
-        Closed hosts are left out unless there are no others or they are named.
+        Disabled hosts are left out unless there are no others or the request names them.
         """
         if self._wish.pinned:
             by_host: dict[str, NearMiss] = {}
@@ -83,7 +85,7 @@ class Verdicts:
         return (miss for miss in beyond if not self._refusals(miss, closing))
 
     def _also_refused(self, beyond: Iterable[NearMiss]) -> Iterable[NearMiss]:
-        """Add the refusals of rules to these near misses."""
+        """Add the filters' refusals to the near misses."""
         for miss in beyond:
             why = [why for why in self._refusals(miss, self._rules) if why not in miss.lacks]
             yield structs.replace(miss, lacks="; ".join((*why, miss.lacks))) if why else miss
@@ -95,7 +97,7 @@ class Verdicts:
         return [why for rule in rules if (why := rule.refuses(facts, self._wish)) is not None]
 
     def may_pass(self, refused: Mapping[int, Refusal]) -> bool:
-        """Return whether some host is refused only by rules whose refusals end within seconds."""
+        """Return whether some host is rejected only by filters whose refusals end within seconds."""
         lasting = [rule for rule in self._lazy if not self._passes(rule)]
         for index, (rule, _) in refused.items():
             if self._passes(rule) and self._none_refuses(lasting, index):
@@ -112,7 +114,9 @@ class Verdicts:
         )
 
     def _passes(self, rule: Rule) -> bool:
-        """A request that names a host that is down is refused at once: its user can name another one."""
+        """Return whether the refusal may pass. A request that names a host that is down is refused
+        immediately: its user can name another one.
+        """
         return rule.passes and not (self._wish.pinned and rule.code == "down")
 
     def _none_refuses(self, rules: Sequence[Rule], index: int) -> bool:

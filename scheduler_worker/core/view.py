@@ -1,4 +1,4 @@
-"""How rules and weighers see hosts: all that fit at once, or one; the same numbers either way."""
+"""Hosts as filters and weighers see them: all fitting hosts as arrays, or one host, with equal numbers."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ from scheduler_worker.core.wish import Wish
 
 @dataclass(slots=True, eq=False)
 class HostsNow:
-    """What was heard of all hosts until now, by placement's positions; good until something is awaited."""
+    """The reported state of all hosts by placement's positions, valid until the next await."""
 
     source: CandidateSource
     columns: HostColumns
     slot_at: Ints
     placed: Ints  # the positions of all hosts
     up: Bools  # false: the host is down
-    unknown: Bools | None  # up, but without a heartbeat so far; None: no host is, or all are
+    unknown: Bools | None  # up, but without a heartbeat so far; None: the same for all hosts
     fading: float  # what a failure that was counted as one counts now
     why_down: Callable[[PlacedHost], str]
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class HostsNow:
         )
 
     def fact(self, name: str, otherwise: float) -> Numbers:
-        """By position. All kinds of requests share it, so nobody may write to it."""
+        """Return the fact by position. The array is shared by all classes of requests: do not write to it."""
         if name in _OUR_DOING:  # what is chosen for one kind counts for the next
             return self._fact(name, otherwise)
         known = not isnan(otherwise)
@@ -106,7 +106,9 @@ class HostsNow:
 
 
 def _as_one(said: Numbers, placed: Ints) -> Numbers:
-    """Where all hosts say the same it is there once, whatever the length of the array: it is mostly so."""
+    """Return an array with a single stored value if all hosts have the same value, which is the usual
+    case.
+    """
     of_hosts = said.take(placed)
     if of_hosts.size and (of_hosts == of_hosts[0]).all():
         return np.broadcast_to(of_hosts[0], said.shape)
@@ -118,16 +120,16 @@ _OUR_DOING = frozenset({"building", "sent"})
 
 
 class AllHosts:
-    """All that fit placement's question, as arrays that go with the search's positions.
+    """All fitting hosts as arrays over the positions of the search.
 
-    What all hosts say alike is one plain number: most facts are, and then there is nothing to be reckoned.
+    A fact with the same value everywhere is one plain number, so weighers can skip it.
     """
 
     def __init__(self, search: CandidateSearch, now: HostsNow) -> None:
         self._search = search
         self._now = now
         self._positions = search.positions
-        self._facts: dict[tuple[str, float], Number] = {}  # nobody may write to them
+        self._facts: dict[tuple[str, float], Number] = {}  # shared: do not write to the arrays
         self._everybody = len(self._positions) == len(now.slot_at)
 
     def free(self, resource_class: str) -> Number:
@@ -195,7 +197,7 @@ class AllHosts:
         return found
 
     def _of_these(self, everybodys: Numbers) -> Number:
-        if everybodys.size and not everybodys.strides[0]:  # all say the same
+        if everybodys.size and not everybodys.strides[0]:  # all values are equal
             return everybodys[0]
         return everybodys if self._everybody else everybodys.take(self._positions)
 

@@ -1,10 +1,10 @@
-"""Requests that wait for room: who goes first, and which change could help whom.
+"""Requests that wait for capacity: their order, and which change could help which request.
 
-Requests alike wait in one line, the highest priority and then the oldest first. Each line watches one thing
-that a host must have free before it can take any of them; a change at a host asks only those lines about it
-whose watch is met there. A host that would do is handed to the first in line of all those it would do for,
-for as many of its line as there is room; then to the next. The first keeps the host that is nearest to what
-it lacks: those behind it may use every other one.
+Requests of one equivalence class wait in one queue, the highest priority and then the oldest first. Each
+queue watches one amount that a host must have free before any of its requests can fit; a change at a host
+concerns only queues whose amount is free there. A fitting host goes to the first request of all queues that
+it fits, for as many of that queue as it has capacity, then to the next. The first request reserves the host
+that is nearest to its needs: later ones may use every other host.
 """
 
 from bisect import bisect_left, insort
@@ -24,38 +24,37 @@ from scheduler_worker.core.reservations import (
     reservations,
 )
 
-REMEMBERED = 20_000  # hosts at which something changed, for those that were being looked at meanwhile
-TOO_MANY = 2_000  # at once: then every line looks at all hosts
+REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
+TOO_MANY = 2_000  # changes in one step; beyond that every queue evaluates all hosts
 LOOK_AGAIN = 1.0  # seconds, where something stands in the way that passes by itself
 
 
 class Eyes(Protocol):
-    """How the room sees the hosts."""
+    """What the queues need to know about hosts."""
 
     def free(self, root: Root) -> Mapping[str, int]:
-        """What is free there, in the whole tree; nothing where there is no such host."""
+        """Return the free amounts of the host's whole tree; empty if there is no such host."""
         ...
 
     def watches(self, kind: str) -> Sequence[RoomNeeded]:
-        """One of these must be met by any host that fits."""
+        """Return the amounts of which any fitting host satisfies at least one."""
         ...
 
     def look(
         self, kind: str, among: Collection[Root] | None, beside: Collection[Root], enough: int
     ) -> HostsFound:
-        """Who of these hosts (None: of all) fits one of the kind; not those to stay beside of.
-
-        Of all it may stop when there is room for so many.
+        """Return the hosts that fit the class, of the given ones (None: all), without the excluded ones. A
+        search over all may stop after `enough`.
         """
         ...
 
     def prospect(self, kind: str) -> Prospect:
-        """Which hosts could ever take one of the kind, and how much each lacks now."""
+        """Return the hosts that could ever fit the class, and how much each lacks now."""
         ...
 
 
 class WaitingRoom:
-    """Everybody who waits in this process. Nothing in here takes time: whoever calls brings the clock."""
+    """All waiting requests of this process. The caller passes the time; nothing in here awaits."""
 
     def __init__(self, eyes: Eyes) -> None:
         self._eyes = eyes
@@ -64,17 +63,17 @@ class WaitingRoom:
         self._watchers: dict[str, list[tuple[int, str]]] = {}  # class → amount and kind, in that order
         self._trials: dict[Id, Trial] = {}
         self._news: dict[Root, None] = {}
-        self._given_back: dict[Root, None] = {}  # no news, and yet those who stayed beside may look now
+        self._given_back: dict[Root, None] = {}  # unchanged hosts that are no longer excluded
         self._states: dict[Root, None] = {}
         self._remembered: deque[tuple[int, Root]] = deque()
         self._forgotten = 0  # up to this mark it is not known any more what changed
         self._kept: dict[Root, Kept] = {}
         self.kept_elsewhere: dict[Root, LineKey] = {}
-        self._shuffled = False  # what is kept for whom is to be found out anew
-        self.mark = 0  # counts what changed: who begins to look now has seen all up to here
-        self.looks = 0  # how often one line looked at hosts
+        self._shuffled = False  # reserved hosts are to be computed again
+        self.mark = 0  # number of changes: an evaluation that begins now has seen all changes up to it
+        self.looks = 0  # number of evaluations
 
-    # Who waits
+    # Waiting requests
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -87,16 +86,16 @@ class WaitingRoom:
         return self._waiters
 
     def enter(self, waiter: Waiter, mark: int | None = None) -> None:
-        """It has no host as of this mark (None: it was not looked for one), and waits from now on."""
+        """Add a request that found no host up to this mark (None: it was not evaluated)."""
         if waiter.request in self._waiters:
             return
         line = self._lines.get(waiter.kind)
         if line is None:
-            watches = self._eyes.watches(waiter.kind)  # where that fails, nobody has entered
+            watches = self._eyes.watches(waiter.kind)  # if this raises, nothing has been added
             line = self._lines[waiter.kind] = Line(waiter.kind, watches)
             for watch in line.watches:
                 insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, line.kind))
-            line.whole = True  # only so is it known where no more than a rule stands in the way
+            line.whole = True  # a search of all hosts shows whether only a filter is in the way
         self._waiters[waiter.request] = waiter
         self._line_up(line, waiter)
         if mark is None or mark < self._forgotten:
@@ -108,7 +107,7 @@ class WaitingRoom:
             line.untested[root] = None
 
     def leave(self, request: Id) -> bool:
-        """It has its host, or has ended; False when it did not wait."""
+        """Remove a request that has its host or has ended; return False if it did not wait."""
         waiter = self._waiters.pop(request, None)
         if waiter is None:
             return False
@@ -123,23 +122,25 @@ class WaitingRoom:
         return True
 
     def ahead(self, kind: str, priority: int, since: float) -> bool:
-        """Does somebody of its kind wait who goes before it?"""
+        """Return whether a request of the class waits before this priority and time."""
         line = self._lines.get(kind)
         return line is not None and line.first.key < (-priority, since, "")
 
     def first(self, kind: str) -> Waiter | None:
-        """Who goes first of its kind."""
+        """Return the first request of the class."""
         line = self._lines.get(kind)
         return None if line is None else line.first
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
-        """For a request that is new: hosts kept for those who go before it, or just being given to them."""
+        """Return hosts that a new request may not use: reserved for, or being given to, requests before
+        it.
+        """
         if not self._lines and not self.kept_elsewhere:
             return frozenset()
         return self._barred((-priority, since, ""), "")
 
     def due(self, now: float) -> list[Waiter]:
-        """Those who have waited as long as they wanted to."""
+        """Return the requests whose waiting time has expired."""
         return [
             waiter
             for request, waiter in self._waiters.items()
@@ -158,7 +159,7 @@ class WaitingRoom:
             self._news.update(dict.fromkeys(roots))
 
     def reported(self, roots: Collection[Root]) -> None:
-        """These hosts say something else of themselves."""
+        """Handle changed reports of these hosts."""
         if len(roots) > TOO_MANY:
             self.everything()
             return
@@ -167,7 +168,7 @@ class WaitingRoom:
             self._states.update(dict.fromkeys(roots))
 
     def somebody_is_back(self) -> None:
-        """An agent is heard again: all its hosts may do now."""
+        """Handle the return of an agent: all its hosts may fit now."""
         for line in self._lines.values():
             line.untested.update(dict.fromkeys(line.refused))
 
@@ -177,12 +178,12 @@ class WaitingRoom:
             self._give_back(roots)
 
     def company_changed(self, kind: str) -> None:
-        """Whom it is to be beside or apart from are elsewhere now: any host may do."""
+        """Handle a change of the hosts of related instances: any host may fit now."""
         if kind in self._lines:
             self._lines[kind].whole = True
 
     def everything(self) -> None:
-        """Anything may be otherwise now."""
+        """Evaluate everything again: any host may have changed."""
         self.mark += 1
         self._remembered.clear()
         self._forgotten = self.mark
@@ -190,37 +191,39 @@ class WaitingRoom:
             line.whole = True
         self._shuffled = True
 
-    # What is kept for whom
+    # Reserved hosts
 
     @property
     def kept(self) -> Mapping[Root, Kept]:
-        """Hosts that are kept for those first in line here."""
+        """Return the hosts that are reserved for the first requests of this process."""
         return self._kept
 
     def keep_for_others(self, kept: Reserved) -> None:
-        """Other schedulers keep these for those who wait with them."""
+        """Set the hosts that other schedulers have reserved for their requests."""
         before, self.kept_elsewhere = self.kept_elsewhere, dict(kept)
         self._give_back([root for root, key in before.items() if root not in kept or kept[root] > key])
 
-    # Whose turn it is
+    # The next requests
 
     @property
     def restless(self) -> bool:
-        """Is there something to be looked at, or somebody to be called?"""
+        """Return whether a host is to be evaluated or a request to be placed."""
         news = self._news or self._states or self._given_back or self._shuffled
         return bool(self._lines) and bool(news or any(line.ready for line in self._lines.values()))
 
     @property
     def busy(self) -> bool:
-        """Is somebody on trial, or does some line look again by itself?"""
+        """Return whether a request is on trial, or a queue has a scheduled retry."""
         return bool(self._trials) or any(line.look_at is not None for line in self._lines.values())
 
     def next_look(self) -> float | None:
-        """When some line looks again by itself."""
+        """Return the time of the next scheduled retry."""
         return min((line.look_at for line in self._lines.values() if line.look_at is not None), default=None)
 
     def turns(self, now: float, most: int = 128) -> list[Turn]:
-        """Those who are to be placed now, the first first: on trial until they leave or are `back`."""
+        """Return the requests to be placed now, in order. They are on trial until they leave or are put
+        `back`.
+        """
         self.settle(now)
         given: set[Root] = {root for trial in self._all_trials() for root in trial.roots}
         found: list[Turn] = []
@@ -246,7 +249,9 @@ class WaitingRoom:
         return found
 
     def back(self, request: Id, look_at: float | None = None) -> None:
-        """It found no host after all; with a time: what kept it from one passes, and it looks again then."""
+        """Return a request from its trial without a host; with a time: retry then, because the cause
+        expires.
+        """
         waiter = self._waiters.get(request)
         if waiter is None:
             return
@@ -258,28 +263,31 @@ class WaitingRoom:
             line.look_at = look_at if line.look_at is None else min(line.look_at, look_at)
 
     def settle(self, now: float) -> None:
-        """Look at what changed, for those whom it could help."""
+        """Evaluate the changes, for the queues that they could help."""
         self._tell_the_lines()
         if self._shuffled:
             self._keep_hosts()
             self._tell_the_lines()
         for line in self._lines.values():
             if line.look_at is not None and line.look_at <= now:
-                line.whole, line.look_at = True, None  # also where all are on trial: it is due no more
+                # also if all are on trial: the retry is no longer scheduled
+                line.whole, line.look_at = True, None
             if not line.waiting:
-                continue  # once those on trial are back
+                continue  # continues after the trials
             if line.whole:
                 self._look_at_all(line, now)
             elif line.untested:
                 self._look_at_changed(line, now)
             if line.open:
                 for root in self._kept_before(line.waiting[0][0], line.kind) & line.open.keys():
-                    del line.open[root]  # it was found before somebody came who keeps it
+                    del line.open[root]  # found before the host was reserved for another request
             if line.further:
                 self._look_further(line, now)
 
     def sweep(self, now: float) -> None:
-        """Slowly, everybody once: whoever is placed by this was forgotten. Nobody should be."""
+        """Evaluate every request once. A request placed by this was missed by all wake-up rules, which is a
+        defect.
+        """
         self.settle(now)
         busy = {root for trial in self._all_trials() for root in trial.roots}
         for line in self._lines.values():
@@ -292,7 +300,7 @@ class WaitingRoom:
     # How a change finds its lines
 
     def _remember(self, roots: Collection[Root]) -> None:
-        """For those who are looking now, and may have passed these before they changed."""
+        """Record changed hosts for evaluations in progress, which may have passed these hosts already."""
         for root in roots:
             self.mark += 1
             self._remembered.append((self.mark, root))
@@ -300,7 +308,7 @@ class WaitingRoom:
             self._forgotten, _ = self._remembered.popleft()
 
     def _give_back(self, roots: Collection[Root]) -> None:
-        """Nothing changed there, but those who had to stay beside need not any more."""
+        """Evaluate hosts again that are no longer excluded, although they did not change."""
         self._remember(roots)
         self._given_back.update(dict.fromkeys(roots))
 
@@ -324,7 +332,7 @@ class WaitingRoom:
                     line.in_vain.discard(root)
 
     def _concerned(self, root: Root) -> Iterator[Line]:
-        """The lines whose watch is met there."""
+        """Yield the queues whose watched amount is free on the host."""
         free = self._eyes.free(root)
         seen: set[str] = set()
         for resource_class in (*free, ""):
@@ -351,7 +359,7 @@ class WaitingRoom:
         self._give_back([root for root in closed if root not in line.open])
 
     def _look_further(self, line: Line, now: float) -> None:
-        """Beyond those tried in vain: nothing changed there, and to try them again would never end."""
+        """Search beyond the hosts that were tried without success, to avoid an endless repetition."""
         line.more = False
         self._look(line, now, None)
 
@@ -383,7 +391,7 @@ class WaitingRoom:
         return list({id(trial): trial for trial in self._trials.values()}.values())
 
     def _tried(self, request: Id, *, placed: bool) -> None:
-        """When all of a trial are over, others may have what is left there."""
+        """Record the end of a trial; after the last one the remaining capacity is for other queues."""
         trial = self._trials.pop(request, None)
         if trial is None:
             return
@@ -394,7 +402,7 @@ class WaitingRoom:
                 trial.line.in_vain.update(trial.roots)
             self._give_back(trial.roots)
 
-    # What is kept for whom
+    # Reserved hosts
 
     def _keep_hosts(self) -> None:
         self._shuffled = False
@@ -416,13 +424,13 @@ class WaitingRoom:
         )
 
     def _kept_before(self, key: LineKey, kind: str) -> set[Root]:
-        """Hosts kept for those who go before this one and are of another kind."""
+        """Return hosts reserved for earlier requests of other classes."""
         kept = {root for root, whose in self.kept_elsewhere.items() if whose < key}
         kept.update(root for root, one in self._kept.items() if one.key < key and one.kind != kind)
         return kept
 
     def _barred(self, key: LineKey, kind: str) -> frozenset[Root]:
-        """These, and those that are just being given to others."""
+        """Return the reserved hosts, and hosts being given to other requests."""
         barred = self._kept_before(key, kind)
         for line in self._lines.values():
             if line.kind != kind and line.waiting and line.waiting[0][0] < key:

@@ -1,6 +1,6 @@
-"""The weighers there are, by name. Each is made by a function of its name, whose options are its arguments.
+"""The built-in weighers, by name. Each is made by the function of that name, whose arguments are its options.
 
-More of its value is better; a negative multiplier turns it round. What a host does not say counts as nought.
+More is better; a negative multiplier reverses that. An attribute that a host does not report counts as 0.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from scheduler_worker.core.rules.neighbours import GROUP
 from scheduler_worker.core.wish import Wish
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
-MOST = 99.0  # free devices; beyond them nobody counts
+MOST = 99.0  # free devices; more make no difference
 UNAVAILABLE = -10_000.0  # what a metric weighs that is not there
 FEW_FAILURES = 3.0
 
@@ -58,7 +58,7 @@ def hypervisor_version() -> Weigher:
 
 
 def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
-    """Few free devices of these classes: hosts with many are kept for who asks for many."""
+    """Few free devices of these classes: hosts with many are saved for requests that need many."""
     every = tuple(classes)
 
     def value(view: View, wish: Wish) -> Number:
@@ -94,7 +94,7 @@ def soft_anti_affinity() -> Weigher:
 
 
 def build_failure() -> Weigher:
-    """Builds that failed there lately by the host's fault, fading: one costs two points, three cost six."""
+    """Recent failed builds caused by the host, fading: one counts two points, three count six."""
     return Weigher("build_failure", lambda view, wish: -view.fact("failures"), 6.0, least_span=FEW_FAILURES)
 
 
@@ -104,10 +104,10 @@ def num_instances() -> Weigher:
 
 
 def image_properties(*, image_props_weight_setting: Mapping[str, float] | None = None) -> Weigher:
-    """Instances there whose images have the same properties; those named count so much, or all count alike.
+    """Instances on the host whose images have the same properties, weighted by the setting, or all equally.
 
-    Looked up host by host, which costs a few microseconds for each that fits: with a multiplier of nought it
-    is off, whatever aggregates say.
+    Evaluated host by host, which costs a few microseconds per fitting host; a multiplier of 0 disables it,
+    whatever aggregates have.
     """
     ratios = dict(image_props_weight_setting or {})
 
@@ -133,10 +133,10 @@ def metrics(
     required: bool = True,
     weight_of_unavailable: float = UNAVAILABLE,
 ) -> Weigher:
-    """What hosts report, each metric times its ratio: `weight_setting = {temperature = -1.0}`.
+    """Reported metrics, each multiplied by its ratio: `weight_setting = {temperature = -1.0}`.
 
-    If they are `required` the rule of this name is on as well, and a host that does not report them all is
-    refused; if not, it weighs as little as `weight_of_unavailable`.
+    If they are `required`, the filter of this name is enabled as well, and a host without one of them is
+    rejected; if not, such a host weighs `weight_of_unavailable`.
     """
     ratios = tuple((weight_setting or {}).items())
 
@@ -148,7 +148,9 @@ def metrics(
 
 
 def preferred_traits() -> Weigher:
-    """Those of the request's preferred traits it has, as it weighs them: before ram, cpu and disk."""
+    """Preferred traits of the request that the host has, by their weights: counts more than ram, cpu and
+    disk.
+    """
 
     def value(view: View, wish: Wish) -> Number:
         return _sum(view.has(trait) * by for trait, by in wish.preferred.items())
@@ -157,7 +159,7 @@ def preferred_traits() -> Weigher:
 
 
 def image_cached() -> Weigher:
-    """It has the image already: of hosts about alike, the one that need not fetch it."""
+    """The image is cached on the host: of about equal hosts, the one without a download."""
 
     def value(view: View, wish: Wish) -> Number:
         return view.cached(wish.request.image.name) if wish.request.image is not None else 0.0

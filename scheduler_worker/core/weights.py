@@ -1,4 +1,4 @@
-"""What hosts are worth to one ranking: all in the beginning, then one at a time, on the same scales."""
+"""Scores of hosts in one ranking: all at the beginning, then one host at a time, on the same scales."""
 
 from bus.candidates import Floats
 from bus.decisions import RecordedHost
@@ -8,7 +8,7 @@ from scheduler_worker.core.scale import MOST, scales_of, scores, worth, worth_of
 from scheduler_worker.core.view import AllHosts, HostsNow, OneHost
 from scheduler_worker.core.wish import Wish
 
-Values = tuple[float, ...]  # what each weigher that tells hosts apart read of one
+Values = tuple[float, ...]  # values of one host for the weighers that differ between hosts
 
 
 class Weights:
@@ -20,7 +20,8 @@ class Weights:
         self._scales = scales = scales_of(policy.weighers, view, wish, count)
         self.worths: Floats = worth(scales, view, count, policy.near)
         self.recorded = tuple([scale.recorded() for scale in scales])
-        self.overriding = any(now.limits(scale.key) for scale in scales)  # do aggregates say multipliers?
+        # whether aggregates override multipliers
+        self.overriding = any(now.limits(scale.key) for scale in scales)
         self._multipliers = [scale.weigher.multiplier for scale in scales]
         self._reads = [scale.weigher.value for scale in scales]
         self._at_first = [scale.values for scale in scales]
@@ -28,13 +29,13 @@ class Weights:
         self._scores_of: dict[Values, dict[str, float]] = {}
 
     def at_first(self, index: int) -> Values:
-        """What was read of it when all were."""
+        """Return the values of the host that were read at the beginning."""
         return tuple([values.item(index) for values in self._at_first])
 
     def read(self, facts: HostFacts) -> Values:
         view, wish = OneHost(facts), self._wish
         values = tuple([float(value(view, wish)) for value in self._reads])
-        if sum(map(abs, values)) < MOST:  # then each of them is a number, and none too large
+        if sum(map(abs, values)) < MOST:  # then all of them are finite and of usual size
             return values
         return tuple([scale.read(view, wish) for scale in self._scales])
 
@@ -50,13 +51,13 @@ class Weights:
         return known
 
     def overridden(self, facts: HostFacts) -> dict[str, float]:
-        """The multipliers that its aggregates say otherwise."""
+        """Return the multipliers that the host's aggregates override."""
         view = OneHost(facts)
         said = [(scale.weigher, view.override(scale.key, scale.weigher.multiplier)) for scale in self._scales]
         return {weigher.name: multiplier for weigher, multiplier in said if multiplier != weigher.multiplier}
 
     def scores(self, host: RecordedHost) -> dict[str, float]:
-        """What each weigher gave it, and their sum; nobody may write to it."""
+        """Return the weights of the host, and their sum. Shared: do not write to it."""
         if host.multipliers:
             return scores(self.recorded, host)
         known = self._scores_of.get(host.values)

@@ -11,7 +11,7 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor
 
-# Of each request and nobody else's: what a wish has of its request is read for all that ask for the same.
+# Fields that belong to one request only. The request in a `Wish` lacks them, because equal requests share it.
 ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
 
 
@@ -31,7 +31,7 @@ class Together:
 class Wish:
     """A request has one, and one more for each flavor that would do instead (`or_else`), in their order."""
 
-    request: BuildRequested  # as anybody's
+    request: BuildRequested  # without the fields of a single request
     flavor: Flavor
     question: FindCandidates
     nth: int = 0  # 0: the flavor asked for; n: the nth of or_else
@@ -39,12 +39,13 @@ class Wish:
     preferred: Mapping[str, float] = field(default_factory=dict)  # traits, the flavor's too, by how much
     group: ServerGroup | None = None  # the one it joins, as it was a moment ago: the claim judges
     members: Mapping[str, int] = field(default_factory=dict)  # root → how many of its group are there
-    together: Together | None = None  # nobody of its affinity group is anywhere yet, and several are to come
-    same: frozenset[str] | None = None  # roots of the instances it wants to be beside; None: it does not say
-    different: frozenset[str] = frozenset()  # and of those it does not
+    together: Together | None = None  # several instances of an affinity group without members on any host
+    same: frozenset[str] | None = None  # roots of the instances of `same_host`; None: no such hint
+    different: frozenset[str] = frozenset()  # roots of the instances of `different_host`
     own: frozenset[str] = frozenset()  # roots it holds already: a move's source
     reserved: frozenset[str] = frozenset()  # of `question.not_roots`: not excluded by the request itself
-    why_reserved: Callable[[str], str] = field(default=str, compare=False)  # of one of these roots
+    # the reason for reserving one of these roots
+    why_reserved: Callable[[str], str] = field(default=str, compare=False)
 
     @property
     def image_properties(self) -> Mapping[str, str]:
@@ -62,7 +63,7 @@ class Wish:
 
     @property
     def asked(self) -> dict[str, int]:
-        """What it takes of a host, whichever of its providers gives it."""
+        """Return the total amounts per class, from any provider of the host."""
         asked: dict[str, int] = {}
         for group in self.question.groups:
             for name, amount in group.resources.items():

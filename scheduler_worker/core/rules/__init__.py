@@ -1,4 +1,6 @@
-"""The rules there are, by name. Each is made by a function of its name, whose options are its arguments."""
+"""The built-in filters, by name. Each is made by the function of that name, whose arguments are its
+options.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -56,8 +58,7 @@ RULES: Mapping[str, Callable[..., Rule]] = {
     )
 }
 
-# Those of Nova's default list; and who says where he wants to be, or keeps hosts for somebody, is heeded
-# without more ado, which costs nothing where nobody does.
+# Nova's default filters, and filters that apply only if a request or an aggregate uses them:
 DEFAULT_RULES = (
     "up",
     "enabled",

@@ -1,4 +1,4 @@
-"""Rules that go by what is said of a host's aggregates. Several aggregates of one host speak together."""
+"""Filters that read the metadata of a host's aggregates. The metadata of several aggregates is combined."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -60,7 +60,9 @@ def aggregate_image_properties_isolation(
     aggregate_image_properties_isolation_namespace: str = "",
     aggregate_image_properties_isolation_separator: str = ".",
 ) -> Rule:
-    """Where its aggregates name values of an image's property, the image has one of them, or none at all."""
+    """The host's aggregates name no values of an image property, or the image has one of them or lacks the
+    property.
+    """
     namespace = aggregate_image_properties_isolation_namespace
     prefix = namespace + aggregate_image_properties_isolation_separator if namespace else ""
 
@@ -96,7 +98,9 @@ def aggregate_image_properties_isolation(
 
 
 def aggregate_instance_extra_specs() -> Rule:
-    """Every extra spec without a scope, or of `aggregate_instance_extra_specs:`, is met by what they say."""
+    """The metadata of the host's aggregates satisfies every extra spec without a scope or with
+    `aggregate_instance_extra_specs:`.
+    """
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
         for key, demand in _demands(wish.flavor.extra_specs):
@@ -123,7 +127,7 @@ def aggregate_instance_extra_specs() -> Rule:
 
 
 def unscoped(key: str) -> bool:
-    """Is it nobody else's word? Placement has some without a scope."""
+    """Return whether the key is for this filter; placement has some keys without a scope too."""
     return ":" not in key and key != "group_policy" and not key.startswith("same_subtree")
 
 

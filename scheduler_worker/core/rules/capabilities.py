@@ -14,9 +14,11 @@ _SCOPE = "capabilities:"
 
 
 def compute_capabilities() -> Rule:
-    """It is what extra specs demand: `capabilities:PATH`, or the name of something that the host says.
+    """The host's attributes satisfy the extra specs with `capabilities:PATH` or with the name of an
+    attribute.
 
-    What it does not say of a `capabilities:` is missing; of a name without a scope, it is not meant for it.
+    A missing attribute fails a `capabilities:` requirement; a name without a scope that the host does not
+    report is ignored.
     """
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:

@@ -44,10 +44,10 @@ _COMPARED: Mapping[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
 
 
 def image_properties(*, image_properties_default_architecture: str = "") -> Rule:
-    """It has the architecture, hypervisor and VM mode that the image names, and a version it allows.
+    """The host has the architecture, hypervisor and VM mode that the image names, and a permitted version.
 
-    A host that does not say what it has will not do for an image that names it; but an unknown version, or
-    width of addresses, will.
+    A host that does not report one of these is rejected for an image that names it; an unknown version or
+    address width is accepted.
     """
     default = image_properties_default_architecture
 
@@ -126,7 +126,7 @@ def _version(image: Image, state: HostState | None) -> str | None:
 
 @lru_cache(maxsize=256)
 def _conditions(text: str) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
-    """`>=6.0, <7`; None: it is not understood."""
+    """Return the parsed conditions of a text such as `>=6.0, <7`, or None for an invalid text."""
     found = []
     for part in text.strip().strip("()").split(","):
         match = _CONDITION.fullmatch(part)

@@ -1,4 +1,6 @@
-"""Rules about who else is there: server groups, instances to be beside or not, addresses nearby."""
+"""Filters about other instances on a host: server groups, `same_host` and `different_host`, nearby
+addresses.
+"""
 
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -9,11 +11,11 @@ from scheduler_worker.core.wish import Wish
 
 AFFINITY = "server_group_affinity"
 SERVER_GROUP = "server_group"  # what their refusals are known by
-GROUP = "group"  # what of the request those read that go by its server group
+GROUP = "group"  # the part of a request that group filters read
 
 
 def server_group_anti_affinity() -> Rule:
-    """Of an anti-affinity group no more instances are there than it allows (`max_per_host`)."""
+    """The host has fewer members of the request's anti-affinity group than permitted (`max_per_host`)."""
 
     def concerns(wish: Wish) -> bool:
         return wish.group is not None and wish.group.policy == "anti-affinity"
@@ -40,7 +42,9 @@ def server_group_anti_affinity() -> Rule:
 
 
 def server_group_affinity() -> Rule:
-    """Of an affinity group others are there; if there are none yet, all that come at once have room."""
+    """The host has the other members of the request's affinity group; the first members need capacity for all
+    that arrive together.
+    """
 
     def concerns(wish: Wish) -> bool:
         hard = wish.group is not None and wish.group.policy == "affinity"
@@ -89,7 +93,7 @@ def same_host() -> Rule:
 
 
 def different_host() -> Rule:
-    """None of the instances of the hint `different_host` is there."""
+    """The host has no instance of the hint `different_host`."""
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
         return "an instance of different_host is there" if host.root in wish.different else None

@@ -1,4 +1,4 @@
-"""Rules about what a host says of itself, and whether it is heard of."""
+"""Filters about a host's reported state and heartbeats."""
 
 from collections.abc import Mapping
 from math import isnan
@@ -18,7 +18,7 @@ def all_hosts() -> Rule:
 
 
 def up() -> Rule:
-    """Heartbeats of the host and of its agent arrive; a host that reported none so far is admitted."""
+    """Heartbeats of the host and of its agent arrive; a host without any report so far is accepted."""
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
         return host.down or None
@@ -31,7 +31,7 @@ def up() -> Rule:
 
 
 def enabled() -> Rule:
-    """Nobody has disabled it, on the host or in placement, or forced it down."""
+    """The host is neither disabled, by its agent or in placement, nor forced down."""
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
         if FORCED_DOWN in host.traits:
@@ -47,7 +47,8 @@ def enabled() -> Rule:
 
     def admits(view: View, wish: Wish) -> Bools:
         open_: Bools = view.fact("enabled", 1.0) > view.fact("forced_down", 0.0)
-        if DISABLED not in wish.question.root_forbidden:  # else placement has offered none
+        # otherwise placement has rejected such hosts already
+        if DISABLED not in wish.question.root_forbidden:
             open_ = open_ & (view.has(DISABLED) == 0)
         up: Bools = open_ & (view.has(FORCED_DOWN) == 0)
         return up
@@ -56,7 +57,7 @@ def enabled() -> Rule:
 
 
 def zone() -> Rule:
-    """It is in the zone asked for, as it says itself or one of its aggregates does (`availability_zone`)."""
+    """The host is in the requested zone, by its report or by one of its aggregates (`availability_zone`)."""
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
         asked = wish.request.zone
@@ -78,7 +79,7 @@ def zone() -> Rule:
 
 
 def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
-    """It builds fewer than so many at once; aggregates may say another `max_io_ops_per_host`."""
+    """The host has fewer builds in progress than permitted; aggregates may override `max_io_ops_per_host`."""
     key = "max_io_ops_per_host"
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
@@ -93,7 +94,7 @@ def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
 
 
 def few_failures(*, max_build_failures: float = 2.5) -> Rule:
-    """Fewer than so many builds failed there lately by its fault; they fade, and then it is tried again."""
+    """The host has fewer recent failed builds than permitted; failures fade, and then it is tried again."""
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
         if host.failures < max_build_failures:
@@ -109,9 +110,9 @@ def few_failures(*, max_build_failures: float = 2.5) -> Rule:
 
 
 def num_instances(*, max_instances_per_host: int = 50) -> Rule:
-    """It has fewer instances than so many; aggregates may say another `max_instances_per_host`.
+    """The host has fewer instances than permitted; aggregates may override `max_instances_per_host`.
 
-    A host that has not reported has none but those sent there a moment ago.
+    For a host without reports only builds sent recently are counted.
     """
     key = "max_instances_per_host"
 
@@ -130,7 +131,7 @@ def num_instances(*, max_instances_per_host: int = 50) -> Rule:
 
 
 def metrics(*, weight_setting: Mapping[str, float] | None = None) -> Rule:
-    """It reports all the metrics that count: those of `weight_setting`, which is the weigher's too."""
+    """The host reports all metrics of `weight_setting`, which is shared with the weigher of this name."""
     names = tuple(weight_setting or ())
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
