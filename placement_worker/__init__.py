@@ -1,4 +1,4 @@
-"""The truth about resources: who has what, who holds it, what would fit."""
+"""The only writer of resources: providers, inventories, allocations, claims and candidates."""
 
 from placement_worker.memory import Memory
 from placement_worker.placement import Placement

@@ -1,4 +1,4 @@
-"""Aggregates: which there are, what operators say of them, and who they put in."""
+"""Operations on aggregates: their properties and the hosts that operators added."""
 
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ from placement_worker.store import changes, tree_reads
 from placement_worker.store.numbered_names import Book
 
 PAGE_BYTES = 500_000  # about; a message holds a mebibyte
-BESIDE = 100  # bytes of an aggregate beside its name and metadata
+BESIDE = 100  # bytes of an aggregate without its name and metadata
 ROWS = 1000
 
 
@@ -76,7 +76,7 @@ class AggregateOperations:
         )
 
     async def _among(self, tx: Transaction, query: FindAggregates) -> list[str] | None:
-        """The ids it can be, None when it can be any."""
+        """Return the ids that can match the query, or None if any can."""
         if not query.host:
             return list(query.ids) or None
         roots = (await stored.named_hosts(tx, [query.host])).get(query.host, ())
@@ -118,7 +118,7 @@ class AggregateOperations:
         added, removed = move_in_and_out(wanted, working)
         pairs = working.changed()
         concerned = pairs
-        if wanted.rezoned:  # all that are in it; who stays in it is only looked at
+        if wanted.rezoned:  # all hosts of the aggregate; hosts that stay are only read
             staying = await tree_reads.read(tx, self.book, scene.members.keys() - wanted.remove - wanted.add)
             after = {tree.root: (tree, tree) for tree in (*moving.values(), *staying.values())}
             concerned = [*(after | {then.root: (was, then) for was, then in pairs}).values()]

@@ -1,4 +1,4 @@
-"""Callers who come at the same time are served together: how the API over HTTP shares transactions."""
+"""Batches concurrent calls: requests of the HTTP API share transactions."""
 
 import asyncio
 from collections import deque
@@ -13,9 +13,9 @@ AT_ONCE = 2
 
 
 class Batched(Generic[A, R]):
-    """`await together(order)` is answered from `work(orders)`, which gives one answer for each order.
+    """`await together(order)` is answered from `work(orders)`, which returns one answer for each order.
 
-    Whoever comes while `AT_ONCE` lists are in work waits for the next one. Serves while `run` runs.
+    While `AT_ONCE` batches are in progress, new orders wait for the next one. Works while `run` runs.
     """
 
     def __init__(self, work: Callable[[Sequence[A]], Awaitable[Sequence[R]]]) -> None:

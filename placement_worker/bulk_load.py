@@ -1,4 +1,4 @@
-"""Loading many providers at once, tree by tree."""
+"""Loads many providers together, tree by tree."""
 
 import asyncio
 from collections.abc import Sequence

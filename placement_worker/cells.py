@@ -39,7 +39,7 @@ class CellOperations:
         self._edit = retrying(clock, otherwise=_contended)(self._edit_once)
 
     async def find(self, query: FindCells) -> CellsFound:
-        """Those that are registered, and those that somebody reported hosts of."""
+        """Return the registered cells, and cells with reported hosts."""
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)
             found = {one.name: one for one in await stored.registered(tx)}
@@ -80,7 +80,7 @@ class CellOperations:
             return CellEdited(cell=cell, number=await self._log.write_cells(tx, [cell]))
 
     async def _drop(self, edit: DropCell) -> CellResult:
-        """Closed first, so that nobody is placed there while its hosts go."""
+        """Disable the cell first, so that nothing is placed there while its hosts are deleted."""
         async with self.database.read() as tx:
             names = {one.name for one in await stored.registered(tx)} | (await stored.hosts(tx)).keys()
         if edit.cell not in names:

@@ -21,7 +21,7 @@ from placement_worker.store.numbered_names import Book
 
 
 class ChangeLog:
-    """Every write of placement ends here. It keeps the memory level with the log, and tells the relay."""
+    """Writes every commit of placement to the change log, applies it to the index, and wakes the relay."""
 
     def __init__(self, database: Database, book: Book) -> None:
         self._database = database
@@ -37,10 +37,11 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
-        """Do these last writes of a transaction and log the change. Gives its number, 0 when there is none.
+        """Execute the last writes of a transaction and log the change. Return its change number, or 0 if
+        there is none.
 
-        `shaped` are the trees it makes or reshapes, as they will be; `edition` is that of class and trait
-        names, where this commit makes a new one.
+        `shaped` are the created or reshaped trees after the change; `edition` is that of class and trait
+        names, if this commit creates one.
         """
         if not altered:
             for write in writes:
@@ -62,15 +63,16 @@ class ChangeLog:
         beside: Sequence[BoundStatement] = (),
         last: Sequence[BoundStatement] = (),
     ) -> int:
-        """Make these trees, as they were read, what they are to be, and log it. Gives the change's number.
+        """Write the trees as they are to be, given as they were read, and log the change. Return its change
+        number.
 
-        `beside` is written when all their providers and inventories are there, `last` with the number: it
-        waits for nobody, and sees nothing of the rest.
+        `beside` is written after all providers and inventories; `last` is written with the number and must
+        not depend on the rest.
         """
         writes = await tree_writes.writes_between(self._book, pairs, now, numbers).begin(tx)
         for write in beside:
             await write(tx)
-        # Those that only repeat themselves were not locked: what they say of usage may be old.
+        # Trees of repeated reports were not locked, so their usage may be outdated.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
         return await self.write(tx, tree_reads.changes_between(pairs), shaped, [*writes, *last])
 
@@ -82,19 +84,19 @@ class ChangeLog:
         writes: Sequence[BoundStatement],
         seen: changes.ReadVersions,
     ) -> int:
-        """The same in one statement, for who locked nothing; IntegrityError when somebody wrote meanwhile."""
+        """Like `write`, in one statement without locks. Raise IntegrityError after a concurrent commit."""
         message = await changes.announce_undisturbed(tx, altered, writes, seen)
         self._learn([message], shaped)
         return message.number
 
     async def write_aggregates(self, tx: Transaction, aggregates: Sequence[Aggregate]) -> int:
-        """Log what is said of these aggregates from here on. Gives the change's number."""
+        """Log the new names and metadata of these aggregates. Return the change number."""
         message = await changes.announce_aggregates(tx, aggregates)
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number
 
     async def write_cells(self, tx: Transaction, cells: Sequence[RegisteredCell]) -> int:
-        """Log what is said of these cells from here on. Gives the change's number."""
+        """Log the new state of these cells. Return the change number."""
         message = await changes.announce_cells(tx, cells)
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number
@@ -105,7 +107,7 @@ class ChangeLog:
             await changes.trim(tx)
 
     def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
-        """What was committed here."""
+        """Apply changes of this process to the index."""
         self.memory.learn(messages, shaped)
         if len(messages) == 1 and (trees := carried(shaped.values())) is not None:
             messages = [replace(messages[0], trees=trees)]

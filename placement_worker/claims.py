@@ -1,4 +1,4 @@
-"""Claims and releases: who holds what of which provider. Many are judged in one transaction."""
+"""Claims and releases of allocations, judged in batches: one transaction for many orders."""
 
 from collections.abc import Sequence
 
@@ -44,9 +44,10 @@ class ClaimOperations:
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""
     ) -> Sequence[ClaimAnswered]:
-        """Judged in turn, many to a transaction; the claims of one order are taken together or not at all.
+        """Judge the orders one after another, many in a transaction; the claims of one order succeed together
+        or not at all.
 
-        `cell` is where they came from, as their key said: its wall is judged, too.
+        `cell` is the cell in the routing key; its claims are restricted to its hosts.
         """
         results: list[tuple[ClaimResult, ...]] = []
         for part in portions(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
@@ -54,8 +55,8 @@ class ClaimOperations:
         return [ClaimAnswered(results=one) for one in results]
 
     async def _claim_part(self, orders: Sequence[ClaimRequested], cell: str) -> list[tuple[ClaimResult, ...]]:
-        # First choices nearly always fit: only their providers are locked. A second transaction locks those
-        # of all choices, with the siblings that they exclude.
+        # First choices nearly always fit, so only their providers are locked. A second transaction locks
+        # those
         first = await self._claim(orders, cell, all_choices=False)
         waiting = [order for order, result in zip(orders, first, strict=True) if result is None]
         second = iter(await self._claim(waiting, cell, all_choices=True) if waiting else ())
@@ -94,7 +95,7 @@ class ClaimOperations:
         return [ReleaseAnswered(result=one) for one in results]
 
     async def _release_together(self, orders: Sequence[ReleaseRequested], cell: str) -> list[ReleaseResult]:
-        # One that is to be retired and holds nothing is kept from claiming until its tombstone is there.
+        # A consumer without allocations that is to be retired cannot claim before its tombstone is written.
         newcomers: dict[str, ConsumerClaim | None] = {one.consumer: None for one in orders if one.retire}
         keepers = {one.keep for one in orders if one.keep}
         newcomers |= dict.fromkeys(keepers)
@@ -118,7 +119,7 @@ class ClaimOperations:
         return await self._log.write(tx, altered, {}, writes)
 
     async def prune(self, before: float) -> None:
-        """Forget those who were retired before this moment."""
+        """Delete retired consumers from before this time."""
         async with self.database.write() as tx:
             await claims.prune_retired(tx, before)
 

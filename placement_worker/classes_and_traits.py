@@ -78,7 +78,7 @@ class ClassesAndTraits:
         return NameEdited(named=Named(name=name, updated=now), made=bool(new))
 
     async def _rename(self, kind: NameKind, name: str, to: str) -> NameResult:
-        """Of a class. All trees that have inventory of it are told of as they are now."""
+        """Rename a class, and log all trees with inventory of it."""
         if kind != "resource class":
             return Standard(name=name)
         if not is_custom(to):
@@ -121,7 +121,7 @@ class ClassesAndTraits:
         return NameEdited()
 
     def _turn(self, kind: NameKind, edition: int, id_: int, name: str) -> None:
-        """Remember what was committed: another name for this number, or none."""
+        """Record the committed name of this number, or its deletion, in memory."""
         names = stored.names_of(self.book, kind)
         names.forget([id_])
         if name:

@@ -1,4 +1,4 @@
-"""What comes from within one cell: the row it came by says which, whatever a message says of itself."""
+"""Messages from inside one cell: the table's row determines the cell, whatever the message contains."""
 
 import asyncio
 import logging
@@ -41,12 +41,12 @@ class FromCell:
 
 
 def reported_in(placement: Placement, cell: str) -> On:
-    """What the agents of a cell, and those who follow its Ironic, see there."""
+    """Return the rows for reports of a cell's agents and of its Ironic sync."""
     return on_many(topics.INVENTORY_REPORTED.at(cell=cell), FromCell(placement, cell).report_many)
 
 
 def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
-    """What is asked from within a cell."""
+    """Return the rows for queries from inside a cell."""
     door = FromCell(placement, cell)
     return (
         answers_many(topics.CELL_CLAIM, door.claim_many, cell=cell),
@@ -60,13 +60,13 @@ class RegisteredCells:
     """Serves each cell from when it is registered until it is dropped."""
 
     def __init__(self, placement: Placement, besides: Collection[str]) -> None:
-        """Those `besides` are served by others."""
+        """Serve registered cells; the cells in `besides` are served elsewhere."""
         self._placement = placement
         self._besides = besides
         self._served: dict[str, Narrow] = {}
 
     async def serve(self, widen: Widen) -> None:
-        """As long as the worker lives."""
+        """Add the rows of newly registered cells while the worker runs."""
         memory, told = self._placement.memory, asyncio.Event()
         memory.watch(lambda _, described: told.set() if described else None)
         while True:

@@ -1,4 +1,4 @@
-"""What there is, as the database has it now: each answer is one snapshot."""
+"""Reads of the database; each answer is one snapshot."""
 
 from bus.known_changes import ChangesFound, FindChanges
 from bus.known_trees import FindTrees, TreesFound
@@ -20,7 +20,7 @@ from placement_worker.store import changes, lookups, tree_reads, walls
 from placement_worker.store.numbered_names import Book
 
 ALL: dict[str, str | int] = {"after": "", "most": MAX_INT}  # of an agent's providers
-UNKNOWN = "unknown"  # what those without a consumer type are told as
+UNKNOWN = "unknown"  # the reported type of consumers without one
 
 
 class Lookups:
@@ -29,7 +29,7 @@ class Lookups:
         self.book = book
 
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
-        """`cell` is where it is asked from, as its key said: there one sees one's own trees."""
+        """Return providers. `cell` is the cell in the routing key, which sees only its trees."""
         if query.like is not None:
             await self._look_up(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
@@ -66,7 +66,7 @@ class Lookups:
     async def _first(
         self, tx: Transaction, query: FindProviders, in_trees: set[str], keep: set[int] | None, cell: str
     ) -> list[tuple[int, Provider]]:
-        """Those that the narrowest of the demands leaves, and perhaps others."""
+        """Return the rows that satisfy the most selective condition, and possibly others."""
         book = self.book
         parts = {*query.parts, "owner"} if query.agents or cell else query.parts
         if query.ids:
@@ -80,7 +80,7 @@ class Lookups:
             return await lookups.providers(tx, book, lookups.BY_NUMBER, parts, [(one,) for one in keep])
         if query.agents:
             agents = [(one,) for one in dict.fromkeys(query.agents)]
-            # Others of its demands may take some out again: then the page is cut when that is done.
+            # The other conditions may remove rows: then the page is cut after that.
             page = ALL
             if query.limit and not query.like:
                 page = {"after": query.after, "most": query.limit}
@@ -123,7 +123,9 @@ class Lookups:
             return await changes.news(tx, query.after, query.limit)
 
     async def allocations(self, query: FindAllocations, *, cell: str = "") -> AllocationsFound:
-        """`cell` is where it is asked from, as its key said: there one sees who is on one's own hosts."""
+        """Return allocations. `cell` is the cell in the routing key, which sees only consumers on its
+        hosts.
+        """
         if not query.consumers and not query.providers:
             return AllocationsFound(consumers=(), generations={})
         if cell:

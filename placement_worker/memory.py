@@ -1,4 +1,4 @@
-"""The index and what keeps it true: our own commits, the changes of others, and reading it all again."""
+"""The index and its updates: commits of this process, changes of other processes, and complete reads."""
 
 import asyncio
 import logging
@@ -15,9 +15,9 @@ from placement_worker.reading import Forgotten, MemoryReader
 log = logging.getLogger(__name__)
 
 CHANGES_A_PAGE = 200
-IN_A_ROW = 100  # trees go into the index before others have their turn
+IN_A_ROW = 100  # trees added to the index before other tasks run
 FAR_AHEAD = 1000  # numbers beyond what is known: before so much is believed to be lost, it is asked
-LOOK_SECONDS = 1.0  # for changes of processes whose messages do not reach us
+LOOK_SECONDS = 1.0  # interval of checks for changes of processes whose messages do not arrive
 
 
 class Memory:
@@ -70,12 +70,12 @@ class Memory:
         news = [one for one in unknown if one.changes or one.aggregates or one.cells]
         if news:
             await self._take_in(news)
-        if len(news) < len(unknown):  # of what the placement that told it has no word for
+        if len(news) < len(unknown):  # changes that an older placement cannot express
             await self.fresh()
         return [None] * len(messages)
 
     async def _committed(self, index: Index, messages: list[PlacementChanged]) -> list[PlacementChanged]:
-        """Without those that nobody can have committed: placement knows what its last number is."""
+        """Return the messages without change numbers that cannot exist: placement knows its last number."""
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
         last = await self._reader.last()
@@ -92,7 +92,7 @@ class Memory:
             try:
                 missed, more = await self._reader.changes(seen, CHANGES_A_PAGE)
             except Forgotten as forgotten:
-                if self.index.seen == seen:  # nobody told us meanwhile
+                if self.index.seen == seen:  # no change arrived in the meantime
                     log.warning("%s: reading everything again", forgotten)
                     await self.reload()
                 continue
@@ -176,9 +176,8 @@ class Memory:
 
 
 def _told_of(messages: Iterable[PlacementChanged]) -> dict[str, Tree | None]:
-    """The trees these reshaped, as the last of them says they are; None: it does not say.
-
-    In their order: it decides where the index puts them, and so what is offered first.
+    """Return the reshaped trees, each as of the last message; None: not included. The order decides their
+    place in the index, and so the order of candidates.
     """
     shaped: dict[str, Tree | None] = {}
     for message in sorted(messages, key=lambda one: one.number):

@@ -1,4 +1,4 @@
-"""What placement counts, for Prometheus."""
+"""Prometheus metrics of placement."""
 
 from prometheus_client import Gauge
 

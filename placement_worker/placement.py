@@ -1,4 +1,4 @@
-"""Placement put together: each group of operations on one database, one log of changes, one memory."""
+"""Placement assembled: all groups of operations on one database, with one change log and one index."""
 
 from bus.candidates import SenselessQuery
 from bus.clock import Clock
@@ -20,11 +20,12 @@ from placement_worker.server_groups import ServerGroups
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
 
-REMEMBER_SECONDS = 7 * 24 * 3600.0  # how long the retired are refused, and reports of what is gone
+# for this time retired consumers, and reports of deleted trees, are refused
+REMEMBER_SECONDS = 7 * 24 * 3600.0
 
 
 class Placement:
-    """The truth about resources. Use it on any number of processes: the database keeps them apart."""
+    """All operations on resources. Several processes may use one database: it serializes their writes."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self.database = database
@@ -57,7 +58,7 @@ class Placement:
             raise Poison(str(wrong)) from None
 
     async def prune(self) -> None:
-        """Forget the retired and the gone of long ago."""
+        """Delete retired consumers and deleted trees after REMEMBER_SECONDS."""
         before = self.clock.now() - REMEMBER_SECONDS
         await self.claims.prune(before)
         await self.reports.prune(before)

@@ -43,7 +43,9 @@ SHORTEST_UNREST, LONGEST_UNREST = 0.1, 10.0  # after an edit was disturbed, befo
 
 
 class _Outcome(NamedTuple):
-    """Of one edit: is it news; the provider as it is, none when it went, or why not; and how it is shown."""
+    """The result of one edit: whether it changed something, the provider (None: deleted) or the refusal, and
+    its reply.
+    """
 
     news: bool
     state: ProviderState | edits.Refused | None
@@ -69,7 +71,7 @@ class ProviderOperations:
         return answer
 
     async def edit_many(self, orders: Sequence[EditRequested]) -> Sequence[EditAnswered]:
-        """Judged in turn, many to a transaction; one that is refused changes nothing."""
+        """Judge the edits one after another, many in a transaction; a refused edit changes nothing."""
         results: list[EditResult] = []
         for part in _apart([order.edit for order in orders]):
             if isinstance(part, Reshape):
@@ -92,7 +94,7 @@ class ProviderOperations:
         return _told(outcomes, number)
 
     async def _edit_undisturbed(self, order: EditOfOne, now: float) -> list[EditResult] | None:
-        """In two round trips instead of six, when nothing else is committed between them; None when it is."""
+        """Edit in two round trips instead of six; return None if another commit came in between."""
         if self.database.dialect == "sqlite" or monotonic() < self._calm_at:
             return None
         new = isinstance(order, MakeProvider)
@@ -136,9 +138,8 @@ class ProviderOperations:
     async def _forest(
         self, tx: Transaction, orders: Sequence[EditOfOne], *, locking: bool = True
     ) -> WorkingTrees:
-        """All that these edits concern: trees that may change, locked; ids and names that may be taken.
-
-        Not locked, it is at least as new as its number says.
+        """Read everything that the edits concern: trees to change, locked, and existing ids and names.
+        Without locks it is at least as new as its number.
         """
         placing = [order for order in orders if isinstance(order, MakeProvider | ChangeProvider)]
         wanted = [order.provider for order in orders if not isinstance(order, MakeProvider)]
@@ -218,7 +219,7 @@ def _told(outcomes: Sequence[_Outcome], number: int) -> list[EditResult]:
 
 
 def _apart(orders: Sequence[Edit]) -> Iterator[Sequence[EditOfOne] | Reshape]:
-    """What may share a transaction: no provider is edited twice in one, and a reshape has its own."""
+    """Split the edits into transactions: no provider twice in one, and each reshape alone."""
     part: dict[str, EditOfOne] = {}
     for order in orders:
         if part and (

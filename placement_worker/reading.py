@@ -1,4 +1,4 @@
-"""What a memory reads when it was not told: changes after a number, some trees, or all of them."""
+"""Reads for the index: changes after a number, some trees, or all trees."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
@@ -42,13 +42,13 @@ class MemoryReader(Protocol):
         """At most so many changes behind this number; Forgotten when the next is not kept."""
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
-        """These as they are; one that is not there has no providers."""
+        """Return these trees; a missing one has no providers."""
 
     async def described(self) -> Iterable[Aggregate]:
-        """What is said of aggregates, where anything is."""
+        """Return the aggregates with names or metadata."""
 
     async def registered(self) -> Iterable[RegisteredCell]:
-        """What is said of cells."""
+        """Return the registered cells."""
 
     async def each(self, take: Take) -> None:
         """Hand over all there are, page by page."""

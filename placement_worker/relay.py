@@ -1,4 +1,4 @@
-"""What was committed is told to the bus, whatever dies in between: the log, in order; and reshaped builds."""
+"""The relay publishes the change log in order, across crashes, and informs conductors of reshaped builds."""
 
 import asyncio
 import logging
@@ -17,22 +17,21 @@ Publish = Callable[..., Awaitable[None]]  # of any number of messages; returns w
 
 CHANGES_A_ROUND = 200
 RESHAPES_A_ROUND = 20  # each of the builds of a host
-AT_HAND = 1000  # changes: while the bus is away, the log remembers the others
-RECORD_SECONDS = (
-    0.25  # until it is written down how far the bus was told from memory: another may tell it again
-)
-POLL_SECONDS = 1.0  # for what a killed process left behind; this one's own commits wake the relay at once
+AT_HAND = 1000  # changes: during an outage of the broker the rest is only in the log
+RECORD_SECONDS = 0.25  # seconds until the position is stored; until then another relay may publish again
+POLL_SECONDS = 1.0  # interval for changes of killed processes; own commits wake the relay immediately
 PUBLISH_SECONDS = 30.0
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 LINGER = 0.01  # between rounds, while commits come one upon the other: a round costs about what a commit does
 
 
 class Relay:
-    """A number in the database says how far the bus has been told; it moves when a publish has returned.
+    """Publishes the change log. A number in the database is the position; it moves after the publisher's
+    confirm.
 
-    So what is told twice has the same number twice. What the log had to forget while the bus was away is not
-    told: whoever listens finds numbers missing. What this process has just committed is told from memory,
-    where it follows at once upon what it told last; wherever it does not, the log is read.
+    So a change may be published twice, with the same number. Changes that the log had to drop during an
+    outage are not published: readers notice the gap. Recent commits of this process are published from
+    memory if they directly follow the last published number; otherwise the log is read.
     """
 
     tells = "the changes"
@@ -41,19 +40,20 @@ class Relay:
         self._database = database
         self._woken = asyncio.Event()
         self._look = True  # into the log
-        self._at_hand: dict[int, PlacementChanged] = {}  # committed here, and not told yet
+        self._at_hand: dict[int, PlacementChanged] = {}  # commits of this process that are not published yet
         self._told = 0  # by this process, with all that came before it; 0: the log knows
-        self._recorded = 0  # of that, what the database says, too
+        self._recorded = 0  # the position in the database
         self._recorded_at = 0.0
-        self._logged: set[int] = set()  # what was told last from the log; we may hear of it only then
+        # numbers published from the log, before this process registered its commit
+        self._logged: set[int] = set()
 
     def wake(self) -> None:
-        """There is something to tell, in the database."""
+        """Publish changes from the database."""
         self._look = True
         self._woken.set()
 
     def committed(self, messages: Sequence[PlacementChanged]) -> None:
-        """This process has committed these changes."""
+        """Publish these changes of this process."""
         new = [one for one in messages if one.number not in self._logged]
         if any(one.number <= self._told for one in new):  # an older database was put back: the log knows
             self._told = self._recorded = 0
@@ -93,11 +93,11 @@ class Relay:
                     await asyncio.sleep(early)
 
     async def _round(self, publish: Publish) -> bool:
-        """Tell the oldest; whether there may be more."""
+        """Publish the oldest changes; return whether there may be more."""
         following = self._following()
         if not following:
             if not (self._look or self._at_hand):
-                return False  # what woke us was told meanwhile
+                return False  # published in the meantime
             self._look = False
             return await self._round_of_the_log(publish)
         await _published(publish, following)
@@ -110,7 +110,7 @@ class Relay:
         return bool(self._at_hand)
 
     def _following(self) -> list[PlacementChanged]:
-        """What is at hand of what comes next, when that is known."""
+        """Return the changes in memory that directly follow the last published one."""
         following: list[PlacementChanged] = []
         next_one = self._told + 1
         while self._told and len(following) < CHANGES_A_ROUND and next_one in self._at_hand:
@@ -121,7 +121,7 @@ class Relay:
     async def _round_of_the_log(self, publish: Publish) -> bool:
         in_the_log = list(self._at_hand)
         if self._database.dialect == "postgresql":
-            # The locked number keeps other processes' relays waiting, and hinders nobody who writes.
+            # Relays of other processes wait for the locked number; writers do not.
             async with self._database.write() as tx:
                 oldest = await changes.untold(tx, CHANGES_A_ROUND, self._told)
                 await self._tell_logged(oldest, publish)
@@ -139,7 +139,7 @@ class Relay:
         if len(oldest) == CHANGES_A_ROUND:
             self._look = True
             return True
-        for one in in_the_log:  # what was not read there, another process has told
+        for one in in_the_log:  # numbers missing in memory were published by another process
             self._at_hand.pop(one, None)
         return False
 
@@ -150,7 +150,7 @@ class Relay:
             self._have_told(oldest[-1].number)
 
     def _with_trees(self, logged: PlacementChanged) -> PlacementChanged:
-        """The log keeps none; what was committed here still has those it reshaped."""
+        """Add reshaped trees, which the log does not contain, if this process committed the change."""
         here = self._at_hand.get(logged.number)
         return here if here is not None and here.changes == logged.changes else logged
 
@@ -161,8 +161,9 @@ class Relay:
 
 
 class ReshapedBuilds(Relay):
-    """Tells conductors of builds whose hosts were reshaped. What has been told is forgotten, and what is told
-    by two at once comes twice."""
+    """Informs conductors of builds on reshaped hosts. Published entries are deleted; two processes may
+    publish one twice.
+    """
 
     tells = "reshaped builds"
 

@@ -35,7 +35,7 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 
 class PutBack(Forgotten):
-    """Placement knows less than it has told: its database is another, or an older one was put back."""
+    """Placement's last number is lower than a published one: its database was replaced or restored."""
 
     def __init__(self, after: int, last: int) -> None:
         super().__init__(after, last + 1)
@@ -43,7 +43,7 @@ class PutBack(Forgotten):
 
 
 class BusReader:
-    """Asks placement. While nobody answers it waits, and says so once."""
+    """Reads from placement over the bus. While there is no answer it retries, and logs that once."""
 
     def __init__(
         self,
@@ -107,7 +107,9 @@ class BusReader:
                 await take([await self._whole(part, left_out) for part, left_out in unpacked(answer)])
 
     async def _whole(self, tree: Tree, left_out: int) -> Tree:
-        """With what had no room. Should it change in between, a change tells of it, and it is read again."""
+        """Return the tree with the providers that did not fit into the message. If it changes in between,
+        that change arrives separately.
+        """
         while left_out:
             question = FindTrees(roots=(tree.root,), skip=len(tree.providers))
             ((part, left_out),) = unpacked(await self._trees(question))
@@ -139,21 +141,21 @@ class BusReader:
 
 
 class Replica:
-    """A memory of placement's that follows what placement tells.
+    """A copy of placement's index that follows `placement.changed`.
 
-    It is behind by what is on its way. What was lost on the way is noticed by the next number, and where
-    nothing is heard for LOOK_SECONDS, by asking for the last one.
+    A lost change is detected by the next number and, after LOOK_SECONDS without a message, by querying the
+    last one.
     """
 
     def __init__(self, reader: BusReader, clock: Clock) -> None:
         self._memory = Memory(reader)
         self._clock = clock
         self._heard_at = clock.monotonic()
-        self._asked_at = -BREATH_SECONDS  # about trees that somebody reshaped
+        self._asked_at = -BREATH_SECONDS  # last query for trees that other processes reshaped
 
     @property
     def index(self) -> Index:
-        """Unavailable until all has been read: nobody is to take an empty memory for an empty cloud."""
+        """Return the index, or raise Unavailable until it is loaded: an empty index is not an empty cloud."""
         if not self._memory.loads:
             raise Unavailable("what there is has not been read from placement yet")
         return self._memory.index
@@ -180,7 +182,7 @@ class Replica:
     async def hear_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         self._heard_at = now = self._clock.monotonic()
         if any(change.reshaped for one in messages if one.trees is None for change in one.changes):
-            # While reports come one upon the other, those of a moment are read together.
+            # Reports that arrive in quick succession are read together.
             await asyncio.sleep(self._asked_at + BREATH_SECONDS - now)
             self._asked_at = self._clock.monotonic()
         await self._memory.hear_many(messages)
@@ -189,7 +191,7 @@ class Replica:
         return [None] * len(messages)
 
     async def look(self) -> None:
-        """When nothing is heard, was there nothing to hear?"""
+        """Query the last number if no change arrived."""
         if self._memory.loads and self._clock.monotonic() - self._heard_at >= LOOK_SECONDS:
             await self._memory.fresh()
 

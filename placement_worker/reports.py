@@ -1,4 +1,4 @@
-"""What owners report of their provider trees, and the sweeping up of trees that are gone."""
+"""Reports of provider trees by their owners, and the deletion of obsolete trees."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -35,8 +35,8 @@ from placement_worker.store.numbers import ProviderNumbers
 
 PROVIDERS_A_TRANSACTION = 2000
 NOBODY_GOES: Mapping[str, Moves] = {}
-FEW = 8  # reports, as one at a time: their locks keep nobody waiting for long
-TREES_SWEPT_AT_ONCE = 200  # in one transaction, whose locks claims wait for
+FEW = 8  # reports per transaction while it must be short: claims wait for its locks
+TREES_SWEPT_AT_ONCE = 200  # trees per transaction; claims wait for its locks
 
 
 class ReportOperations:
@@ -57,9 +57,10 @@ class ReportOperations:
     async def report_many(
         self, reports: Sequence[InventoryReported], *, cell: str = ""
     ) -> Sequence[Poison | None]:
-        """Take in whole trees. Of one root the highest sequence counts; what is not news changes nothing.
+        """Apply reports of whole trees. Of one root the highest sequence counts; a report that is not newer
+        changes nothing.
 
-        `cell` is where they came from, as their key said: it speaks for no other.
+        `cell` is the cell in the routing key: it may report only its hosts.
         """
         complaints = [
             f"cell: cell {cell} cannot report for cell {report.cell}"
@@ -130,7 +131,7 @@ class ReportOperations:
         before: Mapping[str, Tree],
         goes: dict[str, Moves],
     ) -> dict[str, str]:
-        """What these reports move goes into `goes`; root → why what it says cannot be."""
+        """Add the moves of these reports to `goes`; return root → why its reshape is refused."""
         refused = {}
         for one in reports:
             if one.reshape is None:
@@ -156,7 +157,9 @@ class ReportOperations:
         number: int,
         goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
-        """Who finds his name with another cell is taken in under one that says his own. `taken` grows."""
+        """Rename a provider whose name another cell uses to a name with its cell. New names are added to
+        `taken`.
+        """
         others: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:
             for one in report.providers:
@@ -181,7 +184,7 @@ class ReportOperations:
         return apart
 
     async def give(self, order: OwnerEditRequested) -> OwnerEditAnswered:
-        """An operator says whose a root is, whoever has it; its reports are counted from the beginning."""
+        """Assign a root to a cell by an operator's order; its sequence restarts."""
         return OwnerEditAnswered(result=await self._give(order))
 
     async def _give_once(self, order: OwnerEditRequested) -> OwnerResult:
@@ -189,7 +192,7 @@ class ReportOperations:
         async with changing(self.database, self.book) as tx:
             owned = (await hosts.enter(tx, [order.root], now))[order.root]
             before = (await tree_reads.read_locked(tx, self.book, [order.root])).get(order.root, owned)
-            if not before.providers and before.sequence < 0:  # nobody ever spoke of it
+            if not before.providers and before.sequence < 0:  # the root was never reported
                 await hosts.leave(tx, [order.root])
                 return Missing(what="provider", names=(order.root,))
             after = given(before, order.cell)
@@ -198,7 +201,7 @@ class ReportOperations:
         return OwnerGiven(cell=before.cell, agent=before.agent, sequence=before.sequence, number=number)
 
     async def sweep(self) -> None:
-        """Remove trees that are gone once nobody holds anything of them; open what need not be withheld."""
+        """Delete obsolete trees without allocations, and release withheld amounts."""
         async with self.database.read() as tx:
             roots = sorted({*await hosts.leftovers(tx), *await tree_reads.may_open(tx)})
         for part in portions(roots, lambda _: 1, TREES_SWEPT_AT_ONCE):
@@ -213,7 +216,9 @@ class ReportOperations:
             await hosts.leave(tx, roots)
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """An operator says that these of a cell are gone; of those in use each is closed, or left alone."""
+        """Delete these roots of a cell by an operator's order; roots in use stay without free capacity or
+        unchanged.
+        """
         for part in portions(roots, lambda _: 1, TREES_SWEPT_AT_ONCE):
             await self._end(cell, part, in_use_too)
 
@@ -251,13 +256,13 @@ class ReportOperations:
             tx.after_commit(self.reshaped_builds.wake)
 
     async def prune(self, before: float) -> None:
-        """Forget who reported trees that went before this moment."""
+        """Delete the owners of trees that were deleted before this time."""
         async with self.database.write() as tx:
             await hosts.prune_hosts(tx, before)
 
 
 def _told(tree: Tree, moved: Sequence[MovedHolder], now: float) -> list[BuildReshaped]:
-    """What conductors are to know of it; which change it is, is known when it is told."""
+    """Return the messages to conductors about moved builds; the relay adds the change number."""
     return [
         BuildReshaped(
             build=one.holder.uuid,
@@ -278,7 +283,7 @@ def _contended(order: OwnerEditRequested) -> OwnerResult:
 
 
 def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], now: float) -> dict[str, str]:
-    """Root → why its report is not believed, whatever it says."""
+    """Return root → why its report is refused, whatever its contents."""
     barred = {}
     for one in reports:
         was = before[one.root]
@@ -289,7 +294,7 @@ def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], no
 
 
 def _free_name(one: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
-    """The first of these that nobody else has; or the last, and then it clashes."""
+    """Return the first free name, or the last one, which is then reported as a clash."""
     return next((name for name in names if taken.get(name, (one.id,))[0] == one.id), names[-1])
 
 

@@ -1,4 +1,4 @@
-"""How work is cut into transactions, and done again when one lost a race."""
+"""Splits work into transactions, and retries them after serialization failures."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +19,9 @@ T = TypeVar("T")
 
 
 def again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """Retried when it lost a race; one that always loses is put off."""
+    """Return the function with retries after serialization failures; after the last one it raises
+    Unavailable.
+    """
 
     def later(*_: P.args, **__: P.kwargs) -> T:
         raise Unavailable("placement lost the same race too often")

@@ -1,8 +1,7 @@
-"""Placement's tables: those of the Placement API, and ours beside them.
+"""Placement's tables: those of the Placement API, and berth's additions. Times are seconds since the epoch.
 
-Times are seconds since the epoch, written by us from the clock. `allocations` and `consumers` are written ten
-thousand times a second and have no foreign keys: three checks a row would cost more than the row, and
-store/audit.py proves what they would.
+`allocations` and `consumers` are written ten thousand times a second and have no foreign keys: three checks
+per row would cost more than the row. store/audit.py verifies the references instead.
 """
 
 from sqlalchemy import (
@@ -50,7 +49,7 @@ def _reported() -> Column[bool]:
 
 
 def _names(table: str, column: str, length: int, *, numbered: bool = True) -> Table:
-    """What is known by a name and, inside, by a number."""
+    """Return a table of names with their numbers."""
     return Table(
         table,
         metadata,
@@ -67,7 +66,7 @@ consumer_types = _names("consumer_types", "name", 255)
 resource_classes = _names("resource_classes", "name", 255, numbered=False)
 traits = _names("traits", "name", 255)
 aggregates = _names("aggregates", "uuid", 36)
-aggregates.append_column(Column("name", String(255)))  # none: only a client of the API has named its id
+aggregates.append_column(Column("name", String(255)))  # null: a client of the API has only named its id
 aggregates.append_column(Column("metadata", Text, nullable=False, server_default="{}"))
 Index(None, aggregates.c.name, unique=True)
 
@@ -102,9 +101,9 @@ inventories = Table(
     Column("step_size", Integer, nullable=False),
     Column("allocation_ratio", Double, nullable=False),
     Column("used", BigInteger, nullable=False),  # the sum of its allocations
-    # Of what is reserved: so much while as much is still held of old inventory of its tree.
+    # The withheld part of `reserved`, while old inventory of its tree is in use.
     Column("withheld", Integer, nullable=False, server_default="0"),
-    # What was used when these figures were set: where there is less than that, nobody sold too much.
+    # The usage when the inventory was set: a lower usage is no over-allocation.
     Column("used_when_set", BigInteger, nullable=False, server_default="0"),
     _reported(),
     *_times(),
@@ -144,12 +143,12 @@ consumers = Table(
     Column("generation", BigInteger, nullable=False),
     Column("project_id", Integer, nullable=False),
     Column("user_id", Integer, nullable=False),
-    Column("consumer_type_id", Integer),  # null is told as `unknown`
+    Column("consumer_type_id", Integer),  # null is reported as `unknown`
     # A client of the API claimed for it: no cell knows it.
     Column("client", Boolean, nullable=False, server_default=false()),
-    # Its server group; one that has been dropped since is none: its number is never given out again.
+    # Its server group; numbers of deleted groups are never reused.
     Column("group_id", Integer),
-    # Of one that keeps a place: the consumer whose guest may still be there.
+    # Of a holder consumer: the consumer whose guest may still use its allocations.
     Column("keeps_for", String(36)),
     *_times(),
     UniqueConstraint("uuid"),
@@ -171,7 +170,7 @@ allocations = Table(
 
 # Ours.
 
-hosts = Table(  # who owns a provider tree; outlives it, so that a late report cannot bring it back
+hosts = Table(  # owners of provider trees, kept after deletion: a late report cannot recreate a tree
     "hosts",
     metadata,
     Column("root", String(36), nullable=False),
@@ -185,24 +184,24 @@ hosts = Table(  # who owns a provider tree; outlives it, so that a late report c
     PrimaryKeyConstraint("root"),
 )
 
-retired_consumers = Table(  # those that have ended and can never hold again
+retired_consumers = Table(  # consumers that have ended and can never claim again
     "retired_consumers",
     metadata,
     Column("uuid", String(36), nullable=False),
     Column("why", Text, nullable=False),
     Column("at", Double, nullable=False),
     Column("unplaceable", Boolean, nullable=False, server_default=false()),  # no host was found for it
-    Column("cell", String(64), nullable=False, server_default=""),  # that ended it; empty: none did
+    Column("cell", String(64), nullable=False, server_default=""),  # the cell that retired it; empty: none
     PrimaryKeyConstraint("uuid"),
     Index(None, "at"),
 )
 
-cells = Table(  # those that an operator registered or disabled; one that is not here is enabled
+cells = Table(  # cells that an operator registered or disabled; others are enabled
     "cells",
     metadata,
     Column("name", String(64), nullable=False),
     Column("enabled", Boolean, nullable=False, server_default=true()),
-    Column("note", Text, nullable=False, server_default=""),  # an operator's own words: its broker, say
+    Column("note", Text, nullable=False, server_default=""),  # an operator's note, for example its broker
     *_times(),
     PrimaryKeyConstraint("name"),
 )
@@ -223,26 +222,26 @@ server_groups = Table(  # nothing of a row changes; the lock on it keeps claims 
 )
 
 LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_TOLD = 1, 2, 3, 4, 5  # rows of `changes`
-AGGREGATES_TURN = 6  # another: who edits aggregates has it locked
+AGGREGATES_TURN = 6  # another row, locked by edits of aggregates
 
-changes = Table(  # numbers that only grow: of the last change, of the last that was told, given out
+changes = Table(  # growing numbers: of the last change, of the last published one, of the last one assigned
     "changes",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("number", BigInteger, nullable=False),
 )
 
-change_log = Table(  # the last of them: what the bus is told from, and who missed some
+change_log = Table(  # the last changes, for the relay and for readers with gaps
     "change_log",
     metadata,
     Column("number", BigInteger, nullable=False, autoincrement=False),
     Column("changes", Text, nullable=False),
-    Column("aggregates", Text),  # those whose name or metadata changed
-    Column("cells", Text),  # those that were registered, enabled, disabled or dropped
+    Column("aggregates", Text),  # aggregates with a changed name or metadata
+    Column("cells", Text),  # cells that were registered, enabled, disabled or removed
     PrimaryKeyConstraint("number"),
 )
 
-reshaped_builds = Table(  # of which conductors are still to be told, by the change that moved them
+reshaped_builds = Table(  # builds whose conductors are still to be informed, by change number
     "reshaped_builds",
     metadata,
     Column("number", BigInteger, nullable=False, autoincrement=False),

@@ -1,4 +1,4 @@
-"""Candidate searches over the memory, in turns: a long one keeps nobody waiting."""
+"""Runs candidate searches concurrently: a long search pauses after each time slice."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -17,9 +17,9 @@ SLICE_SECONDS = 0.005  # for so long a search has the process to itself
 
 
 class Searches:
-    """A search that is not done in one slice goes on slice by slice, while others take theirs in turn.
+    """A search that does not finish in one time slice continues after the slices of others.
 
-    Claims and the memory's news come in between: it goes on with the trees it began with.
+    Claims and changes are applied in between; the search continues with the trees it began with.
     """
 
     def __init__(self, memory: Memory, clock: Clock) -> None:

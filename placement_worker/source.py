@@ -1,4 +1,4 @@
-"""Candidates by function call: the memory as a scheduler in its process sees it, beside its promises."""
+"""Candidates by function call, for a scheduler in the same process: the index minus its reservations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
@@ -44,12 +44,12 @@ class KeepsIndex(Protocol):
 
 
 class IndexedSource:
-    """The CandidateSource over a memory's index. Each scheduler has its own, with its own promises."""
+    """The CandidateSource over an index. Each scheduler has one with its reservations."""
 
     def __init__(self, memory: KeepsIndex) -> None:
         self._memory = memory
         self._promises = Promises()
-        self._known: Index | None = None  # nobody looks before it is asked: a replica may not be loaded yet
+        self._known: Index | None = None  # read on first use: a replica may not be loaded yet
         self._before = 0  # the layouts of indexes there were before this one
 
     @property
@@ -147,7 +147,7 @@ class IndexedSource:
 
 
 class HostSearch:
-    """One question, answered for all hosts of an index at once."""
+    """One query, evaluated for all hosts of an index."""
 
     def __init__(
         self, index: Index, promises: Promises, question: FindCandidates, *, empty: bool = False
@@ -164,8 +164,8 @@ class HostSearch:
         self.positions: Ints = np.flatnonzero(self._finder.anchors)
         self._free: dict[str, Floats] = {}
         self._without: set[int] = set()  # positions that turned out to offer nothing
-        self._unseen: set[int] = set()  # and those of which it is not known
-        self._spent = 0  # fruitless steps on all hosts: nobody else has a turn meanwhile
+        self._unseen: set[int] = set()  # hosts with an incomplete search
+        self._spent = 0  # steps without a fit over all hosts; no other task runs meanwhile
 
     # All that fit, as arrays
 
@@ -178,7 +178,7 @@ class HostSearch:
         if free is None:
             free = free_of_trees(self._beside, resource_class).take(self.positions)
             self._free[resource_class] = free
-            free.flags.writeable = False  # whoever asks again has the same
+            free.flags.writeable = False  # callers share the array
         return free
 
     def capacity(self, resource_class: str) -> Floats:
@@ -211,7 +211,7 @@ class HostSearch:
         return sums(self._trees.rows_of(row.uuid))
 
     def _free_now(self, row: Row) -> dict[str, int]:
-        """Of a provider by itself, beside what is promised."""
+        """Return the free amounts of a provider, minus reservations."""
         free, promised = row.known_free or row.free, self._promises.of.get(row.uuid)
         if not promised:
             return free
@@ -244,9 +244,9 @@ class HostSearch:
         return [candidate(fit, free, capacity) for fit in found]
 
     def _fits(self, anchor: Row, most: int) -> tuple[list[Fit], bool]:
-        """As many as that; was all looked through for it?
+        """Return up to the requested number of fits, and whether the search was complete.
 
-        When much was in vain, of the others only the first steps are looked at, and then nothing.
+        After many steps without a fit only the first steps are made for further hosts, and then none.
         """
         found: list[Fit] = []
         if self._spent >= 2 * PATIENCE:
@@ -264,10 +264,10 @@ class HostSearch:
         self._spent += spent
         return found, spent <= patience
 
-    # Why the others do not fit: as it is now, promises made since included
+    # Reasons of rejected hosts, including reservations made since the search
 
     def removals(self) -> Sequence[Removal]:
-        """What trees turned out to lack shows once `ways` was asked for them."""
+        """Return the removals. Constraints on combinations are included after `ways` was called."""
         made = self._as_it_is()
         fitting = self._fitting(made)
         if not fitting:

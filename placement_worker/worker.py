@@ -1,4 +1,4 @@
-"""The placement worker's table: what it hears, answers and announces."""
+"""The placement worker's table: consumed topics, answered queries, published changes."""
 
 from collections.abc import Sequence
 
@@ -20,10 +20,11 @@ PRUNE_SECONDS = 3600.0
 
 
 def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str]) -> Worker:
-    """`publish` is how changes leave: `Bus.publish`. `cells` are served besides those that are registered.
+    """Return the worker. `publish` is `Bus.publish`, for changes. `cells` are served in addition to
+    registered ones.
 
-    What comes from within a cell has queues of its own, and the row says which cell it is: what is asked or
-    said there is judged by that, never by what a message says of itself.
+    Messages from inside a cell have separate queues, and the row determines the cell, whatever the message
+    contains.
     """
 
     async def catch_up() -> None:

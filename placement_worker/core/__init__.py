@@ -1,1 +1,1 @@
-"""What placement decides: pure, no SQL, no clock, no chance."""
+"""Pure decisions of placement: no SQL, no clock, no randomness."""

@@ -1,4 +1,4 @@
-"""What becomes of an aggregate by an edit, or why it cannot be: names, zones, and who is in it."""
+"""The result of an edit of an aggregate, or its refusal: names, zones and members."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -27,13 +27,13 @@ Described = Mapping[str, Aggregate]
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What an edit makes of what is said, before anybody looked at hosts."""
+    """The properties and members after an edit, before hosts are checked."""
 
     was: Aggregate
     now: Aggregate
     made: bool = False
     add: frozenset[str] = frozenset()  # roots
-    remove: frozenset[str] = frozenset()  # providers: a forced drop takes out those below roots too
+    remove: frozenset[str] = frozenset()  # providers: a forced deletion also removes those below roots
     force: bool = False
 
     @property
@@ -47,7 +47,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class AggregateScene:
-    """What an edit goes by."""
+    """The stored state that an edit depends on."""
 
     described: Described
     known: bool  # its id was named at some time
@@ -76,12 +76,12 @@ def metadata_said_in(edit: AggregateEdit) -> Mapping[str, str]:
 
 
 def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefusal:
-    """What is to become of it; one that changes nothing is of an edit that was done before."""
+    """Return the result of the edit. A repeated edit changes nothing."""
     was = scene.described.get(edit.aggregate) or Aggregate(id=edit.aggregate)
     there = edit.aggregate in scene.described or bool(scene.members)
     missing = Missing(what="aggregate", names=(edit.aggregate,))
     match edit:
-        case MakeAggregate(name=was.name):  # by this very edit, told twice: it may have been changed since
+        case MakeAggregate(name=was.name):  # the same edit, repeated; the aggregate may have changed since
             return _same(was)
         case MakeAggregate() if was.name:
             return Taken(what="id", value=was.name)
@@ -89,7 +89,7 @@ def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefu
             return _changed(_as_change(edit), was, scene, made=True)
         case ChangeAggregate():
             return _changed(edit, was, scene) if there else missing
-        case DropAggregate() if not there:  # told twice as well
+        case DropAggregate() if not there:  # repeated as well
             return _same(_gone(was)) if scene.known else missing
         case DropAggregate() if scene.members and not edit.force:
             return HasHosts(
@@ -136,12 +136,12 @@ def _changed(
 
 
 def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Put these into the aggregate and take those out. Gives who was not in it, and who was."""
+    """Add and remove the providers. Return the ids that were added, and those that were removed."""
     id_ = wanted.now.id
     added = []
     for uuid in sorted(wanted.add):
         state = working.there(uuid)
-        # It is the operator's from now on: it stays when a report no longer says it.
+        # The operator's from now on: it stays when a report no longer has it.
         put = replace(state.reported, aggregates=state.reported.aggregates - {id_})
         if id_ not in state.aggregates:
             added.append(uuid)
@@ -168,9 +168,9 @@ def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> 
 def zone_trouble(
     wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
 ) -> TwoZones | ZoneInUse | None:
-    """Why these hosts cannot be in the zones they would be in; `pairs` is how each is and would be.
+    """Return why the hosts cannot be in their new zones, or None. `pairs` are the trees before and after.
 
-    One that is in two zones already, by the Placement API or its owner, may stay so: only a new zone counts.
+    A host that the Placement API or its agent put into two zones may stay there: only a new zone counts.
     """
     after = {**described, wanted.now.id: wanted.now}
     moving: list[tuple[str, str, str]] = []
@@ -203,7 +203,7 @@ def zones(tree: Tree, described: Described) -> dict[str, str]:
     return found
 
 
-# What will not do what its author may think. Nothing of it is refused: keys are anybody's.
+# Warnings about values without effect. Such values are accepted: keys are free.
 
 _NUMBERS = ("_weight_multiplier",)  # ends of keys
 _WHOLE = ("max_io_ops_per_host", "max_instances_per_host")
@@ -242,7 +242,7 @@ def _number(value: str) -> bool:
 
 
 def coming_back(wanted: Intent, trees: Mapping[str, Tree]) -> list[str]:
-    """Of those that leave: whose owner reports them in it."""
+    """Return the removed hosts that their agents report in the aggregate."""
     return [
         f"{tree.host or provider.name}: its owner reports it in this aggregate, and will put it back"
         for tree in trees.values()

@@ -1,4 +1,4 @@
-"""The trees as if nobody used anything: which hosts could ever take what is asked?"""
+"""The trees as if nothing were allocated: finds the hosts that could ever satisfy a request."""
 
 from dataclasses import replace
 

@@ -15,17 +15,18 @@ from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.sums import capacity_of_trees, free_of_trees
 
 FIRST, MORE = 256, 4  # so many are put in order at first, then so many times more
-STEPS = 2**31  # of a score, from the best there could be to the worst; hosts within one of them are alike
+STEPS = 2**31  # steps of a score from the best to the worst; hosts within one step are equal
 ODD = 0x9E3779B1
 
 
 @dataclass(slots=True)
 class BestFirst:
-    """Every host has a number of its own, the best the lowest: that is how far a search has come.
+    """Hosts in the order of their score. Each host has a distinct number, the best the lowest, which is also
+    the position of a search.
 
-    The upper half of it is the score, the lower half the host's row, in an order that the seed gives. So
-    pages join up while the scale is the same, and who asks for the next one names it, as the answer before
-    did: a host that became better or worse in between may come twice, or not at all; the others come once.
+    The upper half of the number is the score, the lower half the host's row, shuffled by the seed. So pages
+    are consistent while the scale stays the same: the caller repeats the scale of the previous answer. A
+    host whose score changes in between may appear twice or not at all; all other hosts appear once.
     """
 
     snapshot: Snapshot
@@ -34,7 +35,7 @@ class BestFirst:
     numbers: npt.NDArray[np.int64]  # one for each of the positions
 
     def anchors(self) -> Iterator[Row | None]:
-        """Best first; None after every few: the search may be paused."""
+        """Yield hosts, best first, and None now and then: the search may pause there."""
         numbers, positions, block = self.numbers, self.positions, FIRST
         while positions.size:
             if positions.size > block:
@@ -61,7 +62,7 @@ _NOBODY = np.zeros(0, np.intp)
 
 
 def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
-    """From `after` on, of those that are left."""
+    """Return the remaining hosts after the position `after`."""
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)
     numbers = _steps(order, scores) * STEPS + _shuffled(positions, query.seed)
@@ -74,7 +75,7 @@ def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirs
 def scored(
     snapshot: Snapshot, order: Sequence[OrderBy], positions: Ints
 ) -> tuple[tuple[OrderBy, ...], npt.NDArray[np.float64]]:
-    """The scale over all of these, and what each of them scores by it."""
+    """Return the scale over these hosts, and the score of each."""
     scores = np.zeros(positions.size)
     used = []
     for one in order:
@@ -95,7 +96,7 @@ def scored(
 
 
 def _steps(order: Sequence[OrderBy], scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """How far each is from the best there could be."""
+    """Return the distance of each host from the best possible score."""
     most = sum(abs(one.multiplier) for one in order)
     if not most:
         return np.zeros(scores.size, np.int64)

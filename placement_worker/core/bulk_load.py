@@ -1,4 +1,4 @@
-"""What becomes of provider trees when many are loaded at once: each tree as a whole, or why it is refused."""
+"""The result of loading many provider trees: each tree is loaded completely or refused with the reason."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ Item = tuple[int, ProviderLoad]  # with its position in the whole load, for peop
 
 
 class _Whole(ProviderReport, frozen=True, kw_only=True):
-    """What a provider is to be, with what its load did not name as it is stored."""
+    """A provider after the load; fields that the load omits are as stored."""
 
     generation: int | None
 
@@ -45,7 +45,7 @@ def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int,
 
 
 def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]]:
-    """Those together that are, or will be, in one tree. `homes`: provider → the root it is stored under."""
+    """Group the items by tree. `homes`: provider → the root under which it is stored."""
     above: dict[str, str] = {}
 
     def top(provider: str) -> str:
@@ -66,7 +66,7 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
 
 
 def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
-    """Make one tree's providers what is written; in order, one result each. All of them or none."""
+    """Load the providers of one tree: all of them or none. Return one result each, in order."""
     whole = [(position, _filled(one, working.find(one.id))) for position, one in items]
     if why := _objection(whole, working):
         return refused(items, why)
@@ -175,7 +175,7 @@ def _in_a_loop(one: _Whole, parents: Mapping[str, str | None], working: WorkingT
 
 
 def _parents_first(items: Sequence[_WholeItem], working: WorkingTrees) -> list[_Whole]:
-    """So that no provider is moved below one that has yet to leave its own descendants."""
+    """Order the items so that no provider is moved below one of its descendants."""
     loads = {one.id: one for _, one in items}
     if len(loads) == 1 or not any(one.id in working.homes for one in loads.values()):
         return list(loads.values())

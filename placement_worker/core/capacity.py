@@ -33,8 +33,7 @@ from placement_worker.core.fences import bars_release, fence, fenced_off, named_
 from placement_worker.core.server_groups import roots_of
 from placement_worker.core.walls import CellWall
 
-# What an order's claims replaced: holder, and its generation, holdings, claim and group before, and whose
-# place it kept.
+# The state that an order's claims replaced: holder, its generation, allocations, claim, group and owner
 _Steps = list[tuple[Holder, int, Allocations, ConsumerClaim | None, int | None, str | None]]
 
 # What was in use of (provider, class) before an order's consumers gave it back.
@@ -42,10 +41,10 @@ _Before = dict[tuple[str, str], int]
 
 
 def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] | None:
-    """One result for each claim of the order, all Claimed or none; None when more of the world must be read.
+    """Return one result for each claim of the order, all Claimed or none, or None if more data must be read.
 
-    All consumers of the order first give back what they hold, then each takes in turn: so two can change
-    places on full providers. `Claimed.number` is for the writer to fill in.
+    First all consumers of the order release their allocations, then each one takes its new ones: so two
+    consumers can exchange places on full providers. The writer fills in `Claimed.number`.
     """
     steps: _Steps = []
     try:
@@ -76,19 +75,21 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
 
 
 def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
-    """Give back, and retire when told to. `Released.number` is for the writer to fill in."""
+    """Release the allocations, and retire the consumer if requested. The writer fills in
+    `Released.number`.
+    """
     ended = world.retired.get(order.consumer)
     if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
-        return ended  # who is shelved may end; not for want of a host, which he has had
+        return ended  # a shelved instance may end, except for lack of a host
     holder = world.holders.get(order.consumer)
-    if ended is None and (why := bars_release(order, holder, world)):  # who is shelved was in the cell
+    if ended is None and (why := bars_release(order, holder, world)):  # a shelved instance was in the cell
         return Walled(why=why)
     if holder is not None and holder.generation:
         if order.fenced and order.generation != holder.generation:
             return as_held(holder, world)
         if order.keep and order.keep in world.retired:
             return Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
-        _touch(world, holder.held)  # whose generation stays, as in the API
+        _touch(world, holder.held)  # a release keeps the generation of these providers, as the API does
         if order.keep:
             keeper = world.holders[order.keep]
             _leave_to(world, holder, keeper, CLEANUP)
@@ -161,7 +162,9 @@ def _take(
 def _take_over(
     one: ConsumerClaim, holder: Holder, generation: int, steps: _Steps, world: ClaimWorld
 ) -> Claimed | Refused:
-    """All that another holds, who has kept it till now: no room is asked for, and no group."""
+    """Take over all allocations of a holder consumer: neither capacity nor the group is checked, because the
+    place was held.
+    """
     other = world.holders[one.take_over or ""]
     group = other.group if holder.group is None else holder.group
     if one.group is not None:
@@ -182,7 +185,7 @@ def _group_named(one: ConsumerClaim, world: ClaimWorld) -> int | None:
 
 
 def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | None:
-    """Why this choice cannot be had; None when it can."""
+    """Return why this choice cannot be claimed, or None."""
     shapes = choice.shapes
     if world.wall is not None and (why := _bars_choice(choice, world.wall, world)):
         return Walled(why=why)
@@ -220,7 +223,9 @@ def _is_taken(sibling: str, choice: Choice, world: ClaimWorld) -> bool:
 
 
 def _bars_choice(choice: Choice, wall: CellWall, world: ClaimWorld) -> str:
-    """Why nobody of the cell that asks can be there; empty when he can, or when a provider has gone."""
+    """Return why consumers of the asking cell cannot use this choice; empty if they can, or if a provider was
+    deleted.
+    """
     rooms = [world.rooms.get(provider) for provider in choice.allocations]
     if any(provider not in world.rooms for provider in choice.allocations):
         raise Unread
@@ -231,7 +236,7 @@ def _bars_choice(choice: Choice, wall: CellWall, world: ClaimWorld) -> str:
 
 def _crowded(choice: Choice, number: int, holder: Holder, world: ClaimWorld) -> Refusal | None:
     """Why its server group does not let it be there. All that the choice names has been read."""
-    group = world.groups.get(number)  # none: dropped since the consumer joined it
+    group = world.groups.get(number)  # None: the group was deleted since the consumer joined it
     return None if group is None else group.refusal(_roots(world, choice.allocations), holder.uuid)
 
 
@@ -240,7 +245,7 @@ def _roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:
 
 
 def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> str:
-    """The unit rule this amount breaks; empty when none."""
+    """Return the unit rule that this amount violates, or an empty string."""
     if asked < min_unit:
         return "min_unit"
     if asked > max_unit:
@@ -249,7 +254,9 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
 
 
 def _leave_to(world: ClaimWorld, holder: Holder, keeper: Holder, type_: str) -> None:
-    """What is held goes to another, who may hold something already: of nothing more is in use, nor less."""
+    """Move all allocations to another consumer, which may have some already; the total usage does not
+    change.
+    """
     left = holder.held
     group = keeper.group if holder.group is None else holder.group
     _hold(world, holder, 0, {}, None, holder.group)
@@ -305,7 +312,7 @@ def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
 
 
 def providers_of(orders: Sequence[ClaimRequested], *, all_choices: bool) -> set[str]:
-    """The providers these orders name: in their first choices, or in all."""
+    """Return the providers of the orders: of their first choices, or of all choices."""
     return {
         provider
         for order in orders

@@ -1,6 +1,6 @@
-"""What claims and releases are judged against: what was read, then what it becomes.
+"""The data that claims and releases are judged by, first as read, then as changed.
 
-Rooms are providers with their stocks, holders are consumers with what they hold.
+Rooms are providers with their inventories, holders are consumers with their allocations.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from placement_worker.core.walls import CellWall
 
 @dataclass(slots=True)
 class Stock:
-    """What a provider has of one class."""
+    """The inventory and usage of one class at a provider."""
 
     class_id: int
     capacity: int
@@ -44,23 +44,23 @@ class Room:
 
 @dataclass(slots=True)
 class Holder:
-    """A consumer; `generation` 0 is one that holds nothing."""
+    """A consumer; without allocations its `generation` is 0."""
 
     uuid: str
     id: int
     generation: int = 0
     held: Allocations = field(default_factory=dict)
     by: ConsumerClaim | None = None  # the claim that gave it what it holds now
-    heir_of: "Holder | None" = None  # or who left it to it: it is of that one's project and user
+    heir_of: "Holder | None" = None  # consumer whose allocations it took: it has the same project and user
     heir_type: str = CLEANUP  # and of this type
-    keeps_for: str | None = None  # whose guest may still be in the place that it keeps
+    keeps_for: str | None = None  # consumer whose guest may still use the held allocations
     group: int | None = None  # the number of its server group, which may have been dropped since
     group_was: int | None = None  # when it was read
 
 
 @dataclass(slots=True)
 class ClaimWorld:
-    """What was read, then what it becomes. A provider that is None was looked for and is gone."""
+    """The data as read, then as changed. A provider that is None does not exist."""
 
     rooms: dict[str, Room | None]
     holders: dict[str, Holder]
@@ -68,13 +68,13 @@ class ClaimWorld:
     groups: dict[int, GroupPlaces] = field(
         default_factory=dict
     )  # that claims name, or their consumers are in
-    named: dict[str, int] = field(default_factory=dict)  # those that are named → their numbers
+    named: dict[str, int] = field(default_factory=dict)  # named groups → their numbers
     sharing: set[str] = field(default_factory=set)  # providers that share with other trees; read with groups
-    wall: CellWall | None = None  # around the cell that asks; None: it is not asked from within one
-    touched: dict[str, Room] = field(default_factory=dict)  # whose usage or generation moved
-    stirred: dict[str, Holder] = field(default_factory=dict)  # who claimed or gave back
-    tombstones: dict[str, Retired] = field(default_factory=dict)  # who is retired from now on
-    woken: set[str] = field(default_factory=set)  # whose tombstone is taken away: he was shelved
+    wall: CellWall | None = None  # restrictions of the asking cell; None: not asked from a cell
+    touched: dict[str, Room] = field(default_factory=dict)  # providers with a changed usage or generation
+    stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
+    tombstones: dict[str, Retired] = field(default_factory=dict)  # consumers to be retired
+    woken: set[str] = field(default_factory=set)  # shelved consumers whose tombstone is deleted
 
     def room(self, provider: str) -> Room:
         room = self.rooms[provider]
@@ -99,7 +99,7 @@ class Unread(Exception):
 
 
 def as_held(holder: Holder, world: ClaimWorld) -> Held:
-    """How it stands, for whoever has another generation of it in mind."""
+    """Return the consumer's state, for a caller that expected another generation."""
     rooms = [world.rooms.get(provider) for provider in holder.held]
     roots = {room.root for room in rooms if room is not None}
     return Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))

@@ -11,17 +11,20 @@ Sums = npt.NDArray[np.float64]  # capacities and what is left of them may be: as
 
 
 class ClassArrays:
-    """`providers` counts those that have it, `picky` those of them with a min_unit or step_size other than 1,
-    `capped` those with a max_unit."""
+    """The amounts of one resource class as arrays over the index's rows.
+
+    `providers` counts the providers with the class, `picky` those with a min_unit or step_size other than 1,
+    `capped` those with a max_unit.
+    """
 
     __slots__ = ("capped", "least", "left", "picky", "providers", "step", "there", "top", "whole")
 
     def __init__(self, size: int) -> None:
         self.top: Amounts = np.zeros(size, np.int32)  # the most one claim could take: free, within max_unit
-        self.there: Bools = np.zeros(size, np.bool_)  # who has it at all, free or not
+        self.there: Bools = np.zeros(size, np.bool_)  # rows with the class, free or not
         self.left: Sums = np.zeros(size)  # what is free; below zero where more is used than there is
         self.whole: Sums = np.zeros(size)  # the capacity
-        self.least: Amounts | None = None  # min_unit, where somebody has another than 1
+        self.least: Amounts | None = None  # min_unit, if any provider has another than 1
         self.step: Amounts | None = None
         self.providers = 0
         self.picky = 0
@@ -40,7 +43,7 @@ class ClassArrays:
             self.step[position] = inventory.step_size
 
     def clear(self, position: int, inventory: Inventory, capacity: int) -> None:
-        """Take back what `mark` was told of the same."""
+        """Undo `mark` for this inventory."""
         self.top[position] = 0
         self.left[position] = self.whole[position] = 0.0
         self.there[position] = False

@@ -1,4 +1,4 @@
-"""What becomes of provider trees by an edit, or why it cannot be."""
+"""The result of an edit of provider trees, or its refusal."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -40,7 +40,7 @@ Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
 
 def apply(edit: EditOfOne, working: WorkingTrees, known: KnownNames) -> ProviderState | Refused | None:
-    """The provider as it is now (None: no more). A refused edit leaves the trees as they were."""
+    """Return the provider after the edit (None: deleted), or a refusal, which leaves the trees unchanged."""
     if isinstance(edit, MakeProvider):
         return _make(edit, working)
     state = working.find(edit.provider)
@@ -96,7 +96,7 @@ def _change(edit: ChangeProvider, state: ProviderState, working: WorkingTrees) -
 def _tangle(
     edit: ChangeProvider, state: ProviderState, parent: str | None, working: WorkingTrees
 ) -> Missing | Tangled | None:
-    """Why it cannot have this parent; None when it can."""
+    """Return why the provider cannot have this parent, or None."""
     if parent == state.parent:
         return None
     if parent is None:
@@ -121,7 +121,7 @@ def _drop(state: ProviderState, working: WorkingTrees) -> Refused | None:
 
 
 def _in_use(state: ProviderState, stay: Collection[str], known: KnownNames) -> InUse | None:
-    """Why it cannot be left with these classes only; None when it can."""
+    """Return why other classes cannot be removed, or None."""
     held = [name for name, amount in state.used.items() if amount and name not in stay]
     return InUse(what=state.uuid, classes=known.in_order(held)) if held else None
 
@@ -194,7 +194,9 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingT
 
 
 def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | None:
-    """Why it cannot begin; None when each provider now has its old and new inventory, the new winning."""
+    """Give each provider its old and new inventory, the new one first. Return a refusal if the reshape cannot
+    begin.
+    """
     for one in edit.inventories:
         state = working.find(one.provider)
         if state is None:

@@ -39,11 +39,11 @@ def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
 def nearest(
     snapshot: Snapshot, made: SearchPlan, roots: Collection[str] = (), most: int = NEAREST
 ) -> tuple[NearMiss, ...]:
-    """Return the hosts that fail the fewest demands, those with the least shortage first.
+    """Return the hosts that fail the fewest requirements, those with the least shortage first.
 
-    Of `roots`, or of the hosts that the query names, or of all. A class of which a host has nothing counts
-    twice: a request for metal gets nodes that are taken, not hypervisors. A host with too few providers for
-    isolated groups can never do, so it comes last. Disabled hosts are left out unless they are named.
+    The hosts are `roots`, those that the query names, or all. A class that a host lacks completely counts
+    twice: a request for bare metal gets used nodes, not hypervisors. A host with too few providers for
+    isolated groups can never fit, so it comes last. Disabled hosts are left out unless they are named.
     """
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots
@@ -69,7 +69,7 @@ def nearest(
                 np.maximum.at(best, index.root_of[rows], top[rows])
                 np.logical_or.at(there, index.root_of[rows], kind.there[rows])
             met += there
-            best = np.maximum(best, 0)  # whoever is promised more than there is is full, and no more
+            best = np.maximum(best, 0)  # reservations may exceed the free amount: then the host is full
             short += np.maximum(1 - best / float(min(demand.asked, BEYOND_COUNTING)), 0)
     met += _enough_providers(index, made) * len(demands)
     distance = np.where(anchors, short / (1 + short) - met, np.inf)
@@ -120,12 +120,12 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
     return f"{of}a fitting {limit}: asked {asked} {name}, {limit} {getattr(inventory, limit)}"
 
 
-# Hosts that have somebody for everything, but not so that it goes together
+# Hosts that have a provider for each group, but no valid combination
 
 
 @dataclass(slots=True)
 class _Step:
-    """One more rule for a choice in all, with those before it."""
+    """One more constraint on the combination of providers, in addition to the previous ones."""
 
     says: str
     rules: JointRules
@@ -135,7 +135,7 @@ class _Step:
 def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
     """With one rule after the other: by which of them had each host no way left?"""
     steps = list(_steps(made))
-    removed = [0] * (len(steps) + 1)  # the last: nobody knows
+    removed = [0] * (len(steps) + 1)  # the last one counts hosts with too many combinations
     misses: list[list[NearMiss]] = [[] for _ in removed]
     patience = PATIENCE
     for position in np.flatnonzero(made.left).tolist():
@@ -162,7 +162,7 @@ def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
             some = tuple(miss.host for miss in misses[number][:NAMED])
             code = UNSEEN_CODE if says == UNSEEN else JOINT_CODE
             removals.append(Removal(constraint=says, removed=count, left=left, code=code, hosts=some))
-    # Those that came through the most rules are the closest.
+    # Hosts that satisfy the most constraints are the closest.
     closest = [miss for some in (*reversed(misses[:-1]), misses[-1]) for miss in some]
     return tuple(removals), tuple(closest[:NEAREST])
 

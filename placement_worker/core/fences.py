@@ -1,4 +1,6 @@
-"""Who may claim or give back at all, before anybody looks for room: generations, the retired, walls."""
+"""Checks of claims and releases before capacity: generations, retired consumers, the restrictions of
+cells.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +22,7 @@ from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_hel
 
 
 def fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
-    """Why this consumer cannot claim whatever there is room for; None when it can."""
+    """Return why this consumer cannot claim at all, or None."""
     for name in (one.begins, one.consumer, one.keep):
         if name and name in world.retired and not (name == one.consumer and wakes(one, world)):
             return world.retired[name]
@@ -37,14 +39,16 @@ def fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
     if one.fenced and one.generation != (holder.generation or None):
         return as_held(holder, world)
     if one.begins and one.keep and world.holds(one.keep):
-        return as_held(holder, world)  # what that attempt left has first to be gone
+        return as_held(holder, world)  # the leftovers of that attempt must be deleted first
     if one.take_over and not world.holds(one.take_over):
         return _refused(one, NothingHeld(consumer=one.take_over))
     return None
 
 
 def wakes(one: ConsumerClaim, world: ClaimWorld) -> bool:
-    """Does it begin a move of one that is shelved? Nothing else wakes him: his boot may be read again."""
+    """Return whether the claim begins a move of a shelved instance, which is the only way to reactivate
+    it.
+    """
     ended = world.retired.get(one.consumer)
     return one.begins is not None and ended is not None and ended.why == SHELVED
 
@@ -52,7 +56,9 @@ def wakes(one: ConsumerClaim, world: ClaimWorld) -> bool:
 def fenced_off(
     order: ClaimRequested, world: ClaimWorld, fences: Sequence[ClaimResult | None]
 ) -> list[ClaimResult]:
-    """Those behind their fence say why, as does who comes twice in one order; the others are not judged."""
+    """Return the refusals of fenced claims and of duplicate consumers in one order; the other claims are not
+    judged.
+    """
     results: list[ClaimResult] = []
     beside = Counter(name for one in order.claims for name in _beside(one))
     seen = {*beside}
@@ -71,7 +77,7 @@ def named_twice(order: ClaimRequested) -> bool:
 
 
 def _beside(one: ConsumerClaim) -> Iterator[str]:
-    """Whom a claim names beside its own consumer."""
+    """Yield the further consumers that a claim names."""
     return (name for name in (one.keep, one.begins, one.take_over) if name)
 
 
@@ -87,7 +93,7 @@ def _bars_claim(one: ConsumerClaim, world: ClaimWorld) -> str:
         return f"consumer {one.consumer}: a cell begins no moves"
     holder = world.holders.get(one.consumer)
     if (holder is None or not holder.generation) and one.fenced and one.generation is not None:
-        return ""  # it is told that it holds nothing
+        return ""  # the answer is that it holds nothing
     if why := _bars_holder(holder, one.consumer, one.keep, world):
         return why
     if one.take_over is None:
@@ -99,9 +105,10 @@ def _bars_claim(one: ConsumerClaim, world: ClaimWorld) -> str:
 
 
 def bars_release(order: ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
-    """Why the cell that asks can neither give back nor end this; empty when it can.
+    """Return why the asking cell can neither release nor retire this consumer, or an empty string.
 
-    Of who holds nothing there is nothing to give back; but nobody ends him who never was in the cell.
+    A consumer without allocations has nothing to release, but a cell may not retire a consumer that was
+    never in the cell.
     """
     if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
         return ""

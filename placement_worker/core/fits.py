@@ -18,11 +18,11 @@ UNSIGNED = 2**64
 
 @dataclass(slots=True)
 class Fit:
-    """One complete allocation. Its dicts are shared with others: never change them."""
+    """One complete allocation. Its dicts are shared with other fits: never change them."""
 
     anchor: Row
     allocations: dict[str, Resources]
-    rows: tuple[Row, ...]  # whose resources are taken, in the order of allocations
+    rows: tuple[Row, ...]  # providers whose resources are used, in the order of the allocations
     mappings: dict[str, tuple[str, ...]]  # group suffix → the providers that serve it
 
 
@@ -43,7 +43,7 @@ class FitFinder:
                 self.anchors = made.left & shared.not_alone()
 
     def alone(self, anchor: Row) -> bool:
-        """Is its tree this one provider, with nobody else to serve it? Then it is the only fit there."""
+        """Return whether the tree is a single provider without sharing ones; then it is the only fit."""
         plan = self._plan
         if not plan.slots:
             return True
@@ -59,9 +59,9 @@ class FitFinder:
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 
     def fits(self, anchor: Row, *, looking_again: bool = False) -> Iterator[Fit | None]:
-        """All that this anchor offers; None for every BREATH of steps in which nothing was found.
+        """Yield all fits of this anchor, and None after every BREATH steps without a fit.
 
-        `looking_again`: there may be less free by now than when it was planned.
+        `looking_again`: less may be free now than when the search was planned.
         """
         snapshot, plan, shared = self._snapshot, self._plan, self._shared
         options = options_at(snapshot, plan, anchor)
@@ -105,7 +105,9 @@ class FitFinder:
         return Fit(anchor, allocations, tuple(rows), mappings)
 
     def _sum(self, one: Resources, other: Resources) -> Resources:
-        """The same object for the same two: whoever renders fits need do so once only."""
+        """Return the sum of both amounts, as the same object for the same arguments, so that it is rendered
+        once.
+        """
         key = id(one), id(other)
         total = self._sums.get(key)
         if total is None:
@@ -116,22 +118,22 @@ class FitFinder:
 
 
 class _Shared:
-    """Ways that use none but providers who share: many anchors have the same, and they are offered once.
+    """Fits that use only sharing providers: they are equal for many anchors, and offered once.
 
-    Anchors with the same such options are alike, and only the first of them counts; what two unlike anchors
-    both offer, the first of these two does.
+    Anchors with the same sharing options are equal, and only the first of them counts. A fit that two
+    different anchors offer counts for the first.
     """
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
         self._snapshot = snapshot
         self._plan = made
         self.anchors = self._first_of_each(start)  # in the order in which they are come by
-        self.doubles: set[int] = set()  # those of them with a way that an earlier one has as well
+        self.doubles: set[int] = set()  # anchors with a fit that an earlier anchor has as well
         # For a choice for the first slot the anchors that have it, and what they have for each slot.
         self._having: dict[int, list[tuple[int, list[set[int]]]]] | None = None
 
     def not_alone(self) -> Bools:
-        """These anchors, and those that also have somebody who does not share."""
+        """Return these anchors, and those with a provider that does not share."""
         index, high = self._snapshot.index, len(self._plan.left)
         others = ~index.traits[SHARES].mask(high)
         rows = np.flatnonzero(np.logical_or.reduce([slot.own for slot in self._plan.slots]) & others)

@@ -1,13 +1,14 @@
-"""What is asked, made ready for looking: who could fill each slot, and which trees have somebody for all.
+"""Prepares a query for the search: which providers can satisfy each slot, and which trees have a provider for
+all slots.
 
-Each group with a suffix is a slot, filled by one provider; of the group without one each resource class is.
-An anchor is the root that a candidate belongs to: the providers of its tree serve it, and those that share
-with one of them through an aggregate.
+Each group with a suffix is a slot, satisfied by one provider; in the group without a suffix each resource
+class is a slot. An anchor is the root of a candidate: the providers of its tree can satisfy its slots, and
+providers that share with one of them through an aggregate.
 
-What a demand is about, in a word for programs: `class` (too little of it, or nobody has it), `trait`,
-`forbidden_trait`, `aggregate` and `forbidden_aggregate`, `tree`, `cell`, `cell_disabled`, `zone`, `host` and
-`forbidden_host` (roots that are asked for, and those that are not to be), `disabled`, `group` (all is there,
-but not with the rest), `together` (so is what each group asks for), `unseen` (too many combinations to know).
+A requirement has a code for programs: `class` (too little of it, or no provider has it), `trait`,
+`forbidden_trait`, `aggregate`, `forbidden_aggregate`, `tree`, `cell`, `cell_disabled`, `zone`, `host` and
+`forbidden_host` (required and excluded roots), `disabled`, `group` (everything exists, but not on one
+provider), `together` (every group fits singly, but not all of them), `unseen` (too many combinations).
 """
 
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from placement_worker.core.snapshot import Snapshot
 
 Numbers = npt.NDArray[Any]
 
-NAMED = 3  # hosts named of those that a demand removed
+NAMED = 3  # hosts that are named per requirement
 FIRST_LOOK = 1024  # among so many of them they mostly are
 ZONE = "availability_zone"  # what an aggregate's metadata call it
 CODES = {
@@ -46,14 +47,14 @@ CODES = {
 
 @dataclass(slots=True)
 class Demand:
-    """One thing that is asked, and which anchors meet it (None: nobody does); of a class how much of it."""
+    """One requirement, and the anchors that satisfy it (None: no anchor); for a class with its amount."""
 
     says: str
     met: Bools | None
     resource_class: str = ""
     asked: int = 0
-    of: str = ""  # what its group is called, in front of all that is said of it
-    joint: bool = False  # several other demands at once: not worth telling where one of them fails
+    of: str = ""  # the name of its group, as a prefix of texts
+    joint: bool = False  # a combination of other requirements: not reported if one of them fails
     about: str = ""  # the field of the query, where programs are to know it
     code: str = ""
 
@@ -64,40 +65,41 @@ class Slot:
 
     suffix: str
     asks: Resources
-    own: Bools  # rows that could fill it for their own tree
-    away: Bools | None  # and for the trees they share with; None: nobody
+    own: Bools  # rows that can satisfy the slot for their tree
+    away: Bools | None  # rows that can satisfy it for trees they share with; None: no row
 
 
 @dataclass(slots=True)
 class JointRules:
-    """What a choice for all slots must meet beyond each slot for itself."""
+    """Constraints on the combination of providers, in addition to those of each slot."""
 
-    isolate: frozenset[str] = frozenset()  # suffixes of groups, no two of which share a provider
-    subtrees: tuple[tuple[int, ...], ...] = ()  # slots of which one is at or above all the others
-    needs: tuple[tuple[str, ...], ...] = ()  # of each, those of the group without suffix have one together
+    isolate: frozenset[str] = frozenset()  # suffixes of groups that must not share a provider
+    subtrees: tuple[tuple[int, ...], ...] = ()  # slots of which one is the ancestor of the rest
+    # for each slot, the requirements of the group without suffix that must be met together
+    needs: tuple[tuple[str, ...], ...] = ()
     summed: tuple[str, ...] = ()  # classes that several slots ask for: together they fit as well
     apart: bool = False  # never two providers of one tree
 
 
 @dataclass(slots=True)
 class SearchPlan:
-    """What to look for, and where. Without slots each anchor that is left is an answer by itself."""
+    """The slots of a query and the remaining anchors. Without slots each remaining anchor is a result."""
 
     query: FindCandidates
     slots: list[Slot]
     rules: JointRules
     demands: list[Demand]
     considered: int
-    left: Bools  # anchors that have somebody for everything
+    left: Bools  # anchors with a provider for every slot
     count: int
-    reached: Bools | None  # anchors that somebody of another tree would serve
+    reached: Bools | None  # anchors that a provider of another tree can serve
     hosts: Bools  # all anchors considered
     removals: list[Removal] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Test:
-    """One demand on providers, and which rows meet it (None: nobody)."""
+    """One requirement on providers, and the rows that satisfy it (None: no row)."""
 
     kind: Literal["tree", "trait", "barred", "member", "stranger", "class"]
     says: str
@@ -109,9 +111,10 @@ class _Test:
 def plan(
     index: Index, query: FindCandidates, trees: Snapshot | None = None, *, named: bool = False
 ) -> SearchPlan:
-    """`trees` says how much is free there, where that is not just what the index says.
+    """Return the search plan of the query.
 
-    Of the removed some are named with `named`, and where nobody is left; later the index may have changed.
+    `trees` gives the free amounts if they differ from the index. Removed hosts are named if `named` is set
+    or no anchor is left; later the index may have changed.
     """
     check(query)
     planner = _Planner(index, query, trees or Snapshot(index))
@@ -183,7 +186,7 @@ class _Planner:
         self.high = index.high
         self.slots: list[Slot] = []
         self._sharing = index.traits[SHARES].mask(self.high) if index.sharers else None
-        # Every tree is one provider that serves nobody else: it meets all or it is no answer.
+        # Every tree is a single provider without sharing: it satisfies all requirements or is no result.
         self._plain = not index.children and self._sharing is None and len(query.groups) == 1
         self._everyone = index.roots[: self.high]
         if index.children:
@@ -314,7 +317,9 @@ class _Planner:
             yield replace(one, says=of + one.says, of=of)
 
     def _spread(self, group: ResourceGroup) -> Iterator[Demand]:
-        """Providers that have it together, each class at one of them. What the root is in counts for all."""
+        """Yield the requirements that providers of a tree satisfy together, each class on one provider.
+        Aggregates of the root count for the whole tree.
+        """
         tests = list(self._tests(group))
         root_of = self.index.root_of[: self.high]
         own = away = member = self._everyone
@@ -346,7 +351,7 @@ class _Planner:
                 yield Demand(f"{test.says}, where there is room", met, joint=True, code="group")
 
     def _in_all(self) -> Iterator[Demand]:
-        """What slots need together, as far as sums can tell."""
+        """Yield the requirements on the sum of all slots."""
         for name in self._several():
             asking = [slot for slot in self.slots if name in slot.asks]
             asked = min(sum(slot.asks[name] for slot in asking), BEYOND_COUNTING)
@@ -418,7 +423,7 @@ class _Planner:
         return Demand(test.says, met, test.resource_class, test.asked, code=CODES[test.kind])
 
     def _anchors(self, own: Bools, away: Bools | None) -> Bools:
-        """The trees that have one of these, or that one of those who share with others serves."""
+        """Return the trees with one of these providers, or with one that shares with them."""
         met = own & self.index.roots[: self.high]
         if self.index.children:
             rows = np.flatnonzero(own & self.index.below[: self.high])
@@ -433,10 +438,10 @@ class _Planner:
             met[np.concatenate(reached)] = True
 
     def _summed(self, own: list[Bools], away: list[Bools | None], of: Numbers) -> Numbers:
-        """For each anchor the sum over all who could serve it."""
+        """Return for each anchor the sum over all providers that can serve it."""
         rows = np.flatnonzero(np.logical_or.reduce(own))
         total = np.bincount(self.index.root_of[rows], weights=of[rows], minlength=self.high)
-        total = total.astype(np.float64, copy=False)  # of nobody it makes whole numbers
+        total = total.astype(np.float64, copy=False)  # the sum of no rows is an integer array
         others = [one for one in away if one is not None]
         if others:
             for position in np.flatnonzero(np.logical_or.reduce(others)).tolist():

@@ -1,7 +1,7 @@
-"""What there is and what is free, in flat arrays: the memory that candidates come from.
+"""The index: all providers and free amounts in flat arrays, from which candidates are found.
 
-One row a provider; a tree is known by its root's row. The index may be a few milliseconds behind the
-database; the claim is the judge.
+Each provider has a row; a tree is identified by its root's row. The index may be a few milliseconds behind
+the database; the claim decides.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,9 +23,9 @@ from placement_worker.core.trees import ProviderState, Tree
 
 FIRST_ROWS = 1024
 INTERNED = 100_000
-BEYOND_COUNTING = 2**62  # sums stop here: an int64 holds no more
+BEYOND_COUNTING = 2**62  # upper limit of sums, below the limit of int64
 BESIDE = 160  # bytes of a candidate that every provider has: ids, numbers, brackets
-SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of those who serve other trees in their aggregates
+SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of providers that share with other trees in their aggregates
 
 _encode = msgspec.json.Encoder().encode
 _NOWHERE = np.zeros(0, np.intp)
@@ -34,8 +34,9 @@ _NOWHERE = np.zeros(0, np.intp)
 class Index:
     def __init__(self, seen: int = 0) -> None:
         self.seen = seen  # every change up to this number is in
-        self._ahead: set[int] = set()  # and these beyond it
-        self._early: dict[str, tuple[ProviderChange, int]] = {}  # beyond it, of providers not heard of yet
+        self._ahead: set[int] = set()  # received numbers beyond it
+        # received changes beyond it, of unknown providers
+        self._early: dict[str, tuple[ProviderChange, int]] = {}
         self.rows: dict[str, Row] = {}
         self.trees: dict[str, tuple[str, ...]] = {}  # root → its providers, the root first
         self._put_at: dict[str, int] = {}  # root → the change beyond it that shaped its tree last
@@ -43,26 +44,27 @@ class Index:
         self.high = 0  # rows in use lie below
         self._free_rows: list[int] = []
         self.roots: Bools = np.zeros(FIRST_ROWS, np.bool_)
-        self.below: Bools = np.zeros(FIRST_ROWS, np.bool_)  # those with a parent
-        self.children = 0  # how many these are
+        self.below: Bools = np.zeros(FIRST_ROWS, np.bool_)  # providers with a parent
+        self.children = 0  # their number
         self.root_of: Ints = np.full(FIRST_ROWS, -1, np.intp)
         self.classes: dict[str, ClassArrays] = {}
         self.cells: dict[str, RowSet] = {}
         self.zones: dict[str, RowSet] = {}  # of roots, as their owners report them
         self.traits: dict[str, RowSet] = {}
         self.aggregates: dict[str, RowSet] = {}
-        self.aggregate_facts: dict[str, Aggregate] = {}  # what operators say of them
-        self.cell_facts: dict[str, RegisteredCell] = {}  # what they say of cells
+        self.aggregate_facts: dict[str, Aggregate] = {}  # names and metadata of aggregates
+        self.cell_facts: dict[str, RegisteredCell] = {}  # states of registered cells
         self._described_at: dict[str, int] = {}  # either → the change beyond `seen` that it is known by
         self.called: dict[str, str | set[str]] = {}  # a host's name → its root, or several
-        self.sharers: dict[str, set[int]] = {}  # aggregate → those in it who share
-        self._reach: dict[int, Ints] = {}  # one who shares → the roots of the other trees it serves
+        self.sharers: dict[str, set[int]] = {}  # aggregate → its sharing providers
+        self._reach: dict[int, Ints] = {}  # sharing provider → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
         self.layout = 0  # grows whenever a provider comes, goes, or goes to another tree, cell, host or agent
         self.shaped = 0  # and whenever one is anything else than it was
-        self.gave: dict[str, int] = {}  # root → which of those times it was that there was more, or otherwise
+        # root → the last change number at which capacity grew or traits changed
+        self.gave: dict[str, int] = {}
         self.gives = 0  # how often there was more somewhere, or a provider was made, changed or dropped
-        self.snapshots: list[Callable[[str], None]] = []  # told of a root before its tree changes
+        self.snapshots: list[Callable[[str], None]] = []  # called with a root before its tree changes
 
     # Changes, in any order: an older one never undoes a newer one.
 
@@ -71,7 +73,7 @@ class Index:
 
     @property
     def whole(self) -> bool:
-        """Is nothing missing of what it has heard?"""
+        """Return whether no change number is missing."""
         return not self._ahead
 
     def accept(
@@ -82,9 +84,9 @@ class Index:
         aggregates: Iterable[Aggregate] = (),
         cells: Iterable[RegisteredCell] = (),
     ) -> Collection[str]:
-        """Take in one commit. `trees` holds the trees that were reshaped, as they are after it.
+        """Apply one commit. `trees` are the reshaped trees after it.
 
-        What it touched, in order: roots, and those that providers of the reshaped were below until now.
+        Return the changed roots in order, including the previous roots of providers that moved.
         """
         touched: dict[str, None] = {}
         if self.knows(number):
@@ -119,7 +121,7 @@ class Index:
         return touched.keys()
 
     def describe(self, aggregate: Aggregate, number: int) -> None:
-        """This is said of an aggregate now."""
+        """Set the name and metadata of an aggregate."""
         if self._newer(aggregate.id, number):
             if aggregate.gone:
                 self.aggregate_facts.pop(aggregate.id, None)
@@ -178,7 +180,7 @@ class Index:
         for uuid in self.trees.pop(tree.root, ()):
             row = self.rows.get(uuid)
             if uuid not in here and row is not None and row.root == tree.root:
-                if row.number > number:  # heard of later than this: it is coming to another tree
+                if row.number > number:  # a later change is known: the provider moves to another tree
                     known = ProviderChange(uuid, row.root, row.generation, dict(row.used))
                     self._early[uuid] = known, row.number
                 self._drop(row)
@@ -219,7 +221,7 @@ class Index:
         return row.shaped if row is not None and row.root != root else -1
 
     def _leave(self, row: Row) -> None:
-        """It is going to another tree."""
+        """Remove the provider from its tree, because it moves to another."""
         left = tuple(uuid for uuid in self.trees.get(row.root, ()) if uuid != row.uuid)
         if left:
             self.trees[row.root] = left
@@ -228,7 +230,7 @@ class Index:
 
     def _put(self, tree: Tree, provider: ProviderState, number: int) -> None:
         row = self.rows.get(provider.uuid)
-        later = row if row is not None and row.number > number else None  # it has heard of later claims
+        later = row if row is not None and row.number > number else None  # later claims are known already
         if row is None or not self._is(row, tree, provider):
             row = self._shape(row, tree, provider)
         row.shaped = number
@@ -345,7 +347,7 @@ class Index:
             del self.called[row.host]
 
     def _link(self, row: Row) -> None:
-        """Note which tree it is in, and with whom it shares."""
+        """Record the provider's tree and the trees it shares with."""
         position, size = row.position, len(self.at)
         self.roots[position] = row.parent is None
         self.below[position] = row.parent is not None
@@ -372,7 +374,7 @@ class Index:
                     del self.sharers[uuid]
 
     def _unreach(self, row: Row) -> None:
-        """Whom those that share with it serve is to be seen anew."""
+        """Forget which trees the sharing providers of this tree serve."""
         if self.sharers and self._reach:
             for uuid in row.aggregates:
                 for position in self.sharers.get(uuid, ()):
@@ -449,7 +451,7 @@ class Index:
             kind.grow(more)
 
     def _same(self, value: Any) -> Any:
-        """One copy of what a hundred thousand hosts have alike."""
+        """Return one shared object for equal values of many hosts."""
         if len(self._interned) > INTERNED:
             self._interned.clear()
         key = (type(value), tuple(value.items()) if isinstance(value, dict) else value)
@@ -470,12 +472,12 @@ def _flags(kind: dict[str, RowSet], name: str) -> RowSet:
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    """Where it is, by which name, and who builds there."""
+    """Return the provider's tree, name and agent."""
     return row.root, row.parent, row.host, row.cell, row.agent
 
 
 def _links(row: Row) -> tuple[object, ...]:
-    """What ties it to others."""
+    """Return the provider's relations to other providers."""
     return row.root, row.parent, row.aggregates, SHARES in row.traits
 
 

@@ -1,8 +1,8 @@
-"""What is held of a tree that is reported otherwise: who holds what of which provider from then on.
+"""The new place of each allocation when a reported tree moves its inventory (reshape).
 
-Where a guest is, its agent knows: its word counts. Whoever else holds something (claimed just now, or kept
-until a guest is gone) goes, as a whole, to the first provider that has room for all of it. If one of them
-cannot, nobody goes: the report is refused.
+The agent reports the places of its guests. Other consumers (a claim whose order is on its way, or a holder
+consumer) move as a whole to the first provider with capacity for all their allocations. If one of them fits
+nowhere, the report is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _Amounts = dict[_At, int]
 
 
 class Unmovable(ValueError):
-    """What is held cannot go where the report says; the text names the field, and why."""
+    """Allocations cannot move as the report says; the text names the field and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TreeHolder:
     uuid: str
     generation: int
     held: Allocations  # of the tree
-    beside: Allocations = field(default_factory=dict)  # of others: of a pool
+    beside: Allocations = field(default_factory=dict)  # allocations on other trees, such as a pool
     build: bool = True  # a conductor may know it; False: it keeps a place, or is of a client of the API
 
 
@@ -43,7 +43,7 @@ class MovedHolder:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Who goes where, and what that makes of the use of each provider."""
+    """The new allocations of each consumer, and the resulting usage of each provider."""
 
     moved: Sequence[MovedHolder] = ()
     leave: Mapping[_At, int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Moves:
         return [_used_by(one, self.leave, -1) for one in providers]
 
     def arrived(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
-        """Those of after, with what comes."""
+        """Return the providers with the arriving usage."""
         return tuple(_used_by(one, self.come, +1) for one in providers)
 
 
@@ -62,7 +62,9 @@ NO_MOVES = Moves()
 
 
 def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]) -> Moves:
-    """Who goes where by this report; Unmovable when somebody cannot. `holders` hold something of the tree."""
+    """Return the moves of this report, or raise Unmovable. `holders` are the consumers with allocations in
+    the tree.
+    """
     if report.reshape is None or report.sequence <= before.sequence:
         return NO_MOVES
     by_source = {(one.provider, one.resource_class): one for one in report.reshape.moves}
@@ -77,7 +79,7 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
             places[one.uuid] = _as_said(*said, held, by_source, room)
         else:
             unsaid.append((one, held))
-    # The largest first: those that come last are the easiest to find room for.
+    # The largest first: small consumers are the easiest to place last.
     for one, held in sorted(unsaid, key=lambda pair: (-room.share(pair[1], by_source), pair[0].uuid)):
         places[one.uuid] = _wherever_there_is_room(one, held, by_source, room)
     leave: _Amounts = {}
@@ -91,7 +93,7 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
 
 
 class _Room:
-    """What is free of what the report says there is, before anything of it is withheld."""
+    """The free amounts of the reported tree, before any amount is withheld."""
 
     def __init__(self, before: Tree, report: InventoryReported, wanted: set[str]) -> None:
         used = {one.uuid: one.used for one in before.providers}
@@ -118,7 +120,7 @@ class _Room:
             self.free[at] -= amount
 
     def share(self, held: _Amounts, by_source: Mapping[_At, InventoryMove]) -> float:
-        """How large it is: the largest share of what there is of a class where it may go."""
+        """Return the size of the allocations: the largest share of a class's total at its destinations."""
         shares = [0.0]
         for at, amount in held.items():
             move = by_source[at]
@@ -128,7 +130,7 @@ class _Room:
 
 
 class _Words:
-    """What the agent says of its guests, by consumer: of a build's, or of the clean-up of an attempt."""
+    """The agent's report about its guests, by consumer: builds, and clean-ups of attempts."""
 
     def __init__(self, guests: Sequence[GuestPlace], holders: set[str]) -> None:
         self._said: dict[str, tuple[int, GuestPlace]] = {}
@@ -141,12 +143,12 @@ class _Words:
 
 
 def _refuse_operators(before: Tree, asked: Sequence[InventoryMove]) -> None:
-    """What operators put there does not go by a report."""
+    """Refuse to move an operator's inventory by a report."""
     there = {one.uuid: one for one in before.providers}
     for position, one in enumerate(asked):
         was = there.get(one.provider)
         if was is None or one.resource_class not in was.inventories:
-            continue  # it has gone already: the report came before
+            continue  # moved by an earlier report
         if one.resource_class not in was.reported.classes:
             at = f"reshape.moves[{position}].resource_class"
             raise Unmovable(f"{at}: {one.resource_class} of {was.name} is an operator's")
@@ -191,7 +193,9 @@ def _as_said(
 def _wherever_there_is_room(
     one: TreeHolder, held: _Amounts, by_source: Mapping[_At, InventoryMove], room: _Room
 ) -> _Amounts:
-    """What may go to the same providers stays together: processors and memory are of one NUMA cell."""
+    """Return new places: classes that may move to the same providers stay together, for example processors
+    and memory of a NUMA cell.
+    """
     together: dict[tuple[str, ...], dict[str, int]] = {}
     for source, amount in held.items():
         move = by_source[source]

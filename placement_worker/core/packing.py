@@ -1,4 +1,4 @@
-"""Trees as they travel by the thousand, and back: what repeats is said once."""
+"""A compact format for thousands of trees: repeated values are written once."""
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from placement_worker.core.trees import ProviderState, Tree
 
 ROOM = 512 * 1024  # bytes of an answer
 CARRIED = 50  # providers, at most, that go with the news of them
-CARRIED_ROOM = 16 * 1024  # bytes of those
+CARRIED_ROOM = 16 * 1024  # their size in bytes
 
 _encode = msgspec.json.Encoder().encode
 
@@ -105,7 +105,7 @@ class Packing:
 
 
 class _Table:
-    """Values that repeat, each at a place of its own."""
+    """Distinct values, each with its position."""
 
     def __init__(self) -> None:
         self._places: dict[Hashable, int] = {}
@@ -123,7 +123,9 @@ class _Table:
 
 
 def carried(trees: Collection[Tree]) -> KnownTrees | None:
-    """Few and small ones, to go with the news of them; None: who hears of them asks."""
+    """Return the trees in the compact format if they are few and small enough for a change message, else
+    None.
+    """
     if not trees or sum(len(tree.providers) for tree in trees) > CARRIED:
         return None
     packing = Packing(ROOM)

@@ -1,4 +1,4 @@
-"""What a scheduler has chosen and placement does not know of yet: to that scheduler it counts as used."""
+"""Reservations of one scheduler: chosen capacity that counts as used until the claim is visible."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -25,11 +25,11 @@ class Promises:
     """
 
     def __init__(self) -> None:
-        self.of: dict[str, Promised] = {}  # provider → how much of what; none of it nought
+        self.of: dict[str, Promised] = {}  # provider → reserved amounts, without zeros
         self.changes = 0
         self._arrays: dict[str, Sums] = {}
         self._count: dict[str, int] = {}  # class → of how many providers something is promised
-        # Class → providers of which its array does not tell yet.
+        # Class → providers whose reservation is not in the array yet.
         self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
         self._index: Index | None = None
         self._layout = -1
@@ -54,7 +54,7 @@ class Promises:
                 of[uuid] = held
 
     def take_back(self, allocations: Allocations) -> None:
-        """What was promised before."""
+        """Release reserved allocations."""
         self.changes += 1
         of, count, unwritten = self.of, self._count, self._unwritten
         for uuid, resources in allocations.items():
@@ -72,9 +72,10 @@ class Promises:
                 del of[uuid]
 
     def arrays(self, index: Index) -> Mapping[str, Sums]:
-        """How much of each class is promised of each row at this moment. Where nothing is, it is missing.
+        """Return the reserved amounts of each class by row; classes without reservations are missing.
 
-        Written when somebody looks, many promises at a time, which costs less than one by one.
+        Reservations are written to the arrays when they are read, many together, which is cheaper than one
+        by one.
         """
         if index is not self._index or index.layout != self._layout:
             self._index, self._layout = index, index.layout
@@ -89,7 +90,7 @@ class Promises:
         return self._arrays
 
     def _write(self, index: Index, name: str, uuids: Collection[str]) -> None:
-        """So much of a class is promised of these now."""
+        """Write the reserved amounts of a class for these providers."""
         of, rows = self.of, index.rows
         if not self._count.get(name):
             self._arrays.pop(name, None)
@@ -176,6 +177,6 @@ class BesidePromises(Snapshot):
         promised: Mapping[str, int] | None = self._promises.of.get(row.uuid)
         if not promised:
             return row
-        used = row.used  # of what it has; more where something is used that it has no more
+        used = row.used  # of the existing classes; more if a removed class is still in use
         amounts = {name: used.get(name, 0) + promised.get(name, 0) for name in {**used, **promised}}
         return replace(row, amounts=amounts, told=None, known_free=None)

@@ -1,4 +1,4 @@
-"""What is wrong with a report or a load of providers, whatever is stored."""
+"""Checks of reports and loads that need no stored data."""
 
 import re
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from bus.reports import ProviderReport
 from bus.resources import ProviderLoad
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
-MAX_NAMES = 100_000  # characters; every candidate carries those of its provider, some three times over
+MAX_NAMES = 100_000  # characters; every candidate contains the names of its provider several times
 
 
 def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> str:
-    """What is wrong with this report, naming the field; empty when it is sound.
+    """Return what is wrong with this report, naming the field, or an empty string.
 
-    `known(kind, name)` says whether a resource class or trait exists.
+    `known(kind, name)` tells whether a resource class or trait exists.
     """
     if report.gone:
         return "reshape: of a tree that is gone" if report.reshape else ""
@@ -89,7 +89,9 @@ def _wrong_parents(providers: tuple[ProviderReport, ...]) -> str:
 
 
 def _wrong_reshape(report: InventoryReported) -> str:
-    """What moves goes to what the report says there is, and leaves nothing of it behind."""
+    """Return what is wrong with a reshape: moved classes must exist at their destination and not remain at
+    their source.
+    """
     if report.reshape is None:
         return ""
     has = {one.id: one.inventories for one in report.providers}

@@ -1,4 +1,4 @@
-"""What a provider tree becomes by its owner's report. What operators put there stays."""
+"""Applies an owner's report to its provider tree. Contents from operators stay."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -11,15 +11,15 @@ from placement_worker.core.withholding import opened, released, with_reserved, w
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
-    """What the tree becomes by this report. A report that is not news gives the tree as it was.
+    """Return the tree after this report; a report that is not newer changes nothing.
 
-    `number` is that of the last change: a new provider has a shape above it (see WorkingTrees.next_shape).
-    `moves` say what is held of whom from then on.
+    `number` is the last change number: a new provider has a higher shape (see WorkingTrees.next_shape).
+    `moves` are the new places of allocations.
     """
     if report.sequence <= before.sequence:
         return before
     if report.gone:
-        cell = before.cell or report.cell  # also of one nobody knew: whose word it is that it is gone
+        cell = before.cell or report.cell  # also of an unknown root: the cell that reports its deletion
         return swept(replace(before, cell=cell, sequence=report.sequence, gone=True))
     left = {provider.uuid: opened(provider) for provider in moves.left(before.providers)}
     named = [_named(left.pop(provider.id, None), provider, number + 1) for provider in report.providers]
@@ -31,16 +31,16 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
 
 
 def given(tree: Tree, cell: str) -> Tree:
-    """The tree in the hands of this cell, whoever had it: the next report counts, whatever its sequence.
+    """Return the tree as owned by this cell: its next report counts, whatever its sequence.
 
-    Until that comes nobody builds on it, unless it was of this cell before.
+    Until then no agent builds on it, unless the cell owned it before.
     """
     same = tree if tree.cell == cell else replace(tree, host="", cell=cell, agent="", zone="")
     return _advanced(tree, replace(same, sequence=0, gone=False), root_too=True)
 
 
 def swept(tree: Tree) -> Tree:
-    """A tree that is gone: all of it goes, whoever put it there, but is only closed while it is in use."""
+    """Return a deleted tree without its contents, or without free capacity while it is in use."""
     if not tree.in_use:
         return replace(tree, providers=())
     return _advanced(tree, replace(tree, providers=tuple(map(_closed_to_all, tree.providers))))
@@ -93,10 +93,10 @@ def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> Provid
 
 
 def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str) -> list[ProviderState]:
-    """Of the providers that are not in the report: those that stay.
+    """Return the providers that stay although the report lacks them.
 
-    An operator's stay as they are, and what is above them. One of the owner's that is in use stays, and what
-    was reported of it is closed.
+    Providers of operators stay unchanged, with their ancestors. A reported provider in use stays without
+    free capacity.
     """
     stay = {uuid for uuid, provider in left.items() if provider.in_use}
     for provider in left.values():
@@ -116,10 +116,10 @@ def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str)
 
 
 def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
-    """Generation and shape move where inventory, traits, aggregates or the parent did; the generation alone
-    where only what is used is otherwise.
+    """Advance generation and shape if inventory, traits, aggregates or the parent changed; only the
+    generation if the usage did.
 
-    With `root_too` the root's shape moves in any case: something was said of the whole tree.
+    With `root_too` the root's shape advances in any case, because the whole tree was reported.
     """
     old = {provider.uuid: provider for provider in before.providers}
     providers = []
@@ -145,7 +145,7 @@ def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
 
 
 def _closed(provider: ProviderState) -> ProviderState:
-    """Nothing more can be taken of what its tree's owner reported of it."""
+    """Return the provider without free capacity in its reported inventory."""
     shut = {
         name: _shut(inventory) if name in provider.reported.classes else inventory
         for name, inventory in provider.inventories.items()
@@ -154,7 +154,7 @@ def _closed(provider: ProviderState) -> ProviderState:
 
 
 def _closed_to_all(provider: ProviderState) -> ProviderState:
-    """Nor of what others put there, which is withheld until its tree is reported again."""
+    """Return the provider without free capacity in any inventory, until its tree is reported again."""
     others = {
         name: provider.withheld.get(name, 0) + inventory.total - inventory.reserved
         for name, inventory in provider.inventories.items()

@@ -1,4 +1,4 @@
-"""Which rows have something: a few are remembered one by one, many as an array of bools."""
+"""A set of rows: few rows as a Python set, many as an array of bools."""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,7 +6,7 @@ import numpy.typing as npt
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
-FEW = 512  # one row in so many, and fewer: an array would be larger than the rows it tells of
+FEW = 512  # share of the rows below which a Python set is smaller than an array
 
 
 class RowSet:
@@ -20,7 +20,7 @@ class RowSet:
         self._many: Bools | None = None
 
     def add(self, row: int, size: int) -> None:
-        """One that is not in it. `size` is how many rows there may be by now."""
+        """Add a missing row. `size` is the number of rows that may exist."""
         self.count += 1
         if self._many is not None:
             self._many[row] = True
@@ -30,7 +30,7 @@ class RowSet:
                 self._many, self._few = self.mask(size), set()
 
     def discard(self, row: int) -> None:
-        """One that is in it."""
+        """Remove a present row."""
         self.count -= 1
         if self._many is not None:
             self._many[row] = False
@@ -52,7 +52,7 @@ class RowSet:
         return np.fromiter(self._few, np.intp, len(self._few))
 
     def mask(self, high: int) -> Bools:
-        """Of the rows below `high`, which. To be read only."""
+        """Return the mask of the rows below `high`. Do not write to it."""
         if self._many is not None:
             return self._many[:high]
         mask = np.zeros(high, np.bool_)

@@ -1,4 +1,4 @@
-"""What would fit now? Looks round the anchors, fairly and no further than is asked."""
+"""Searches the index for candidates: pages of hosts, fairly distributed, with a limited number of steps."""
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,19 +24,19 @@ __all__ = ["Fit", "SearchResult", "page", "page_steps", "search", "search_steps"
 
 T = TypeVar("T")
 
-FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows looked through at a time for the next anchors
+FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows examined together for the next anchors
 PAGE_BYTES = 700_000  # an answer must fit a message; there is another page
-PATIENCE = 100_000  # fruitless steps, some tenths of a second, after which a search says what it has
-IN_A_ROW = 64  # hosts looked at before a search may be paused
-HOST_PATIENCE = 20_000  # of one host, where others wait on further pages
-KEPT = 256  # half-done searches of single anchors; others begin anew when they are come back to
+PATIENCE = 100_000  # steps without a fit, some tenths of a second, after which a search returns its results
+IN_A_ROW = 64  # hosts examined before a search may pause
+HOST_PATIENCE = 20_000  # for one host, while others wait on further pages
+KEPT = 256  # unfinished searches of single anchors; others start again
 TOGETHER = "all of it together"
 _NOTHING: dict[str, Any] = {}  # never changed
 
 
 @dataclass(slots=True)
 class SearchResult:
-    """What was found, and if it is nothing, why."""
+    """The candidates, or the reasons if there are none."""
 
     snapshot: Snapshot  # the trees it was found in
     seen: int  # the last change the index knows of
@@ -54,7 +54,9 @@ def search(index: Index, query: FindCandidates) -> SearchResult:
 
 
 def page(index: Index, query: FindCandidates) -> CandidatesFound:
-    """One page of the hosts that fit, beginning where the seed says; each is on one page only."""
+    """Return one page of the fitting hosts, beginning at a place given by the seed; each host is on one page
+    only.
+    """
     return at_once(page_steps(Snapshot(index), query))
 
 
@@ -98,7 +100,7 @@ def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, Non
 
 
 def _why(snapshot: Snapshot, made: SearchPlan, fitting: int) -> Generator[None, None, Why]:
-    """What came of the others; when nothing fits, in detail."""
+    """Return why the remaining hosts do not fit; in detail if no host fits."""
     if not fitting:
         return (yield from explain(snapshot, made))
     removals = tuple(made.removals)
@@ -149,15 +151,15 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
 
 @dataclass(slots=True)
 class _Visit:
-    """An anchor, and how far its ways have been looked through."""
+    """An anchor, and the progress of the search in its combinations."""
 
     row: Row
     found: int = 0
     more: bool = True
-    ways: Iterator[Fit | None] | None = None  # None: to be begun anew
+    ways: Iterator[Fit | None] | None = None  # None: starts again
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Until so many have been found, or none for long; the steps that were in vain."""
+        """Search until enough fits are found, or none for long. Return the number of steps without a fit."""
         skip = 0
         if self.ways is None:
             self.ways, skip = finder.fits(self.row), self.found
@@ -239,7 +241,9 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
 
 
 def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
-    """Some of what this anchor offers, how many steps were in vain, and whether it was not given up."""
+    """Return some fits of this anchor, the number of steps without a fit, and whether the search was
+    complete.
+    """
     fits: list[Fit] = []
     spent = 0
     for fit in finder.fits(anchor):
@@ -296,7 +300,7 @@ def candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Candi
 
 
 def sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
-    """What is free in a tree, and what there is."""
+    """Return the free and the total amounts of a tree."""
     if len(rows) == 1:
         return rows[0].free, rows[0].capacity
     free: dict[str, int] = {}
@@ -309,7 +313,7 @@ def sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _beside(fit: Fit, free: dict[str, int]) -> int:
-    """About how many bytes a fit takes beside those of its root."""
+    """Return the approximate bytes of a fit without those of its root."""
     mapped = sum(len(suffix) + 8 + 40 * len(uuids) for suffix, uuids in fit.mappings.items())
     rooms = sum(len(name) + 16 for asked in fit.allocations.values() for name in asked)
     return 170 * len(fit.rows) + mapped + rooms + 2 * sum(len(name) + 24 for name in free)
@@ -329,7 +333,7 @@ class _Round:
     size: int
 
     def anchors(self) -> Iterator[Row | None]:
-        """The hosts that are left; None after every few: the search may be paused."""
+        """Yield the remaining hosts, and None now and then: the search may pause there."""
         at, kept = self.snapshot.index.at, self.snapshot.kept_at
         for positions in _walk(self.left, self.start, self.after, self.size):
             for low in range(0, len(positions), IN_A_ROW):

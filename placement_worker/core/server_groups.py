@@ -1,7 +1,7 @@
-"""Who may be on which host: the policy of a server group, judged for one consumer at a time.
+"""The policy of a server group, judged for one consumer at a time.
 
-A consumer is on the roots of the trees it holds something of. What is shared with other trees says nothing of
-where a guest is, unless it is all that is held.
+A consumer is on the roots of the trees with its allocations. Sharing providers do not count, unless it holds
+nothing else.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from bus.claims import Crowded
 from bus.groups import GroupPolicy
 
-HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft ones are wishes: they never refuse
+HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies only affect weights
 
 
 @dataclass(slots=True)
 class _Headcount:
-    """Whose guests are on each root, by how many consumers each: of one instance there may be several."""
+    """The number of consumers of each instance on each root: an instance may have several."""
 
     on: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -31,10 +31,10 @@ class _Headcount:
 
 @dataclass(slots=True)
 class GroupPlaces:
-    """A server group, and where its members are.
+    """A server group with the hosts of its members.
 
-    Who keeps the place of a member keeps others away from where the guest may still be, though never that
-    member itself; and draws nobody.
+    A holder consumer keeps other members away from its host, except the member that it holds the place for,
+    and attracts none.
     """
 
     id: int
@@ -44,12 +44,12 @@ class GroupPlaces:
     policy: GroupPolicy
     max_per_host: int
     places: dict[str, frozenset[str]] = field(default_factory=dict)  # consumer → roots
-    keepers: dict[str, str] = field(default_factory=dict)  # which of them are no members → for whom they keep
+    keepers: dict[str, str] = field(default_factory=dict)  # holder consumers → the consumer they hold for
     _all: _Headcount = field(default_factory=_Headcount)
     _members: _Headcount = field(default_factory=_Headcount)
 
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
-        """It is there now, and nowhere else: as a member, or to keep the place of one."""
+        """Set the hosts of this consumer, as a member or as a holder consumer of one."""
         self.drop(consumer)
         self.places[consumer] = roots
         self._all.count(keeps_for or consumer, roots, +1)
@@ -66,7 +66,7 @@ class GroupPlaces:
             self._members.count(consumer, roots, -1)
 
     def refusal(self, roots: frozenset[str], who: str) -> Crowded | None:
-        """Why this one may not come to these; None when it may."""
+        """Return why this consumer may not use these roots, or None."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 there = self._all.on.get(root, {})
@@ -92,7 +92,9 @@ class GroupPlaces:
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
-    """Of what is held: of each provider its root, and whether it shares with other trees."""
+    """Return the roots of the allocations. Each place is a provider's root, and whether it shares with other
+    trees.
+    """
     listed = list(places)
     own = frozenset(root for root, shares in listed if not shares)
     return own or frozenset(root for root, _ in listed)

@@ -22,7 +22,7 @@ class Snapshot:
         self.sharers: Mapping[str, set[int]] = index.sharers
         self._trees: dict[str, tuple[str, ...]] = {}
         self._rows: dict[str, Row] = {}
-        self.kept_at: dict[int, Row] = {}  # rows that are there no more, or no longer so, by their place
+        self.kept_at: dict[int, Row] = {}  # previous states of changed rows, by position
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -47,7 +47,7 @@ class Snapshot:
         return self.rows_of(root.uuid)
 
     def rows_of(self, root: str) -> list[Row]:
-        """The providers of this tree, the root first; none when there is no such root."""
+        """Return the providers of this tree, the root first, or an empty list if there is no such root."""
         kept, rows = self._rows, self.index.rows
         return [kept.get(uuid) or rows[uuid] for uuid in self.members(root)]
 
@@ -61,11 +61,11 @@ class Snapshot:
         return self.index.classes[name].top
 
     def gives(self, name: str, asked: int) -> Bools:
-        """Who has so much of this class for one claim. The array is the caller's."""
+        """Return the rows that have this amount of the class for one claim. The caller owns the array."""
         return self.index.classes[name].top[: self.index.high] >= asked
 
     def left(self, name: str) -> Sums:
-        """What is free of it, of each row; below zero where more is used than there is. To be read only."""
+        """Return the free amount of each row, negative if overcommitted. Do not write to it."""
         return self.index.classes[name].left
 
     def row_at(self, position: int) -> Row | None:

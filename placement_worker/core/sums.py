@@ -1,4 +1,4 @@
-"""What trees have of a class in all, as arrays: at each root what is free there, or what there is."""
+"""Sums of a class over each tree, as arrays: the free or the total amount at each root."""
 
 import numpy as np
 
@@ -9,9 +9,10 @@ from placement_worker.core.snapshot import Snapshot
 
 
 def free_of_trees(trees: Snapshot, name: str) -> Sums:
-    """For all rows; only those of roots mean anything. To be read only, as long as nothing changes.
+    """Return the free amounts; only the values at roots are meaningful. Do not write to it, and use it only
+    until the next change.
 
-    Where a tree is several providers, what one of them lacks lessens nothing: below zero counts as nothing.
+    In a tree of several providers an overcommitted one counts as 0.
     """
     index = trees.index
     kind = index.classes.get(name)
@@ -29,7 +30,7 @@ def free_of_trees(trees: Snapshot, name: str) -> Sums:
 
 
 def capacity_of_trees(index: Index, name: str) -> Sums:
-    """The same of what there is."""
+    """Return the total amounts; only the values at roots are meaningful."""
     kind = index.classes.get(name)
     if kind is None:
         return np.zeros(index.high)

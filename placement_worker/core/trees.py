@@ -1,4 +1,4 @@
-"""Provider trees as they are kept, and who put there what."""
+"""Provider trees as stored, with the origin of their contents: reports or operators."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What of a provider the reports of its tree's owner put there; everything else is an operator's."""
+    """The contents of a provider that reports of its tree's owner created; everything else is an
+    operator's.
+    """
 
     provider: bool = False
     classes: frozenset[str] = frozenset()
@@ -37,14 +39,17 @@ class ProviderState:
     traits: tuple[str, ...]  # sorted, as aggregates are
     aggregates: tuple[str, ...]
     reported: Reported = BY_OPERATORS
-    withheld: dict[str, int] = field(default_factory=dict)  # how much of what is reserved; see withholding
+    # the withheld part of the reserved amounts, see withholding.py
+    withheld: dict[str, int] = field(default_factory=dict)
 
     @property
     def in_use(self) -> bool:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """What is withheld once somebody has set these inventories: nothing of those they changed."""
+        """Return the withheld amounts after these inventories were set by hand: nothing is withheld from
+        changed ones.
+        """
         return {
             name: amount
             for name, amount in self.withheld.items()
@@ -54,14 +59,16 @@ class ProviderState:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A root and all below it, with its owner. Without providers it is a tree that is gone, or never was."""
+    """A root with all its descendants and its owner. A tree without providers is deleted, or never
+    existed.
+    """
 
     root: str
     host: str = ""
     cell: str = ""
     agent: str = ""
     zone: str = ""
-    sequence: int = -1  # of its owner's last report; -1: none yet
+    sequence: int = -1  # of its owner's last report; -1: none so far
     gone: bool = False
     providers: tuple[ProviderState, ...] = ()  # the root first
 

@@ -1,4 +1,4 @@
-"""What a cell may touch of placement: what is on its own hosts, and what its builds share with others."""
+"""Restrictions of a cell: it may act on its hosts, and on shared providers that its builds use."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bus.claims import Retired, keeper
 
 ENDED_ELSEWHERE = "it has ended, not by this cell"
-MOST_ATTEMPTS = 1000  # whose leftovers may be kept for one build
+MOST_ATTEMPTS = 1000  # attempts of one build whose holder consumers are recognized
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,10 @@ class CellWall:
     sharing: Collection[str]  # providers of operators that share with other trees
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
-        """Why a cell cannot speak for who holds something of these (provider, root); empty when it can.
+        """Return why a cell cannot act for a consumer with allocations on these (provider, root), or an empty
+        string.
 
-        What operators made may be held beside, as a pool that hosts share is.
+        Providers of operators, such as shared pools, are permitted.
         """
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
@@ -28,7 +29,7 @@ class CellWall:
         return f"consumer {consumer}: nobody placed it in cell {self.cell}"
 
     def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
-        """Why nobody of this cell can be put on these (provider, root); empty when he can."""
+        """Return why this cell cannot place a consumer on these (provider, root), or an empty string."""
         at_home = False
         for provider, root in places:
             cell = self.cells.get(root, "")
@@ -38,17 +39,19 @@ class CellWall:
         return "" if at_home else f"nothing of it is in cell {self.cell}"
 
     def bars_keeper(self, consumer: str, keep: str) -> str:
-        """Why this consumer's room cannot be left to that one: only names that follow from its own can be
-        made from within a cell, so that no build to come finds its own taken."""
+        """Return why the allocations cannot move to that holder consumer, or an empty string.
+
+        A cell may create only holder consumers with ids derived from the build's id, so that it cannot
+        occupy the id of a future build.
+        """
         if any(keep == keeper(consumer, attempt) for attempt in range(1, MOST_ATTEMPTS + 1)):
             return ""
         return f"consumer {keep}: it is no clean-up of {consumer}"
 
 
 def ended(retired: Retired, cell: str) -> Retired:
-    """How this cell (empty: who is in none) is told of one who has ended, by what another may have said.
-
-    What was said outside is not for its ears.
+    """Return how a retired consumer is reported to this cell (empty: no cell). Reasons from outside of the
+    cell are hidden.
     """
     if not cell:
         return retired
@@ -63,9 +66,9 @@ DAY = 24 * 3600.0
 
 
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
-    """Why a cell cannot report this root; empty when it can.
+    """Return why a cell cannot report this root, or an empty string.
 
-    `owner` is the cell that has it, `known` whether there is such a provider, whoever made it.
+    `owner` is the owning cell; `known` tells whether such a provider exists, whatever its origin.
     """
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"
@@ -77,7 +80,7 @@ def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float
 
 
 def names_apart(name: str, cell: str, provider: str) -> tuple[str, ...]:
-    """What a provider is called whose name another cell's has: the first of these that nobody has."""
+    """Yield names for a provider whose name another cell uses; the first free one is taken."""
     at = f"@{cell}"
     long = f"{at}@{provider}"
     return f"{name[: 200 - len(at)]}{at}", f"{name[: 200 - len(long)]}{long}"

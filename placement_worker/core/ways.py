@@ -1,8 +1,8 @@
-"""The ways to use one anchor: a provider for each slot, such that all of them together will do.
+"""Assigns a provider of one anchor to each slot, such that the combination is valid.
 
-Depth first, the slot with the fewest providers first; a branch is given up as soon as it cannot end well, and
-a state from which there was no way out is recognised when it comes again, also with other providers just like
-those. So the first ways are found at once however many there are, and memory stays with one branch.
+Depth first, the slot with the fewest providers first. A branch is abandoned as soon as it cannot succeed,
+and a state without a solution is recognized when it occurs again, also with equivalent providers. So the
+first solutions are found quickly, and memory is limited to one branch.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from placement_worker.core.row import Row
 
 Choice = tuple[Row, ...]  # one for each slot
 
-BREATH = 256  # steps, of a microsecond or two, after which a search that has found nothing lets others go on
+BREATH = 256  # steps of a microsecond or two after which a search without a result lets other tasks run
 WARY = 24  # dead ends, and no way out between them, after which they are remembered
 
 
@@ -33,7 +33,7 @@ class Trees(Protocol):
 
 
 def options_at(trees: Trees, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
-    """Who could fill each slot there."""
+    """Return the providers that can satisfy each slot at this anchor."""
     rows = trees.tree(anchor)
     others: list[Row] = []
     if plan.reached is not None and plan.reached[anchor.position]:
@@ -53,7 +53,7 @@ def shares(row: Row) -> bool:
 
 
 def _sharing_with(trees: Trees, rows: Sequence[Row]) -> list[Row]:
-    """Providers of other trees that share with one of these."""
+    """Return providers of other trees that share with one of these."""
     sharers = trees.sharers
     met = {position for row in rows for uuid in row.aggregates for position in sharers.get(uuid, ())}
     found = [trees.row_at(position) for position in sorted(met)]
@@ -61,9 +61,9 @@ def _sharing_with(trees: Trees, rows: Sequence[Row]) -> list[Row]:
 
 
 class Ways:
-    """One search for the ways to fill all slots from these options.
+    """One search for the assignments of these options.
 
-    With `mixed`, only ways that use at least one provider which does not share: the others are the same at
+    With `mixed`, only assignments with at least one provider that does not share: the others are equal for
     many anchors.
     """
 
@@ -109,15 +109,15 @@ class Ways:
             for number in self._sets[depth]:
                 here = {row.position for row in rows}
                 self._later[depth][number] = self._later[depth + 1][number] | here
-        # The branch that is being looked at.
+        # The current branch.
         self._chosen: list[Row] = []
         self._taken: dict[tuple[int, str], int] = {}
-        self._alone: set[int] = set()  # providers of slots with a suffix, when these are to be different
+        self._alone: set[int] = set()  # providers of slots with a suffix, if these must be different
         self._in_tree: dict[str, tuple[int, int]] = {}  # tree → its only provider, and how often chosen
         self._gathered = [0]  # at each depth: which needs are met
         self._is_mixed = [not mixed]
-        self._tops: list[list[frozenset[int]]] = [self._first_tops()]  # who could be above all of a set
-        self._picked: list[list[int]] = [[] for _ in rules.subtrees]  # who is chosen for a set
+        self._tops: list[list[frozenset[int]]] = [self._first_tops()]  # possible common ancestors of each set
+        self._picked: list[list[int]] = [[] for _ in rules.subtrees]  # chosen providers of each set
         # Dead ends.
         self._dead: set[Hashable] = set()
         self._ends = 0
@@ -127,7 +127,7 @@ class Ways:
         self._overs: set[int] | None = None
 
     def __iter__(self) -> Iterator[Choice | None]:
-        """Each way once; None for every BREATH of steps in which nothing was found."""
+        """Yield each assignment once, and None after every BREATH steps without one."""
         if not self._possible:
             return
         last, fruit = len(self._slots) - 1, 0
@@ -239,7 +239,7 @@ class Ways:
                 self._picked[number].pop()
 
     def _bits(self, depth: int, rows: Sequence[Row]) -> int:
-        """Which needs of the group without suffix these bring."""
+        """Return the requirements of the group without suffix that these providers meet, as bits."""
         if self._slots[depth].suffix or not self._all_bits:
             return 0
         gathered = 0
@@ -257,7 +257,7 @@ class Ways:
     # Subtrees
 
     def _up(self, row: Row) -> frozenset[int]:
-        """It and all above it."""
+        """Return the row with all its ancestors."""
         known = self._above.get(row.position)
         if known is None:
             parent = self._trees.find(row.parent) if row.parent is not None else None
@@ -274,7 +274,7 @@ class Ways:
         return self._different
 
     def _over(self) -> set[int]:
-        """Those that are above another which could be chosen."""
+        """Return the providers that are ancestors of another option."""
         if self._overs is None:
             everyone = {row.position: row for options in self._options for row in options}
             self._overs = {
@@ -284,7 +284,7 @@ class Ways:
         return self._overs
 
     def _tied(self, options: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
-        """Without those that no provider of their set could be above."""
+        """Return the options without those that have no common ancestor within their set."""
         left = list(options)
         for members in self._rules.subtrees:
             tops = {row.position for nth in members for row in left[nth]}
@@ -299,7 +299,7 @@ class Ways:
         return [frozenset(self._later[0][number]) for number in range(len(self._rules.subtrees))]
 
     def _narrowed(self, depth: int, position: int) -> list[frozenset[int]] | None:
-        """Who could be above all of each set if this one were chosen; None when nobody could."""
+        """Return the possible common ancestors of each set after this choice, or None if a set has none."""
         tops = list(self._tops[-1])
         self.steps += sum(map(len, tops)) // 8
         up = self._above[position]
@@ -338,7 +338,7 @@ class Ways:
         return depth, self._gathered[-1], self._is_mixed[-1], tuple(sorted(items))
 
     def _kind(self, row: Row) -> int:
-        """The same number for providers between which it makes no difference."""
+        """Return the same number for equivalent providers."""
         known = self._kinds.get(row.position)
         if known is None:
             place: Hashable = None

@@ -1,8 +1,9 @@
-"""Inventory that moves within a tree while it is in use: no more of it opens than is free.
+"""Withholds capacity when inventory in use moves within a tree, so that the tree never offers more than is
+free.
 
-A report may shut a class at one provider and open it at others: a flat host becomes a tree of NUMA cells.
-What is still held of the old inventory is withheld from the new: so much more of that is reserved, until it
-is given back.
+A report may remove a class at one provider and add it at others: a flat host becomes a tree of NUMA cells.
+The amount still allocated on the old inventory is withheld from the new one, as additional `reserved`, until
+it is released.
 """
 
 from collections.abc import Iterator
@@ -13,9 +14,8 @@ from placement_worker.core.trees import ProviderState, Tree
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """`after`, which withholds nothing, with so much reserved of what opens as is held beyond capacity.
-
-    Of each class the sum of what is used and what is free grows no higher than the sum of the capacities.
+    """Return `after` with additional reserved amounts: for each class the sum of used and free amounts stays
+    within the sum of the capacities.
     """
     beyond = _beyond_capacity(after)
     if not beyond:
@@ -31,7 +31,7 @@ def withheld(before: Tree, after: Tree) -> Tree:
             opens = inventory.capacity - max(old.capacity if old else 0, one.used.get(name, 0))
             if opens > 0:
                 less = _smaller(inventory, inventory.capacity - min(opens, beyond[name]))
-                # A ratio may round it down to less than is used: no more than could have opened is withheld.
+                # An allocation ratio may round it below the used amount: never withhold more than was added.
                 beyond[name] = max(beyond[name] - min(inventory.capacity - less.capacity, opens), 0)
                 inventories[name] = less
                 kept_back[name] = less.reserved - inventory.reserved
@@ -40,7 +40,7 @@ def withheld(before: Tree, after: Tree) -> Tree:
 
 
 def released(tree: Tree) -> Tree:
-    """The tree with no more withheld than is still held beyond capacity."""
+    """Return the tree with no more withheld than is still allocated beyond capacity."""
     return withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers))))
 
 
@@ -71,7 +71,7 @@ def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
 
 
 def _smaller(inventory: Inventory, capacity: int) -> Inventory:
-    """With more reserved, so that no more than this capacity is left."""
+    """Return the inventory with more reserved, so that this capacity is left."""
     left = int(capacity / inventory.allocation_ratio)
     less = with_reserved(inventory, inventory.total - left)
     while less.capacity > capacity:

@@ -19,15 +19,17 @@ class KnownNames:
 
 @dataclass(slots=True)
 class WorkingTrees:
-    """`read` are the trees by root; `owners` says who has those names that were asked for."""
+    """Trees that an edit changes. `read` are the trees by root; `owners` maps requested names to the
+    providers that have them.
+    """
 
     read: dict[str, Tree]
     owners: dict[str, str] = field(default_factory=dict)
-    taken: Collection[str] = ()  # ids of providers that there are, in these trees or in others
+    taken: Collection[str] = ()  # ids of existing providers, in these trees or in others
     number: int = 0  # of the last change, known where a provider may be made
     homes: dict[str, str] = field(default_factory=dict)  # provider → its root
     members: dict[str, dict[str, ProviderState]] = field(default_factory=dict)  # root → its providers
-    touched: dict[str, None] = field(default_factory=dict)  # roots of what was changed, in their order
+    touched: dict[str, None] = field(default_factory=dict)  # roots of changed trees, in order
     was: dict[str, ProviderState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -45,10 +47,10 @@ class WorkingTrees:
         return self.members[self.homes[provider]][provider]
 
     def next_shape(self, provider: str) -> int:
-        """One more than it was read with, however often it is changed before it is written.
+        """Return the shape after a change: one more than read, however often it changes before it is written.
 
-        A shape is never above the number of the commit that made it, so one that is made anew, above the last
-        number, has none that it had in an earlier life.
+        A shape never exceeds the number of the commit that wrote it. A new provider starts above the last
+        number, so a recreated provider never has a shape of its previous life.
         """
         was = self.was.get(provider)
         return self.number + 1 if was is None else was.shape + 1

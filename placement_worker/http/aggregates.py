@@ -1,6 +1,6 @@
-"""Aggregates with what operators say of them: list, make, show, change, drop; and hosts put in and taken out.
+"""Aggregates with operators' properties: list, create, show, change, delete, and add or remove hosts.
 
-Which aggregates a provider is in is the Placement API's own, in aggregates_and_traits.py.
+The Placement API's aggregates of a provider are in aggregates_and_traits.py.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What providers belong to and what they are like: their aggregates and traits."""
+"""Aggregates and traits of providers."""
 
 from bus.not_done import Missing
 from bus.resources import Edited, EditResult, Provider, SetAggregates, SetTraits, Stale

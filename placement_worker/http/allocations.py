@@ -1,4 +1,4 @@
-"""Who holds what: allocations by consumer and by provider, usages of projects, and the reshaper."""
+"""Allocations by consumer and by provider, usages of projects, and the reshaper."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -134,7 +134,9 @@ class AllocationHandlers:
     async def _denied(
         self, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
     ) -> Problem:
-        """What does not exist counts for more than room, and a generation for more than both."""
+        """Return the most important refusal: a missing object before a generation, a generation before
+        capacity.
+        """
         problem = denied(results, claims)
         named = {
             provider: None for one in claims for choice in one.choices for provider in choice.allocations

@@ -24,7 +24,7 @@ encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class ApiAnswer:
-    """`updated` is when what is told changed last (0: now); None: there is nothing to be kept of it."""
+    """`updated` is the time of the last change (0: now), for Last-Modified; None: not cacheable."""
 
     status: int = 200
     body: bytes | None = None
@@ -58,7 +58,7 @@ class ApiCall:
         self._receive = receive
         self.clock = clock
         self.method: str = scope["method"]
-        self.pattern = ""  # of the route; none: there is no such address
+        self.pattern = ""  # of the route; empty: unknown URL
         self.path: Mapping[str, str] = {}  # what the pattern took from the address
         self.headers: dict[str, str] = {}
         for name, value in scope["headers"]:
@@ -68,7 +68,7 @@ class ApiCall:
         self.minor = -1
         self.who = NOBODY
         self.limit = 0  # bytes of body that are taken
-        self.status = 0  # of the answer, once it is being told
+        self.status = 0  # of the response, once it begins
 
     @property
     def accept(self) -> str:
@@ -107,7 +107,7 @@ class ApiCall:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def json(self, schema: Schema) -> Any:
-        """The body, which is as the schema says."""
+        """Return the body, checked against the schema."""
         return schema.read(await self.body())
 
     async def send(self, answer: ApiAnswer, send: Send) -> None:
@@ -126,7 +126,7 @@ class ApiCall:
         await send({"type": "http.response.body", "body": body})
 
     async def refuse(self, problem: Problem, send: Send) -> None:
-        """Say why not, unless an answer is under way already."""
+        """Send the problem, unless a response has begun."""
         if not self.status:
             kind, body = problem.rendered(self.accept, self.id, self.minor)
             await self.send(ApiAnswer(problem.status, body, headers=problem.headers, kind=kind), send)
@@ -136,7 +136,7 @@ class ApiCall:
         await send({"type": "http.response.start", "status": status, "headers": headers})
 
     def own_headers(self) -> Headers:
-        """What every answer to this call carries."""
+        """Return the headers of every response to this call."""
         headers = [(b"x-openstack-request-id", self.id.encode())]
         if self.minor >= 0:
             headers.append((b"openstack-api-version", microversions.text(self.minor).encode()))
@@ -154,7 +154,7 @@ class ApiCall:
 
 
 class ClientLeft(Exception):
-    """The client left before it had said all."""
+    """The client disconnected before its request was complete."""
 
 
 def too_large(limit: int) -> Problem:
@@ -173,5 +173,5 @@ def _encoded(headers: Mapping[str, str]) -> Headers:
 
 
 def _matches(header: str, tag: str) -> bool:
-    """If-None-Match compares weakly: W/ makes no difference."""
+    """Return whether If-None-Match matches; the comparison is weak, so W/ makes no difference."""
     return bool(header) and any(one.strip().removeprefix("W/") in (tag, "*") for one in header.split(","))

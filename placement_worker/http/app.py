@@ -47,7 +47,7 @@ OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics"))  # what needs no toke
 class Options:
     authenticate: Authenticate = noauth2
     policy: AccessPolicy = field(default_factory=AccessPolicy)
-    origins: tuple[str, ...] = ()  # whose pages may ask
+    origins: tuple[str, ...] = ()  # origins permitted by CORS
 
 
 def http_app(placement: Placement, options: Options | None = None) -> Starlette:
@@ -94,7 +94,7 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
 
 
 def tell_refusal(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
-    """What is no HTTP, or too much of it, is refused in the API's form."""
+    """Return a refusal of malformed or oversized HTTP in the API's error format."""
     if "Content-Length" in why:
         why = "content-length header must be an integer"
     id_ = f"req-{Clock().uuid()}"
@@ -115,7 +115,7 @@ _ASKED_FOR = 3600  # seconds a browser may remember whether it may ask
 
 
 def _shared_with(origins: Sequence[str]) -> list[Middleware]:
-    """Pages of these origins may ask here. Without origins there is no such thing."""
+    """Return the CORS middleware for these origins; without origins there is none."""
     if not origins:
         return []
     return [
@@ -132,14 +132,16 @@ def _shared_with(origins: Sequence[str]) -> list[Middleware]:
 
 class _Pages(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Who may not is not told that it may: that is the answer, and as the API has it no failure."""
+        """Answer a preflight request; a forbidden origin gets no permission, which is not an error in the
+        API.
+        """
         if not self.is_allowed_origin(request_headers["origin"]):
             return Response()
         return super().preflight_response(request_headers)
 
 
 class _Entry:
-    """From outside in: an id, who asks, the version, the length; then the route."""
+    """The outermost application: request id, identity, version, length, then the route."""
 
     def __init__(self, app: ASGIApp, options: Options, clock: Clock) -> None:
         self._app = app

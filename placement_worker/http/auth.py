@@ -1,4 +1,4 @@
-"""Who asks: `noauth2` believes what it is told, for development; tokens from a file prove it."""
+"""Authentication: `noauth2` trusts the caller, for development; token files verify it."""
 
 import hashlib
 import hmac
@@ -22,11 +22,13 @@ class Identity(msgspec.Struct, frozen=True):
     system: bool = False  # its token is for the whole system rather than for a project
 
 
-Authenticate = Callable[[Headers], Identity | None]  # None: not known
+Authenticate = Callable[[Headers], Identity | None]  # None: unknown
 
 
 def noauth2(headers: Headers) -> Identity | None:
-    """The token says who: USER or USER:PROJECT. `admin` is one; others name their roles in a header."""
+    """Read the identity from the token: USER or USER:PROJECT. `admin` is an administrator; others name their
+    roles in a header.
+    """
     token = headers.get("x-auth-token")
     if not token:
         return None
@@ -41,7 +43,7 @@ def noauth2(headers: Headers) -> Identity | None:
 
 
 class BadTokens(ValueError):
-    """A file of tokens that cannot be used; the text says why, and never a token."""
+    """A token file cannot be used; the text says why, without any token."""
 
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
@@ -68,8 +70,8 @@ def digest_of(token: str, encoding: str = "utf-8") -> bytes:
 class TokenFile:
     """Tokens of a TOML or JSON file: a list `tokens`, each with token or sha256, user, project and roles.
 
-    The file is read again when it changes, so that a removed token is refused from then on. If the changed
-    file cannot be read, the tokens stay as they were: an edit that is not finished locks nobody out.
+    The file is read again when it changes, so a removed token is refused from then on. If the changed file
+    cannot be read, the previous tokens stay valid: an unfinished edit locks no user out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +84,7 @@ class TokenFile:
         return self.holder(_given(headers))
 
     def holder(self, digest: bytes) -> Identity | None:
-        """Return the identity of a token by its SHA-256; None if it is not in the file."""
+        """Return the identity of a token by its SHA-256, or None if it is not in the file."""
         self._refresh()
         return _holder(self._tokens, digest)
 
@@ -104,7 +106,7 @@ class TokenFile:
 
 
 def of_tokens(tokens: Sequence[tuple[bytes, Identity]]) -> Authenticate:
-    """`tokens` are SHA-256 digests and whose they are."""
+    """Return an authenticator for SHA-256 digests of tokens with their identities."""
 
     def authenticate(headers: Headers) -> Identity | None:
         return _holder(tokens, _given(headers))

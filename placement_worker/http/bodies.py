@@ -16,7 +16,7 @@ _NEVER = -1  # a generation nothing has
 
 _LINKS = (("inventories", 0), ("usages", 0), ("aggregates", 1), ("traits", 6), ("allocations", 11))
 
-# What is told
+# Response bodies
 
 
 def provider(one: Provider, minor: int, mount: str = "") -> Json:
@@ -95,7 +95,9 @@ def allocations_of_consumer(one: Consumer | None, generations: Mapping[str, int]
 def usages(
     used: Mapping[str, Mapping[str, int]], consumers: Mapping[str, int], kind: str, minor: int
 ) -> Json:
-    """What a project uses; `kind` is a consumer type, or `all` to have them in one; empty: one by one."""
+    """Return the usages of a project; `kind` is a consumer type, `all` for one sum, or empty for each
+    type.
+    """
     if minor < 38:
         return {"usages": _summed(used)}
     if kind == "all":
@@ -123,7 +125,7 @@ def _summed(used: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 def generation(value: float) -> int:
-    """A generation a client says it saw."""
+    """Return a generation from a client's JSON."""
     return int(value) if 0 <= value < 2**62 else _NEVER
 
 

@@ -1,4 +1,4 @@
-"""Allocation candidates, rendered straight to bytes; and why there are none."""
+"""Allocation candidates, rendered directly to bytes, and the reasons if there are none."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -35,7 +35,9 @@ class Candidates:
         return ApiAnswer(body=self._rendered(found, wanted, call.minor), updated=0.0, headers=headers)
 
     async def explain(self, call: ApiCall) -> ApiAnswer:
-        """What each demand took out of the running, and who came closest; else in the newest grammar."""
+        """Return how many hosts each requirement rejected, and the closest hosts, in the grammar of the
+        newest microversion by default.
+        """
         minor = call.minor if call.minor >= SINCE else LATEST_MINOR
         _, found = await self._found(call.query, minor)
         return said(
@@ -64,7 +66,7 @@ class Candidates:
         return text.encode("ascii")
 
     def _summaries(self, found: SearchResult, wanted: queries.Wanted, minor: int) -> str:
-        """Every provider of the trees something is taken from; before 1.29 only those it is taken from."""
+        """Return all providers of the involved trees; before 1.29 only the providers with allocations."""
         fits, snapshot = found.fits, found.snapshot
         rows: dict[str, Row] = {}
         if minor >= 29:
@@ -144,7 +146,7 @@ def _mappings(mappings: Mapping[str, Sequence[str]]) -> str:
 
 
 def why_none(found: SearchResult) -> str:
-    """A sentence for people who wonder why nothing fits."""
+    """Return a sentence that explains why no host fits."""
     if not found.considered:
         return "there are no providers"
     parts = []

@@ -1,4 +1,4 @@
-"""The feed of changes: every commit of placement as a server-sent event, which whoever follows resumes."""
+"""The feed of changes: every commit of placement as a server-sent event, which clients can resume."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ _ANEW = "read everything again, and follow from there"
 
 class ChangeFeed:
     def __init__(self, placement: Placement, closing: asyncio.Event) -> None:
-        """`closing` ends the feeds, which would otherwise never end."""
+        """`closing` ends the feeds, which are endless otherwise."""
         self._placement = placement
         self._closing = closing
 
@@ -30,7 +30,7 @@ class ChangeFeed:
         first = None
         if after != self._placement.memory.index.seen:
             try:
-                first = await anext(changes)  # there is one, or it is kept no more
+                first = await anext(changes)  # raises if the number has expired
             except Forgotten as gone:
                 raise Problem(410, f"{gone}: {_ANEW}") from None
         return EventSourceResponse(
@@ -63,7 +63,7 @@ class ChangeFeed:
 async def _events(
     first: PlacementChanged | None, changes: AsyncIterator[PlacementChanged]
 ) -> AsyncIterator[ServerSentEvent]:
-    yield _beat()  # the client knows at once that it is heard
+    yield _beat()  # the client sees immediately that the feed works
     try:
         if first is not None:
             yield _event(first)

@@ -1,4 +1,4 @@
-"""What goes wrong, in the API's form: JSON, HTML or plain text, as the client accepts."""
+"""Errors in the API's format: JSON, HTML or plain text, as the client accepts."""
 
 import html
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ _OFFERS = (JSON, HTML)
 
 
 class Problem(Exception):
-    """A request that is refused: its status, why, and the code clients look at."""
+    """A refused request: status, reason, and the code for clients."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Problem(Exception):
         self.why = " ".join(why[:_LONGEST].split("\n"))
         self.code = code
         self.headers = dict(headers or {})
-        self.more = dict(more or {})  # beside the usual in a JSON error
+        self.more = dict(more or {})  # additional fields of a JSON error
         self._general = general or _GENERAL.get(status, self.title)
 
     @property
@@ -116,7 +116,7 @@ def takes_json(accept: str) -> bool:
 
 
 def best(accept: str) -> str | None:
-    """Which of JSON and HTML the client would rather have, JSON when it is all one; None: neither."""
+    """Return the preferred type of JSON and HTML, JSON if both are equal; None: neither."""
     if accept in ("", "*/*", JSON):
         return JSON
     liked = max(_OFFERS, key=lambda offer: _quality(accept, offer))
@@ -124,7 +124,7 @@ def best(accept: str) -> str | None:
 
 
 def _quality(accept: str, offer: str) -> float:
-    """How much an Accept header likes this type; what names it best counts."""
+    """Return the quality of this type in an Accept header; the most specific entry counts."""
     kind = offer.partition("/")[0]
     found: tuple[int, float] = (0, 0.0)
     for part in accept.lower().split(","):

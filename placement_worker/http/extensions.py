@@ -1,4 +1,4 @@
-"""What the Placement API never had: health, metrics and bulk loading."""
+"""Routes beyond the Placement API: health, metrics and bulk loading."""
 
 import asyncio
 

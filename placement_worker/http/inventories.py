@@ -1,4 +1,4 @@
-"""What providers have: their inventories, and what is used of them."""
+"""Inventories of providers and their usages."""
 
 from bus.not_done import InUse, Missing
 from bus.reports import Inventory
@@ -82,7 +82,7 @@ class Inventories:
                 raise not_found(f"No inventory of class {name} found for delete")
             case Missing(what="resource class"):
                 raise not_found(f"No inventory of class {name} found for delete: {no_class(name)}")
-            case InUse():  # as the API has it, with another code than for all at once
+            case InUse():  # the API has another code here than for all inventories together
                 raise conflict(
                     f"Unable to delete inventory of class {name}:"
                     f" Inventory for '{name}' on resource provider '{id_}' in use.",

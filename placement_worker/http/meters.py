@@ -1,4 +1,4 @@
-"""What the API over HTTP counts, for Prometheus."""
+"""Prometheus metrics of the HTTP API."""
 
 from functools import cache
 

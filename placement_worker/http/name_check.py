@@ -1,4 +1,4 @@
-"""Which names exist: what is remembered first, the database for the rest."""
+"""Checks whether names exist: first in memory, then in the database."""
 
 from collections.abc import Collection
 
@@ -9,7 +9,7 @@ from placement_worker.placement import Placement
 
 
 async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) -> list[str]:
-    """Those of these classes or traits that do not exist."""
+    """Return the classes or traits that do not exist."""
     missing = [name for name in names if not placement.book.known(kind, name)]
     if missing:
         answer = await placement.classes_and_traits.find(FindNames(kind=kind, names=tuple(missing)))

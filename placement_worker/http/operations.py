@@ -29,15 +29,15 @@ def _nothing(call: ApiCall) -> Mapping[str, str]:
 @dataclass(frozen=True)
 class Operation:
     method: str
-    rule: str  # of the policy; empty: anybody may
+    rule: str  # policy rule; empty: no permission needed
     handler: Handler
     since: int = 0  # minor version
     until: int = microversions.LATEST_MINOR
-    before: int = 404  # what clients of older versions are told
-    body: int = 0  # bytes of JSON it takes; 0: none
-    json: bool = True  # of a GET: it tells JSON and nothing else
+    before: int = 404  # status for older microversions
+    body: int = 0  # bytes of its JSON body; 0: none
+    json: bool = True  # a GET that returns only JSON
     of_provider: bool = False  # a missing provider counts for more than what is wrong with the body
-    target: Callable[[ApiCall], Mapping[str, str]] = _nothing  # what the rule may look at
+    target: Callable[[ApiCall], Mapping[str, str]] = _nothing  # attributes that the rule may use
 
     @property
     def ends(self) -> bool:
@@ -53,7 +53,7 @@ delete = partial(Operation, "DELETE")
 
 
 class Resource:
-    """What one pattern of addresses offers: an ASGI application."""
+    """The operations of one URL pattern, as an ASGI application."""
 
     def __init__(
         self, pattern: str, placement: Placement, policy: AccessPolicy, operations: Sequence[Operation]
@@ -77,7 +77,7 @@ class Resource:
             if operation.of_provider and problem.status == 400:
                 await provider_of(self._placement, call.path["uuid"])
             raise
-        if isinstance(answer, Response):  # it tells as it goes
+        if isinstance(answer, Response):  # a streaming response
             call.status = answer.status_code
             await answer(scope, receive, send)
         else:

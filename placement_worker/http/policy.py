@@ -1,6 +1,6 @@
-"""Who may do what: the catalogue of operations, their default rules, and an operator's policy file.
+"""Authorization: the catalogue of operations, their default rules, and an operator's policy file.
 
-A rule reads as oslo.policy's do: `@` (everybody), `!` (nobody), `role:admin`, `rule:another`,
+Rules use the language of oslo.policy: `@` (always), `!` (never), `role:admin`, `rule:another`,
 `project_id:%(project_id)s`, with `and`, `or`, `not` and parentheses.
 """
 
@@ -25,7 +25,8 @@ _OWN = {
     "project_reader_api": "role:reader and project_id:%(project_id)s",
     "admin_or_project_reader_or_service_api": "role:admin or rule:project_reader_api or role:service",
 }
-_FORMER = "role:admin"  # what every rule was before; it still holds beside the new one unless told otherwise
+# the former default of every rule, accepted in addition until new defaults are enforced
+_FORMER = "role:admin"
 
 _CRUD = ("list", "create", "show", "update", "delete")
 _OPERATIONS = {
@@ -55,7 +56,7 @@ CONTROL_ROOM = {  # of the page of operators, which believes the same tokens
 
 
 class BadPolicy(ValueError):
-    """A policy file that cannot be used; the text says where and why."""
+    """A policy file cannot be used; the text says where and why."""
 
 
 class AccessPolicy:
@@ -76,7 +77,9 @@ class AccessPolicy:
         _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, who: Identity, target: Target) -> bool:
-        """A token for the whole system is for nobody here: everything belongs to projects."""
+        """Return whether the identity may do this. System-scoped tokens may do nothing, because all objects
+        belong to projects.
+        """
         return not who.system and self._rules[rule](who, target)
 
 
@@ -190,12 +193,14 @@ class _Parser:
 
 
 def _used(text: str) -> list[str]:
-    """The rules that this one looks at."""
+    """Return the rules that this rule refers to."""
     return re.findall(r"rule:([^\s()]+)", text)
 
 
 def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
-    """A rule that nothing looks at has no effect, and who wrote it believes that it has: mostly a slip."""
+    """Refuse a rule without effect: it is neither an operation nor used by another rule, so it is probably
+    misspelled.
+    """
     known = {*_OWN, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:

@@ -30,7 +30,7 @@ EditOne = Callable[[Edit], Awaitable[EditResult]]
 
 
 async def provider_of(placement: Placement, id_: str, *parts: Part) -> Provider:
-    """This provider with these parts of it, or 404."""
+    """Return this provider with the requested parts, or raise 404."""
     answer = await placement.lookups.providers(FindProviders(ids=(id_,), parts=parts))
     if not answer.providers:
         raise no_provider(id_)

@@ -14,7 +14,7 @@ T = TypeVar("T")
 Pairs = Sequence[tuple[str, str]]
 
 _MOST_KEYS = 1000
-_BEYOND = MAX + 1  # nothing can give more than MAX at once: whatever is more is as much too much
+_BEYOND = MAX + 1  # no provider has more than MAX, so larger amounts are equivalent
 
 TEXT: Json = {"type": "string"}
 
@@ -150,7 +150,7 @@ def _any_of(value: str, group: Group, minor: int) -> None:
 
 
 def member_of(values: Sequence[str], group: Group, minor: int) -> None:
-    """`uuid`, or `in:` and several that will do; from 1.32 on `!` before those that will not."""
+    """Parse `uuid`, or `in:` with alternatives; from 1.32 on `!` excludes aggregates."""
     if len(values) > 1 and minor < 24:
         raise bad_request("Multiple member_of parameters are not supported")
     for value in values:

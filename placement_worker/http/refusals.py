@@ -1,4 +1,4 @@
-"""What placement answered, as the API's refusals: results to statuses, codes and sentences."""
+"""Translates refusals of placement to statuses, codes and messages of the API."""
 
 from collections.abc import Sequence
 
@@ -50,8 +50,7 @@ def no_traits(names: Sequence[str]) -> str:
 def refused(
     result: EditResult | NameResult, doing: str = "", conflicts: str = "update conflict: "
 ) -> Problem:
-    """Why an edit was not made. `doing` says what was tried, where the sentence needs it; so does the other
-    where somebody else is in the way."""
+    """Return why an edit was refused. `doing` and `conflicts` are the prefixes of the API's messages."""
     doing = f"{doing}: " if doing else ""
     match result:
         case Missing():

@@ -47,7 +47,7 @@ def table(
     feed: ChangeFeed,
     aggregates: AggregateHandlers,
 ) -> Table:
-    """What is asked most comes first: addresses are looked for in this order."""
+    """Return the routes, the most frequent first: they are matched in this order."""
     return {
         "/allocations/{consumer}": (
             put("placement:allocations:update", allocations.put),
@@ -132,7 +132,7 @@ def table(
 
 
 def offered() -> Table:
-    """What there is, with nothing behind it: for documents."""
+    """Return the routes without handlers, for documents."""
     kinds = (
         ProviderHandlers, Inventories, Contents, ClassAndTraitHandlers, AllocationHandlers, Candidates,
         ExtensionHandlers, ChangeFeed, AggregateHandlers,

@@ -1,4 +1,4 @@
-"""What bodies must look like, by version."""
+"""JSON schemas of request bodies, by microversion."""
 
 from typing import Annotated, Any
 
@@ -192,7 +192,7 @@ def _by_provider(least: int) -> Json:
 
 
 def _allocations(minor: int, *, may_be_empty: bool) -> Json:
-    """What a consumer is to hold, in PUT, POST and reshaper."""
+    """Return the schema of a consumer's allocations, in PUT, POST and reshaper."""
     if minor < 12:
         provider = _object({"uuid": _UUID}, ["uuid"])
         item = _object(

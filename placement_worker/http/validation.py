@@ -1,7 +1,7 @@
-"""Holds bodies and queries against JSON schemas; what is wrong with one is said in the words of jsonschema.
+"""Validates bodies and queries against JSON schemas, with the messages of jsonschema.
 
-Most bodies are plain and good: where a schema has a `plain` type, msgspec proves it in microseconds, and
-jsonschema only looks at what is left.
+Most bodies are simple and valid: if a schema has a `plain` type, msgspec validates it in microseconds, and
+jsonschema validates only the remaining bodies.
 """
 
 import re
@@ -21,7 +21,7 @@ from placement_worker.http.errors import bad_request
 Json = dict[str, Any]
 
 LONGEST_UUID = 36
-_ERRORS = 50  # looked at to tell the most telling one
+_ERRORS = 50  # errors compared to find the most relevant one
 _SHOWN = 1000  # characters of it
 
 _CANONICAL = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
@@ -29,7 +29,7 @@ _BARE = re.compile(r"[0-9a-f]{32}")
 
 
 def is_uuid_like(value: str) -> bool:
-    """As lenient as the API is in bodies: without dashes, in capitals."""
+    """Return whether the API accepts the value as a UUID in bodies: also without dashes, and in capitals."""
     return len(value) <= LONGEST_UUID and _BARE.fullmatch(value.replace("-", "").lower()) is not None
 
 
@@ -94,7 +94,7 @@ class Schema:
         return value
 
     def complaint(self, value: Any) -> str:
-        """What is most telling of what is wrong; empty when nothing is."""
+        """Return the most relevant error, or an empty string."""
         try:
             worst = best_match(islice(self._validator.iter_errors(value), _ERRORS))
         except RecursionError:

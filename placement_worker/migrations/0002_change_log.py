@@ -1,4 +1,4 @@
-"""The last changes are kept: readers who missed some catch up without reading everything again."""
+"""Keep the last changes, so that readers that missed some do not read everything again."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,11 +1,13 @@
-"""The bus is told from the log: a number says how far, where an outbox held every message once more."""
+"""Publish changes from the log: a number stores the position, in place of an outbox with a copy of every
+message.
+"""
 
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0003_told_from_the_log"
 down_revision = "0002_change_log"
-oldest = "0003_told_from_the_log"  # the outbox is gone
+oldest = "0003_told_from_the_log"  # the outbox is deleted
 
 LAST_CHANGE, LAST_TOLD = 1, 5
 

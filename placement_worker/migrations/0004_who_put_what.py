@@ -1,7 +1,7 @@
-"""Who put there what, what is withheld, and how much was in use when an inventory was set.
+"""Record the origin of contents, withheld amounts, and the usage at the time an inventory was set.
 
-Processes from before this migration go on working beside it: what they write counts as reported, as all of a
-reported tree did for them. An index finds what a project holds.
+Processes from before this migration continue: their writes count as reported. An index finds the allocations
+of a project.
 """
 
 import sqlalchemy as sa

@@ -1,6 +1,5 @@
-"""Consumers that were retired for want of a host are marked as such: a beginning of their reason said it.
-
-The reason keeps it: processes from before this migration still read it there.
+"""Mark consumers that were retired for lack of a host; before, only the beginning of their reason showed
+it.
 """
 
 import sqlalchemy as sa

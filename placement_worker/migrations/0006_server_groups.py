@@ -1,4 +1,4 @@
-"""Server groups, and which of them a consumer belongs to. Of those there were, none does."""
+"""Add server groups, and the group of each consumer."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,7 +1,7 @@
-"""Aggregates have a name and metadata, and the log of changes tells of them.
+"""Add names and metadata of aggregates, and log their changes.
 
-Processes from before this migration go on working beside it: they name aggregates by their ids, and read and
-tell the log without what is said of aggregates. Who hears a change that names nothing looks in the log.
+Processes from before this migration continue: they publish the log without aggregates, and a reader of a
+change without content reads the log.
 """
 
 import sqlalchemy as sa

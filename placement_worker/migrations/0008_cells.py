@@ -1,8 +1,4 @@
-"""Cells are registered, the log of changes tells of them, and a tombstone says which cell put it there.
-
-Processes from before this migration go on working beside it: they tell the log without what is said of cells,
-and who hears a change that names nothing looks in the log.
-"""
+"""Register cells, log their changes, and record the cell in tombstones."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,8 +1,4 @@
-"""Builds whose hosts were reshaped are kept until their conductors have been told.
-
-Processes from before this migration go on working beside it: they take reports in as if nothing moved by
-them, and tell nobody of those that others moved.
-"""
+"""Store builds on reshaped hosts until their conductors have been informed."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,8 +1,4 @@
-"""Whose place a consumer keeps: of an instance that left it, and of which a guest may still be there.
-
-Who keeps one already is not known to keep it for anybody, and neither is whom processes from before this
-migration let keep one: a server group counts him as somebody of his own.
-"""
+"""Record for which instance a holder consumer holds its allocations."""
 
 import sqlalchemy as sa
 from alembic import op

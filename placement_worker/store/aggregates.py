@@ -1,7 +1,4 @@
-"""Aggregates as operators name and describe them, and who is in them.
-
-What is said of one is beside its number; who is in it is what providers have of it, and nowhere else.
-"""
+"""SQL for aggregates: names, metadata and members. Members are stored with the providers only."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -73,7 +70,7 @@ async def take_turn(tx: Transaction) -> None:
 
 
 async def described(tx: Transaction) -> dict[str, Aggregate]:
-    """Id → what is said of it, of those of which anything is."""
+    """Return id → aggregate, for aggregates with a name or metadata."""
     return {row["uuid"]: _aggregate(row) for row in await _DESCRIBED(tx)}
 
 
@@ -83,12 +80,12 @@ async def known(tx: Transaction, uuid: str) -> bool:
 
 
 async def members(tx: Transaction, uuid: str) -> dict[str, str]:
-    """Provider → its name, of those that are in it."""
+    """Return provider → its name, for the aggregate's members."""
     return dict(await _MEMBERS(tx, uuid=uuid))
 
 
 async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list[str]]:
-    """Of these names, those that are a host's, its root's or a root's id → the roots."""
+    """Return name → roots, for names of hosts, of roots, or ids of roots."""
     found: dict[str, list[str]] = {}
     if names:
         for called, root in await _HOSTS(tx, [(name,) for name in dict.fromkeys(names)]):
@@ -97,14 +94,14 @@ async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list
 
 
 async def of_roots(tx: Transaction, roots: Collection[str]) -> list[str]:
-    """The aggregates these are in."""
+    """Return the aggregates of these roots."""
     return [uuid for (uuid,) in await _OF_ROOTS(tx, [(root,) for root in roots])] if roots else []
 
 
 async def page(
     tx: Transaction, ids: Collection[str] | None, name: str, after: str, most: int
 ) -> list[FoundAggregate]:
-    """Those there are, in the order of their ids; among these ids, or all."""
+    """Return aggregates by id, among these ids or all."""
     values = () if ids is None else [(one,) for one in dict.fromkeys(ids)]
     if ids is not None and not values:
         return []
@@ -113,7 +110,9 @@ async def page(
 
 
 async def say(tx: Transaction, aggregate: Aggregate, now: float) -> None:
-    """Its name and metadata are these from now on; none where it is gone: its number stays for ever."""
+    """Store the name and metadata of an aggregate, or remove them if it is deleted; its number is never
+    reused.
+    """
     if aggregate.gone:
         aggregate = Aggregate(id=aggregate.id)
     metadata = msgspec.json.encode(aggregate.metadata).decode()

@@ -1,4 +1,4 @@
-"""Is what is stored sound? Said from SQL alone, for `berth audit`, the tests and the simulation."""
+"""Checks stored data for violated guarantees, in SQL only, for `berth audit`, tests and the simulation."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -77,7 +77,7 @@ _SERVED = Statement(
     " JOIN resource_providers q ON q.id = b.resource_provider_id"
     " JOIN resource_providers r ON r.id = q.root_provider_id WHERE t.name = :shares"
 )
-_ZONED = Statement(  # of hosts: who shares is none
+_ZONED = Statement(  # of hosts, without sharing providers
     "SELECT r.uuid, r.name AS root, h.host, h.zone, a.uuid AS aggregate, a.name, a.metadata"
     " FROM aggregates a"
     " JOIN resource_provider_aggregates m ON m.aggregate_id = a.id"
@@ -96,7 +96,7 @@ _metadata = msgspec.json.Decoder(dict[str, str])
 
 
 class ReportedTree(NamedTuple):
-    """Whose a tree is: who reports it, and since when."""
+    """The owner of a tree, and the time of its first report."""
 
     cell: str
     agent: str
@@ -105,14 +105,14 @@ class ReportedTree(NamedTuple):
 
 @dataclass(frozen=True)
 class TreesOfConsumer:
-    """In which trees a consumer holds something, by their roots; None: a tree that nobody reports."""
+    """The roots of a consumer's allocations; None: a tree that is not reported."""
 
-    type: str | None  # None: written before there were types
+    type: str | None  # None: written before consumer types
     since: float
     client: bool  # a client of the API claimed for it: no cell need know it
     trees: dict[str, ReportedTree | None]
     pools: list[frozenset[str]]  # of each provider that shares: the roots it shares with
-    keeps_for: str | None = None  # whose place it keeps
+    keeps_for: str | None = None  # the consumer that it holds allocations for
 
     def may_be_on(self, root: str) -> bool:
         """Could an instance that holds this be on that host?"""
@@ -120,7 +120,7 @@ class TreesOfConsumer:
 
 
 async def breaches(database: Database) -> list[str]:
-    """A sentence for everything that must never be; none when all is well."""
+    """Return a sentence for every violated guarantee."""
     found = []
     async with database.read() as tx:
         for row in await _USAGE(tx):
@@ -181,7 +181,7 @@ async def holdings(database: Database) -> dict[str, tuple[int, Allocations, floa
 
 
 async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
-    """Everybody who holds something."""
+    """Return all consumers with allocations."""
     found: dict[str, TreesOfConsumer] = {}
     served: dict[str, set[str]] = {}
     async with database.read() as tx:
@@ -227,12 +227,12 @@ async def registered_cells(database: Database) -> set[str]:
 
 
 async def agents(database: Database) -> set[tuple[str, str]]:
-    """Cell and name of those that report hosts."""
+    """Return cell and name of the agents that report hosts."""
     async with database.read() as tx:
         return {(cell, agent) for cell, agent in await _AGENTS(tx)}
 
 
 async def retired(database: Database) -> set[str]:
-    """Those who can never hold again."""
+    """Return the retired consumers."""
     async with database.read() as tx:
         return {uuid for (uuid,) in await _RETIRED(tx)}

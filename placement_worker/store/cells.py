@@ -10,7 +10,7 @@ from bus.sql.transaction import Transaction
 _NOW = "CAST(:now AS double precision)"
 
 _REGISTERED = Statement("SELECT c.name, c.enabled, c.note FROM cells c ORDER BY c.name")
-# By itself, so that of two who register one cell the second sees what the first said.
+# A statement of its own, so that of two concurrent registrations the second sees the first.
 _ENTER = Statement(
     "INSERT INTO cells (name, enabled, note, created_at, updated_at)"
     f" VALUES (:cell, true, '', {_NOW}, {_NOW}) ON CONFLICT DO NOTHING RETURNING name"
@@ -59,7 +59,7 @@ async def drop(tx: Transaction, cell: str) -> None:
 
 
 async def hosts(tx: Transaction) -> dict[str, int]:
-    """Cell → how many there are; without those that are gone and in use."""
+    """Return cell → number of hosts, without deleted ones in use."""
     return dict(await _HOSTS(tx))
 
 

@@ -1,7 +1,7 @@
-"""The numbered changes: each commit takes the next numbers under the lock of one row, as its last act.
+"""The numbered changes: each commit takes the next numbers under the lock of one row, as its last statement.
 
-So the numbers are in the order of commits and without gaps, and whoever reads a number finds in the database
-all that happened up to it.
+So the numbers follow the order of commits without gaps, and a reader that sees a number finds all earlier
+changes in the database.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,7 @@ from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION
 CHANGES_A_MESSAGE = 500
 NEWS_BYTES = 512 * 1024  # of an answer
 KEEP = 20_000  # numbers
-KEEP_UNTOLD = (
-    500_000  # numbers, while the bus is away; who listens to it then sees a gap and reads everything
-)
+KEEP_UNTOLD = 500_000  # numbers kept during an outage; readers notice a larger gap and read everything
 
 _NEXT = (
     f"UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE} AND {{after}}"
@@ -38,9 +36,8 @@ _NEXT_LOGGED = Statement(
     changes=str,
 )
 _NEXT_ALONE = Statement(_NEXT)
-# PostgreSQL: a change without a number cannot be kept, so nothing at all is done when anything has been
-# committed since `seen`, or others are at these providers or names. With the number in hand it waits for
-# nobody: who holds what it wants may be waiting for the number. The edition is locked to be read anew.
+# committed since `seen`, or other transactions hold these providers or names. It does not wait while it holds
+# the number,
 _NEXT_UNDISTURBED = Statement(
     "WITH ours AS (SELECT p.id FROM resource_providers p WHERE p.id = ANY(CAST(:providers AS integer[]))"
     " FOR NO KEY UPDATE OF p SKIP LOCKED),"
@@ -97,9 +94,8 @@ _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 async def announce(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int]:
-    """Write, number these changes and keep them; and the edition of names that they must be written in.
-
-    Nothing else may be written after it.
+    """Execute the writes, number the changes and log them. Return the messages and the edition of names. Must
+    be the last statement of the transaction.
     """
     parts = [changes[at : at + CHANGES_A_MESSAGE] for at in range(0, len(changes), CHANGES_A_MESSAGE)]
     kept = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
@@ -117,7 +113,7 @@ async def announce(
 
 @dataclass(frozen=True, slots=True)
 class ReadVersions:
-    """What an edit goes by that locked nothing: the last change, the names as they were, and these rows."""
+    """What an edit without locks depends on: the last change, the edition of names, and the rows it read."""
 
     number: int
     edition: int
@@ -129,9 +125,8 @@ class ReadVersions:
 async def announce_undisturbed(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement], seen: ReadVersions
 ) -> PlacementChanged:
-    """The same, of few changes, in one statement that is a transaction by itself.
-
-    IntegrityError when somebody disturbed: then nothing was done.
+    """Like `announce` for few changes, in one statement without a transaction. Raise IntegrityError, with
+    nothing done, after a concurrent commit.
     """
     [(number,)] = await _NEXT_UNDISTURBED.together(
         writes,
@@ -148,9 +143,8 @@ async def announce_undisturbed(
 
 
 async def announce_aggregates(tx: Transaction, aggregates: Sequence[Aggregate]) -> PlacementChanged:
-    """Number and keep what is said of aggregates now: a change by itself, with no provider in it.
-
-    So a placement that has no word for aggregates can read the log, and tell it.
+    """Number and log new names and metadata of aggregates, as a separate change without providers, which
+    older versions can read.
     """
     [(number, _)] = await _NEXT_ALONE(tx, more=1)
     await _LOG_AGGREGATES(tx, number=number, aggregates=_encode(aggregates).decode())
@@ -158,7 +152,7 @@ async def announce_aggregates(tx: Transaction, aggregates: Sequence[Aggregate]) 
 
 
 async def announce_cells(tx: Transaction, cells: Sequence[RegisteredCell]) -> PlacementChanged:
-    """The same of cells."""
+    """Number and log new states of cells."""
     [(number, _)] = await _NEXT_ALONE(tx, more=1)
     await _LOG_CELLS(tx, number=number, cells=_encode(cells).decode())
     return PlacementChanged(number=number, changes=(), cells=tuple(cells))
@@ -175,7 +169,7 @@ async def after(tx: Transaction, number: int, most: int) -> list[PlacementChange
 
 
 async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
-    """The same, as many as have room in an answer, with the oldest that is kept and the last there is."""
+    """Return the changes after a number that fit into one answer, with the oldest and the last number."""
     rows = await _NEWS(tx, after=number, most=most)
     kept: list[Any] = []
     room = NEWS_BYTES
@@ -189,15 +183,14 @@ async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
 
 
 async def untold(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
-    """What the bus has not been told, in its order, behind what is `known` to have been told.
-
-    PostgreSQL keeps others who ask waiting.
+    """Return changes that are not published yet, after the `known` one. In PostgreSQL concurrent callers
+    wait.
     """
     return _messages(await _UNTOLD(tx, most=most, known=known))
 
 
 async def tell(tx: Transaction, number: int) -> None:
-    """The bus has been told up to this one."""
+    """Store the number of the last published change."""
     await _TELL(tx, number=number)
 
 
@@ -214,5 +207,5 @@ def _messages(rows: Sequence[Any]) -> list[PlacementChanged]:
 
 
 async def trim(tx: Transaction) -> None:
-    """Keep no more than the last ones, and many more where the bus has not been told of them."""
+    """Delete all but the last changes; keep many more while they are not published."""
     await _TRIM(tx, keep=KEEP, untold=KEEP_UNTOLD)

@@ -1,9 +1,9 @@
-"""Reading the world that claims and releases concern, and writing what judging made of it. All set-based.
+"""Reads the data of claims and releases under locks, and writes their results, each with set-based
+statements.
 
-Whoever writes locks in this order: consumers (new ones by uuid, then those that exist by id), server groups
-by id, providers by id, the change number. A consumer that is not there yet is inserted first of all, as if
-its claim held: the unique key then keeps apart two that claim at once, and a claim from the retirement of its
-consumer.
+Every writer locks in this order: consumers (new ones by uuid, then existing ones by id), server groups by
+id, providers by id, the change number. A missing consumer is inserted first, as if its claim succeeded: the
+unique key then separates two concurrent claims, and a claim from the retirement of its consumer.
 """
 
 from collections.abc import Collection, Iterator
@@ -31,7 +31,7 @@ _INSERT = (
 )
 _NEWCOMER: dict[str, Any] = {"uuid": str, "project": int, "owner": int, "type": int, "client": bool}
 _INSERT_CONSUMERS = Statement(_INSERT, **_NEWCOMER)
-# PostgreSQL: in one round trip, where all of them turn out to be new; otherwise no provider's turn has come.
+# PostgreSQL: one round trip if all consumers are new; otherwise no provider is locked yet.
 _INSERT_AND_LOCK = Statement(
     f"WITH new AS ({_INSERT}),"
     " locked AS (SELECT p.id FROM resource_providers p WHERE (SELECT count(*) FROM new) = :newcomers"
@@ -45,7 +45,7 @@ _LOCK_CONSUMERS = Statement(
     uuid=str,
 )
 _RETIRED = Statement(
-    # Processes of the version before go on for a while, and say it at the beginning of the reason.
+    # The previous version reads it at the beginning of the reason.
     "SELECT r.uuid, r.why, r.unplaceable OR r.why LIKE 'unplaceable: %' AS unplaceable, r.cell"
     " FROM {n} JOIN retired_consumers r ON r.uuid = n.uuid",
     uuid=str,
@@ -134,12 +134,12 @@ _INSERT_RETIRED = Statement(
 )
 _WAKE = Statement(
     "DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n})", uuid=str
-)  # who was shelved, and holds something again, or has ended
+)  # shelved consumers that hold allocations again, or have ended
 _PRUNE_RETIRED = Statement("DELETE FROM retired_consumers WHERE at < :before")
 
 
 def consumers_of(claims: Collection[ConsumerClaim]) -> tuple[dict[str, ConsumerClaim | None], set[str]]:
-    """Those that may not exist yet, with what claims for them; and those that should."""
+    """Return the consumers that may not exist yet, with their claims, and those that should exist."""
     newcomers: dict[str, ConsumerClaim | None] = {}
     others = set()
     for one in claims:
@@ -158,7 +158,7 @@ def consumers_of(claims: Collection[ConsumerClaim]) -> tuple[dict[str, ConsumerC
 
 @dataclass(slots=True)
 class Opened:
-    """The world, and of its holders those whose rows were made to hold their place."""
+    """The data, and the holders whose rows were inserted as placeholders."""
 
     world: ClaimWorld
     placeholders: dict[str, ConsumerClaim | None]
@@ -174,17 +174,18 @@ async def open_world(
     named: Collection[str] | None = None,
     cell: str = "",
 ) -> Opened:
-    """Lock and read. `newcomers` may not exist yet; `others` are consumers that should.
+    """Lock and read the data.
 
-    `named` are the server groups that are claimed for; None: nobody is judged by his group. `cell` is the one
-    that asks, where it is asked from within one: whose everything is, is read under the locks as well.
+    `newcomers` may not exist yet; `others` should. `named` are the server groups of the claims; None: group
+    policies are not judged. `cell` is the asking cell, if any: the owners of all providers are then read
+    under the locks as well.
     """
     reading = book.reading
     holders: dict[str, Holder] = {}
     placeholders: dict[str, ConsumerClaim | None] = {}
     locked = False
     if newcomers:
-        # Of nobody who was there before: their groups, and what they hold, come before the providers.
+        # Existing consumers are excluded: their groups and allocations come before the providers.
         soon = () if others or named else providers
         inserted, locked = await _insert(tx, book, newcomers, soon, now)
         for id_, uuid in inserted:
@@ -230,7 +231,7 @@ async def _insert(
     providers: Collection[str],
     now: float,
 ) -> tuple[list[tuple[int, str]], bool]:
-    """Those that were not there yet, by number; and whether all of these providers are locked by now."""
+    """Insert missing consumers. Return them by number, and whether all of these providers are locked."""
     rows = [
         (uuid, *_owner(book, claim), claim is not None and claim.client) for uuid, claim in newcomers.items()
     ]
@@ -242,7 +243,7 @@ async def _insert(
 
 
 async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -> dict[str, int]:
-    """What they hold; gives the shapes of those providers at that moment."""
+    """Read the consumers' allocations. Return the shapes of their providers at that moment."""
     rows = await _HOLDINGS(tx, [(id_,) for id_ in held])
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
     for row in rows:
@@ -252,14 +253,14 @@ async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -
 
 
 async def _lock_providers(tx: Transaction, wanted: Collection[str]) -> set[str]:
-    """Those of them that there are."""
+    """Lock the providers and return the existing ones."""
     return {uuid for (uuid,) in await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted])}
 
 
 async def _read_rooms(
     tx: Transaction, book: Book, locked: Collection[str], consumers: Collection[str]
 ) -> tuple[dict[str, Room], bool]:
-    """These providers, which are locked; and whether one of these consumers may have been retired."""
+    """Read the locked providers, and whether one of these consumers may have been retired."""
     rooms: dict[str, Room] = {}
     if not locked:
         return rooms, True
@@ -323,7 +324,7 @@ async def save_world(
             room = world.touched[provider]
             for name, used in resources.items():
                 allocations.append((holder.id, room.id, room.stocks[name].class_id, used))
-    if joined:  # by itself: others write to the same rows
+    if joined:  # a separate statement: others write the same rows
         await server_groups.join(tx, joined)
     if replaced:
         await _DELETE_ALLOCATIONS(tx, replaced)
@@ -331,11 +332,12 @@ async def save_world(
         writes.append(_INSERT_ALLOCATIONS.of(allocations, now=now))
     if advanced:
         writes.append(_SET_CONSUMERS.of(advanced, now=now))
-    if keepers:  # before the consumers they take after are gone
+    if keepers:  # before the consumers they refer to are deleted
         writes.append(_SET_KEEPERS.of(keepers, now=now))
     if gone:
         writes.append(_DELETE_CONSUMERS.of(gone))
-    if ending := world.woken & world.tombstones.keys():  # by itself: others go where the old ones were
+    # a separate statement: other rows take the place of the old ones
+    if ending := world.woken & world.tombstones.keys():
         await _WAKE(tx, [(uuid,) for uuid in ending])
     if waking := world.woken - ending:
         writes.append(_WAKE.of([(uuid,) for uuid in waking]))
@@ -373,7 +375,7 @@ def _save_rooms(rooms: Collection[Room], now: float) -> Iterator[BoundStatement]
 
 
 def _owner(book: Book, claim: ConsumerClaim | None) -> tuple[int, int, int | None]:
-    """Project, user and type by number (None: as it is); for who claims nothing, no matter."""
+    """Return the numbers of project, user and type (None: unchanged)."""
     if claim is None:
         return (0, 0, 0)
     kind = None if claim.type is None else book.types.ids[claim.type]

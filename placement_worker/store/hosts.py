@@ -1,4 +1,4 @@
-"""Who reports which tree: a row for each root, which outlives the tree. Locked by root, before providers."""
+"""SQL for the owners of trees: a row per root, which outlives the tree. Locked by root, before providers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -43,8 +43,7 @@ _LEFTOVERS = Statement("SELECT h.root FROM hosts h JOIN resource_providers p ON 
 
 
 async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
-    """Lock what is known of these roots' owners; of one nobody knew, keep the place. Gives the owners, each
-    as a tree without its providers."""
+    """Lock the owners of these roots, and insert unknown ones. Return each as a tree without providers."""
     listed = [(root,) for root in roots]
     found = await _LOCK_HOSTS(tx, listed)
     if len(found) < len({*roots}):
@@ -54,7 +53,7 @@ async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str
 
 
 def owned(root: str, row: Mapping[str, Any]) -> Tree:
-    """Who reports it, without its providers."""
+    """Return the owner as a tree without providers."""
     return Tree(root, row["host"], row["cell"], row["agent"], row["zone"], row["sequence"], bool(row["gone"]))
 
 
@@ -64,7 +63,7 @@ async def leave(tx: Transaction, roots: Collection[str]) -> None:
 
 
 def saving(trees: Sequence[Tree], now: float) -> BoundStatement:
-    """What writes down who owns these."""
+    """Return the statement that stores the owners."""
     rows = [
         (tree.root, tree.cell, tree.agent, tree.host, tree.zone, tree.sequence, tree.gone) for tree in trees
     ]
@@ -72,7 +71,7 @@ def saving(trees: Sequence[Tree], now: float) -> BoundStatement:
 
 
 async def leftovers(tx: Transaction) -> list[str]:
-    """Roots that are gone but were still in use."""
+    """Return the roots of deleted trees that are still in use."""
     return [root for (root,) in await _LEFTOVERS(tx)]
 
 

@@ -1,4 +1,4 @@
-"""Who keeps the place of another, as `berth audit` reads it."""
+"""Reads holder consumers for `berth audit`."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class StoredKeeper:
 
 
 async def stored_keepers(database: Database) -> dict[str, StoredKeeper]:
-    """By their names; those that nobody knows whose place they keep are none of these."""
+    """Return the holder consumers by name, without those of unknown instances."""
     async with database.read() as tx:
         return {
             row["uuid"]: StoredKeeper(

@@ -1,4 +1,4 @@
-"""Reading what there is, for those who ask: providers, who holds what of them, what projects use."""
+"""Reads for queries: providers, their consumers, usages of projects."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -179,7 +179,7 @@ async def providers(
 
 
 def _owner(row: Mapping[str, Any], book: Book, stocks: Stocks) -> dict[str, Any]:
-    """Nothing when nobody reports the tree."""
+    """Return the owner's fields; empty if the tree is not reported."""
     if row["cell"] is None:
         return {}
     told = {name: row[name] for name in _OWNER} | {"gone": bool(row["gone"])}
@@ -201,7 +201,7 @@ async def _named(
 
 
 async def fitting(tx: Transaction, book: Book, wanted: Resources) -> set[int]:
-    """Who could give all of this now."""
+    """Return the providers with all of these amounts free."""
     if any(name not in book.classes.ids or amount > MAX_INT for name, amount in wanted.items()):
         return set()
     rows = [(book.classes.ids[name], amount) for name, amount in wanted.items()]
@@ -209,7 +209,9 @@ async def fitting(tx: Transaction, book: Book, wanted: Resources) -> set[int]:
 
 
 async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
-    """Who has what is demanded, resources and traits and aggregates; None when nothing is demanded."""
+    """Return the providers that satisfy the requirements on resources, traits and aggregates, or None without
+    requirements.
+    """
     found: set[int] | None = None
     if like.resources:
         found = await fitting(tx, book, like.resources)
@@ -228,7 +230,7 @@ async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int]
 
 
 async def shunned(tx: Transaction, book: Book, like: ResourceGroup) -> set[int]:
-    """Who has what is forbidden."""
+    """Return the providers with a forbidden trait or aggregate."""
     found: set[int] = set()
     for statement, known, names in (
         (_TRAITED, book.traits.ids, like.forbidden),
@@ -242,7 +244,7 @@ async def shunned(tx: Transaction, book: Book, like: ResourceGroup) -> set[int]:
 async def _having(
     tx: Transaction, statement: Statement, known: dict[str, int], names: set[str]
 ) -> dict[str, set[int]]:
-    """Name → who has it."""
+    """Return name → providers that have it."""
     having: dict[str, set[int]] = {name: set() for name in names}
     called = {known[name]: name for name in names if name in known}
     for id_, provider in await statement(tx, [(id_,) for id_ in called]) if called else ():
@@ -262,7 +264,7 @@ class _Holding:
 async def holdings(
     tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
 ) -> tuple[list[Consumer], dict[str, int]]:
-    """Who holds what, and the generations of the providers that are named."""
+    """Return the consumers' allocations, and the generations of the named providers."""
     if consumers:
         rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])
     else:
@@ -282,7 +284,7 @@ async def holdings(
         if consumers and of and provider not in of:
             continue
         generations[provider] = row["provider_generation"]
-        if consumer is None:  # nobody holds anything of it
+        if consumer is None:  # a provider without allocations
             continue
         holding = found.setdefault(consumer, _Holding(row))
         holding.held.setdefault(provider, {})[names[row["resource_class_id"]]] = row["used"]

@@ -1,8 +1,8 @@
 """Names and their numbers: resource classes, traits, aggregates, projects, users, consumer types.
 
-They are made in a transaction of their own, before the one that uses them, so that what is remembered here is
-committed; a name too many does no harm. Classes and traits can be renamed and dropped: each time the names
-have another edition, which every reading of trees looks at; and a class's number is never given out again.
+New names are committed in a separate transaction before the one that uses them, so cached numbers are always
+committed; an unused name does no harm. Classes and traits can be renamed and deleted: each time the names
+get another edition, which every read of trees checks. Numbers of classes are never reused.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -32,7 +32,7 @@ Again = Callable[[Database], Awaitable[None]]  # how a book is read again
 
 
 class _Numbers(dict[str, int]):
-    """Name → number; one that has been dropped since it was looked up sends its user back to look again."""
+    """Name → number; a name deleted since the lookup raises an error that leads to another lookup."""
 
     def __missing__(self, name: str) -> int:
         raise Conflict(f"{name} was dropped or renamed by another process")
@@ -57,7 +57,7 @@ class NumberedNames:
         )
 
     async def read_all(self, tx: Transaction) -> None:
-        """Know what there is, and no more what there was before."""
+        """Read all names again."""
         before = dict(self.names)
         found = await self._all(tx)
         there = {id_ for id_, _ in found}
@@ -88,7 +88,7 @@ class NumberedNames:
         return found, new
 
     async def look_up(self, database: Database, names: Iterable[str]) -> list[str]:
-        """Know those of these names that there are; gives the others."""
+        """Read the existing ones of these names; return the missing ones."""
         missing = sorted({name for name in names if name not in self.ids})
         if not missing:
             return missing
@@ -106,7 +106,7 @@ class NumberedNames:
             self.learn(found)
 
     async def ensure(self, database: Database, names: Iterable[str], now: float) -> None:
-        """Know these names, making those that nobody has used yet."""
+        """Read these names, and create the missing ones."""
         missing = await self.look_up(database, names)
         if missing:
             async with database.write() as tx:
@@ -114,12 +114,12 @@ class NumberedNames:
             self.learn((id_, name) for name, id_ in made.items())
 
     async def _insert_names(self, tx: Transaction, names: Collection[str], now: float) -> int:
-        """How many of them were not there yet."""
+        """Insert the names; return how many were missing."""
         return len(await self._insert(tx, [(name,) for name in names], now=now))
 
 
 class ClassNames(NumberedNames):
-    """Resource classes: standard ones are numbered as listed, others from FIRST_CUSTOM_CLASS on."""
+    """Resource classes: standard ones have fixed numbers, custom ones begin at FIRST_CUSTOM_CLASS."""
 
     _insert_numbered = Statement(
         "INSERT INTO resource_classes (id, name, created_at, updated_at)"
@@ -157,9 +157,8 @@ class Book:
 
     @property
     def reading(self) -> tuple[int, ...]:
-        """As long as it is the same, a name that was read a moment ago means what it means now.
-
-        Names may be newer than their edition: one that is looked up brings those of now.
+        """Return the edition: while it stays the same, cached names are valid. A lookup may bring newer
+        names.
         """
         return self.edition, self.classes.forgotten, self.traits.forgotten
 
@@ -192,7 +191,7 @@ class Book:
         return int(edition)
 
     async def know_owners(self, database: Database, claims: Collection[ConsumerClaim], now: float) -> None:
-        """Of the consumers that claim."""
+        """Ensure the names of the claiming consumers' projects, users and types."""
         await self.projects.ensure(database, {one.project for one in claims}, now)
         await self.users.ensure(database, {one.user for one in claims}, now)
         types = {one.type for one in claims if one.type is not None}
@@ -203,7 +202,7 @@ class Book:
     async def know_contents(
         self, database: Database, providers: Collection[ProviderReport | ProviderLoad], now: float
     ) -> None:
-        """What providers have, made where nobody has heard of it."""
+        """Ensure the names of the providers' classes, traits and aggregates."""
         await self.classes.ensure(database, {name for one in providers for name in one.inventories}, now)
         await self.traits.ensure(database, {name for one in providers for name in one.traits or ()}, now)
         await self.aggregates.ensure(
@@ -214,7 +213,7 @@ class Book:
         return name in (self.classes if kind == "resource class" else self.traits).ids
 
     async def class_names(self, tx: Transaction, ids: Collection[int]) -> dict[int, str]:
-        """The names of these classes, reading again when another process has made one."""
+        """Return the names of these classes, and read again if another process created one."""
         if any(id_ not in self.classes.names for id_ in ids):
             await self.classes.read_all(tx)
         return self.classes.names

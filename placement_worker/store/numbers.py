@@ -1,6 +1,6 @@
-"""Numbers for providers that are about to be made, taken from the database a block at a time.
+"""Numbers for new providers, reserved from the database in blocks.
 
-Who knows a provider's number before it is there can write it in one statement, a root that names itself too.
+With a known number a new provider can be written in one statement, also a root that refers to itself.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -27,7 +27,7 @@ class ProviderNumbers:
 
     @asynccontextmanager
     async def taken(self, most: int) -> AsyncIterator[Iterator[int]]:
-        """At most so many; those that are left over are for the next."""
+        """Yield up to this many numbers; unused ones are kept for the next caller."""
         numbers = iter(await self._take(most))
         try:
             yield numbers

@@ -28,7 +28,7 @@ class Undone(Exception):
 
 @dataclass(frozen=True)
 class Reshaped:
-    """What is to be announced of it."""
+    """The messages of a reshape."""
 
     changes: Sequence[ProviderChange]
     shaped: Mapping[str, Tree]
@@ -68,7 +68,7 @@ async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape
 async def _open(
     tx: Transaction, book: Book, order: Reshape, now: float
 ) -> tuple[claims.Opened, WorkingTrees]:
-    """All it concerns, locked: consumers first, then all providers in their order, as whoever claims does."""
+    """Lock all consumers and then all providers of the reshape, in the order of claims."""
     reading = book.reading
     listed = [one.provider for one in order.inventories]
     before = WorkingTrees(await tree_reads.read(tx, book, listed))

@@ -1,4 +1,4 @@
-"""Builds whose hosts were reshaped, until conductors have been told: written with the reshape itself."""
+"""Builds on reshaped hosts whose conductors are not informed yet, written with the reshape."""
 
 from collections.abc import Sequence
 
@@ -18,17 +18,17 @@ _builds = msgspec.json.Decoder(tuple[BuildReshaped, ...]).decode
 
 
 async def keep(tx: Transaction, number: int, told: Sequence[BuildReshaped]) -> None:
-    """They are to be told of this change."""
+    """Store the messages for this change."""
     await _KEEP(tx, number=number, builds=_encode(told).decode())
 
 
 async def untold(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
-    """The numbers of the oldest changes, and what is to be said of them."""
+    """Return the numbers of the oldest changes, and their messages."""
     rows = await _OLDEST(tx, most=most)
     said = [replace(one, number=number) for number, builds in rows for one in _builds(builds)]
     return [number for number, _ in rows], said
 
 
 async def forget(tx: Transaction, numbers: Sequence[int]) -> None:
-    """They have been told."""
+    """Delete published entries."""
     await _FORGET(tx, [(number,) for number in numbers])

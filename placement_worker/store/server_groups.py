@@ -1,9 +1,9 @@
-"""Server groups: made, dropped, read with their members, and locked while one is claimed for.
+"""SQL for server groups: create, delete, read with members, and lock during a claim.
 
-Who is in a group is said by the consumer's row, where he is by what he holds. Claims lock the groups of hard
-policies, after the consumers and before the providers, and read who is where when they have them: of two that
-claim for one group the second sees where the first went. A release locks none: who leaves makes room, and a
-keeper that takes after him comes in the same commit.
+A consumer's row has its group; its allocations give its hosts. Claims lock the groups of hard policies after
+the consumers and before the providers, and then read the hosts of the members: of two concurrent claims for
+a group the second sees the first. A release locks no group: a member that leaves only gives space, and its
+holder consumer is written in the same commit.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ _SHARES = (
     " WHERE m.resource_provider_id = p.id AND t.name = :shares)"
 )
 
-# Soft ones are not locked: they refuse nobody. A hard one that was dropped while it was waited for is none.
+# Soft groups are not locked: they refuse no claim. A hard group deleted during the wait counts as missing.
 _LOCK = Statement(
     "WITH known AS (SELECT s.* FROM {n} JOIN server_groups s ON s.uuid = n.uuid"
     " UNION SELECT s.* FROM {n} JOIN server_groups s ON s.id = n.id),"
@@ -92,7 +92,9 @@ SOME = 20  # members that are named where they are in the way
 
 
 async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joined: Collection[int]) -> None:
-    """The groups that claims name and those their consumers are in, with who is where in the hard ones."""
+    """Lock the groups that claims name and those of their consumers, and read the members' hosts of the hard
+    ones.
+    """
     wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
     for row in await _LOCK(tx, wanted):
         world.groups[row["id"]] = _places(row)
@@ -104,7 +106,7 @@ async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joine
 
 
 async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
-    """Which of these share with other trees."""
+    """Return the providers that share with other trees."""
     return {uuid for (uuid,) in await _SHARING(tx, [(uuid,) for uuid in providers], shares=SHARES)}
 
 
@@ -114,13 +116,13 @@ async def join(tx: Transaction, joined: Sequence[tuple[int, int | None]]) -> Non
 
 
 async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, soft: bool = False) -> None:
-    """Who of these groups is where; of soft ones only where that is asked for."""
+    """Read the members' hosts of these groups; of soft ones only on request."""
     wanted = [(group.id,) for group in groups.values() if soft or group.policy in HARD]
     if not wanted:
         return
     found: dict[tuple[int, str, str | None], list[tuple[str, bool]]] = defaultdict(list)
     for row in await _PLACES(tx, wanted, shares=SHARES):
-        # Whose the place is that it keeps, processes of the version before do not write down.
+        # Processes of the previous version do not store whose place it holds.
         keeps_for = (row["keeps_for"] or row["uuid"]) if row["type"] in KEEPERS else None
         found[row["group_id"], row["uuid"], keeps_for].append((row["root"], bool(row["shares"])))
     for (number, consumer, keeps_for), places in found.items():
@@ -132,7 +134,7 @@ def _places(row: Mapping[str, Any]) -> GroupPlaces:
     return GroupPlaces(*(row[column] for column in columns))
 
 
-# For those who ask
+# Queries
 
 
 async def find(
@@ -178,7 +180,7 @@ async def hard(tx: Transaction) -> list[GroupPlaces]:
     return list(groups.values())
 
 
-# For those who edit
+# Edits
 
 
 async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
@@ -188,9 +190,8 @@ async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
 
 
 async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
-    """Some of its members when they are in the way; none when it is gone. None: it never was there.
-
-    Members keep its number, which is never given out again.
+    """Delete the group. Return some members if they prevent it, an empty list if it was deleted, None if it
+    did not exist. Members keep its number, which is never reused.
     """
     rows = await _LOCK_ONE(tx, uuid=id_)
     if not rows:

@@ -1,7 +1,7 @@
-"""Who holds something of a tree: read for a report that moves it, and written when it is moved.
+"""Consumers with allocations in a tree, read for a report that moves them, and written after the move.
 
-Its providers are locked, consumers are not: whoever locked one of them and read what he holds finds another
-shape where it was once he has the providers, and begins anew (see claims.open_world).
+The providers are locked, the consumers are not: a claim that has read such a consumer finds another shape
+once it has locked the providers, and starts again (see claims.open_world).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ _INSERT = Statement(
     " JOIN resource_providers p ON p.uuid = n.provider",
     **{"consumer": int, "provider": str, "class": int, "used": int},
 )
-# What is used of it now was not too much when it was set, and no more than that may be.
+# The usage at the move is recorded as permitted, also beyond capacity.
 _SET_USED = Statement(
     "UPDATE inventories SET used = n.used, used_when_set = CASE WHEN inventories.used_when_set < n.used"
     " THEN inventories.used_when_set ELSE n.used END"
@@ -53,7 +53,7 @@ _SET_USED = Statement(
 
 
 async def read(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
-    """Who holds what of this tree, whose providers are locked: so nobody takes of it, or gives back."""
+    """Return the consumers of this tree, whose providers are locked, so its allocations cannot change."""
     found = [(id_,) for (id_,) in await _CONSUMERS(tx, [(root,)])]
     rows = await _HOLDINGS(tx, found) if found else ()
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
@@ -71,7 +71,7 @@ async def read(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
 def writes(
     book: Book, before: Tree, after: Tree, moved: Sequence[MovedHolder], now: float
 ) -> Iterator[BoundStatement]:
-    """How these hold what they hold now, where the tree is after what was before."""
+    """Yield the statements that store the moved allocations."""
     if not moved:
         return
     ids = {one.uuid: one.id for one in before.providers}

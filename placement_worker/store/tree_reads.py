@@ -1,6 +1,6 @@
-"""Reading whole provider trees, locked or not, and what else there is beside them. All set-based.
+"""Reads whole provider trees, with or without locks, and related data, with set-based statements.
 
-Whoever writes locks hosts by root, then providers by id, then the change number.
+Every writer locks hosts by root, then providers by id, then the change number.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from placement_worker.store.numbered_names import Book
 
 _NOW = "CAST(:now AS double precision)"
 
-# A tree is looked at when one more unit of what is withheld could open: most only wait for what is held.
+# Only trees are read in which one more unit could be released: most wait for a release.
 _MAY_OPEN = Statement(
     "SELECT DISTINCT r.uuid FROM"
     " (SELECT w.root FROM (SELECT DISTINCT p.root_provider_id AS root, i.resource_class_id AS class"
@@ -68,8 +68,8 @@ AGGREGATES = (
     "(SELECT string_agg(CAST(CASE WHEN a.reported THEN a.aggregate_id ELSE -a.aggregate_id END AS text), ',')"
     " FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id)"
 )
-# Everything of the trees that hold these providers, a row each. What a provider has is listed by subqueries:
-# joined, it would be read from one end of the tables to the other while there are no statistics of them.
+# Everything of the trees with these providers, a row per provider. Inventories, traits and aggregates are
+# listed by subqueries:
 _READ = Statement(
     "SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape,"
     f" p.reported, {INVENTORIES} AS inventories,"
@@ -81,7 +81,7 @@ _READ = Statement(
     " (SELECT o.root_provider_id FROM {n} JOIN resource_providers o ON o.uuid = n.uuid)",
     uuid=str,
 )
-# What is not in a tree: owners of roots, counters (their numbers as `sequence`), who has these ids and names.
+# Data outside of trees: owners of roots, counters (as `sequence`), users of ids and names.
 _LOOK = Statement(
     "SELECT 'host' AS kind, h.root AS id, h.host, h.cell, h.agent, h.zone, h.sequence,"
     " CASE WHEN h.gone THEN 1 ELSE 0 END AS gone, 0 AS counter FROM {n} JOIN hosts h ON h.root = n.uuid"
@@ -120,18 +120,18 @@ async def roots_after(tx: Transaction, after: int, most: int) -> list[tuple[int,
 
 
 async def may_open(tx: Transaction) -> list[str]:
-    """Roots of the trees of which something is withheld that need not be, as far as can be told from sums."""
+    """Return the roots of trees whose withheld amounts can be released, as far as sums show."""
     return [root for (root,) in await _MAY_OPEN(tx)]
 
 
 async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str, Tree]:
-    """These trees as they are; one that is not there has no providers."""
+    """Return these trees; a missing one has no providers."""
     found = await read(tx, book, roots)
     return {root: found.get(root) or Tree(root) for root in roots}
 
 
 async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """The whole trees of these providers by root, locked."""
+    """Return the whole trees of these providers by root, locked."""
     return (await read_locked_at(tx, book, providers))[0]
 
 
@@ -139,7 +139,7 @@ async def read_locked_at(
     tx: Transaction, book: Book, providers: Collection[str]
 ) -> tuple[dict[str, Tree], int]:
     """And the number of the last change at that moment, when there are any."""
-    if tx.dialect == "sqlite" or not providers:  # whoever writes to SQLite has it to himself
+    if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
     for _ in range(_LOOKS):
         locked = await lock(tx, providers)
@@ -150,7 +150,7 @@ async def read_locked_at(
 
 
 async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """The whole trees of these providers, by root."""
+    """Return the whole trees of these providers by root."""
     return (await read_at(tx, book, providers))[0]
 
 
@@ -165,7 +165,7 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
     await _know_all(tx, book, rows)
     classes, trait_names, aggregate_names = book.classes.names, book.traits.names, book.aggregates.names
     uuids = {row["id"]: row["uuid"] for row in rows}
-    alike: dict[str | None, _Listed] = {}  # most hosts have the traits of others
+    alike: dict[str | None, _Listed] = {}  # most hosts have the same traits
     together: dict[str | None, _Listed] = {}
     hosts: dict[str, Tree] = {}
     states: dict[str, list[ProviderState]] = {}
@@ -212,7 +212,7 @@ async def _know_all(tx: Transaction, book: Book, rows: Sequence[Any]) -> None:
 
 
 def _named(listed: str | None, names: Mapping[int, str]) -> _Listed:
-    """All that are listed, sorted; and those of them that a report put there."""
+    """Return all listed names, sorted, and those created by reports."""
     if not listed:
         return (), frozenset()
     ids = numbers(listed)
@@ -226,7 +226,9 @@ def classes_in(rows: Sequence[Any]) -> set[int]:
 
 
 class Stocks(NamedTuple):
-    """What a provider has of each class, what is used and withheld of it, and which a report put there."""
+    """A provider's inventory by class: totals, usage, withheld amounts, and the classes created by
+    reports.
+    """
 
     inventories: Inventories
     used: dict[str, int]
@@ -235,7 +237,7 @@ class Stocks(NamedTuple):
 
 
 def inventories_in(listed: str | None, names: Mapping[int, str]) -> Stocks:
-    """What INVENTORIES lists of a provider."""
+    """Parse the inventories that INVENTORIES lists for a provider."""
     found = Stocks({}, {}, {}, [])
     for one in listed.split(";") if listed else ():
         figures, _, standing = one.partition("=")
@@ -276,12 +278,12 @@ def _inventory(figures: str) -> tuple[int, Inventory]:
 
 @dataclass(slots=True)
 class Look:
-    """What there is beside trees."""
+    """Data beyond the trees: owners, counters, existing ids and names."""
 
-    owned: dict[str, Tree]  # root → who owns it, without its providers
+    owned: dict[str, Tree]  # root → its owner, without providers
     number: int  # of the last change
-    ids: set[str]  # those that are taken
-    names: dict[str, str]  # those that are, and by whom
+    ids: set[str]  # existing ones
+    names: dict[str, str]  # existing ones, with their users
 
 
 async def look(
@@ -303,18 +305,18 @@ async def look(
     return found
 
 
-Judged = tuple[Tree, InventoryReported, Tree]  # as it was, what is said of it, as it is to be
+Judged = tuple[Tree, InventoryReported, Tree]  # before, the report, after
 
 
 async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Of these names those that somebody bears: who, and of which cell."""
+    """Return name → (provider, cell), for the names in use."""
     if not names:
         return {}
     return {name: (uuid, cell) for name, uuid, cell in await _NAMED(tx, [(name,) for name in names])}
 
 
 def new_names(pairs: Iterable[Judged]) -> set[str]:
-    """Those that providers did not have before."""
+    """Return the names that providers did not have before."""
     found: set[str] = set()
     for before, _, after in pairs:
         old = {provider.uuid: provider.name for provider in before.providers}
@@ -323,9 +325,9 @@ def new_names(pairs: Iterable[Judged]) -> set[str]:
 
 
 async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, str]) -> dict[str, str]:
-    """Root → why its report cannot be: somebody else has a provider's id or name.
+    """Return root → why its report is refused: another provider has an id or name of it.
 
-    `owners` have the names that are new, or some of them; those that are judged here come to it.
+    `owners` has the users of new names, or some of them; names of accepted reports are added.
     """
     new_ids: set[str] = set()
     for before, _, after in pairs:
@@ -348,14 +350,14 @@ async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, st
                 found[after.root] = (
                     f"providers[{position}].name: {one.name!r} is the name of provider {owner}"
                 )
-        if after.root not in found:  # from here on these are taken
+        if after.root not in found:  # names are in use from here on
             homes.update(dict.fromkeys(new_ids & set(bears.values()), after.root))
             owners.update((name, bears[name]) for name in news & bears.keys())
     return found
 
 
 def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
-    """What to announce when trees became others: first who left which tree, then who is now what in which."""
+    """Return the changes to log: first providers that left a tree, then all others."""
     left, changed = [], []
     for before, after in pairs:
         old = {provider.uuid: provider for provider in before.providers}
@@ -387,5 +389,5 @@ def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
 
 
 async def homes(tx: Transaction, providers: Collection[str]) -> dict[str, str]:
-    """Provider → its root, of those that there are."""
+    """Return provider → its root, for existing providers."""
     return dict(await _FOREIGN(tx, [(uuid,) for uuid in providers]))

@@ -104,7 +104,7 @@ _INSERT_TRAITS = _insert_pairs("resource_provider_traits", "trait_id")
 _DELETE_TRAITS = _delete_pairs("resource_provider_traits", "trait_id")
 _INSERT_AGGREGATES = _insert_pairs("resource_provider_aggregates", "aggregate_id")
 _DELETE_AGGREGATES = _delete_pairs("resource_provider_aggregates", "aggregate_id")
-# Who put it there may change by itself: an operator makes his own what a report put there.
+# Only the origin may change: an operator takes over reported contents.
 _SET_AGGREGATE_OWNERS = Statement(
     f"UPDATE resource_provider_aggregates SET reported = n.reported, updated_at = {_NOW} FROM {{n}}"
     " WHERE resource_provider_aggregates.resource_provider_id = n.provider"
@@ -123,7 +123,7 @@ _NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
 
 
 class _Step(NamedTuple):
-    """A provider before and after (None: it goes), the root it is under then, and whether that is another."""
+    """A provider before and after (None: deleted), its root after, and whether the root changed."""
 
     was: ProviderState
     then: ProviderState | None
@@ -133,10 +133,11 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """What there is to write: one after the other; then what new providers have; then what may be last.
+    """The statements to execute: one after another, then the contents of new providers, then those that may
+    be last.
 
-    Those of `last` and of `stocks` need not see one another, nor what the others of them do. `classes` and
-    `traits` are the numbers of those that are given to a provider.
+    Statements of `last` and of `stocks` are independent of each other. `classes` and `traits` are the
+    numbers given to providers.
     """
 
     first: Sequence[BoundStatement]
@@ -146,7 +147,7 @@ class Writes:
     traits: Sequence[int] = ()
 
     async def begin(self, tx: Transaction) -> Sequence[BoundStatement]:
-        """Gives those that may go with the number."""
+        """Execute all statements except those that may go with the change number, and return these."""
         for write in (*self.first, *self.stocks):
             await write(tx)
         return self.last
@@ -159,7 +160,7 @@ class Writes:
 def writes_between(
     book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int] = NONE_NEW
 ) -> Writes:
-    """How these trees become what they are to be; a provider may go from one to another.
+    """Return the statements that turn the stored trees into the new ones; a provider may move between them.
 
     The first of each pair is what is stored. `numbers` are for new providers.
     """
@@ -186,9 +187,9 @@ def writes_between(
         *_insert(_SET_AGGREGATE_OWNERS, _new_owners(book, steps), now),
     ]
     names = sorted({row[1] for row in (*others, *new)}), sorted({row[1] for row in traits})
-    if first or moved:  # these refer to who is new, or change the same table
+    if first or moved:  # these refer to new providers, or change the same table
         return Writes([*first, *made, *moved], stocks, last, *names)
-    if stocks:  # who adds a class that is being renamed has to wait before the change is numbered, not after
+    if stocks:  # adding a class that is being renamed must wait before the change is numbered
         return Writes([], [*made, *stocks], last, *names)
     return Writes([], [], [*made, *last], *names)
 
@@ -282,7 +283,7 @@ _Rows = list[tuple[Any, ...]]
 
 
 def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Rows, _Rows]:
-    """Those that become others, and those that are new."""
+    """Return the rows of changed and of new inventories."""
     others: _Rows = []
     new: _Rows = []
     for was, then, _, _ in steps:

@@ -1,4 +1,4 @@
-"""Whose the hosts are that a cell speaks of, read under the locks of what is judged."""
+"""Reads the owners of the hosts in a cell's message, under the locks of the judged rows."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,8 +12,9 @@ _CELLS = Statement("SELECT h.root, h.cell FROM {n} JOIN hosts h ON h.root = n.ro
 
 
 async def around(tx: Transaction, cell: str, rooms: Mapping[str, Room | None]) -> CellWall:
-    """The wall of this cell, for what is known of these providers. Who would give a root to another cell
-    waits for their locks."""
+    """Return the restrictions of this cell for these providers. An assignment of a root to another cell waits
+    for their locks.
+    """
     there = [room for room in rooms.values() if room is not None]
     roots = {room.root for room in there}
     cells = dict(await _CELLS(tx, [(root,) for root in roots])) if roots else {}
@@ -22,6 +23,6 @@ async def around(tx: Transaction, cell: str, rooms: Mapping[str, Room | None]) -
 
 
 async def of_roots(tx: Transaction, cell: str, roots: Iterable[str]) -> CellWall:
-    """The wall of this cell, for what is known of these roots."""
+    """Return the restrictions of this cell for these roots."""
     listed = [(root,) for root in dict.fromkeys(roots)]
     return CellWall(cell, dict(await _CELLS(tx, listed)) if listed else {}, ())
