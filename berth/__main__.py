@@ -61,7 +61,7 @@ def commands_command(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/commands.md.")] = False,
 ) -> None:
-    """Show every command, what it does, and whether it speaks JSON."""
+    """Show every command with its purpose, and whether it can print JSON."""
     from berth import command_table
 
     if as_json:

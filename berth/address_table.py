@@ -1,4 +1,6 @@
-"""Every address of the Placement API, with who may do what there: for docs/http.md and for programs."""
+"""Lists the routes of the Placement API with their policy rules, for docs/reference/http.md and `berth
+http`.
+"""
 
 from typing import Any
 

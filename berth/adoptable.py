@@ -1,4 +1,6 @@
-"""Which consumers can be adopted: those that are certainly on one host of one cell. Of others, why not."""
+"""Decides which consumers can be adopted: those that are on exactly one host of one cell; for all others it
+gives the reason.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -15,7 +17,7 @@ from bus.vocabulary import Allocations
 SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of a pool
 NOBODY = "00000000-0000-0000-0000-000000000000"  # owns what was written before there were owners
 _FIGURES = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
-_UNNAMED = "adopted"  # a flavor whose name nobody knows
+_UNNAMED = "adopted"  # name of a flavor whose name is unknown
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,10 @@ def judge(
     named: bool,
     foreign: Collection[str] = (),
 ) -> Judged:
-    """`named`: the operator says that it is an instance. `foreign`: agents that are none of berth's."""
+    """Return the adoption request of this consumer, or why it cannot be adopted.
+
+    `named`: the operator says that it is an instance. `foreign`: agents of another system.
+    """
     home = _home(consumer, providers)
     why = home if isinstance(home, str) else ""
     why = _no_instance(consumer, named=named or server is not None) or why
@@ -65,7 +70,9 @@ def judge(
 
 
 def flavor_of(held: Allocations, server: OldServer) -> Flavor:
-    """What asks for just this. What is held of several providers is asked for by a group for each."""
+    """Return a flavor that requests exactly these allocations, with a group for each provider if a class is
+    on several.
+    """
     where: dict[str, dict[str, int]] = defaultdict(dict)
     for provider, resources in sorted(held.items()):
         for name, amount in resources.items():
@@ -100,7 +107,7 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Its one host, as one of the providers of that tree; or why there is none."""
+    """Return the consumer's host as a provider of its tree, or why there is none."""
     trees: dict[str, Provider] = {}
     pools = set()
     for id_ in consumer.allocations:
@@ -134,7 +141,7 @@ def _not_told_of(home: Provider, foreign: Collection[str]) -> str:
 
 
 def _contradiction(consumer: Consumer, home: Provider, server: OldServer | None) -> str:
-    """What the file says otherwise than placement."""
+    """Return what the file states differently from placement, or an empty string."""
     if server is None:
         return ""
     if server.host and server.host not in (home.host, home.root):

@@ -12,7 +12,7 @@ PROVIDERS_A_PAGE = 1000
 
 
 async def find_aggregates(bus: Bus, **query: Any) -> list[tuple[Aggregate, int]]:
-    """Those that meet it, each with how many hosts it has."""
+    """Return the aggregates that match the query, each with its number of hosts."""
     found: list[tuple[Aggregate, int]] = []
     after, more = "", True
     while more:

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from cell_conductor import KeptByCell, PlaceByCell
     from placement_worker import StoredKeeper, TreesOfConsumer
 
-_UNDER_WAY = 30.0  # a claim younger than this may belong to a build its cell has not stored yet
+_UNDER_WAY = 30.0  # seconds: a younger claim may belong to a build that its cell has not stored yet
 _SETTLED = ("active", "error", "deleted", "verifying", "shelved", "moved")
-_PLACED = ("active", "verifying")  # where placement has it; one that is moving is between two questions
+_PLACED = ("active", "verifying")  # states with allocations on one host; a moving build is between two
 _BUILD = "INSTANCE"  # the type of consumers that are builds
 
 
 @dataclass
 class Audit:
-    """What was counted, what was found wrong, and what is sound but worth knowing."""
+    """Counts, breaches, and notes about unusual but permitted states."""
 
     breaches: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -47,7 +47,9 @@ class Audit:
 async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
-    """`settled` says that no boot is under way, so that everything must add up now."""
+    """Compare the databases of placement and cells. `settled`: no boot is in progress, so everything must
+    match.
+    """
     from placement_worker import (
         breaches,
         custom_classes,
@@ -65,8 +67,7 @@ async def audit(
     found = Audit()
     placement = wiring.database(settings, wiring.Role("placement"))
     try:
-        # The cells are read first: a build seen alive there must be held in what placement says afterwards,
-        # unless it has ended meanwhile, which the second reading tells.
+        # The cells are read first: a build seen there must have allocations in placement afterwards,
         before = await builds_by_cell(settings, cells)
         places = await places_by_cell(settings, cells)
         found.breaches += await breaches(placement)
@@ -124,7 +125,9 @@ async def audit(
 
 
 async def has_no_cell(settings: Settings) -> bool:
-    """None of the cells ever kept anything: there is placement alone, as behind its HTTP door."""
+    """Return whether no cell has a database with builds: then there is only placement, as behind the HTTP
+    API.
+    """
     if names_a_file(settings.database.url):
         return True
     for cell in settings.cell_names:
@@ -134,7 +137,7 @@ async def has_no_cell(settings: Settings) -> bool:
 
 
 async def refuse_the_unmade(settings: Settings, *, placement_only: bool = False) -> None:
-    """Nothing can be said of what was never there: an empty audit would look like a clean one."""
+    """Refuse the audit of a missing database: an empty audit would look like a clean one."""
     where = settings.database.state_dir if settings.embedded else "the database"
     if not await wiring.ever_made(settings, wiring.Role("placement")):
         raise Unavailable(f"no berth has ever kept its state in {where}: nothing to audit")
@@ -176,7 +179,7 @@ async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCe
         try:
             for id_, standing in (await census(database)).items():
                 if standing.status == "deleted" and not standing.root:
-                    continue  # a cell that was told to delete what it never had remembers just that
+                    continue  # a cell keeps such a record of a build that it never had, after its deletion
                 if standing.status == "moved" and id_ in found.builds:
                     continue  # it is another cell's by now
                 if id_ in found.builds and found.builds[id_].status != "moved":
@@ -188,7 +191,7 @@ async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCe
 
 
 async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, PlaceByCell]:
-    """What active builds should hold."""
+    """Return the host and the amounts of active builds, as their cells have them."""
     from cell_conductor import places
 
     found: dict[str, PlaceByCell] = {}
@@ -202,13 +205,13 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
 
 
 def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) -> bool:
-    """Nobody has touched it while all this was read."""
+    """Return whether the build did not change while placement was read."""
     known = before.builds.get(place.build)
     return known is not None and known == after.builds.get(place.build) and known.version == place.version
 
 
 def _moving(places: Mapping[str, PlaceByCell], kept: Iterable[StoredKeeper]) -> set[str]:
-    """Those of which a move has begun, whether their cells have heard of it or not."""
+    """Return the builds with a move that has begun, even if their cell does not know it yet."""
     return {
         one.build
         for one in kept
@@ -219,7 +222,7 @@ def _moving(places: Mapping[str, PlaceByCell], kept: Iterable[StoredKeeper]) -> 
 async def _keeping(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
 ) -> dict[str, KeptByCell]:
-    """What cells say of these builds, for which somebody keeps a place."""
+    """Return the cells' records of the builds for which holder consumers exist."""
     from cell_conductor import keeping
 
     found: dict[str, KeptByCell] = {}
@@ -239,7 +242,7 @@ def _unheld(
     held: Mapping[str, TreesOfConsumer],
     judged: Collection[str],
 ) -> Iterator[str]:
-    """Others that hold nothing, or nothing in their host's tree, wherever else they hold something."""
+    """Yield active builds without allocations in their host's tree."""
     for id_, known in before.builds.items():
         if known.status not in _PLACED or id_ in judged or after.builds.get(id_) != known:
             continue
@@ -257,7 +260,7 @@ def _without_a_build(
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
-    """Why a consumer may well hold something though no cell of ours has built for it; None: it may not."""
+    """Return why a consumer without a build may hold allocations; None: it may not."""
     if held.type == CLEANUP:
         return "keeps the room of a guest that may still be there"
     if held.type == MIGRATION and held.keeps_for:  # else a client's: Nova's are called so too

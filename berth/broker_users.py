@@ -19,7 +19,8 @@ from bus.masking import masked
 _SECONDS = 30.0
 _LOOK_SECONDS = 2.0  # for a management API that may not be there
 PORTS = {"amqp": ("http", 15672), "amqps": ("https", 15671)}  # where it usually is
-_NOT_THERE = re.compile("does not exist|not[ _]found|no_such_user", re.IGNORECASE)  # as rabbitmqctl says it
+# messages of rabbitmqctl for a missing object
+_NOT_THERE = re.compile("does not exist|not[ _]found|no_such_user", re.IGNORECASE)
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 
@@ -46,7 +47,7 @@ class Management:
     """The management API."""
 
     def __init__(self, url: str, amqp_url: str) -> None:
-        """Where the URL names nobody it is as whom we are to the broker."""
+        """Use the AMQP URL's user if the management URL has none."""
         parts, known = urlsplit(url), urlsplit(amqp_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadSetting(f"--management {masked(url)}: looks like http://user:password@host:15672")

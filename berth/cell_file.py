@@ -1,4 +1,4 @@
-"""The settings of one cell's workers, in a file of their own with that cell's secrets and no others."""
+"""Reads and writes the settings file of one cell's workers, which contains only that cell's secrets."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def password_of(url: str, user: str) -> str:
 
 
 def _with(text: str, name: str, value: Any) -> str:
-    """This setting said anew; below a table's head it would be that table's."""
+    """Return the text with this setting before the first table header, where it belongs to no table."""
     there = re.compile(rf"^{name}\s*=.*$", re.MULTILINE)
     if there.search(text):
         return there.sub(lambda _: _line(name, value).rstrip(), text, count=1)

@@ -1,4 +1,4 @@
-"""What settings must keep to: ranges, choices, addresses, names, and what goes together."""
+"""Checks settings: ranges, choices, addresses, names, and combinations."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ _CHOICES = {
 
 
 def check(settings: Settings, told: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raises `BadSetting` about the first that cannot be used. `told` are those that somebody set."""
+    """Raise `BadSetting` for the first unusable setting. `told` are the settings that were given
+    explicitly.
+    """
     values = {**by_name(settings), **told}
 
     def refuse(name: str, why: str) -> None:
@@ -76,7 +78,7 @@ def check(settings: Settings, told: Mapping[str, Any], origins: Mapping[str, str
     _check_http(settings, refuse)
     _check_names(settings, refuse)
     if any(name.startswith("ironic_") for name in origins):
-        from berth.ironic import check as check_ironic  # brings what speaks HTTP, which takes long to load
+        from berth.ironic import check as check_ironic  # imports an HTTP client, which loads slowly
 
         check_ironic(settings, refuse)
 
@@ -150,7 +152,7 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
 
 
 def _check_files(url: str, named: tuple[str, ...], name: str, refuse: Refuse) -> None:
-    """A certificate that cannot be read would look like a server that is away."""
+    """Refuse an unreadable certificate file; later it would look like an unreachable server."""
     for word, path in parse_qsl(urlsplit(url).query):
         if word in named and not os.access(path, os.R_OK):
             refuse(name, f"{word}={path}: there is no such file, or it cannot be read")
@@ -212,7 +214,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_names(settings: Settings, refuse: Refuse) -> None:
-    """Of what somebody set: the rest is right, and what reads such words takes long to load."""
+    """Check names of filters, weighers and aliases that were given explicitly: the modules that parse them
+    load slowly.
+    """
     if _words_of(settings.compute) != _words_of(ComputeSettings()):
         _check_simulation(settings.compute, refuse)
     if (settings.scheduler, settings.requests) != (SchedulerSettings(), RequestSettings()):
@@ -258,7 +262,7 @@ def _check_choice(settings: Settings, refuse: Refuse) -> None:
 
 
 def _said_by(problem: str, compute: ComputeSettings) -> str:
-    """Which of the settings about machines it is that names what is wrong."""
+    """Return the name of the setting about machines that caused the problem."""
     for name, path in (
         ("compute_machines", compute.machines),
         ("compute_provider_config", compute.provider_config),

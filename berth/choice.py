@@ -11,12 +11,12 @@ Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong 
 
 
 def policy(settings: Settings) -> ChoicePolicy:
-    """What these settings say, or a BadSetting."""
+    """Return the policy of these settings, or raise BadSetting."""
     return chosen(settings, _refuse(settings))
 
 
 def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
-    """The same; `refuse` is told which setting is wrong, and does not return."""
+    """Return the policy; call `refuse` with the name of a wrong setting."""
     said = settings.scheduler
     own: dict[str, Callable[..., Any]] = {}
     for name, functions in (("scheduler_filters", said.filters), ("scheduler_weighers", said.weighers)):
@@ -49,7 +49,7 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
-    """What is said of rules and weighers; classes of `pci_aliases` are devices if nothing else is said."""
+    """Return the options of filters and weighers; classes of `pci_aliases` are the devices by default."""
     said = {name: dict(options) for name, options in settings.scheduler.rules.items()}
     aliases = [words.split()[0] for words in settings.requests.pci_aliases.values() if words.split()]
     if aliases:
@@ -59,7 +59,7 @@ def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def own_functions(names: Iterable[str]) -> dict[str, Callable[..., Any]]:
-    """Those of the names that are `module:function`, and what they name."""
+    """Return the functions of the names with the form `module:function`."""
     return {name: _function(name) for name in names if ":" in name}
 
 
@@ -67,7 +67,7 @@ def _function(name: str) -> Callable[..., Any]:
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
-    except Exception as problem:  # it is somebody's own code, which may do anything
+    except Exception as problem:  # an operator's code may raise anything
         raise BadChoice(f"cannot import {module!r}: {type(problem).__name__}: {problem}", name) from None
     for part in path.split("."):
         found = getattr(found, part, None)

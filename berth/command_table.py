@@ -1,4 +1,4 @@
-"""Every command, what it does, its exit codes and whether it speaks JSON: for docs/commands.md."""
+"""Lists every command with its exit codes and JSON support, for docs/commands.md."""
 
 import inspect
 import re
@@ -10,7 +10,7 @@ import typer
 
 from berth.commands.index import Later
 
-# What an exit code of 1 means beside "it could not be done", of those where it is an answer.
+# Meanings of exit code 1 other than "it could not be done".
 ONE: dict[str, str] = {
     "adopt": "some could not be adopted, and are named",
     "audit": "something is over-allocated, doubled or without an owner",

@@ -15,8 +15,8 @@ from berth.settings import FORMER_NAMES, KINDS, BadSetting, Settings, described
 from bus.masking import masked
 
 ENV_PREFIX = "BERTH_"
-EFFECTIVE_ENV = "BERTH_EFFECTIVE_SETTINGS"  # how a supervisor hands its own to the workers it starts
-SUPERVISED_ENV = "BERTH_SUPERVISED"  # says to a worker that its standard input closes with its supervisor
+EFFECTIVE_ENV = "BERTH_EFFECTIVE_SETTINGS"  # passes a supervisor's settings to its workers
+SUPERVISED_ENV = "BERTH_SUPERVISED"  # tells a worker that its standard input closes with its supervisor
 DEFAULT_FILE = Path("berth.toml")
 _OTHER_VARIABLES = ("BERTH_CONFIG", EFFECTIVE_ENV, SUPERVISED_ENV)
 _OF_A_CELL = {
@@ -32,7 +32,7 @@ class Effective:
 
     settings: Settings
     origins: dict[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()  # BERTH_ variables that name no setting: a slip, or somebody else's
+    ignored: tuple[str, ...] = ()  # BERTH_ variables that are no setting: misspelled, or of another program
 
 
 def read(
@@ -70,7 +70,7 @@ def read(
         if value is not None:
             take(name, value, f"--{name.replace('_', '-')}")
     for name in _OF_A_CELL.values():
-        if origins.get(name) == told_by:  # a table of a cell that is not among the chosen ones says nothing
+        if origins.get(name) == told_by:  # a table of a cell that is not selected is ignored
             left_out = tables.difference(values["cells"])
             values[name] = {cell: url for cell, url in values[name].items() if cell not in left_out}
     settings = Settings().having(**values)
@@ -79,7 +79,7 @@ def read(
 
 
 def _inherited(given: str) -> Effective:
-    """What a supervisor hands to the workers it starts: whole, and already checked."""
+    """Return the settings that a supervisor passes to its workers, complete and already checked."""
     try:
         settings = msgspec.json.decode(given, type=Settings)
     except msgspec.DecodeError as problem:
@@ -123,7 +123,7 @@ def _from_file(named: Path | None) -> dict[str, Any]:
 
 
 def _spread_tables_of_cells(told: dict[str, Any], told_by: str) -> set[str]:
-    """The names of the cells for which a file has a table, [cells.NAME]; `told` has them by setting then."""
+    """Return the cells with a table [cells.NAME] in the file; their values are added to `told` by setting."""
     tables = told.get("cells")
     if not isinstance(tables, dict):
         return set()

@@ -1,4 +1,4 @@
-"""Where the control room listens, once somebody starts it."""
+"""The address of the control room, for printing."""
 
 import asyncio
 import socket
@@ -25,12 +25,12 @@ def with_a_room(settings: Settings) -> Settings:
 
 
 def room_url(settings: Settings) -> str:
-    """Empty: there is none."""
+    """Return the URL, or an empty string without a control room."""
     return f"http://{settings.control_room.http}/" if settings.control_room.listens else ""
 
 
 async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None = None) -> str:
-    """For people, who may go there at once: said when it listens, or when it has not for a while."""
+    """Return a sentence with the address, once it listens, or that it does not listen after some time."""
     url = room_url(settings)
     if not url:
         return ""
@@ -49,13 +49,13 @@ async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None =
 
 
 async def saying_where(settings: Settings, say: Callable[[str], None], work: Awaitable[int]) -> int:
-    """Do this, and say where the control room is when it listens."""
+    """Run the work, and print the control room's address when it listens."""
 
     async def tell() -> None:
         if where := await where_the_room_is(settings):
             say(where)
 
-    telling = asyncio.create_task(tell())  # noqa: TID251  it ends with the work, whose errors stay as they are
+    telling = asyncio.create_task(tell())  # noqa: TID251  it ends with the work, and errors stay unchanged
     try:
         return await work
     finally:

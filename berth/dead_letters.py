@@ -13,9 +13,9 @@ from bus.worker import cell_of
 async def replay(
     transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
 ) -> int:
-    """These or all, sent as if for the first time, then taken out; `stays` is told of each that stays.
+    """Send these letters, or all, as new messages, then delete them; `stays` is called for each that stays.
 
-    One that cannot be sent keeps no other from it.
+    A letter that cannot be sent does not stop the others.
     """
 
     async def rescue(letter: DeadLetter) -> bool:

@@ -64,9 +64,8 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Nobody else looks into this directory, nor does another berth work in it, undoing what this one does.
-
-    The directory itself is locked: no file that somebody might tidy away. The lock goes with the process.
+    """Lock the state directory, so that only one berth uses it. The directory itself is locked, not a file in
+    it, and the lock ends with the process.
     """
     opened = os.open(directory, os.O_RDONLY)
     try:

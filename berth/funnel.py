@@ -1,4 +1,4 @@
-"""A decision as a picture for the terminal: who was looked at, what removed whom, who was best."""
+"""Draws a decision for the terminal: considered hosts, rejections by constraint, and the best hosts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,12 +8,12 @@ from berth.commands.terminal import printable
 from bus.decisions import Decision, Record, RecordedHost
 
 NAME, NUMBER = 34, 8  # columns
-MOST_WEIGHERS = 4  # named by themselves; the others count together
+MOST_WEIGHERS = 4  # weighers with a separate column; the others are summed
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
-    """`chosen`: the root that got it; empty: nobody did."""
+    """Yield the lines; `chosen` is the root of the chosen host, or empty."""
     if decision.considered:
         yield from _narrowing(decision, width)
     if decision.record is not None:
@@ -57,7 +57,7 @@ def _bar(name: str, left: int, most: int, width: int, removed: str) -> Text:
 
 
 def _best(record: Record, width: int, chosen: str) -> Iterator[Text]:
-    """The hosts that were looked at, best first, with what each weigher gave them."""
+    """Yield the recorded hosts, best first, with their weights."""
     from scheduler_worker import replay
 
     again = replay("", record).order

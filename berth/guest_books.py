@@ -1,7 +1,7 @@
-"""What agents have beside what cells know: guests that are gone, and guests that nobody knows of.
+"""Compares the guests of agents with the records of cells: missing guests, and unknown guests.
 
-The databases cannot tell: after a restore they agree with one another, and are of an earlier moment than the
-hosts. Only what stood still in a cell's book while its agents were asked is judged.
+The databases alone cannot show this: after a restore they agree with each other, but are older than the
+hosts. Only builds that did not change while their agents were queried are judged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Agent = tuple[str, str]  # its cell, and its name
 
 
 async def compare_guests(settings: Settings, seconds: float = SECONDS) -> tuple[list[str], list[str]]:
-    """Sentences for what does not agree; and for whom nothing can be said."""
+    """Return sentences about differences, and about agents that did not answer."""
     from placement_worker import agents, stored_keepers
 
     placement = wiring.database(settings, wiring.Role("placement"))
@@ -56,7 +56,9 @@ def differences(
     stood: Mapping[str, PlaceByCell],
     kept: Collection[str],
 ) -> list[str]:
-    """`builds`: those that cells know. `stood`: active all the while. `kept`: somebody keeps a place for."""
+    """Return the differences. `builds`: known by cells. `stood`: active without a change. `kept`: with holder
+    consumers.
+    """
     return [*_without_guests(stood, books), *_unknown(books, builds, stood, kept)]
 
 
@@ -79,7 +81,9 @@ def _unknown(
     stood: Mapping[str, PlaceByCell],
     kept: Collection[str],
 ) -> Iterator[str]:
-    """Whose build no cell knows; or is somewhere else by its cell, and nobody keeps that place for it."""
+    """Yield guests whose build no cell knows, or is on another host without a holder consumer for this
+    one.
+    """
     for (cell, agent), guests in sorted(books.items()):
         for guest in guests:
             has = f"{guest.build}: agent {agent} of cell {cell} has a guest of its attempt {guest.attempt}"
@@ -96,7 +100,7 @@ def _unknown(
 async def _books(
     bus: Bus, agents: Collection[Agent], seconds: float
 ) -> tuple[dict[Agent, list[GuestTold]], list[Agent]]:
-    """The guests of every agent that answered; and those that did not."""
+    """Return the guests of every agent that answered, and the agents that did not."""
     books: dict[Agent, list[GuestTold]] = {}
     reply_to = f"audit-{Clock().uuid()[:8]}"
     heard = await bus.listen(topics.AGENT_TOLD.at(reply_to=reply_to))
@@ -114,7 +118,7 @@ async def _some_books(
 ) -> dict[Agent, list[GuestTold]]:
     read: dict[Agent, list[GuestTold]] = {}
     whole: dict[Agent, list[GuestTold]] = {}
-    waiting: dict[Agent, str] = {}  # who is asked, and behind which build
+    waiting: dict[Agent, str] = {}  # agents that are queried, and the last build of the page
 
     async def ask(agent: Agent, after: str) -> None:
         asked = GuestsAsked(cell=agent[0], agent=agent[1], builds=(), reply_to=reply_to, after=after)
@@ -133,7 +137,7 @@ async def _some_books(
         except TimeoutError:
             break
         agent = told.cell, told.agent
-        if waiting.get(agent) != told.after:  # said twice
+        if waiting.get(agent) != told.after:  # a repeated answer
             continue
         del waiting[agent]
         read.setdefault(agent, []).extend(told.guests)

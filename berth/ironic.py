@@ -1,4 +1,4 @@
-"""Ironic as the settings have it. Imported only where there is one: what speaks HTTP takes long to load."""
+"""Ironic according to the settings. Imported only if it is configured, because HTTP clients load slowly."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ _NEWS_KEPT = 600.0  # seconds for which a broker keeps the news of an agent that
 
 
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
-    """Of the settings that only concern Ironic: `refuse` is called with the name of one, and why."""
+    """Call `refuse` with the name of each wrong setting of Ironic, and the reason."""
     ironic = settings.ironic
     if ironic.is_heard and not ironic.news.amqp_url.startswith(("amqp://", "amqps://")):
         refuse("ironic_amqp_url", "must begin with amqp:// or amqps://")
@@ -78,7 +78,7 @@ def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> 
 
 
 def access(settings: Settings) -> Access:
-    """How its API is reached; the certificates it takes can be read."""
+    """Return how to reach the API. Certificate files have been checked."""
     found = _access(settings)
     for name in ("ironic_ca_file", "ironic_cert_file"):
         if path := by_name(settings)[name]:
@@ -99,7 +99,7 @@ def selection(settings: Settings) -> NodeSelection:
 
 
 def followed(settings: Settings, clock: Clock) -> FollowedIronic:
-    """What is heard and read of it, and what becomes of that."""
+    """Return the follower of Ironic's notifications and nodes."""
     ironic = settings.ironic
     return FollowedIronic(
         selection=selection(settings),
@@ -128,7 +128,9 @@ def _notifications(
 
 
 def sync(settings: Settings, bus: Bus) -> Worker:
-    """The worker that follows it; where there is none, the one that hears of nodes by tools."""
+    """Return the worker that follows Ironic, or without one, the worker for node changes published by
+    tools.
+    """
     if not (settings.ironic.is_heard or settings.ironic.is_read):
         return ironic_sync(skip_reserve_in_use=settings.ironic.sweeps.skip_reserve_in_use)
     ironic = followed(settings, bus.clock)
@@ -141,10 +143,10 @@ def agent_of(cell: str) -> str:
 
 
 def metal(settings: Settings, cell: str, bus: Bus, agent: str = "") -> Worker:
-    """An agent that builds on the nodes of a cell: it looks at one when it hears of it, or by itself."""
+    """Return the agent that deploys on the nodes of a cell."""
     pool, clock, news = agent_of(cell), bus.clock, None
     agent = agent or pool
-    if settings.ironic.is_heard:  # every process hears everything, on a queue that goes when it stays away
+    if settings.ironic.is_heard:  # every process receives all notifications, on a queue that expires after it
         queue = f"{settings.ironic.news.queue}.{agent}.{clock.uuid()[:8]}"
         news = news_of(_notifications(settings, queue, clock, _NEWS_KEPT))
     api = IronicApi(access(settings), clock)

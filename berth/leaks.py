@@ -1,4 +1,4 @@
-"""Keepers that keep for nobody: room of a move or a clean-up that is over, which nobody will give back."""
+"""Holder consumers without a move or clean-up (leaks), whose allocations would never be released."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _BEYOND = 8  # attempts that placement may know of before a cell does
 
 @dataclass(frozen=True)
 class Leak:
-    """One of them. `proven`: its cell has said that nothing of it is there, so its room may be given back."""
+    """A leak. `proven`: its cell has reported that nothing remains, so its allocations may be released."""
 
     consumer: str
     generation: int
@@ -32,9 +32,8 @@ class Leak:
 def leaks(
     kept: Iterable["StoredKeeper"], cells: Mapping[str, "KeptByCell"], *, all_read: bool, old: float
 ) -> Iterator[Leak]:
-    """Of these keepers those that leak. `cells`: how builds stand, which was read after the keepers were.
-
-    `all_read`: there is no cell that was not. `old`: of who is younger its cell may be yet to hear.
+    """Yield the leaks. `cells`: records of builds, read after the consumers. `all_read`: no cell is missing.
+    `old`: the cell may not know a younger consumer yet.
     """
     for one in kept:
         if one.since > old:
@@ -64,7 +63,7 @@ def _leak(one: "StoredKeeper", attempt: int, proven: bool, why: str) -> Leak:
 
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:
-    """0: none of its."""
+    """Return the attempt of the consumer's id, or 0."""
     for attempt in range(1, highest + _BEYOND):
         if keeper(build, attempt) == consumer:
             return attempt

@@ -17,7 +17,7 @@ from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
 
 _CHUNK = 128  # requests published together when going as fast as possible
-MIX = 20  # flavors in a load, unless told otherwise
+MIX = 20  # flavors in a load by default
 MOST_MIXED = 1000
 
 
@@ -59,7 +59,7 @@ class Boot(msgspec.Struct):
     host: str = ""
     attempts: int = 0
     reason: str = ""
-    ends: int = 0  # how often its end was told; the same end told twice is delivery, not a second end
+    ends: int = 0  # number of different ends; a repeated message does not count
     changed: bool = False  # two ends that differ: a broken promise
 
     @property

@@ -1,7 +1,7 @@
-"""What this process logs: one line a fact, for people or as JSON, with the ids of what is being handled.
+"""Logging: one line per event, as text or JSON, with the ids of the handled message.
 
-Which build, request and move a line is about is read off the envelope that is handled as it is written: the
-code that logs need not know, and `grep BUILD` over the logs of all workers tells what befell it.
+The ids of request, build and move are read from the message that is being handled, so the logging code need
+not pass them, and `grep BUILD` over the logs of all workers shows its whole course.
 """
 
 import logging
@@ -35,7 +35,7 @@ _KINDS = ("request", "build", "move")
 
 
 class _Body(msgspec.Struct):
-    """Where messages say whom they are about."""
+    """The fields of messages with ids."""
 
     request: Any = None
     build: Any = None
@@ -57,7 +57,7 @@ def begin(settings: Settings, process: str = "") -> None:
         JsonLines(process, secrets) if said.log_format == "json" else TextLines(process, secrets)
     )
     logging.basicConfig(level=said.log_level.upper(), handlers=[handler])
-    for name in _OTHERS:  # they tell of every request and frame
+    for name in _OTHERS:  # they log every request and frame
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
 
 
@@ -69,7 +69,7 @@ def this_is(process: str) -> None:
 
 
 def secrets_of(settings: Settings) -> tuple[str, ...]:
-    """What must be in no line, the longest first."""
+    """Return texts that must not be logged, the longest first."""
     found: set[str] = set()
     for name, value in by_name(settings).items():
         if name in SECRETS:
@@ -91,7 +91,7 @@ def _passwords(url: str) -> Iterator[str]:
 
 
 def ids_of(envelopes: Iterable[Envelope]) -> dict[str, list[str]]:
-    """The requests, builds and moves that these messages are about."""
+    """Return the requests, builds and moves of these messages."""
     found: dict[str, dict[str, None]] = {kind: {} for kind in _KINDS}
     for envelope in envelopes:
         try:

@@ -1,6 +1,6 @@
-"""Makes placement hold again what active builds have, by the ordinary claim; whoever is faster wins.
+"""Restores allocations of active builds by ordinary claims; a concurrent change wins.
 
-Asked once more before anything is done are the cell, and the agents that should have the guest or should not.
+Before each repair the cell, and the agents that should or should not have the guest, are queried again.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ SECONDS = 15.0  # an agent, or a cell, may take to answer
 _AT_ONCE = 100  # builds of one question
 
 Agent = tuple[str, str]  # its cell, and its name
-_Words = Mapping[Agent, Mapping[str, Sequence[GuestTold]]]  # of those that answered: by build
+_Words = Mapping[Agent, Mapping[str, Sequence[GuestTold]]]  # by build, of the agents that answered
 
 
 @dataclass(frozen=True)
 class Mend:
-    """What can be done about one; or why it is left to people."""
+    """A possible repair, or why it is left to the operator."""
 
     one: Misheld
     stands: BuildStands | None = None
@@ -42,7 +42,7 @@ class Mend:
 
 
 class Mending:
-    """Of those that one audit has found."""
+    """The repairs of one audit."""
 
     def __init__(self, bus: Bus, seconds: float = SECONDS) -> None:
         self._bus = bus
@@ -50,7 +50,7 @@ class Mending:
         self._reply_to = f"heal-{Clock().uuid()[:8]}"
 
     async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
-        """Each of them, by what its cell and agents say now."""
+        """Judge each case by the present answers of its cell and agents."""
         stands = await self._stands(found)
         holders = await self._holders(found)
         wanted: dict[Agent, set[str]] = defaultdict(set)
@@ -63,7 +63,7 @@ class Mending:
         return [_judged(one, stands.get(one.place.build), holders[one.place.build], words) for one in found]
 
     async def mend(self, mend: Mend) -> str:
-        """What came of it: empty, or why it is not done."""
+        """Make the repair; return an empty string, or why it failed."""
         one, stands = mend.one, mend.stands
         assert stands is not None and not mend.why_not, mend
         held, generation = one.held, one.generation
@@ -103,7 +103,7 @@ class Mending:
         return known
 
     async def _holders(self, found: Sequence[Misheld]) -> dict[str, dict[str, Provider]]:
-        """Build → the hosts it is held of though it is not there, by their roots; pools are none."""
+        """Return build → the wrong hosts with its allocations, by root, without pools."""
         elsewhere = [one for one in found if one.wrong == "elsewhere"]
         ids = sorted({id_ for one in elsewhere for id_ in one.held})
         ask = self._bus.asker(topics.PROVIDERS, timeout=self._seconds)
@@ -121,7 +121,7 @@ class Mending:
         return hosts
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
-        """What agents have of these builds; of those who did not answer in time there is no word."""
+        """Return the agents' guests of these builds; agents that did not answer in time are missing."""
         words: dict[Agent, dict[str, list[GuestTold]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:
@@ -156,7 +156,7 @@ class Mending:
     # Doing it
 
     async def _tell(self, told: BuildAdoptRequested) -> str:
-        """Its cell hears what it holds by now."""
+        """Inform the cell of the new allocations."""
         heard = await self._bus.listen(topics.BUILD_ADOPTED.at(reply_to=self._reply_to))
         try:
             await publish(self._bus, told)
@@ -187,7 +187,9 @@ def _judged(one: Misheld, stands: BuildStands | None, holders: Mapping[str, Prov
 
 
 def _claim(one: Misheld, stands: BuildStands) -> ConsumerClaim:
-    """All it should hold, if it holds what was seen; who holds nothing joins its group again."""
+    """Return the claim with the right allocations, fenced by the generation that was read; without
+    allocations it joins its group again.
+    """
     spec = stands.spec or stands.placed.spec
     record = stands.placed.decision.record
     hints = record.asked.hints if record is not None and record.asked is not None else None

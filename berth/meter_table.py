@@ -6,7 +6,7 @@ from importlib import import_module
 
 from prometheus_client.metrics import MetricWrapperBase
 
-# Who serves what a module counts. A process has what it does: `berth up` without a RabbitMQ, all of it.
+# The worker that serves each module's metrics. An embedded `berth up` serves all of them.
 MODULES: Mapping[str, str] = {
     "berth.meters": "every process",
     "bus.delivery.meters": "every worker",
@@ -40,7 +40,7 @@ def meters() -> list[Meter]:
 
 
 def series() -> dict[str, frozenset[str]]:
-    """What may be asked of Prometheus by name, each with its labels."""
+    """Return the names of all Prometheus series with their labels."""
     found: dict[str, frozenset[str]] = {}
     for module in MODULES:
         for one in _of(module):

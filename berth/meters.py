@@ -1,4 +1,4 @@
-"""What a process tells of itself, for Prometheus."""
+"""Metrics of a process, for Prometheus."""
 
 from prometheus_client import Gauge
 

@@ -1,4 +1,6 @@
-"""Active builds for which placement does not hold what their cells have: nothing, elsewhere, or otherwise."""
+"""Active builds whose allocations in placement differ from their cells' records: none, on another host, or
+other amounts.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
 
 @dataclass(frozen=True)
 class Misheld:
-    """One of them, as both have it."""
+    """A build with both records."""
 
     wrong: Wrong
     place: PlaceByCell
-    generation: int | None  # placement's, of what it holds; None: nothing
+    generation: int | None  # in placement; None: no allocations
     held: Allocations
     sentence: str
-    begun: bool = False  # a move of it has, that its cell may not have heard of
+    begun: bool = False  # it has a move that its cell may not know yet
 
     def __str__(self) -> str:
         return self.sentence
@@ -38,8 +40,8 @@ def misheld(
     holdings: Mapping[str, tuple[int, Allocations, float]],
     moving: Collection[str],
 ) -> Iterator[Misheld]:
-    """`places`: of builds that nobody has changed while placement was read. `moving`: a move of theirs has
-    begun that their cells may not have heard of; what they hold is the move's affair.
+    """Yield the builds. `places`: builds that did not change while placement was read. `moving`: builds with
+    a move that their cells may not know yet, whose allocations are not judged.
     """
     for build, place in places.items():
         at = f"{build}: active on {place.host.root}"
@@ -68,11 +70,11 @@ def doubt(
     here: Sequence[GuestTold] | None,
     there: Mapping[str, Sequence[GuestTold] | None],
 ) -> str:
-    """Why placement is not made to hold what the cell has; empty: nothing speaks against it.
+    """Return why the cell's record must not be restored, or an empty string.
 
-    `here`: what the agent of its host has of it; `there`: those of the hosts it is held of. None: no word.
-    Nobody's word alone moves what is held: where placement has something, the agent must say what the cell
-    says, and nobody may have the guest where placement has it.
+    `here`: the guests of the agent of its host; `there`: those of the agents of the other hosts. None: no
+    answer. One witness is not sufficient: if placement has allocations, the agent must agree with the cell,
+    and no other agent may have the guest.
     """
     place = one.place
     host, agent = place.host.host, place.host.agent
@@ -98,7 +100,7 @@ def doubt(
 
 
 def _sums(held: Allocations) -> Counter[str]:
-    """Of which provider of its tree it is may change with the tree; how much it is may not."""
+    """Return the sums by class: the provider within the tree may differ, the amount may not."""
     sums: Counter[str] = Counter()
     for resources in held.values():
         sums.update(resources)

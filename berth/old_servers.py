@@ -25,7 +25,7 @@ _FIGURES = {"vcpus": ("vcpus",), "memory_mb": ("memory_mb", "ram")}
 
 @dataclass(frozen=True)
 class OldServer:
-    """One of them; what the file does not say is empty."""
+    """A server from the file; missing fields are empty."""
 
     name: str = ""
     host: str = ""
@@ -105,7 +105,7 @@ def _first(said: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _word(where: str, name: str, value: Any) -> str:
-    if isinstance(value, Mapping):  # a flavor, as Nova's API tells it
+    if isinstance(value, Mapping):  # a flavor as in Nova's API
         value = value.get("original_name") or value.get("name") or ""
     if not isinstance(value, str | int):
         raise BadSetting(f"{where}: {name}: {value!r} is no word")

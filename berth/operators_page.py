@@ -1,6 +1,6 @@
-"""The control room as the settings want it: what it may ask, whom it believes, where it listens.
+"""The control room according to the settings: its queries, access control and address.
 
-What serves HTTP, and makes pages, is imported when it runs: its table alone needs none of it.
+The HTTP server and the pages are imported when it runs: its table alone needs none of them.
 """
 
 from functools import partial
@@ -22,8 +22,8 @@ from control_room.worker import control_room
 if TYPE_CHECKING:
     from placement_worker.http.auth import Identity
 
-SECONDS = 3.0  # an answer may take, of who is only looked at
-LONG = 20.0  # of who has much to work out
+SECONDS = 3.0  # for an answer that a page shows
+LONG = 20.0  # for an answer that takes computation
 MOST_NAME = 255  # characters of a user name without a token file
 SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
 
@@ -80,7 +80,7 @@ def questions(bus: Bus) -> RoomQuestions:
 
 
 def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
-    """What the commands do and work out: the pages do it the same way."""
+    """Return the operations that the pages share with the commands."""
     from berth.bus_watch import bus_means
     from berth.commands.why import requested
     from berth.room_acts import RoomActs
@@ -106,7 +106,7 @@ def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
 def access(settings: Settings) -> RoomAccess:
     """Return the tokens and the policy of the Placement API.
 
-    Without a token file every client may look, and any name is accepted at sign-in, as in that API.
+    Without a token file every client may read, and any name is accepted at sign-in, as in that API.
     """
     from placement_worker.http import auth, policy
 

@@ -1,4 +1,4 @@
-"""Placement over HTTP as the settings want it. Imported only where it is wanted: it takes a while."""
+"""Placement over HTTP according to the settings. Imported only if it is served, because it loads slowly."""
 
 import sys
 from collections.abc import Callable, Coroutine
@@ -12,7 +12,7 @@ from placement_worker.http import Options, auth, http_app, policy, tell_refusal
 
 
 def placement_http(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
-    """What serves it, until cancelled."""
+    """Return the function that serves it until cancelled."""
     app = http_app(placement, _options(settings))
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""How a client publishes: who is to hear it may only be starting up, and is waited for."""
+"""Publishes as a client: the consumer may still be starting, and is awaited."""
 
 import asyncio
 import logging
@@ -16,9 +16,9 @@ _LOOK_SECONDS = 0.1
 
 
 async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> None:
-    """Returns when they are safe with who is to hear them; Unroutable where within `patience` nobody does.
+    """Return when the messages are in their queues. Raise Unroutable if there is none within `patience`.
 
-    Several are of one kind; all come again if one was not heard, which to who heard it is a redelivery.
+    All messages have one type; all are repeated if one had no queue, which is a redelivery for the others.
     """
     deadline = bus.clock.monotonic() + patience
     for tries in count():
@@ -29,6 +29,6 @@ async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> N
             who = topics.TOPIC_OF[type(messages[0])].target
             if bus.clock.monotonic() >= deadline:
                 raise Unroutable(f"{nobody}: not running: {who} (tried for {patience:g} s)") from None
-            if not tries:  # once: who waits at a terminal should know for what
+            if not tries:  # once: a user at a terminal should know the reason for the wait
                 log.warning("%s: not up yet: %s; trying again for %g s", nobody, who, patience)
         await asyncio.sleep(_LOOK_SECONDS)

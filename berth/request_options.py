@@ -19,7 +19,7 @@ _READ_UNSCOPED = frozenset(
 
 
 def request_options(settings: Settings) -> RequestOptions:
-    """Settings that were checked: `pci_aliases` below says what is wrong with them."""
+    """Return the options of checked settings; `pci_aliases` reports errors."""
     said, rules = settings.requests, settings.scheduler.filters
     return RequestOptions(
         pci_aliases=pci_aliases(said.pci_aliases),

@@ -11,7 +11,7 @@ from scheduler_worker import PciAlias, RequestOptions, Unreadable, wishes_of
 
 
 class _AnyAlias(Mapping[str, PciAlias]):
-    """Which aliases there are is the scheduler's to know."""
+    """Accepts every alias: only the scheduler knows them."""
 
     def __getitem__(self, name: str) -> PciAlias:
         return PciAlias("CUSTOM_ANY")

@@ -1,4 +1,4 @@
-"""What operators do in the control room, done as the commands do it."""
+"""Operations of the control room, executed like the commands."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -40,7 +40,7 @@ class RoomActs:
             return said
 
     async def steer(self, stands: MoveStands, to: str) -> str:
-        """Its cell's word: that it does so, or why not."""
+        """Return the cell's answer: accepted, or why not."""
         async with in_words(), word_said(self._bus, stands, cast(Steering, to), Silently()) as (_, answer):
             said = answer.result() if answer.done() else None
         if said is None:
@@ -59,7 +59,7 @@ class RoomActs:
 
 @asynccontextmanager
 async def in_words() -> AsyncIterator[None]:
-    """What commands are told when something is not to be, as pages tell it."""
+    """Convert refusals of commands to messages of pages."""
     try:
         yield
     except _TROUBLE as problem:

@@ -1,4 +1,4 @@
-"""Drains that a control room sees to: what `berth drain` does, beside the pages."""
+"""Drains that a control room runs, like `berth drain`."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ async def drains_here(bus: Bus) -> AsyncIterator["RoomDrains"]:
 
 
 class RoomDrains:
-    """One for each host. They end with the process, and are gone on with by whoever asks for it again."""
+    """One drain per host. They end with the process, and a repeated request continues them."""
 
     def __init__(self, bus: Bus, group: asyncio.TaskGroup) -> None:
         self._bus = bus
@@ -78,7 +78,7 @@ class RoomDrains:
         return said
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """By taking its cause away, which whoever sees to it notices; what is under way ends by itself."""
+        """Remove the cause, which ends the drain; moves in progress end by themselves."""
         async with in_words():
             host = await host_named(self._bus, root)
             if DRAIN not in causes_of(host):

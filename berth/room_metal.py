@@ -1,4 +1,4 @@
-"""Bare-metal nodes for the control room: all of Ironic's, beside what placement has of them."""
+"""Bare-metal nodes for the control room: Ironic's state and placement's state."""
 
 import asyncio
 from collections import defaultdict
@@ -15,7 +15,7 @@ from bus.resources import FindAllocations, FindProviders, Provider
 from control_room.asking import NO_ANSWER
 from control_room.core.metal import BerthBelief, IronicWord, MetalSeen, NodeOnBoard
 
-if TYPE_CHECKING:  # what speaks HTTP takes long to load
+if TYPE_CHECKING:  # HTTP clients load slowly
     from ironic_sync import IronicApi
     from ironic_sync.core.difference import NodeDifference
 
@@ -27,7 +27,7 @@ Raw = dict[str, Any]
 
 
 class _Ear:
-    """What changed at placement, by root."""
+    """Changes of placement, by root."""
 
     def __init__(self, listener: Listener[PlacementChanged]) -> None:
         self._listener = listener
@@ -44,7 +44,7 @@ async def placement_heard(bus: Bus) -> _Ear:
 
 
 class _Remembering:
-    """Ironic's API, and what it said of each node."""
+    """Ironic's API with the last answer for each node."""
 
     def __init__(self, api: "IronicApi") -> None:
         self._api = api
@@ -63,7 +63,7 @@ class _Remembering:
 
 
 async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None) -> MetalSeen:
-    """All, or these nodes. What cannot be read is named; what can is shown."""
+    """Return all nodes, or the named ones. Unreadable sources are named; the rest is shown."""
     now = bus.clock.now()
     try:
         async with asyncio.timeout(SECONDS):
@@ -143,7 +143,7 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
 
 
 def _is_node(one: Provider) -> bool:
-    """One of one custom class, and nothing else: what nodes are told as."""
+    """Return whether the provider has one unit of one custom class, as nodes do."""
     has = one.inventories
     return (
         one.parent is None
@@ -153,7 +153,7 @@ def _is_node(one: Provider) -> bool:
 
 
 async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
-    """Node → who holds it."""
+    """Return node → its consumer."""
     used = [uuid for uuid, one in placed.items() if any(one.used.values())]
     found: dict[str, str] = {}
     for start in range(0, len(used), _A_QUESTION):

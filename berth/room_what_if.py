@@ -1,4 +1,4 @@
-"""What the control room's form supposes, as the request that `berth what-if` would make of it."""
+"""Converts the control room's form to the request that `berth what-if` would make."""
 
 from berth.commands.builds import request_given
 from berth.commands.by_name import resolved
@@ -13,7 +13,9 @@ from control_room.core.what_if_form import Supposition
 
 
 async def asked_for(bus: Bus, said: Supposition) -> tuple[BuildRequested, tuple[str, ...]]:
-    """With what of it means nothing here. ActRefused says what makes no sense, or who does not answer."""
+    """Return the request, and the fields without effect. Raise ActRefused for invalid input, or if a worker
+    does not answer.
+    """
     try:
         request, names = request_given(
             vcpus=said.vcpus,

@@ -35,7 +35,7 @@ def options(one: Choosable) -> list[str]:
 
 
 def markdown(settings: Settings) -> str:
-    """Tables of both, and of what Nova has and berth needs not."""
+    """Return tables of filters and weighers, and of Nova's ones that berth does not need."""
     parts = [
         _table("| filter | on | admits a host if", filters(settings), lambda one: "yes" if one.on else ""),
         _table(

@@ -14,7 +14,7 @@ from placement_worker.core.index import Index
 
 
 class SharedMemory:
-    """Placement's memory, for who is served in the same process, and perhaps before placement is."""
+    """Placement's index for workers in the same process, which may start before placement."""
 
     def __init__(self) -> None:
         self._memory: Memory | None = None
@@ -44,14 +44,14 @@ class SharedMemory:
         await self._memory.loaded()
 
     async def fresh(self) -> None:
-        """Its own commits it knows already; placements in other processes may have made some, too."""
+        """Bring the index up to date with commits of other processes."""
         await self.loaded()
         assert self._memory is not None
         await self._memory.fresh()
 
 
 class SearchPlace(NamedTuple):
-    """Candidates for one scheduler, who waits for `loaded` first, and the workers that keep them."""
+    """The source of candidates for one scheduler, and the workers that maintain it."""
 
     source: CandidateSource
     loaded: Callable[[], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""Service mode: one worker in this process, or each as a process of its own, watched and restarted."""
+"""Service mode: one worker in this process, or each as a supervised process."""
 
 import asyncio
 import ctypes
@@ -42,7 +42,7 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
 
 
 async def run_worker(together: Sequence["wiring.Role"], settings: Settings, way: Transport) -> None:
-    """Serve one worker, or those of several cells, until told to stop."""
+    """Run one worker, or those of several cells, until stopped."""
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
@@ -58,7 +58,7 @@ async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[N
         return
     from berth import __version__
     from berth.meters import INFO
-    from bus.delivery.metrics_app import metrics_app  # only who is asked for them loads what serves them
+    from bus.delivery.metrics_app import metrics_app  # loaded only if metrics are served
     from bus.http import listen, serve
 
     INFO.labels(__version__).set(1)
@@ -77,7 +77,7 @@ def settle_in() -> None:
 
 
 def spare_the_collector() -> None:
-    """What is loaded now stays; looking for garbage in it again and again costs a busy worker a sixth."""
+    """Exclude loaded modules from garbage collection, which would cost a busy worker a sixth of its time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -99,7 +99,7 @@ def metrics_url(port: int, host: str = "127.0.0.1") -> str:
 
 
 def metrics_ports(settings: Settings) -> dict[tuple["wiring.Role", ...], int]:
-    """Each process of service mode has a port of its own: the one of the settings, and those behind it."""
+    """Return the metrics port of each process: the configured one, and the following ones."""
     processes, first = wiring.processes(settings), settings.process.metrics_port
     if first + len(processes) - 1 > _LAST_PORT:
         raise BadSetting(
@@ -124,7 +124,7 @@ class _Child:
 
 @dataclass
 class Supervisor:
-    """Keeps every worker of the settings running as a process of its own."""
+    """Runs every worker of the settings as a process, and restarts it."""
 
     settings: Settings
     tell: Callable[[str], None] = print
@@ -140,7 +140,7 @@ class Supervisor:
                 watch.cancel()
 
     def processes(self) -> dict[str, tuple[int, int]]:
-        """Who runs now: its process id, and the port of its metrics."""
+        """Return the running processes with process id and metrics port."""
         return {
             child.name: (child.process.pid, child.metrics_port)
             for child in self.children

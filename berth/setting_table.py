@@ -26,7 +26,7 @@ _OF_CELLS = {
 @dataclass(frozen=True)
 class Setting:
     name: str
-    group: str  # a sentence, of all that belong together
+    group: str  # a sentence about the group
     kind: str
     default: Any
     says: str
@@ -61,7 +61,7 @@ def markdown() -> str:
 
 
 def _titles() -> Mapping[str, str]:
-    """The path of a group, as GROUP_OF has it: the first sentence of what it says of itself."""
+    """Return the path of each group (as in GROUP_OF) → the first sentence of its docstring."""
     found = {"cells": "The cells there are (docs/cells.md)."}
 
     def below(kind: type[SettingsGroup], path: tuple[str, ...]) -> None:
@@ -76,7 +76,7 @@ def _titles() -> Mapping[str, str]:
 
 
 def _words() -> Mapping[str, str]:
-    """What is written beside, inside or above a field in the source, by the setting's name."""
+    """Return setting → its comment in the source."""
     source = inspect.getsource(settings)
     notes = {
         one.start[0]: (one.string.lstrip("# "), one.line.strip().startswith("#"))
@@ -101,7 +101,7 @@ def _words() -> Mapping[str, str]:
 
 def _beside(field: ast.AnnAssign, notes: Mapping[int, tuple[str, bool]]) -> Iterator[str]:
     above = field.lineno - 1
-    while above in notes and notes[above][1]:  # a line of its own
+    while above in notes and notes[above][1]:  # a comment on a separate line
         above -= 1
     for line in range(above + 1, (field.end_lineno or field.lineno) + 1):
         if line in notes:

@@ -1,7 +1,7 @@
-"""What an operator may set, as values in groups.
+"""All settings, as values in groups.
 
-Outside, each setting has one name: `BERTH_NAME` in the environment, `NAME` in a TOML file and after --set.
-Inside it is a field of its group; a group's `rename` makes the one of the other.
+Outside of the code each setting has one name: `BERTH_NAME` in the environment, `NAME` in a TOML file and
+after --set. In the code it is a field of its group; a group's `rename` maps one to the other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,25 +20,23 @@ class BadSetting(ValueError):
 
 
 class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that belong together. Times are in seconds."""
+    """Base class of groups of settings. Times are in seconds."""
 
 
 G = TypeVar("G", bound=SettingsGroup)
 
 
 class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cell, and the way to its part of the broker and to its database where these are not everybody's."""
+    """A cell, with its broker and database if they are separate."""
 
     name: str
-    broker: str = (
-        ""  # the URL by which its workers reach RabbitMQ: a user of their own, another node of the cluster
-    )
+    broker: str = ""  # the URL of its workers' RabbitMQ: a separate user, or another node of the cluster
     database: str = ""  # the URL of its conductor's database
-    ferry: str = ""  # the URL by which its ferry reaches a RabbitMQ of the cell's own; empty: it has none
+    ferry: str = ""  # the URL by which its ferry connects to the cell's separate RabbitMQ; empty: it has none
 
     @property
     def user(self) -> str:
-        """Who its workers are to RabbitMQ."""
+        """Return the RabbitMQ user of its workers."""
         return urlsplit(self.broker).username or ""
 
 
@@ -72,10 +70,10 @@ class CellLimitSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda 
 
 
 class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
-    """How hosts are chosen (docs/scheduler.md)."""
+    """Choosing hosts (docs/scheduler.md)."""
 
-    candidates: int = 256  # not used any more: all hosts are looked at
-    # In this order; empty: the default ones. One's own is module:function
+    candidates: int = 256  # ignored: all hosts are evaluated
+    # in this order; empty: the default ones. A custom filter is module:function
     filters: tuple[str, ...] = field(default=(), name="scheduler_filters")
     # name: multiplier; empty: the default ones
     weighers: dict[str, float] = field(default_factory=dict, name="scheduler_weighers")
@@ -83,21 +81,23 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     rules: dict[str, dict[str, Any]] = field(default_factory=dict, name="scheduler_rules")
     subset: int = field(default=1, name="host_subset_size")  # among so many of the best one is drawn
     near: float = field(default=0.0, name="scheduler_near")  # scores no further apart count as equal
-    max_builds_in_flight: int = 8  # on one host, where io_ops has no option of its own
+    # builds in progress per host, unless the option of io_ops sets another limit
+    max_builds_in_flight: int = 8
     build_failures_halved_after: float = 300.0  # seconds until a host's failed build counts half
 
 
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
-    """How build requests are read (docs/requests.md)."""
+    """Reading build requests (docs/requests.md)."""
 
     pci_aliases: dict[str, str] = {}  # name: CLASS, traits, numa=legacy, preferred, required or socket
     large_pages: tuple[str, ...] = ("1GB", "2MB")  # what hw:mem_page_size=large tries, in this order
-    image_metadata_traits: bool = False  # hw_disk_bus and the like are asked of hosts as traits
+    # hw_disk_bus and similar image properties become required traits of the host
+    image_metadata_traits: bool = False
     image_type_traits: bool = False  # so is an image's disk_format
     max_wait: float = 7 * 86400.0  # seconds a request may wait for room
-    tenant_aggregates: bool = False  # a project with aggregates of its own is kept to these
+    tenant_aggregates: bool = False  # a project with aggregates is restricted to them
     tenant_aggregates_required: bool = False  # and one without has no hosts
-    isolate_aggregates: bool = False  # aggregates with trait:X=required are for those who require X
+    isolate_aggregates: bool = False  # aggregates with trait:X=required accept only requests that require X
 
 
 class PlacementHttpSettings(
@@ -105,25 +105,26 @@ class PlacementHttpSettings(
 ):
     """The Placement API over HTTP (docs/http.md)."""
 
-    http: str = ""  # HOST:PORT; empty: none
+    http: str = ""  # HOST:PORT; empty: not served
     auth: str = "noauth2"  # believes everybody, for development; or tokens
     tokens: str = ""  # the file of tokens
-    policy: str = ""  # a file of rules; empty: the default ones
+    policy: str = ""  # a policy file; empty: the default rules
     enforce_new_defaults: bool = False  # a lone `admin` may no longer do everything
-    cors_origins: tuple[str, ...] = ()  # whose pages may ask
+    cors_origins: tuple[str, ...] = ()  # origins whose pages may call the API (CORS)
     noauth_anywhere: bool = False  # noauth2 also where other machines can reach it
-    http_idle: float = 75.0  # seconds a connection may say nothing
-    http_slow: float = 30.0  # seconds to say a request, or to read some of an answer
-    http_connections: int = 1000  # at once; at most half the files a process may have open
+    http_idle: float = 75.0  # seconds that a connection may be idle
+    http_slow: float = 30.0  # seconds to send a request, or to read a part of a response
+    http_connections: int = 1000  # concurrent connections; at most half of the process's file limit
 
 
 class ControlRoomSettings(
     SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"control_room_{name}"
 ):
-    """The page of operators (docs/control_room.md). Whom it believes, placement_auth says."""
+    """The control room (docs/control_room.md). Its authentication is placement_auth."""
 
     http: str = "auto"  # HOST:PORT; auto: `berth up` takes 127.0.0.1:8780, or any free port; off: nowhere
-    names: tuple[str, ...] = ()  # by which browsers may call it, beside addresses and localhost
+    # host names by which browsers may call it, in addition to addresses and localhost
+    names: tuple[str, ...] = ()
 
     @property
     def listens(self) -> bool:
@@ -137,24 +138,22 @@ def _of_ironic(name: str) -> str:
 class IronicNewsSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
     """The notifications of the Ironic that is followed (docs/ironic.md)."""
 
-    amqp_url: str = ""  # the RabbitMQ it notifies; empty: it is not heard
+    amqp_url: str = ""  # the RabbitMQ that Ironic notifies; empty: no notifications
     exchange: str = "ironic"  # where it publishes them
     topics: tuple[str, ...] = ("ironic_versioned_notifications",)  # by which it publishes them
     queue: str = "berth.ironic_sync"  # ours, on that RabbitMQ
 
 
 class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Its API, and who we are there."""
+    """Ironic's API and the credentials for it."""
 
-    url: str = field(
-        default="", name="ironic_api_url"
-    )  # empty: it is not read; with keystone: as its catalogue says
+    url: str = field(default="", name="ironic_api_url")  # empty: no reads; with Keystone: from the catalogue
     auth: str = "none"  # or basic, or keystone
     user: str = ""  # with basic or keystone
     password: str = ""  # of that user
     auth_url: str = ""  # Keystone's
     user_domain: str = "Default"  # Keystone's, of the user
-    project: str = ""  # in whose name, with keystone
+    project: str = ""  # the token's project, with Keystone
     project_domain: str = "Default"  # Keystone's, of the project
     system_scope: str = ""  # all, instead of a project
     application_credential_id: str = ""  # instead of a user
@@ -164,41 +163,41 @@ class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_iro
     ca_file: str = ""  # empty: the authorities this machine trusts
     cert_file: str = ""  # ours, where it asks for one
     key_file: str = ""  # of that certificate
-    insecure: bool = False  # believe whoever answers
+    insecure: bool = False  # accept any server certificate
 
 
 class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """How often and how fast its nodes are read."""
+    """Reading Ironic's nodes: how often and how fast."""
 
     reads_at_once: int = 16  # requests to the API that may be under way
-    sweep_seconds: float = 60.0  # from one look at what changed lately to the next
-    deaf_sweep_seconds: float = 5.0  # the same, while it cannot be heard
-    full_every: int = 10  # such looks, of which one is at everything
+    sweep_seconds: float = 60.0  # from one sweep over recent changes to the next
+    deaf_sweep_seconds: float = 5.0  # the same while no notifications can be received
+    full_every: int = 10  # every so many sweeps, all nodes are read
     pages_per_second: float = 4.0  # at most, of a sweep
-    share_gone: float = 0.1  # of the nodes; more are not removed at once
+    share_gone: float = 0.1  # the largest share of nodes that is removed in one sweep
     skip_reserve_in_use: bool = False  # an available node with an instance stays open
 
 
 class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """How many agents of berth's build on a cell's nodes, and for how long each waits for one."""
+    """Deploying on Ironic's nodes: the number of agents, and their patience."""
 
-    build_patience: float = 3600.0  # in one state; then the conductor is no longer told that it goes on
+    build_patience: float = 3600.0  # in one state; then the conductor receives no further progress
     maintenance_patience: float = 300.0  # in maintenance and not yet deployed; then the build goes elsewhere
     agents_per_cell: int = 1  # that `berth up` runs: they share the nodes
 
 
 class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Which of its nodes are ours, and where each belongs."""
+    """The selection of Ironic's nodes, and their cells, zones and aggregates."""
 
     conductor_groups: tuple[str, ...] = ()  # - is the one without a name
-    shards: tuple[str, ...] = ()  # only nodes of these; so with the next two
-    owners: tuple[str, ...] = ()  # of these projects
-    resource_classes: tuple[str, ...] = ()  # of these kinds
-    cell: str = ""  # of those ironic_cells does not name; empty and no mapping: the first of `cells`
+    shards: tuple[str, ...] = ()  # only nodes of these shards; empty: all; the same for the next two
+    owners: tuple[str, ...] = ()  # nodes of these projects
+    resource_classes: tuple[str, ...] = ()  # nodes of these resource classes
+    cell: str = ""  # cell of nodes without a mapping; empty and no mapping: the first of `cells`
     cell_by: str = ""  # conductor_group, owner, ..., properties.NAME: its value picks the cell
     cells: dict[str, str] = {}  # value: cell
-    agents: dict[str, str] = {}  # cell: somebody else's agent that builds there, instead of berth's
-    zone: str = ""  # of those without a value there
+    agents: dict[str, str] = {}  # cell: an agent of another system that builds there
+    zone: str = ""  # zone of nodes without the key of zone_by
     zone_by: str = ""  # as cell_by: its value is the zone
     aggregates_by: tuple[str, ...] = ()  # keys, or zone: nodes of one value share an aggregate
 
@@ -222,15 +221,15 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
-    """How long and how often a cell tries to build, and for how long it waits for silent agents."""
+    """Building in a cell: attempts and time limits."""
 
     max_attempts: int = 3  # hosts that are tried for one build
-    build_timeout: float = 300.0  # without a word from the agent; then the next host is tried
+    build_timeout: float = 300.0  # without a report of the agent; then the next host is tried
     delete_timeout: float = (
         600.0  # then a build is deleted, and its host keeps its room until its agent is back
     )
     cleanup_timeout: float = 86400.0  # then that agent is given up, and the room is free
-    agent_lease: float = 2.0  # for which one of several agents may act on bare metal without being heard
+    agent_lease: float = 2.0  # seconds for which an agent may act on bare metal without renewing its lease
 
 
 class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):
@@ -238,36 +237,37 @@ class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):
 
     agents_per_cell: int = 1  # that share its simulated hosts
     hosts: int = 200  # over all cells
-    baremetal: int = 0  # simulated free nodes, beside the hosts
+    baremetal: int = 0  # simulated free nodes, in addition to the hosts
     zones: tuple[str, ...] = ()  # dealt out over the hosts
-    architectures: tuple[str, ...] = ("x86_64",)  # so are these: aarch64, ...
+    architectures: tuple[str, ...] = ("x86_64",)  # assigned to hosts in rotation: aarch64, ...
     # Kinds of machines, dealt out too: flat, numa, sriov, vgpu, devices, or of the file (docs/agents.md)
     drivers: tuple[str, ...] = field(default=("flat",), name="compute_drivers")
     machines: str = field(default="", name="compute_machines")  # a TOML file of more of them
-    # An operator's provider.yaml, or a directory of such: what hosts have beside
+    # An operator's provider.yaml, or a directory of such files: additional inventories of hosts
     provider_config: str = field(default="", name="compute_provider_config")
-    heartbeat: float = 10.0  # from one word of a host to the next
+    heartbeat: float = 10.0  # from one heartbeat of a host to the next
     build_time: str = "exponential:0.1"  # how long a build takes: constant:1, uniform:1,3, lognormal:1,0.5
     fail: float = 0.0  # share of builds that fail on their first host and are tried on the next
-    abort: float = 0.0  # share of builds that fail for good
-    hang: float = 0.0  # share of builds that never say how they end
+    abort: float = 0.0  # share of builds that fail permanently
+    hang: float = 0.0  # share of builds that never report an end
     move_fail: float = 0.0  # share of each phase of moves that fails: pre-checks, copies, starts, rebuilds
     move_hang: float = 0.0  # share of phases that never do
     move_time: str = ""  # how long a phase takes; empty: as builds
     crash_after: int = 0  # an agent loses power after so many builds, and comes back
-    seed: int = 1  # of all these faults
+    seed: int = 1  # of all random faults
     # After a restore: guests that placement knows nothing of are left stopped and named, not destroyed
     spare_unknown_guests: bool = False
 
 
 class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
-    """What every process has."""
+    """Settings of every process."""
 
     log_level: str = "warning"  # or debug, info, error
     log_format: str = "text"  # or json: an object a line (docs/logs.md)
-    metrics_port: int = 0  # of the first process; the others of a `berth up` take those behind it; 0: none
-    metrics_host: str = "127.0.0.1"  # the address that serves them; 0.0.0.0: whoever reaches this machine
-    drain: float = 10.0  # to finish what is in hand when told to end
+    # of the first process; further processes of `berth up` use the following ports; 0: none
+    metrics_port: int = 0
+    metrics_host: str = "127.0.0.1"  # the address that serves them; 0.0.0.0: all interfaces
+    drain: float = 10.0  # seconds to complete current messages after a stop
     cells_a_process: int = 1  # under `berth up`: so many cells' conductors in one process, and their agents
 
 
@@ -303,12 +303,12 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def metal_cell(self) -> str:
-        """Of the nodes no mapping names a cell for; empty: they are not ours."""
+        """Return the cell of nodes that no mapping assigns; empty: such nodes are not selected."""
         nodes = self.ironic.nodes
         return nodes.cell or ("" if nodes.cells else self.cells[0].name)
 
     def cell(self, name: str) -> Cell:
-        """The cell of this name, whole: what is not its own is everybody's."""
+        """Return the cell with all values; those it lacks are the common ones."""
         known = next((cell for cell in self.cells if cell.name == name), Cell(name))
         everybodys = self.database.url or f"sqlite+aiosqlite:///{Path(self.database.state_dir).resolve()}/"
         broker = known.broker or known.ferry or self.bus.amqp_url
@@ -319,13 +319,13 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         return self.cell(store.removeprefix("cell_") if store.startswith("cell_") else "").database
 
     def having(self, **named: Any) -> "Settings":
-        """The same but for these, called by their names outside."""
+        """Return the settings with these values, by their external names."""
         if strange := named.keys() - KINDS.keys():
             raise TypeError(f"no settings: {', '.join(sorted(strange))}")
         return _made(Settings, {**by_name(self), **named})
 
 
-CELLS: Mapping[str, type] = {  # what says which cells there are: names, and what is each one's own
+CELLS: Mapping[str, type] = {  # settings that define cells: names, and values of each cell
     "cells": tuple[str, ...],
     "cell_amqp_urls": dict[str, str],
     "cell_database_urls": dict[str, str],
@@ -386,7 +386,7 @@ def _made(kind: type[G], values: Mapping[str, Any]) -> G:
 
 
 def names_a_file(database_url: str) -> bool:
-    """It is one SQLite file: room for one worker's store, not for all of them."""
+    """Return whether the URL is an SQLite file, which can hold the store of one worker only."""
     return database_url.startswith("sqlite") and not database_url.endswith("/")
 
 

@@ -58,8 +58,7 @@ def _machines(settings: Settings) -> tuple[Machine, ...]:
 
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """The agents of a cell, or the one that is named; with `disks`, what each must know after a restart is in
-    a file of its own."""
+    """Return the agents of a cell, or the named one; with `disks`, each stores its state in a file."""
     faults, crashes = _faults(settings)
     found = []
     for agent in agents(settings):
@@ -88,7 +87,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
 
 
 def guest_file(settings: Settings, agent: str) -> Path:
-    """Where an agent keeps its guests. Clouds on one machine, at once or one after the other, share none."""
+    """Return the path of an agent's guest file. Clouds on one machine use different files."""
     cloud = f"{settings.bus.amqp_url} {settings.bus.exchange} {settings.database.url}"
     mark = "" if settings.embedded else f"-{blake2b(cloud.encode(), digest_size=4).hexdigest()}"
     return Path(settings.database.state_dir) / f"{agent}{mark}.guests"

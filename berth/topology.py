@@ -1,4 +1,4 @@
-"""Who emits and who hears what, read off the workers' tables: for people, for pages, as AsyncAPI."""
+"""Publishers and consumers of all topics, read from the workers' tables, as text, Markdown or AsyncAPI."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,9 @@ COLUMNS = ("topic or query", "message", "says", "from", "to", "wall")
 
 
 def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]]:
-    """What COLUMNS say, one row each. `wall`: how it goes through that of a cell, in or out, or within it."""
+    """Return the rows of COLUMNS. `wall`: how the message crosses the border of a cell: in, out, or within
+    it.
+    """
     (cell,) = {cell_of(f"{worker.name}:") for worker in workers} - {""}
     way = {of: way.value for of, way in ways(cell, workers).items()}
     rows = [
@@ -154,7 +156,7 @@ def _identifier(name: str) -> str:
 
 
 def _by_name(topic: Topic[Any]) -> bool:
-    """May who asked have it on a key of their own?"""
+    """Return whether the requester may receive it under a routing key of its choice."""
     return topic.outsiders and "reply_to" in topic.message.__struct_fields__
 
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_CALLED = {"otlp": "otlp_proto_http"}  # the one that needs no more than the extra
+_CALLED = {"otlp": "otlp_proto_http"}  # the exporter that the extra installs
 _HOW = "pip install 'berth[traces]'"
 
 
 def exporter_named(environment: Mapping[str, str]) -> str:
-    """Who is to have the traces of this process; empty: nobody."""
+    """Return the name of the trace exporter; empty: no tracing."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
     named = environment.get("OTEL_TRACES_EXPORTER", "")
@@ -30,7 +30,7 @@ def exporter_named(environment: Mapping[str, str]) -> str:
 
 
 def begin(environment: Mapping[str, str] = os.environ) -> None:
-    """Of this process, if somebody is named to have its traces. Nothing of OpenTelemetry is loaded before."""
+    """Start tracing if an exporter is configured. Nothing of OpenTelemetry is loaded otherwise."""
     if not (name := exporter_named(environment)):
         return
     from importlib.metadata import entry_points
@@ -101,7 +101,7 @@ class SpansOf:
         return _words(span.get_span_context())
 
     def _told(self, traceparent: str) -> Any:
-        """The span that this names, somewhere else perhaps; None where it names none."""
+        """Return the span of this header, possibly in another process, or None."""
         parts = traceparent.split("-")
         try:
             trace, span, flags = (int(part, 16) for part in parts[1:4])

@@ -41,8 +41,8 @@ WORKERS = {
     "ferry": "carries what goes in and out of a cell that has a RabbitMQ of its own (--cell)",
 }
 _OF_A_CELL = ("conductor", "compute", "metal", "ferry")
-_TOGETHER = ("conductor", "compute")  # those of several cells may share a process
-_PACKAGES = {  # those with a store
+_TOGETHER = ("conductor", "compute")  # roles of several cells that may share a process
+_PACKAGES = {  # roles with a store
     "placement": "placement_worker",
     "scheduler": "scheduler_worker",
     "conductor": "cell_conductor",
@@ -51,7 +51,7 @@ _PACKAGES = {  # those with a store
 
 @dataclass(frozen=True)
 class Role:
-    """Which worker, and of which cell when it has one."""
+    """A kind of worker, with its cell if it has one."""
 
     worker: str
     cell: str = ""
@@ -87,7 +87,7 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
 
 
 def roles_named(worker: str, cells: str, settings: Settings, agent: str = "") -> list[Role]:
-    """The same of several cells, by commas, that are to share a process."""
+    """Return the roles of a worker for several cells, separated by commas, that share a process."""
     several = list(dict.fromkeys(cells.split(",")))
     if len(several) > 1 and (worker not in _TOGETHER or agent):
         raise BadSetting(f"--cell {cells}: of several cells only conductors, or all agents, share a process")
@@ -113,7 +113,7 @@ def _metal_cells(settings: Settings) -> list[str]:
 
 
 def roles(settings: Settings) -> list[Role]:
-    """Everybody a whole berth needs. Those who answer come before those who ask."""
+    """Return all roles of a whole berth, workers that answer queries before those that ask."""
     if names_a_file(settings.database.url):
         raise BadSetting(
             f"database_url = {masked(settings.database.url)!r}: is one file, and every store needs its own:"
@@ -135,7 +135,7 @@ def roles(settings: Settings) -> list[Role]:
 
 
 def processes(settings: Settings) -> list[tuple[Role, ...]]:
-    """Which of them share a process under `berth up`: the conductors of several cells, and their agents."""
+    """Return which roles share a process under `berth up`: conductors of several cells, and their agents."""
     several = settings.process.cells_a_process
     found: list[list[Role]] = []
     open_: dict[tuple[str, str], list[Role]] = {}
@@ -152,7 +152,7 @@ def processes(settings: Settings) -> list[tuple[Role, ...]]:
 
 
 def ending(settings: Settings) -> list[list[Role]]:
-    """The order to end them in: who asks before who answers, or it would wait in vain for an answer."""
+    """Return the order of stopping: workers that ask before those that answer, so that no query waits."""
     stages = (
         ("control-room",),
         ("scheduler", "compute", "metal", "ironic"),
@@ -165,13 +165,14 @@ def ending(settings: Settings) -> list[list[Role]]:
 
 
 def alone() -> Transport:
-    """A bus of its own for a process that talks to no other."""
+    """Return a bus for a process without other workers."""
     return LocalTransport(LocalBroker())
 
 
 def transport(settings: Settings, name: str, cell: str = "") -> Transport:
-    """A way onto the bus for a process of its own: RabbitMQ, as one of a cell's workers where it is that; or
-    the socket of a `berth up` on this machine."""
+    """Return the connection of a process to the bus: RabbitMQ, with a cell's user if it has one, or the
+    socket of a local `berth up`.
+    """
     if settings.embedded:
         return SocketTransport(Path(settings.database.state_dir) / SOCKET)
     url = settings.cell(cell).broker if cell else settings.bus.amqp_url
@@ -185,7 +186,7 @@ def way_of(together: Sequence[Role], settings: Settings) -> Transport:
 
 
 def name_of(together: Sequence[Role]) -> str:
-    """What a process is called: conductor.c1, or conductor.c1+c2."""
+    """Return the name of a process: conductor.c1, or conductor.c1+c2."""
     first, *others = together
     return "+".join([str(first), *(one.agent or one.cell for one in others)])
 
@@ -232,7 +233,7 @@ async def ever_made(settings: Settings, role: Role) -> bool:
 
 
 def stores(settings: Settings) -> dict[Role, str]:
-    """Every role that has a database, and the package whose migrations make it."""
+    """Return every role with a database, and the package with its migrations."""
     return {role: _PACKAGES[role.worker] for role in roles(settings) if role.worker in _PACKAGES}
 
 
@@ -255,7 +256,7 @@ async def workers(
         from bus.ferry.ferry import ferry
         from bus.rabbit import RabbitTransport
 
-        assert isinstance(bus.transport, RabbitTransport)  # embedded, no cell has a broker of its own
+        assert isinstance(bus.transport, RabbitTransport)  # embedded cells have no separate broker
         own = _rabbit(settings, settings.cell(role.cell).ferry, str(role), keeps=True)
         try:
             yield [ferry(crossings_of(role.cell), bus.transport, own, bus.clock)]
@@ -283,7 +284,7 @@ async def serve(
     shared: SharedMemory | None = None,
     turns: asyncio.Lock | None = None,
 ) -> None:
-    """Run the workers of these roles on a bus of their own until told to stop."""
+    """Run the workers of these roles on a separate bus until stopped."""
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(Bus(way, asks_as=_asks_as(together[0], settings), turns=turns))
         served = [
@@ -309,21 +310,21 @@ def _asks_as(role: Role, settings: Settings) -> str:
 
 
 def agents_of(cell: str, settings: Settings) -> list[str]:
-    """The simulated agents of a cell, by their names; `berth up` runs each as a process of its own."""
+    """Return the names of a cell's simulated agents; `berth up` runs each as a process."""
     from berth import simulated_agents
 
     return simulated_agents.names_of(cell, settings)
 
 
 def metal_agent(settings: Settings, cell: str) -> str:
-    """The agent that builds on nodes nobody's fleet knows of: through Ironic's API, or it simulates that."""
+    """Return the agent for nodes outside of simulated fleets: on Ironic's API, or simulated."""
     if settings.ironic.is_read:
         return settings.ironic.nodes.agents.get(cell) or f"{cell}-metal"
     return f"{cell}-agent1"
 
 
 def crossings_of(cell: str) -> tuple[Crossing, ...]:
-    """What goes through this cell's wall, by the tables of all workers there are."""
+    """Return what crosses the border of this cell, by the tables of all workers."""
     from bus.ferry.crossings import crossings
 
     return crossings(cell, all_workers_without_a_bus(cell))
@@ -350,13 +351,13 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
 
 
 def queues(settings: Settings) -> dict[Role, list[QueueSpec]]:
-    """What is read by the workers of these settings, and waits for them while they are away."""
+    """Return the durable queues of the workers in these settings."""
     from bus.sql.database import Database
 
     bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")
     found: dict[Role, list[QueueSpec]] = {}
     for role in roles(settings):
-        if role.worker == "ferry":  # it has no table: it carries what others read
+        if role.worker == "ferry":  # it has no table: it forwards messages of other workers
             continue
         if role.worker in _PACKAGES:
             made = _with_store(role, settings, bus, nowhere)
@@ -368,7 +369,7 @@ def queues(settings: Settings) -> dict[Role, list[QueueSpec]]:
 
 
 def agent_queues(cell: str, agent: str) -> list[QueueSpec]:
-    """What an agent reads, whoever runs it."""
+    """Return the queues of an agent."""
     from compute_sim import compute_sim
 
     return _durable([compute_sim(agent, cell, ())])
@@ -386,7 +387,7 @@ def _durable(made: Sequence[Worker]) -> list[QueueSpec]:
 
 
 def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
-    """One of every kind, to read their tables; none of them can run."""
+    """Return one worker of every kind, to read their tables; they cannot run."""
     settings = _settings_of_every_worker(cell)
     from bus.sql.database import Database
 

@@ -57,13 +57,16 @@ def adopt_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Take over instances that placement knows from another system, so that they can be moved and deleted.
+    """Adopt instances that placement knows from another system, so that they can be moved and deleted.
 
-    After `berth import placement` and `berth provider reset` their hosts are a cell's, and they are nobody's:
-    what they hold is kept, and that is all. An adopted one is a build of its cell, active where it is: it is
-    listed, moved, drained, evacuated, resized and deleted like any other, and the agent of its host knows of
-    it. Only what is certain is adopted: who is on one host of one cell, by placement, and by the file where
-    there is one. All else is listed, with why. May be run again at any time.
+    After `berth import placement` and `berth provider reset` their hosts belong to a cell, but the instances
+    are not builds: only their allocations are counted. An adopted instance is an active build of its cell:
+    it is listed, moved, drained, evacuated, resized and deleted like any other, and the agent of its host
+    knows it.
+
+    Only unambiguous instances are adopted: on one host of one cell, according to placement and, if given,
+    the file. All others are listed with the reason. The command can be repeated.
+
     `berth adopt --all --from servers.csv`, then the same with --yes. See docs/adopting.md.
     """
     if everything + bool(hosts) + bool(consumers) > 1:
@@ -114,7 +117,7 @@ async def _these(bus: Bus, wanted: Sequence[str]) -> dict[str, Consumer]:
 
 
 async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
-    """Whoever came over and holds something there; without hosts, of any provider."""
+    """Return imported consumers with allocations on the hosts, or on any provider without hosts."""
     ids: list[str] = []
     ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
     for host in hosts:
@@ -134,7 +137,7 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
 
 
 async def _known(bus: Bus, settings: Settings, found: Iterable[str]) -> dict[str, str]:
-    """Those that are builds of a cell already: which, and how they stand."""
+    """Return the ids that are builds of a cell already, with their state."""
     cells, silent = await known_cells(bus, settings), set[str]()
     find = bus.asker(topics.FIND_BUILDS, timeout=5.0)
     known: dict[str, str] = {}
@@ -164,7 +167,9 @@ async def _providers(bus: Bus, ids: Collection[str]) -> dict[str, Provider]:
 
 
 async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float) -> dict[str, BuildAdopted]:
-    """What the cells said to it. Who has not answered in time may have done it all the same."""
+    """Return the cells' replies. A cell without a reply in time may have adopted the instance all the
+    same.
+    """
     outcomes: dict[str, BuildAdopted] = {}
     if not requests:
         return outcomes

@@ -1,4 +1,4 @@
-"""`berth agent`: who acts on the bare-metal nodes of a cell, where several agents share them."""
+"""`berth agent`: the agents on the bare-metal nodes of a cell."""
 
 import asyncio
 from collections.abc import Sequence
@@ -53,10 +53,10 @@ def list_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Every agent: is its lease good, how many nodes are its own, and on how many of them is an instance.
+    """List agents of bare-metal nodes with their leases, nodes and instances.
 
-    Free nodes are dealt to those who are there and not disabled. Where an instance is, comes or goes, a node
-    stays with its agent; `leaving` are those an agent is told to stop acting on.
+    Free nodes are divided among the present and enabled agents. A node with an instance, or with one coming
+    or going, stays with its agent; `leaving` are nodes that an agent has been ordered to leave.
     """
     settings = effective(state_dir=state_dir).settings
     run(show_agents(settings, cell or (), as_json, say))
@@ -66,7 +66,7 @@ def list_command(
 def disable_command(
     name: Name, cell: Cell = "", wait: Wait = 30.0, as_json: Json = False, state_dir: StateDir = None
 ) -> None:
-    """It gets no more free nodes, and those it has go to others; where instances are it goes on."""
+    """Take an agent's free nodes away; it keeps nodes with instances."""
     settings = effective(state_dir=state_dir).settings
     request = AgentEditRequested(cell=cell or "any", agent=name, edit="disable")
     run(edit(settings, request, cell, wait, say, as_json))
@@ -74,7 +74,7 @@ def disable_command(
 
 @commands.command("enable")
 def enable_command(name: Name, cell: Cell = "", as_json: Json = False, state_dir: StateDir = None) -> None:
-    """It gets free nodes again."""
+    """Give free nodes to an agent again."""
     settings = effective(state_dir=state_dir).settings
     request = AgentEditRequested(cell=cell or "any", agent=name, edit="enable")
     run(edit(settings, request, cell, 0.0, say, as_json))
@@ -92,11 +92,12 @@ def rehome_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Others act on its nodes from now on, also where instances are: for an agent that will not come back.
+    """Let other agents take over all nodes of an agent that will not return, also those with instances.
 
-    Nothing is done to the instances. Should it live, it is told to stop, and the others begin when it has; if
-    it is silent, when its lease is over. What is being built or deleted there goes on with them. An agent
-    that is there and not disabled would get free nodes back: disable it first, or name nodes.
+    Nothing is done to the instances. If the agent is still running, it is ordered to stop, and the others
+    begin after its confirmation; if it is silent, after its lease has expired. Builds and deletions in
+    progress continue there. A present and enabled agent would get free nodes back: disable it first, or name
+    nodes.
     """
     settings = effective(state_dir=state_dir).settings
     request = AgentEditRequested(

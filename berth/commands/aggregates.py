@@ -1,4 +1,4 @@
-"""`berth aggregate`: hosts put together, and what is said of them: zones, tenants, options of rules."""
+"""`berth aggregate`: groups of hosts with zones, tenants and options of filters."""
 
 import sys
 import uuid
@@ -80,13 +80,13 @@ def list_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Which aggregates there are, with their zones, hosts and properties."""
+    """List aggregates with their zones, hosts and properties."""
     run(show_all(effective(state_dir=state_dir).settings, host, key, as_json, say))
 
 
 @commands.command("show")
 def show_command(aggregate: Which, as_json: Json = False, state_dir: StateDir = None) -> None:
-    """What is said of one, and every host in it."""
+    """Show one aggregate with its properties and all hosts."""
     run(show(effective(state_dir=state_dir).settings, aggregate, as_json, say))
 
 
@@ -124,7 +124,7 @@ def set_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Say something else of it; what is not named stays."""
+    """Change an aggregate's name, zone or properties; everything that is not named stays."""
     if name is None and zone is None and not properties:
         raise BadSetting("nothing to set: say --name, --zone or --property")
 
@@ -145,7 +145,7 @@ def unset_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Say something no more of it."""
+    """Remove an aggregate's zone or properties."""
     keys = (*(properties or ()), *([ZONE] if zone else []))
     if not keys:
         raise BadSetting("nothing to unset: say --zone or --property")
@@ -216,11 +216,11 @@ def import_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Bring over Nova's aggregates: names, zones, properties, hosts.
+    """Import Nova's aggregates: names, zones, properties, hosts.
 
-    Again and again, if you like: what is so already stays so. Of properties those in the file count; hosts
-    that are only here stay in. Run it after `berth import placement`: what that brought gets its name.
-    Exit code 1 when something could not be brought over, which is said.
+    The import can be repeated. Properties are replaced by those of the file; hosts that exist only in berth
+    stay. Run it after `berth import placement`, whose aggregates get their names. Exit code 1 if something
+    could not be imported; it is listed.
     """
     try:
         text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
@@ -230,7 +230,7 @@ def import_command(
     run(bring_over(effective(state_dir=state_dir).settings, wanted, dry_run, force, say, as_json))
 
 
-NOBODY = "00000000-0000-0000-0000-000000000000"  # while its name has not been looked up
+NOBODY = "00000000-0000-0000-0000-000000000000"  # placeholder until its name has been resolved
 
 
 def said_of(zone: str | None, properties: Sequence[str] | None) -> dict[str, str]:
@@ -326,9 +326,7 @@ async def change(
     settings: Settings, name: str, edit: Callable[[str], AggregateEdit], as_json: bool, say: Console
 ) -> int:
     """Do it to the aggregate of this name or uuid."""
-    checked(
-        AggregateEditRequested(edit=edit(NOBODY))
-    )  # what is wrong with it is said before anything is asked
+    checked(AggregateEditRequested(edit=edit(NOBODY)))  # errors in the file are reported before any query
     async with Bus(wiring.transport(settings, "aggregate")) as bus:
         order = AggregateEditRequested(edit=edit((await named(bus, name)).id))
         return _tell((await bus.asker(topics.EDIT_AGGREGATE)(order)).result, as_json, say)

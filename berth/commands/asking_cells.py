@@ -1,4 +1,4 @@
-"""Asking cells: which there are, all of them at once, and what is said of those that did not answer."""
+"""Queries to cells: their names, parallel queries, and errors for cells that do not answer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,11 +13,13 @@ from bus.errors import AnswerRefused, Unavailable, Unroutable
 
 R = TypeVar("R")
 
-SECONDS = 1.0  # placement may take; without it those of the settings have to do
+SECONDS = 1.0  # for placement's answer; without it only the cells of the settings are used
 
 
 async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
-    """Their names; those of the settings first. An embedded berth has no others."""
+    """Return the cells of the settings, then the registered ones. An embedded berth has only those of the
+    settings.
+    """
     if settings.embedded:
         return settings.cell_names
     try:
@@ -30,7 +32,7 @@ async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
 async def chosen_cells(
     bus: Bus, settings: Settings, only: Sequence[str], option: str = "--cell"
 ) -> Sequence[str]:
-    """Those that the option names, which must be known; where it names none, all that are."""
+    """Return the cells of the option, which must exist; without the option, all cells."""
     cells = await known_cells(bus, settings)
     for one in only:
         if one not in cells:
@@ -39,7 +41,7 @@ async def chosen_cells(
 
 
 async def check_to_cell(bus: Bus, settings: Settings, cell: str) -> None:
-    """BadSetting, when something is to go to a cell that nobody knows. Empty: it stays in its own."""
+    """Raise BadSetting for an unknown destination cell. An empty name means the instance's present cell."""
     if cell:
         await chosen_cells(bus, settings, [cell], "--to-cell")
 
@@ -47,7 +49,7 @@ async def check_to_cell(bus: Bus, settings: Settings, cell: str) -> None:
 async def ask_cells(
     cells: Sequence[str], ask: Callable[[str], Awaitable[R]]
 ) -> tuple[dict[str, R], list[str]]:
-    """All of them at once: what each answered, and those that did not answer."""
+    """Query the cells in parallel. Return their answers, and the cells that did not answer."""
 
     async def one(cell: str) -> R | None:
         try:

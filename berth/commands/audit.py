@@ -38,11 +38,10 @@ def audit_command(
     database: Database = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Check from the databases that nothing is over-allocated, doubled or without an owner; else exit 1.
+    """Check the databases: nothing may be over-allocated, allocated twice or without an owner; else exit 1.
 
-    What is held for others than berth's builds (made over HTTP, imported, migrations) is told as a note.
-    Where no cell ever was, and none is named, placement alone is checked. Agents are only asked where a
-    berth runs.
+    Allocations of other consumers than builds (made over HTTP, imported, migrations) are notes. If there is
+    no cell, only placement is checked. Agents are asked only if a berth runs.
     """
     found = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
     named = "cells" in found.origins
@@ -93,7 +92,7 @@ def show_audit(found: Audit, say: Console) -> None:
 
 
 def _kinds(found: Audit) -> str:
-    """Those among them that are no builds of ours."""
+    """Return the kinds of consumers that are not builds, with their numbers."""
     named = {"CLEANUP": "clean-ups", "MIGRATION": "migrations"}
     kinds = [
         f"{count} {named.get(type_, type_)}"

@@ -1,4 +1,4 @@
-"""What else can be said to `berth boot`: how a person says it, and what is wrong with that."""
+"""Parses the options of `berth boot` that are not plain values, and explains errors in them."""
 
 import difflib
 import math
@@ -25,7 +25,7 @@ _HINTS = tuple(field.name for field in msgspec.structs.fields(Hints))
 
 
 class WaitingCommand(TyperCommand):
-    """`--wait` follows a request to its end; `--wait 30m` says as well how long it may wait for room."""
+    """`--wait` follows a request to its end; `--wait 30m` also states how long it may wait for capacity."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         told = []
@@ -36,7 +36,7 @@ class WaitingCommand(TyperCommand):
 
 
 def waiting_time(wait: str | None) -> str:
-    """What the request says of it."""
+    """Return the waiting time of the request."""
     if wait and not _TIME.fullmatch(wait):
         raise BadSetting(f"--wait {wait}: takes a time (90s, 30m, 12h, 7d), or nothing to follow it only")
     return wait or ""

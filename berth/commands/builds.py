@@ -193,12 +193,11 @@ def boot_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print what is said as JSON lines.")] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Publish a build request; with --wait, see it through.
+    """Publish a build request; with --wait, follow it to its end.
 
-    When no host will do, it says which demand emptied the field and who came closest.
-    Bare metal is `berth boot --flavor metal --wait`.
-    One gold node, else one silver, within the hour:
-    `berth boot --flavor metal --spec trait:CUSTOM_GOLD=required --or-else
+    If no host fits, it prints which requirement rejected all hosts, and the closest hosts. Bare metal is
+    `berth boot --flavor metal --wait`. One gold node, or else one silver, within an hour: `berth boot
+    --flavor metal --spec trait:CUSTOM_GOLD=required --or-else
     trait:CUSTOM_GOLD=,trait:CUSTOM_SILVER=required --wait 1h`.
     """
     settings = effective(state_dir=state_dir).settings
@@ -330,7 +329,7 @@ def boot_request(
 
 
 def image_named(name: str, properties: Sequence[str]) -> Image | None:
-    """The image a person chose; None when they chose none."""
+    """Return the image of the options, or None."""
     if properties and not name:
         raise BadSetting("--image-property is of an image: name it with --image")
     return Image(name=name, properties=pairs("--image-property", properties)) if name else None
@@ -411,6 +410,6 @@ def _tell_unplaceable(said: BuildUnplaceable, asked: int, as_json: bool, say: Co
         return
     without = len(said.instances)
     of = f" for {without} of {asked}" if without < asked else ""
-    # The reason names what was removed, and who came close.
+    # The reason names the requirements and the closest hosts.
     say.print(f"[red]no host[/red]{of}: {escape(said.reason)}")
     say.print(f"[dim]berth why {said.request} shows how that came to be[/dim]")

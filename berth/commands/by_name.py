@@ -1,4 +1,4 @@
-"""What a person says by its name and a request by its uuid: the server group joined, aggregates."""
+"""Resolves names to uuids in a request: server groups and aggregates."""
 
 import uuid
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def named(group: str, aggregate: Sequence[str], not_aggregate: Sequence[str]) ->
 
 
 async def resolved(bus: Bus, request: BuildRequested, said: ByName) -> BuildRequested:
-    """The same request, with the uuids of all that is named; what nobody knows refuses it."""
+    """Return the request with uuids; raise CommandRefused for an unknown name."""
     if said.group:
         joined = (await groups.named(bus, said.group, request.project)).id
         request = msgspec.structs.replace(request, hints=msgspec.structs.replace(request.hints, group=joined))
@@ -44,7 +44,7 @@ async def resolved(bus: Bus, request: BuildRequested, said: ByName) -> BuildRequ
 
 
 async def _id(bus: Bus, name: str) -> str:
-    """A uuid is taken as it is, of an aggregate that nothing is said of as well."""
+    """Return the uuid of an aggregate. A uuid is accepted unchanged, also of an aggregate without a name."""
     try:
         return str(uuid.UUID(name))
     except ValueError:

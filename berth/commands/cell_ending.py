@@ -32,7 +32,7 @@ from bus.not_done import Missing
 if TYPE_CHECKING:
     from berth.broker_users import BrokerUsers
 
-UNREAD_SECONDS = 5.0  # placement may take to leave the queues of a cell that is no more
+UNREAD_SECONDS = 5.0  # for placement to unsubscribe from the queues of a removed cell
 
 commands = typer.Typer()
 
@@ -57,10 +57,10 @@ def remove_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """End a cell that is empty (`berth cell drain --wait`): its RabbitMQ user and queues, and its hosts.
+    """Remove an empty cell (`berth cell drain --wait`): its RabbitMQ user and queues, and its hosts.
 
-    Whoever still runs there is thrown out by RabbitMQ. The settings file is left for you to delete; its
-    database stays unless --drop-database.
+    RabbitMQ disconnects workers that still run. The settings file stays, and so does the database unless
+    --drop-database is given.
     """
     settings = effective(state_dir=state_dir).settings
     need_service_mode(settings, "remove")
@@ -128,7 +128,9 @@ async def _refuse_the_inhabited(bus: Bus, name: str, force: bool) -> None:
 
 
 async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
-    """Those that were the cell's own, and then those that it alone filled, which placement leaves by now."""
+    """Delete the cell's queues, then the queues that only the cell filled, after placement has
+    unsubscribed.
+    """
     from bus.rabbit import permissions
     from bus.rabbit.removal import delete_queues
 

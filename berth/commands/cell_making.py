@@ -128,7 +128,7 @@ async def add(
     known = read_cell_file(what.file, what.name)
     password = await broker_password(what, known, admin)
     database_password = await _database_password(what, known)
-    # The file first: whatever comes in between, said again it has the same passwords.
+    # The file is written first: a repeated command then uses the same passwords.
     has = CellFile(
         as_user(what.broker or settings.bus.amqp_url, what.user, password),
         as_user(what.database or settings.database.url, what.login, database_password, f"/{what.login}")
@@ -177,7 +177,7 @@ async def delete_file(file: Path) -> None:
 
 
 class NewUser(Protocol):
-    """A RabbitMQ user that is to be created or mended, whose password is in a file."""
+    """A RabbitMQ user to create or repair, with its password from a file."""
 
     @property
     def user(self) -> str: ...

@@ -59,10 +59,10 @@ def permissions_command(
     as_json: Annotated[bool, typer.Option("--json", help="The same as `--as json`.")] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """What a cell's RabbitMQ user may do: made from its workers' tables, and nothing is changed by asking.
+    """Print the permissions of a cell's RabbitMQ user, derived from its workers' tables. Nothing is changed.
 
-    For who makes users by hand: `--as rabbitmqctl` prints lines for a shell, `--as json` what
-    `rabbitmqctl import_definitions` and the management API take. The user itself and its password are yours.
+    For users created by hand: `--as rabbitmqctl` prints shell commands, `--as json` a file for `rabbitmqctl
+    import_definitions` and the management API. The user and its password are not included.
     """
     if as_json:
         form = "json"
@@ -188,7 +188,7 @@ def limits_of_agent(settings: Settings) -> UserLimits:
 
 
 def permissions_of(settings: Settings, cell: str, agents: Sequence[str] = ()) -> Permissions:
-    """Return what the cell's user may do: the work of its conductor, and of these agents."""
+    """Return the permissions of the cell's user: those of its conductor, and of the named agents."""
     from bus.rabbit.permissions import of_cell
 
     tables = [wiring.tables_of_conductor(cell), *(wiring.tables_of_agent(cell, agent) for agent in agents)]

@@ -35,7 +35,7 @@ from bus.errors import NoAnswer, Unavailable, Unroutable
 from bus.host_health import FindHostHealth, not_up
 from bus.queries import FindInstances
 
-CONDUCTOR_SECONDS = 2.0  # it may take to be heard
+CONDUCTOR_SECONDS = 2.0  # for the conductor's answer
 _LOOK_SECONDS = 1.0
 _SHOWN = 50  # instances that are left
 
@@ -59,10 +59,10 @@ def cell() -> None:
 
 @commands.command("list")
 def list_command(as_json: Json = False, state_dir: StateDir = None) -> None:
-    """Every cell: its state, its hosts by state, its instances, and whether its conductor answers.
+    """List cells with state, hosts by state, instances, and whether the conductor answers.
 
-    Cells come from the settings, from the registry (`berth cell add`) and from what agents report. Instances
-    are counted by what is held on the cell's hosts, so one that is being taken down counts until it is gone.
+    Cells come from the settings, from the registry (`berth cell add`) and from agents' reports. Instances
+    are counted by allocations on the cell's hosts, so one in deletion counts until it is released.
     """
     run(list_cells(effective(state_dir=state_dir).settings, as_json, say))
 
@@ -71,10 +71,10 @@ def list_command(as_json: Json = False, state_dir: StateDir = None) -> None:
 def disable_command(
     name: NameOfCell, note: Note = None, as_json: Json = False, state_dir: StateDir = None
 ) -> None:
-    """Nothing new is placed there; what runs there stays, and builds that are on their way go on.
+    """Disable a cell: no new builds are placed there; instances stay, and builds in progress continue.
 
-    Every scheduler knows within a moment; what was chosen just before may still arrive. `berth why` and
-    `berth what-if` say `cell_disabled` of its hosts.
+    Schedulers know within a moment; a build placed just before may still arrive. `berth why` and `berth
+    what-if` show `cell_disabled` for its hosts.
     """
     run(mark(effective(state_dir=state_dir).settings, name, False, note, as_json, say))
 
@@ -83,7 +83,7 @@ def disable_command(
 def enable_command(
     name: NameOfCell, note: Note = None, as_json: Json = False, state_dir: StateDir = None
 ) -> None:
-    """Open to new instances again; requests that wait for room are looked at at once."""
+    """Enable a cell for new builds; waiting requests are evaluated immediately."""
     run(mark(effective(state_dir=state_dir).settings, name, True, note, as_json, say))
 
 
@@ -98,10 +98,10 @@ def drain_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Disable a cell, and say what is still there; exit 0 when that is nothing, else 1.
+    """Disable a cell, and list its remaining instances; exit 0 if there are none, else 1.
 
-    It moves nothing by itself: instances leave when they are deleted (`berth delete`). With --wait it follows
-    until placement holds nothing for anybody on the cell's hosts; then `berth cell remove` can end it.
+    It moves nothing: instances leave when they are deleted (`berth delete`). With --wait it follows until
+    placement has no allocations on the cell's hosts; then `berth cell remove` can remove it.
     """
     run(drain(effective(state_dir=state_dir).settings, name, wait, timeout, note, as_json, say))
 
@@ -179,7 +179,7 @@ async def _found(bus: Bus) -> CellsFound:
 
 
 def _with_the_settings(found: Iterable[RegisteredCell], settings: Settings) -> dict[str, RegisteredCell]:
-    """These by name, and those of the settings that are not among them."""
+    """Return the registered cells by name, with the missing cells of the settings."""
     cells = {name: RegisteredCell(name=name) for name in settings.cell_names}
     return cells | {one.name: one for one in found}
 
@@ -273,7 +273,7 @@ async def _left(bus: Bus, name: str) -> int:
 
 
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:
-    """How many are left when it is empty, or the time is over."""
+    """Wait until the cell is empty or the time is over; return the number of remaining consumers."""
     until = None if timeout is None else monotonic() + timeout
     most = left
     columns: Sequence[TextColumn | BarColumn | MofNCompleteColumn] = (

@@ -65,10 +65,10 @@ def add_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Make a client: a RabbitMQ user that publishes to its own key only, bound to exactly these projects.
+    """Create a client: a RabbitMQ user that may publish only to its key, bound to exactly these projects.
 
     A new password is printed once, in the URL, or written to --url-file. A repeated `add` changes the
-    projects and keeps the password, unless --rotate. Schedulers judge by the new projects immediately.
+    projects and keeps the password, unless --rotate. Schedulers apply the new projects immediately.
     """
     settings = _in_service_mode(effective(state_dir=state_dir).settings)
     order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(project))))
@@ -110,7 +110,7 @@ class NewClient:
     settings: Settings
     order: ClientEditRequested
     rotate: bool = False
-    password: str = ""  # empty: the one that the user has, or a new one
+    password: str = ""  # empty: the present one, or a new one
     url_file: Path | None = None
     broker: str = ""
 

@@ -28,7 +28,7 @@ def completion_command(
 
 
 def begin() -> None:
-    """Only where a shell asks: it takes a while to load."""
+    """Install completion only if a shell requests it: its module loads slowly."""
     if VARIABLE in os.environ:
         from typer._completion_classes import completion_init
 

@@ -1,4 +1,4 @@
-"""`berth dead`: the messages nobody could handle, each with its reason; to look at, try again, or drop."""
+"""`berth dead`: list, show, replay or drop dead letters."""
 
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
@@ -16,7 +16,7 @@ from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.protocol import DeadLetter, Transport
 
-_SHOWN = 100  # letters, unless told otherwise
+_SHOWN = 100  # letters by default
 
 commands = typer.Typer(
     name="dead", no_args_is_help=True, help="Messages nobody could handle, each with its reason."
@@ -58,7 +58,7 @@ def replay_command(ids: Ids, cell: OfCell = "", as_json: Json = False, state_dir
 
 @commands.command("drop")
 def drop_command(ids: Ids, cell: OfCell = "", as_json: Json = False, state_dir: StateDir = None) -> None:
-    """Throw them away for good."""
+    """Delete dead letters permanently."""
     run(drop(effective(state_dir=state_dir).settings, ids, say, cell, as_json))
 
 
@@ -121,9 +121,8 @@ async def show_letter(
 async def replay(
     settings: Settings, ids: Sequence[str], say: Console, cell: str = "", as_json: bool = False
 ) -> int:
-    """Send letters back to the queue they died in, as if for the first time; then take them out.
-
-    One that cannot be sent stays, and keeps no other from it.
+    """Send letters back to their queues as new messages, then delete them. A letter that cannot be sent stays
+    and does not stop the others.
     """
     _check(ids)
     staying = list[str]()
@@ -152,7 +151,7 @@ async def drop(
 
 
 def _way(settings: Settings, cell: str) -> Transport:
-    """To the broker whose dead letters are meant: everybody's, or that of a cell which has its own."""
+    """Return the transport of the broker with these letters: the central one, or that of a cell."""
     if cell and not settings.cell(cell).ferry:
         raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own: its dead letters are with all others")
     return wiring.transport(settings, "dead", cell)
@@ -166,7 +165,7 @@ def _check(ids: Sequence[str]) -> None:
 
 
 async def _chosen(transport: Transport, ids: Sequence[str], say: Console) -> Collection[str] | None:
-    """The letters meant, by the beginnings of their ids; None for all."""
+    """Return the letters with ids that begin like this, or None for all."""
     if list(ids) == ["all"]:
         return None
     chosen: set[str] = set()
@@ -210,7 +209,7 @@ def _facts(letter: DeadLetter) -> dict[str, str | int]:
 
 
 def _when(seconds: float) -> str:
-    """The moment; strangers may say it was none there has ever been."""
+    """Return the time as text; a client may have sent an impossible number."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None
     except (OverflowError, ValueError, OSError):

@@ -24,7 +24,7 @@ from bus.vocabulary import Message
 
 T = TypeVar("T")
 
-SECONDS = 5.0  # a cell may take to say whether it has it
+SECONDS = 5.0  # for a cell's answer
 _LOOK_SECONDS = 0.2
 
 commands = typer.Typer()
@@ -104,7 +104,7 @@ class _Deleting:
         return await self._by_the_scheduler(silent)
 
     async def _whose(self, settings: Settings) -> tuple[str, list[str]]:
-        """The cell that knows it, all being asked at once; and those that did not answer."""
+        """Return the cell that knows the build, and the cells that did not answer."""
         cells = await known_cells(self.bus, settings)
         find = self.bus.asker(topics.FIND_BUILDS, timeout=min(self.timeout, SECONDS))
         found, silent = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(self.id,))))
@@ -150,7 +150,9 @@ class _Deleting:
         return 0
 
     async def _passed_on(self, said: BuildCancelled) -> int:
-        """To cells that may not have heard of it yet: it is down when placement holds nothing for it."""
+        """Follow a deletion that the scheduler forwarded to cells: it is complete when placement has no
+        allocations left.
+        """
         for build, cell in said.passed_on.items():
             if self.wait:
                 await self._within(
@@ -190,7 +192,7 @@ class _Deleting:
 
 
 async def _held(bus: Bus, consumer: str) -> str:
-    """What placement still holds for it, and where; empty when that is nothing."""
+    """Return the consumer's remaining allocations in placement as text, or an empty string."""
     found = await bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(consumer,)))
     if not found.consumers:
         return ""

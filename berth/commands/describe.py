@@ -1,4 +1,4 @@
-"""What berth is made of, and how it is set: `berth topology`, `asyncapi`, `metrics`, `rules` and the like."""
+"""Commands that describe berth: `berth topology`, `asyncapi`, `metrics`, `rules` and so on."""
 
 import json
 import sys
@@ -20,8 +20,10 @@ def topology_command(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
 ) -> None:
-    """Show who emits and who hears what, and what of it goes in and out of cells."""
-    from berth import topology, wiring  # each command loads its own table: they bring whatever they tell of
+    """Show publishers and consumers of every topic, and the direction in which it crosses the border of a
+    cell.
+    """
+    from berth import topology, wiring  # each command imports its table itself: they load many modules
 
     workers = wiring.all_workers_without_a_bus()
     if as_json:
@@ -108,7 +110,7 @@ def reasons_command(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/reasons.md.")] = False,
 ) -> None:
-    """Show every code that a decision can have, and what it says."""
+    """Show every code that a decision can have, and its meaning."""
     from berth import reason_table
 
     if as_json:

@@ -29,17 +29,17 @@ def doctor_command(
     cells: Cells = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Look at every service, worker, queue and database, and say what is wrong and what to do about it.
+    """Check every service, worker, queue and database, and print problems and what to do about them.
 
-    It changes nothing, and takes seconds. It ends with 0 when all is well, with 1 when something is to be
-    looked at, and with 2 when something is broken.
+    Nothing is changed; it takes seconds. Exit code 0 without problems, 1 if something needs attention, 2 if
+    something is broken.
     """
     settings = effective(cells=cells_named(cells), state_dir=state_dir).settings
     run(examine(settings, say, as_json=as_json, management=management))
 
 
 async def examine(settings: Settings, say: Console, *, as_json: bool = False, management: str = "") -> int:
-    from berth.doctor.looking import look  # it brings all that speaks with services
+    from berth.doctor.looking import look  # imports all clients of services
 
     found = judged(await look(settings, management=management))
     if as_json:

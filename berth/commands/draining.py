@@ -1,4 +1,4 @@
-"""`berth drain`: hosts are to be worked on, and all that runs there goes to others first."""
+"""`berth drain`: moves all instances away from hosts before maintenance."""
 
 import asyncio
 from collections import Counter
@@ -55,12 +55,12 @@ def drain_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Empty hosts: close them to new instances, and move all they have to others, so many at a time.
+    """Empty hosts: disable them, and move their instances to other hosts, a limited number at a time.
 
-    Exit 0 when nothing stays, else 1, and each that stays is named with why. Ctrl-C stops it: what is under
-    way ends by itself, the hosts stay closed, and the same command goes on where it was. Afterwards
-    `berth host enable HOST --because drain` opens one again. A dead host is emptied by `berth evacuate`.
-    `berth drain h1 h2 --max 4 --dry-run`.
+    Exit 0 if no instance stays, else 1, with a reason for each. Ctrl-C stops it: moves in progress end by
+    themselves, the hosts stay disabled, and the same command continues. Afterwards `berth host enable HOST
+    --because drain` enables one again. Use `berth evacuate` for a dead host. `berth drain h1 h2 --max 4
+    --dry-run`.
     """
     if sum(map(bool, (hosts, cell, agent))) != 1:
         raise BadSetting("say which: names of hosts, or --agent, or --cell")

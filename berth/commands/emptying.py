@@ -24,8 +24,8 @@ from bus.resources import FindProviders, Provider
 SECONDS = 10.0  # a cell may take for a page of its instances
 _PAGE = 500
 _HOSTS_A_QUESTION = 200
-LOOK_SECONDS = 1.0  # between two looks at those that are being built or deleted
-_SHOWN = 20  # of those that stay
+LOOK_SECONDS = 1.0  # between two checks of builds and deletions in progress
+_SHOWN = 20  # of the instances that stay
 TIMES = 3  # that one is asked for again when it was no longer as it had been seen
 _THERE: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving", "verifying", "deleting")
 _SETTLING = ("building", "swapping", "deleting")
@@ -35,12 +35,12 @@ Draw = Callable[[], None]  # shows how far it is
 
 @dataclass
 class Emptied:
-    """How far it is. Builds by their uuids; with why, where they stay."""
+    """The progress of a drain: builds by uuid; those that stay, with the reason."""
 
     seen: set[str] = field(default_factory=set)
     under_way: set[str] = field(default_factory=set)
     moved: set[str] = field(default_factory=set)
-    gone: set[str] = field(default_factory=set)  # without a move of ours: deleted, or moved by others
+    gone: set[str] = field(default_factory=set)  # without a move of this drain: deleted, or moved by others
     stay: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -60,11 +60,11 @@ class Emptied:
 
 
 class Emptying:
-    """Rounds of moving whoever is on these hosts, until a round finds nobody that could be moved.
+    """Moves the instances of hosts in rounds, until a round finds no instance that can be moved.
 
-    What is under way when it is stopped ends by itself; begun again it follows that, and goes on.
-    `patient`: who is being built or deleted there is waited for. `because`: it goes on with a host only while
-    that is closed for this cause, so anybody stops it by taking the cause away.
+    When it is stopped, moves in progress end by themselves; started again it follows them and continues.
+    `patient`: builds and deletions in progress are awaited. `because`: a host is emptied only while it is
+    disabled for this cause, so removing the cause stops the drain.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Emptying:
         return self.so_far
 
     async def _round(self, moves: FollowedMoves, draw: Draw) -> bool:
-        """Is there anybody left of whom more may come?"""
+        """Return whether another round may find instances."""
         far = self.so_far
         there = {one.build: one for one in await instances_on(self.bus, self.hosts)}
         far.seen |= there.keys()
@@ -155,7 +155,7 @@ class Emptying:
             draw()
 
     async def _watch(self) -> None:
-        """Which of the hosts are closed no longer for the cause that they are emptied for."""
+        """Find hosts that are no longer disabled for the drain's cause."""
         while self.because:
             await asyncio.sleep(LOOK_SECONDS)
             for start in range(0, len(self.hosts), _HOSTS_A_QUESTION):
@@ -166,7 +166,7 @@ class Emptying:
                     self._opened |= {one.id for one in found.providers if self.because not in causes_of(one)}
 
     async def _join(self, moves: FollowedMoves, one: Instance, draw: Draw) -> None:
-        """Somebody else has it moved: the next round sees where to."""
+        """Follow a move that was requested elsewhere; the next round sees its destination."""
         found = await moves_of(self.bus, FindMoves(cell=one.cell, builds=(one.build,), under_way=True))
         if not found:
             await asyncio.sleep(LOOK_SECONDS)
@@ -190,7 +190,7 @@ class Emptying:
         elif outcome.end == "deleted":
             far.gone.add(outcome.build)
         elif outcome.code in ("status", "moving") and self._changed[outcome.build] < TIMES:
-            self._changed[outcome.build] += 1  # since the round looked; the next one sees how it is now
+            self._changed[outcome.build] += 1  # since this round began; the next round sees its present state
             return
         else:
             far.stay[outcome.build] = why_it_stays(outcome)
@@ -206,7 +206,9 @@ def why_it_stays(outcome: MoveOutcome) -> str:
 
 
 async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
-    """All that has not ended there; CommandRefused where a cell does not say."""
+    """Return the instances on these hosts that have not ended. Raise CommandRefused if a cell does not
+    answer.
+    """
     found: list[Instance] = []
     for host in hosts:
         after, more = "", bool(host.cell)

@@ -51,12 +51,12 @@ def evacuate_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """A host is dead: build all its instances again on others, from what they are.
+    """Rebuild all instances of a dead host on other hosts.
 
-    Only for one that is switched off, or can reach nothing any more: this marks it forced down first (as
-    `berth host force-down` does), and what its guests had in memory is lost. Should it come back, its agent
-    destroys what is no longer its own before it says anything; `berth host force-down HOST --undo` opens it
-    again. A host that is alive is emptied by `berth drain`.
+    Only for a host that is switched off or completely disconnected: it is marked forced down first (as by
+    `berth host force-down`), and the memory of its guests is lost. If it returns, its agent destroys guests
+    that moved before it reports anything; `berth host force-down HOST --undo` enables it again. Use `berth
+    drain` for a running host.
     """
     asked = MoveRequested(move=ANY, build=ANY, kind="evacuate", to_cell=to_cell, wait=waiting_time(wait))
     settings = effective(state_dir=state_dir).settings

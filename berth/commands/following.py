@@ -1,4 +1,4 @@
-"""Moves as a client follows them: asked for, and what came of each, whatever of what is said gets lost."""
+"""Follows moves as a client: requests them and reports each result, even if messages are lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -22,17 +22,17 @@ from bus.moves import (
 )
 from bus.queries import FindWaiting, WaitingRequest
 
-LOOK_SECONDS = 2.0  # between two looks at what cells keep of moves: what was said may have been lost
-AGAIN_SECONDS = 15.0  # after which one is asked for again that no cell knows and nobody refused
+LOOK_SECONDS = 2.0  # between two reads of the cells' records of moves, in case a message was lost
+AGAIN_SECONDS = 15.0  # after which a move is requested again that no cell knows and no scheduler refused
 _A_LOOK = 500  # moves
 
 REFUSED = "refused"
-VERIFYING = "verifying"  # it goes no further by itself: somebody is to confirm or to revert it
+VERIFYING = "verifying"  # the move waits for confirm or revert
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoveOutcome:
-    """What came of a move, however that was learnt."""
+    """The result of a move, from whatever source."""
 
     move: str
     build: str
@@ -47,11 +47,11 @@ class MoveOutcome:
 
 @dataclass
 class _Open:
-    """A move whose outcome is awaited."""
+    """A move without a result so far."""
 
     build: str
     cell: str
-    asked: MoveRequested | None  # None: somebody else has asked for it
+    asked: MoveRequested | None  # None: requested by another client
     since: float
     outcome: asyncio.Future[MoveOutcome]
     past_verifying: bool = False
@@ -59,7 +59,7 @@ class _Open:
 
 
 class TellsOfMoves(Protocol):
-    """Whom it is told as it goes."""
+    """Receives the progress of moves."""
 
     def progress(self, said: MoveTold) -> None: ...
 
@@ -67,7 +67,7 @@ class TellsOfMoves(Protocol):
 
 
 class Silently:
-    """For who does not show progress."""
+    """Shows no progress."""
 
     def progress(self, said: MoveTold) -> None: ...
 
@@ -92,7 +92,7 @@ class FollowedMoves:
     def join(
         self, move: str, build: str, cell: str, *, past_verifying: bool = False
     ) -> asyncio.Future[MoveOutcome]:
-        """The outcome of one that is under way already."""
+        """Return the future result of a move in progress."""
         return self._await(move, build, cell, None, past_verifying)
 
     def _await(
@@ -103,7 +103,7 @@ class FollowedMoves:
         self._open[move] = _Open(build, cell, asked, since, outcome, past_verifying)
         return outcome
 
-    # What is said of them
+    # Messages
 
     async def hear_refusals(self, refusals: Listener[MoveRefused]) -> None:
         while True:
@@ -151,7 +151,9 @@ class FollowedMoves:
     # What cells keep of them
 
     async def look(self) -> None:
-        """Soon, and then every now and then; what is said is heard at once, and is rarely lost."""
+        """Read the cells' records soon and then repeatedly: results arrive as messages, which are rarely
+        lost.
+        """
         wait = LOOK_SECONDS / 8
         while True:
             await asyncio.sleep(wait)
@@ -167,7 +169,7 @@ class FollowedMoves:
         if found is None:
             return  # the cell is away
         for stands in found:
-            if stands.in_cell:  # its other half says what becomes of it
+            if stands.in_cell:  # its other half reports the result
                 if (one := self._open.get(stands.move)) is not None:
                     one.cell = stands.in_cell
             elif stands.ended:
@@ -182,7 +184,7 @@ class FollowedMoves:
         await self._ask_again({*moves} - {stands.move for stands in found})
 
     async def _ask_again(self, unknown: Collection[str]) -> None:
-        """A refusal that was lost is said again; one that waits for room is no cell's yet."""
+        """Request lost refusals again; a move that waits for capacity has no cell yet."""
         now = self.bus.clock.monotonic()
         waiting = await self._that_wait(unknown)
         for move in sorted(unknown):
@@ -198,7 +200,7 @@ class FollowedMoves:
                 return
 
     async def _that_wait(self, moves: Collection[str]) -> Collection[str] | None:
-        """Those of them that wait for room; None: nobody can tell."""
+        """Return the moves that wait for capacity; None: unknown."""
         open_ = [self._open[move] for move in sorted(moves) if move in self._open]
         may = [one.asked.move for one in open_ if one.asked is not None and one.asked.wait]
         if not may:
@@ -210,9 +212,9 @@ class FollowedMoves:
 
 
 def outcome_of(stands: MoveStands) -> MoveOutcome:
-    """Of one that is over."""
+    """Return the result of an ended move."""
     back = stands.phase in ("reverted", "aborted")
-    host = stands.at or (stands.source if back else stands.host)  # a cell of before says no `at`
+    host = stands.at or (stands.source if back else stands.host)  # older cells have no `at`
     return MoveOutcome(
         move=stands.move, build=stands.build, kind=stands.kind, end=stands.phase, host=host,
         reason=stands.reason, phases=stands.phases, attempts=stands.attempts,
@@ -220,7 +222,7 @@ def outcome_of(stands: MoveStands) -> MoveOutcome:
 
 
 async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | None:
-    """A page of a cell's moves; None: it does not answer."""
+    """Return a page of a cell's moves, or None if it does not answer."""
     try:
         return (await bus.asker(topics.FIND_MOVES)(question)).moves
     except (Unavailable, Unroutable, AnswerRefused):
@@ -228,7 +230,9 @@ async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | No
 
 
 async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest, ...] | None:
-    """Of these moves, and of those of these builds, the ones that wait for room; None: nobody answers."""
+    """Return the moves among these ids, or of these builds, that wait for capacity; None: no scheduler
+    answers.
+    """
     try:
         found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_A_LOOK))
     except (Unavailable, Unroutable, AnswerRefused):
@@ -238,7 +242,7 @@ async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest,
 
 @asynccontextmanager
 async def following(bus: Bus, name: str, telling: TellsOfMoves | None = None) -> AsyncIterator[FollowedMoves]:
-    """`name`: a word by which the answers are found."""
+    """Follow moves in this context. `name` is the `reply_to` of the results."""
     moves = FollowedMoves(bus, name, telling or Silently())
     refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
     ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))

@@ -61,10 +61,11 @@ def create_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Make a server group. Nothing of it can be changed later.
+    """Create a server group. It cannot be changed later.
 
-    affinity: all on one host, which the first decides. anti-affinity: at most --max-per-host on one host.
-    Both are judged when a host is claimed, and hold whoever claims; the soft ones are wishes.
+    affinity: all members on one host, which the first one determines. anti-affinity: at most --max-per-host
+    members on one host. Both are checked when a host is claimed, so they always hold; the soft policies are
+    preferences.
     """
     order = checked(GroupEditRequested(edit=_made(name, policy, max_per_host, project)))
     run(create(effective(state_dir=state_dir).settings, order, as_json, say))
@@ -84,9 +85,10 @@ def list_command(
 def show_command(
     which: Which, project: Project = "", as_json: Json = False, state_dir: StateDir = None
 ) -> None:
-    """One server group, with its members and the hosts they are on.
+    """Show one server group with its members and their hosts.
 
-    What a guest that has left may still use keeps others of an anti-affinity group away until it is gone.
+    A guest that may still run on a host it left keeps other members of an anti-affinity group away until it
+    is destroyed.
     """
     run(show(effective(state_dir=state_dir).settings, which, project, as_json, say))
 

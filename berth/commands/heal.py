@@ -31,14 +31,14 @@ def heal_command(
     database: Database = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Put right what `berth audit` finds wrong, where it is proven; list what only you can judge.
+    """Repair what `berth audit` finds if the repair is proven; list everything else for the operator.
 
-    Room that nobody needs any more is given back: of a keeper (of a move, or of a clean-up) whose build's
-    cell says that the move is over and that nothing of that attempt is left. What an active build has lost is
-    claimed back for it, if it fits: where placement holds nothing for it, unless its agent denies that it is
-    there; where placement holds another host or other amounts, only if its cell and its agent say the same,
-    and no agent has it where placement says. Builds that are being built or moved are never touched, nor
-    what changed meanwhile. Exit 0 when nothing is wrong by now, else 1. See docs/adopting.md.
+    Capacity that is no longer needed is released: of a holder consumer (of a move, or of a clean-up) whose
+    build's cell reports that the move has ended and nothing of that attempt remains. Lost allocations of an
+    active build are claimed again, if they fit: if placement has none for it, unless its agent contradicts;
+    if placement has another host or other amounts, only if its cell and its agent agree, and no agent has it
+    on the other host. Builds in progress or in a move are never changed, nor builds that changed in the
+    meantime. Exit 0 if nothing is wrong any more, else 1. See docs/adopting.md.
     """
     found = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
     run(heal(found.settings, yes, as_json, say))
@@ -84,7 +84,7 @@ _MENDED: dict[Wrong, str] = {
 
 
 async def _healed(settings: Settings, found: Audit, yes: bool) -> tuple[list[Healed], dict[str, str]]:
-    """What is proven, with what came of it; and what is in doubt, with why."""
+    """Return the proven repairs with their results, and the doubtful cases with the reason."""
     leaks = [leak for leak in found.leaks if leak.proven]
     if not found.misheld and not (yes and leaks):
         return [Healed(str(leak), GIVEN_BACK) for leak in leaks], {}
@@ -98,7 +98,7 @@ async def _healed(settings: Settings, found: Audit, yes: bool) -> tuple[list[Hea
 
 
 async def _runs(settings: Settings) -> bool:
-    """What is only shown needs nobody but the databases, as far as they prove it."""
+    """Return whether a running berth is needed: the databases alone prove some repairs."""
     try:
         async with Bus(wiring.transport(settings, "heal")):
             return True

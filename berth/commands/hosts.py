@@ -1,6 +1,7 @@
-"""`berth host`: which hosts there are, what each has, and keeping new instances away from them.
+"""`berth host`: hosts, their inventories, and disabling them.
 
-An operator's word is a trait on the root, written into placement: it counts at once, and needs no agent.
+An operator's choice is a trait of the host's root in placement: it is effective immediately and needs no
+agent.
 """
 
 from collections.abc import Sequence
@@ -73,10 +74,10 @@ def disable_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Nothing new is built there, from now on; what runs there stays.
+    """Disable hosts: no new builds; instances stay.
 
-    For several causes at once: `berth host disable h1 --because disk`, and `--because upgrade` by somebody
-    else; it opens when the last of them is taken away. `berth drain` moves away what runs there.
+    Several causes are possible: `berth host disable h1 --because disk`, and `--because upgrade` by another
+    operator; the host is enabled when the last cause is removed. `berth drain` moves the instances away.
     """
     marking = disabling(checked_cause(because))
     run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say, as_json))
@@ -90,9 +91,9 @@ def enable_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Open to new instances again, unless the agent itself keeps it closed, or another cause does.
+    """Enable hosts, unless the agent or another cause keeps them disabled.
 
-    `berth host enable h1 --because disk` takes that cause away; without one, that of who named none.
+    `berth host enable h1 --because disk` removes that cause; without the option, the cause without a name.
     """
     marking = enabling(checked_cause(because))
     run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say, as_json))
@@ -106,7 +107,7 @@ def force_down_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Count it as down, whatever is heard of it."""
+    """Mark hosts as down, whatever their agents report."""
     marking = forcing_down(not undo)
     run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say, as_json))
 
@@ -191,7 +192,7 @@ async def mark(
     say: Console,
     as_json: bool = False,
 ) -> int:
-    """These roots are marked so; who has named none has done so by his agent."""
+    """Mark the roots; without names, all hosts of the agent."""
     if bool(names) == bool(agent):
         raise BadSetting("say which: names of hosts, or --agent")
     async with Bus(wiring.transport(settings, "host")) as bus:

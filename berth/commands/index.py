@@ -29,39 +29,42 @@ COMMANDS = (  # in the order in which they are shown
     ),
     Listed(
         "load", "load", "Builds",
-        "Boot many instances at once and follow them to their ends: throughput, latency, audit. "
-        "Loopback only.",
+        "Boot many instances and follow them to their ends: throughput, latency, audit. Loopback "
+        "only.",
     ),
     Listed(
         "up", "run", "Run",
-        "Run everything until Ctrl-C: in this process, or given service URLs, each worker as its own.",
+        "Run everything until Ctrl-C: in this process or, with URLs of services, each worker as a"
+        " process.",
     ),
     Listed(
         "run", "run", "Run",
-        "Run one worker as this process, in service mode: as many of each as you like, compute once "
-        "a cell (or, with --agent, once for each of its agents).",
+        "Run one worker as this process, in service mode: any number of each, compute once per "
+        "cell (or, with --agent, once per agent).",
     ),
     Listed(
         "migrate", "run", "Run",
         "Bring every worker's database up to date, which each also does by itself when it starts.",
     ),
-    Listed("boot", "builds", "Builds", "Publish a build request; with --wait, see it through."),
+    Listed("boot", "builds", "Builds",
+        "Publish a build request; with --wait, follow it to its end."),
     Listed(
         "delete", "deleting", "Builds",
         "Take a build down and give its resources back; or end its wait for a host.",
     ),
     Listed(
         "instances", "instances", "Builds",
-        "What runs where: every cell is asked for its builds, all at once.",
+        "List instances: all cells are queried in parallel.",
     ),
     Listed(
         "waiting", "waiting", "Builds",
-        "Who waits for room, with builds and with moves: in which order, what they lack, what would "
-        "wake them.",
+        "List waiting requests for builds and moves: their order, what they lack, what would wake"
+        " them.",
     ),
     Listed(
         "why", "why", "Builds",
-        "Why a build is where it is, or nowhere; why a move went where it did, waits, or was refused.",
+        "Explain why a build is on its host or has none, or why a move chose its host, waits, or "
+        "was refused.",
     ),
     Listed(
         "what-if", "what_if", "Builds",
@@ -69,10 +72,11 @@ COMMANDS = (  # in the order in which they are shown
     ),
     Listed(
         "move", "moves", "Moves",
-        "Move instances to other hosts, as the scheduler chooses or you say; of another cell, if you "
-        "name it.",
+        "Move instances to other hosts, chosen by the scheduler or named; to another cell, if you"
+        " name one.",
     ),
-    Listed("resize", "moves", "Moves", "Give an instance another size; only what is said changes."),
+    Listed("resize", "moves", "Moves",
+        "Give an instance another size; only the named values change."),
     Listed("shelve", "moves", "Moves", "Stop instances, keep what they are, and give all their room back."),
     Listed(
         "unshelve", "moves", "Moves",
@@ -84,24 +88,28 @@ COMMANDS = (  # in the order in which they are shown
     ),
     Listed(
         "confirm", "steering", "Moves",
-        "It stays where it went: what waited for your word is done, and its old room is given back.",
+        "Confirm a move that waits for it: the instance stays at its destination, and the source "
+        "is released.",
     ),
     Listed(
         "revert", "steering", "Moves",
-        "It goes back to where it was, as it was: what waited for your word. Its old room was kept for it.",
+        "Revert a move that waits for confirmation: the instance returns to its source, "
+        "unchanged.",
     ),
-    Listed("abort", "steering", "Moves", "End a move early: the instance goes on where it was."),
+    Listed("abort", "steering", "Moves",
+        "End a move early: the instance continues at its source."),
     Listed(
         "force", "steering", "Moves",
-        "Have a live move's copying end sooner: the instance is stopped for what is left of it.",
+        "End the copying of a live move early: the instance is stopped for the rest.",
     ),
     Listed(
         "evacuate", "evacuating", "Moves",
-        "A host is dead: build all its instances again on others, from what they are.",
+        "Rebuild all instances of a dead host on other hosts.",
     ),
     Listed(
         "drain", "draining", "Moves",
-        "Empty hosts: close them to new instances, and move all they have to others, so many at a time.",
+        "Empty hosts: disable them, and move their instances to other hosts, a limited number at "
+        "a time.",
     ),
     Listed(
         "moves", "move_list", "Moves",
@@ -140,19 +148,23 @@ COMMANDS = (  # in the order in which they are shown
     ),
     Listed(
         "audit", "audit", "Look and check",
-        "Check from the databases that nothing is over-allocated, doubled or without an owner; else exit 1.",
+        "Check the databases: nothing may be over-allocated, allocated twice or without an owner;"
+        " else exit 1.",
     ),
     Listed(
         "heal", "heal", "Look and check",
-        "Put right what `berth audit` finds wrong, where it is proven; list what only you can judge.",
+        "Repair what `berth audit` finds if the repair is proven; list everything else for the "
+        "operator.",
     ),
     Listed(
         "doctor", "doctor", "Look and check",
-        "Look at every service, worker, queue and database, and say what is wrong and what to do about it.",
+        "Check every service, worker, queue and database, and print problems and what to do about"
+        " them.",
     ),
     Listed(
         "topology", "describe", "Look and check",
-        "Show who emits and who hears what, and what of it goes in and out of cells.",
+        "Show publishers and consumers of every topic, and the direction in which it crosses the "
+        "border of a cell.",
     ),
     Listed(
         "asyncapi", "describe", "Look and check",
@@ -168,7 +180,7 @@ COMMANDS = (  # in the order in which they are shown
     ),
     Listed(
         "reasons", "describe", "Look and check",
-        "Show every code that a decision can have, and what it says.",
+        "Show every code that a decision can have, and its meaning.",
     ),
     Listed(
         "http", "describe", "Look and check",
@@ -186,7 +198,7 @@ COMMANDS = (  # in the order in which they are shown
     Listed("import", "other_systems", "Other systems", "Bring over what another service knows."),
     Listed(
         "adopt", "adopting", "Other systems",
-        "Take over instances that placement knows from another system, so that they can be moved and "
+        "Adopt instances that placement knows from another system, so that they can be moved and "
         "deleted.",
     ),
     Listed(
@@ -204,7 +216,7 @@ class Later(TyperCommand):
         self._listed = listed
 
     def loaded(self) -> Any:
-        """The one that it stands for."""
+        """Return the command that this placeholder stands for."""
         around = typer.Typer()
         around.add_typer(import_module(f"berth.commands.{self._listed.file}").commands)
         return typer.main.get_group(around).commands[self._listed.name]
@@ -214,7 +226,7 @@ class Later(TyperCommand):
 
 
 class EveryCommand(TyperGroup):
-    """All of the table, behind those that it is given."""
+    """All commands of the table, after the given ones."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

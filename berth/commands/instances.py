@@ -1,4 +1,4 @@
-"""`berth instances`: what runs where, as every cell says; nobody else keeps a copy."""
+"""`berth instances`: the instances of all cells; there is no central copy."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -58,9 +58,9 @@ def instances_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """What runs where: every cell is asked for its builds, all at once.
+    """List instances: all cells are queried in parallel.
 
-    A cell that does not answer is named, and the others are shown; then it exits with 1.
+    A cell that does not answer is named, and the others are shown; then the exit code is 1.
     """
     known: tuple[InstanceStatus, ...] = get_args(InstanceStatus)
     for one in status or []:
@@ -112,7 +112,7 @@ async def instances_of(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instanc
 
 
 class _Asking:
-    """All cells at once, each page after page."""
+    """Queries all cells in parallel, page by page."""
 
     def __init__(self, bus: Bus, question: FindInstances, most: int | None) -> None:
         self._ask = bus.asker(topics.FIND_INSTANCES, timeout=SECONDS)
@@ -124,7 +124,7 @@ class _Asking:
 
     async def ask(self, cells: Sequence[str]) -> None:
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-        # Only where a person looks on: elsewhere nothing is drawn
+        # Drawn only in a terminal
         with Progress(*columns, console=complain, transient=True, disable=not complain.is_terminal) as bar:
             shown = bar.add_task("instances", total=None)
 

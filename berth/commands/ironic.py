@@ -20,7 +20,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from compute_sim import Durations
 
-if TYPE_CHECKING:  # what speaks HTTP takes long to load, and most commands do not
+if TYPE_CHECKING:  # HTTP clients load slowly, and most commands need none
     from bus.protocol import Transport
     from compute_sim.ironic import IronicExchange, SimPlan, Simulation
     from ironic_sync import FollowedIronic, IronicApi
@@ -143,7 +143,7 @@ def commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer
 
 
 def add_diff(app: typer.Typer, sides: Callable[[], Sides], run: Run, say: Console) -> None:
-    """The sub-commands that look at both Ironic and placement."""
+    """Add the sub-commands that read both Ironic and placement."""
 
     @app.command("diff")
     def diff(as_json: Json = False) -> None:
@@ -157,7 +157,9 @@ def add_diff(app: typer.Typer, sides: Callable[[], Sides], run: Run, say: Consol
         ] = False,
         as_json: Json = False,
     ) -> None:
-        """Take out of placement the nodes that are gone from Ironic. All else the ironic worker repairs."""
+        """Remove nodes from placement that no longer exist in Ironic. The ironic worker repairs all other
+        differences.
+        """
         run(sweep_gone(sides(), allow_removals, say, as_json))
 
 

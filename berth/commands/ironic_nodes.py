@@ -1,4 +1,4 @@
-"""`berth ironic node`: the nodes of any Ironic, simulated or real, looked at and driven by hand."""
+"""`berth ironic node`: list and control the nodes of an Ironic, simulated or real."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from berth.configuration import Effective
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 
-if TYPE_CHECKING:  # what speaks HTTP takes long to load, and most commands do not
+if TYPE_CHECKING:  # HTTP clients load slowly, and most commands need none
     from ironic_sync.api import IronicApi
 
 Work = Callable[["IronicApi"], Coroutine[Any, Any, int | None]]
@@ -184,7 +184,7 @@ def _add_life(app: typer.Typer, reach: Reach, say: Console) -> None:
         as_json: AsJson = False,
         url: Url = "",
     ) -> None:
-        """Take them by hand, as berth's agent does: claim with an instance, say the image, deploy."""
+        """Deploy nodes by hand as berth's agent does: set the instance, the image, and deploy."""
 
         async def work(api: "IronicApi") -> int:
             for node in nodes:
@@ -261,7 +261,7 @@ def _add_state(app: typer.Typer, reach: Reach, say: Console) -> None:
         as_json: AsJson = False,
         url: Url = "",
     ) -> None:
-        """Give it these traits, and no others."""
+        """Set the traits of a node, and remove all others."""
 
         async def work(api: "IronicApi") -> int:
             await api.set_traits(node, names or ())
@@ -315,7 +315,7 @@ async def _known(api: "IronicApi", node: str, fields: Sequence[str] | None = Non
 
 
 async def _told(api: "IronicApi", nodes: Sequence[str], wait: bool, say: Console, as_json: bool) -> int:
-    """A line for each; 1 when one that was waited for has failed."""
+    """Print a line for each node; return 1 if an awaited node has failed."""
     failed = False
     for node in nodes:
         told = await _known(api, node, _FIELDS)

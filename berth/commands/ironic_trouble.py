@@ -62,7 +62,7 @@ def add_trouble(app: typer.Typer, settings: Callable[[], Effective], run: Run, s
         as_json: AsJson = False,
         url: Url = "",
     ) -> None:
-        """Simulated only: what its BMC says from now on, whatever Ironic believes."""
+        """Simulated only: set the answers of a node's BMC, whatever Ironic's state is."""
         body = {"says": None if says == "well" else says}
         told = f"{node}: its BMC is {says}; Ironic will see when it looks"
         ask(url, f"nodes/{node}/bmc", body, told, as_json)
@@ -74,7 +74,7 @@ def add_trouble(app: typer.Typer, settings: Callable[[], Effective], run: Run, s
         as_json: AsJson = False,
         url: Url = "",
     ) -> None:
-        """Simulated only: ask this of so many nodes that know the verb, all at once."""
+        """Simulated only: request this of many nodes in a permitted state together."""
         ask(url, "storm", {"target": target, "count": count}, "", as_json)
 
 
@@ -111,7 +111,9 @@ def _sentence(text: str) -> str:
 
 
 def way(settings: Settings, url: str) -> Settings:
-    """The settings, with Ironic where the command says: another one gets to see no password of this one's."""
+    """Return the settings with the Ironic of the command; another Ironic than the configured one gets no
+    password.
+    """
     if not url:
         return settings if settings.ironic.is_read else settings.having(ironic_api_url=HERE)
     parts = urlsplit(url)

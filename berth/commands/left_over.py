@@ -1,4 +1,4 @@
-"""What placement still has on hosts that were emptied, and what that is."""
+"""Lists allocations on hosts that were emptied, by kind of consumer."""
 
 from collections.abc import Collection, Sequence
 
@@ -14,7 +14,7 @@ _SHOWN = 20
 async def tell_left_over(
     bus: Bus, hosts: Sequence[Provider], told: Collection[str], telling: ToldMoves
 ) -> None:
-    """Whoever still holds something there, apart from those told of already."""
+    """Print the remaining consumers, except those already listed."""
     for host in hosts:
         tree = (await bus.asker(topics.PROVIDERS)(FindProviders(in_tree=host.id, parts=()))).providers
         question = FindAllocations(providers=tuple(one.id for one in tree))

@@ -52,7 +52,7 @@ from bus.queries import FindCandidates
 from bus.requests import Flavor, ResourceGroup
 
 _METAL_SECONDS = 30.0
-_FLAVOR = Flavor(name="load", vcpus=1, memory_mb=512, disk_gb=1)  # what is not said of the only one
+_FLAVOR = Flavor(name="load", vcpus=1, memory_mb=512, disk_gb=1)  # defaults of a single flavor
 
 Mix = Annotated[
     int | None,
@@ -120,11 +120,10 @@ def load_command(
     ] = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Boot many instances at once and follow them to their ends: throughput, latency, audit. Loopback only.
+    """Boot many instances and follow them to their ends: throughput, latency, audit. Loopback only.
 
-    Latency is the time from request to end and includes the build itself: simulated agents build for
-    --build-time (0.1 s in the mean by default). The command starts a berth of its own; --attach loads a
-    running one.
+    Latency is the time from request to end and includes the build: simulated agents build for --build-time
+    (0.1 s on average by default). The command starts a separate berth; --attach loads a running one.
     """
     settings = effective(
         cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed,
@@ -138,7 +137,7 @@ def load_command(
 def load_flavors(
     mix: int | None, vcpus: int | None, memory_mb: int | None, disk_gb: int | None
 ) -> tuple[Flavor, ...]:
-    """What is booted: a mix; or the one flavor that is described."""
+    """Return a mix of flavors, or the one flavor of the options."""
     described = {
         name: amount
         for name, amount in (("vcpus", vcpus), ("memory_mb", memory_mb), ("disk_gb", disk_gb))
@@ -153,7 +152,7 @@ def load_flavors(
 
 
 async def demo(settings: Settings, plan: LoadPlan, stay: bool, say: Console) -> int:
-    """Its last line says where to look."""
+    """Run the demonstration; its last line has the address of the control room."""
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as directory:
         settings = settings.having(state_dir=directory)
         say.print(
@@ -196,7 +195,7 @@ async def _staying(url: str, say: Console) -> None:
 
 
 async def _metal_story(bus: Bus, settings: Settings) -> str:
-    """Two nodes come out of cleaning, and a build lands on one of them: on the second if the first fails."""
+    """Clean two nodes and deploy a build on one of them, on the second if the first fails."""
     cell = settings.cells[0].name
     nodes = [
         node_event(
@@ -235,7 +234,7 @@ async def load(
 ) -> int:
     refuse_strangers(settings)
     if picture is not None:
-        picture.touch()  # what cannot be written should be said before the load, not after
+        picture.touch()  # an unwritable file is reported before the load, not after it
     async with _berth_to_load(settings, attach, say) as (bus, settings):
         hosts = await (scheduling(bus, settings, share=0.0) if attach else ready(bus, settings))
         settle_in()

@@ -1,4 +1,4 @@
-"""An operator's word about a host, as traits of its root: disabled, for one cause or several; forced down."""
+"""Marks hosts by traits of their roots: disabled, for one or several causes, or forced down."""
 
 import re
 import uuid
@@ -19,14 +19,14 @@ HEALTH_SECONDS = 3.0  # a scheduler may take to answer
 _TRIES = 8
 _CAUSE = re.compile(r"[a-z0-9_]{1,64}")
 
-Marking = Callable[[Bus, Provider], Awaitable[str]]  # does it to a root, and says how that stands then
+Marking = Callable[[Bus, Provider], Awaitable[str]]  # marks a root, and returns the new state
 
 
 # Which hosts
 
 
 async def reported_hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
-    """Roots that somebody reports, page by page."""
+    """Yield the roots that agents report, page by page."""
     after, more = "", True
     while more:
         query = FindProviders(
@@ -73,7 +73,7 @@ class HostStandings:
 
 
 def state_of(root: Provider) -> str:
-    """What keeps new instances away from it, as placement has it."""
+    """Return the host's state according to placement."""
     if root.gone:
         return "gone"
     words = []
@@ -87,7 +87,7 @@ def state_of(root: Provider) -> str:
 
 
 def causes_of(root: Provider) -> list[str]:
-    """Why it is disabled, as far as that was said."""
+    """Return the causes for which it is disabled."""
     return causes_in(root.traits)
 
 
@@ -102,7 +102,7 @@ def checked_cause(given: str) -> str:
 
 
 def disabling(cause: str) -> Marking:
-    """For this cause beside others; empty: for one without a name."""
+    """Return the marking for this cause; empty: the cause without a name."""
 
     async def disable(bus: Bus, root: Provider) -> str:
         def disabled(now: Provider) -> set[str]:
@@ -110,7 +110,7 @@ def disabling(cause: str) -> Marking:
             if cause or known:
                 traits.add(_held(cause or UNNAMED))
             if cause and not known and DISABLED in now.kept_traits:
-                traits.add(_held(UNNAMED))  # it was disabled before, for a cause that nobody has named
+                traits.add(_held(UNNAMED))  # it was disabled before without a cause
             return traits
 
         for name in filter(None, (cause, UNNAMED if cause or causes_of(root) else "")):
@@ -142,7 +142,7 @@ def enabling(cause: str) -> Marking:
 
 
 def forcing_down(there: bool) -> Marking:
-    """Whatever is heard of it, it counts as down; or no longer."""
+    """Return the marking as forced down, or its removal."""
 
     async def force_down(bus: Bus, root: Provider) -> str:
         if there:

@@ -1,4 +1,4 @@
-"""`berth moves`: which are under way, how others went, and what each did phase by phase."""
+"""`berth moves`: moves in progress, ended moves, and the phases of each."""
 
 import asyncio
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def list_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Moves that are under way, as every cell says; with --all those that are over as well."""
+    """List the moves in progress in all cells; with --all also ended moves."""
     question = FindMoves(
         cell="any",
         builds=tuple(uuid_of(one) for one in build or ()),
@@ -127,13 +127,13 @@ def facts_of(one: MoveStands) -> list[str]:
 
 
 def _told_by_one(found: Sequence[MoveStands]) -> list[MoveStands]:
-    """Of one that two cells know, as the one tells it that sees it through."""
+    """Return one record for each move; of a move that two cells know, that of the responsible cell."""
     known = {one.move for one in found if not one.in_cell}
     return [one for one in found if not one.in_cell or one.move not in known]
 
 
 async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[list[MoveStands], list[str]]:
-    """All cells at once; and those that did not answer."""
+    """Query the cells in parallel. Return the moves, and the cells that did not answer."""
     answers = await asyncio.gather(*(moves_of(bus, structs.replace(question, cell=cell)) for cell in cells))
     found = _told_by_one([one for answer in answers for one in answer or ()])
     return found, [cell for cell, answer in zip(cells, answers, strict=True) if answer is None]

@@ -127,12 +127,12 @@ def move_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Move instances to other hosts, as the scheduler chooses or you say; of another cell, if you name it.
+    """Move instances to other hosts, chosen by the scheduler or named; to another cell, if you name one.
 
-    Stopped, copied, started again: the room they had is kept until that is done, so that they can go back.
-    `berth move BUILD --live --wait` is one that hardly notices; `berth move BUILD --verify --wait` waits for
-    your word. `berth moves list` shows what is under way, `berth abort BUILD` ends it early. Where no host
-    has room, `--wait 1h` waits for some.
+    Stopped, copied, started again: the source's capacity is held until then, so that the move can return.
+    `berth move BUILD --live --wait` interrupts the instance only briefly; `berth move BUILD --verify --wait`
+    waits for confirmation. `berth moves list` shows moves in progress, `berth abort BUILD` ends one early.
+    If no host fits, `--wait 1h` waits for capacity.
     """
     _check_where(to, force_to, not_ or ())
     if live and (verify or verify_for):
@@ -196,11 +196,11 @@ def resize_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Give an instance another size; only what is said changes.
+    """Give an instance another size; only the named values change.
 
-    It goes to a host with room for it, and waits there for `berth confirm BUILD`; until then its old room is
-    kept, and `berth revert BUILD` brings it back as it was. Twice the processors, confirmed at once:
-    `berth resize BUILD --vcpus 4 --no-verify --wait`.
+    It moves to a host with enough capacity, and waits there for `berth confirm BUILD`; until then its old
+    capacity is held, and `berth revert BUILD` restores it. Four processors without confirmation: `berth
+    resize BUILD --vcpus 4 --no-verify --wait`.
     """
     _check_where(to, force_to, not_ or ())
     if same_host and to_cell:
@@ -356,7 +356,7 @@ def flavor_changed(
     disk_gb: int | None,
     specs: dict[str, str],
 ) -> Flavor:
-    """This flavor, with what was said in its place; it is another flavor, so it has another name."""
+    """Return the flavor with the changed values, under another name."""
     figures = {"vcpus": vcpus, "memory_mb": memory_mb, "disk_gb": disk_gb}
     said = {key: value for key, value in figures.items() if value is not None}
     for key, value in specs.items():

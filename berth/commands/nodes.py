@@ -1,4 +1,4 @@
-"""`berth node`: speak for a bare-metal node, as Ironic would, where there is none."""
+"""`berth node`: publish a node's state like Ironic, for tests without Ironic."""
 
 import uuid
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ commands = typer.Typer(
 
 @commands.callback()
 def _group() -> None:
-    """Keeps `set` a command of its own while it is the only one."""
+    """Keep `set` a sub-command although it is the only one."""
 
 
 @commands.command("set")

@@ -1,4 +1,4 @@
-"""What of a request meant nothing, as a scheduler notes it beside its decision: told to who follows it."""
+"""Prints the notes of a decision: parts of the request without effect."""
 
 from collections.abc import Iterable
 
@@ -11,11 +11,11 @@ from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.messages import BuildEnded
 from bus.queries import FindBuilds
 
-SECONDS = 5.0  # a cell may take to say what it keeps
+SECONDS = 5.0  # for the cell's answer
 
 
 class Noted:
-    """Each note once; what was said before it was published is not said again."""
+    """Prints each note once; notes from before the publication are not repeated."""
 
     def __init__(self, bus: Bus, said: Iterable[str] = ()) -> None:
         self._bus = bus
@@ -29,7 +29,9 @@ class Noted:
                 complain.print(f"[yellow]note[/yellow]: {escape(printable(note))}")
 
     async def ask(self, ended: BuildEnded) -> None:
-        """An end does not carry the decision: its cell keeps it. The first of a request tells for all."""
+        """Read the decision from its cell, because an end does not contain it. The first build of a request
+        is sufficient.
+        """
         if self._asked:
             return
         self._asked = True

@@ -52,12 +52,12 @@ Policy = Annotated[str | None, typer.Option(metavar="FILE", help="Its rules, whe
 
 
 def drivers_named(given: str | None) -> tuple[str, ...] | None:
-    """What --driver says; None when it says nothing."""
+    """Return the names of --driver, or None without the option."""
     return None if given is None else tuple(part.strip() for part in given.split(",") if part.strip())
 
 
 def cells_named(given: str | None) -> tuple[str, ...] | None:
-    """What --cells says: names, or how many; None when it says nothing."""
+    """Return the cells of --cells, given as names or as a number, or None without the option."""
     if given is None:
         return None
     if given.isdigit():

@@ -1,4 +1,4 @@
-"""Capacity in thought, for `berth what-if`: what the control room's page works out, told as text."""
+"""Capacity plans for `berth what-if`: computed as in the control room, printed as text."""
 
 from collections.abc import Mapping, Sequence
 
@@ -49,7 +49,7 @@ async def plan_room(
 
 
 def flavor_as_planned(flavor: Flavor) -> str:
-    """The one that was asked for by itself, as far as amounts and traits say it."""
+    """Return the requested flavor in the syntax of --mix, with amounts and traits."""
     amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
     words = []
     for key, value in flavor.extra_specs.items():

@@ -1,4 +1,4 @@
-"""`berth provider`: whose a host is, where that has gone wrong."""
+"""`berth provider`: assign hosts to cells."""
 
 import re
 from fnmatch import fnmatchcase
@@ -33,7 +33,7 @@ commands = typer.Typer(
 
 @commands.callback()
 def provider() -> None:
-    """Whose hosts are."""
+    """Assign hosts to cells."""
 
 
 @commands.command("reset")
@@ -58,10 +58,10 @@ def reset_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Give a host to a cell, whoever has it, and count its reports from the beginning.
+    """Assign a host to a cell, whatever its present cell, and restart the sequence of its reports.
 
-    What undoes a report of the wrong cell, or one with a sequence far ahead; what an operator made or brought
-    over goes to its cell by it. Nobody is placed there until the cell has reported it.
+    It corrects a report of the wrong cell, or one with a sequence far ahead, and assigns hosts that an
+    operator created or imported. Nothing is placed there until the cell has reported the host.
     """
     if bool(root) == ownerless:
         raise BadSetting("say which: a root, or --all-without-owner")
@@ -127,7 +127,7 @@ async def reset_the_ownerless(
 
 
 async def _ownerless(bus: Bus) -> list[Provider]:
-    """Roots of no cell, by their names, that serve nobody else."""
+    """Return the roots without a cell, by name, except shared pools."""
     found, after, more = list[Provider](), "", True
     while more:
         query = FindProviders(parts=("owner", "traits"), after=after, limit=_PAGE)

@@ -29,7 +29,7 @@ Making = Callable[[BuildStands], MoveRequested]  # what is asked for, of a build
 
 
 def spec_of(stands: BuildStands) -> BuildSpec:
-    """What it is by now."""
+    """Return the instance's present spec."""
     return stands.spec or stands.placed.spec
 
 
@@ -84,14 +84,16 @@ async def request_moves(
 
 
 async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
-    """Who names a host of another cell means that cell; all of a request name the same host. Empty: none."""
+    """Return the cell of the requested host if it is another cell, else an empty string. All moves of a
+    request name the same host.
+    """
     name = asked.wanted_host or asked.forced_host
     if not name or asked.to_cell or asked.kind not in ("migrate", "resize", "unshelve"):
         return ""
     try:
         return (await host_named(bus, name)).cell
     except (CommandRefused, Unavailable, Unroutable):
-        return ""  # the scheduler says what is wrong with it
+        return ""  # the scheduler reports the error
 
 
 async def follow_moves(

@@ -1,4 +1,4 @@
-"""`berth up`, `berth run` and `berth migrate`: everything at once, one worker alone, and their databases."""
+"""`berth up`, `berth run` and `berth migrate`: all workers, one worker, and the databases."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ from bus.requests import ResourceGroup
 R = TypeVar("R")
 
 _READY_SECONDS = 60.0
-_HOSTS_A_SECOND = 100  # that placement is given time to hear of beside, on a machine that does much else
+_HOSTS_A_SECOND = 100  # hosts per second that placement is expected to store, on a busy machine
 
 commands = typer.Typer()
 
@@ -68,10 +68,10 @@ def up_command(
     http: options.Http = None,
     control_room: options.Room = None,
 ) -> None:
-    """Run everything until Ctrl-C: in this process, or given service URLs, each worker as its own.
+    """Run everything until Ctrl-C: in this process or, with URLs of services, each worker as a process.
 
-    Without BERTH_AMQP_URL all is in this process, and what it must remember in --state-dir.
-    With that and BERTH_DATABASE_URL each worker is a process, started again when it ends.
+    Without BERTH_AMQP_URL everything is in this process, with its state in --state-dir. With it and
+    BERTH_DATABASE_URL each worker is a process, restarted when it ends.
     """
     found = effective(
         cells=cells_named(cells), hosts=hosts, baremetal=baremetal, fail=fail, build_time=build_time,
@@ -114,10 +114,11 @@ def run_command(
     policy: options.Policy = None,
     control_room: options.Room = None,
 ) -> None:
-    """Run one worker as this process, in service mode: as many of each as you like, compute once a cell
-    (or, with --agent, once for each of its agents).
+    """Run one worker as this process, in service mode: any number of each, compute once per cell (or, with
+    --agent, once per agent).
 
-    Of metal each has a name of its own (--agent): they share the nodes. A second of one name stands by.
+    Each metal agent needs a different name (--agent): they share the nodes. A second process with the same
+    name waits.
     """
     alone = bus == "local"
     found = effective(
@@ -159,7 +160,7 @@ async def up(settings: Settings, say: Console) -> int:
                 say.print(where, markup=False)
             await stopping.wait()
         return 0
-    metrics_ports(settings)  # that they can be had is said before anything is done
+    metrics_ports(settings)  # used ports are reported before anything is done
     await migrate_all(settings, say)
     stop_on_signals(stopping)
     supervisor = Supervisor(settings, say.print)
@@ -195,10 +196,10 @@ async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent
 
 
 async def ready(bus: Bus, settings: Settings) -> int:
-    """Returns when a build that is requested finds whoever it needs: how many hosts placement knows."""
+    """Return the number of hosts in placement, once a build request finds all workers it needs."""
     hosts = await scheduling(bus, settings)
     find = bus.asker(topics.FIND_BUILDS, timeout=2.0)
-    for cell in settings.cell_names:  # a cell whose conductor is still starting hears no build
+    for cell in settings.cell_names:  # a conductor that is still starting receives no build
         question = FindBuilds(cell=cell, builds=(bus.clock.uuid(),))
         await _answered(partial(find, question), f"the conductor of cell {cell} does not answer")
     return hosts
@@ -257,7 +258,7 @@ async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Even
 
 
 async def migrate_all(settings: Settings, say: Console, told: list[dict[str, str]] | None = None) -> int:
-    """How many migrations were applied, each with a line, and in `told`."""
+    """Migrate all databases, print each migration, and return their number."""
     from bus.sql.migrations import migrate
 
     made = 0

@@ -1,4 +1,4 @@
-"""`berth confirm`, `revert`, `abort`, `force`: a word to a move that is under way."""
+"""`berth confirm`, `revert`, `abort`, `force`: control moves in progress."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -24,8 +24,8 @@ from bus.messages import BuildCancelled, BuildCancelRequested
 from bus.moves import FindMoves, MoveStands, MoveSteered, MoveTold, Steering
 from bus.queries import WaitingRequest
 
-CANCEL_SECONDS = 30.0  # a scheduler may take to say that one waits no more
-ANSWER_SECONDS = 5.0  # a cell may take to say that it does so, or why not
+CANCEL_SECONDS = 30.0  # for a scheduler to confirm a cancellation
+ANSWER_SECONDS = 5.0  # for a cell to accept or refuse
 _GOOD = {"confirm": ("done",), "force": ("done",), "revert": ("reverted",), "abort": ("aborted", "reverted")}
 
 commands = typer.Typer()
@@ -49,7 +49,7 @@ def confirm_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """It stays where it went: what waited for your word is done, and its old room is given back."""
+    """Confirm a move that waits for it: the instance stays at its destination, and the source is released."""
     run(steer(effective(state_dir=state_dir).settings, of, "confirm", cell, wait, timeout, as_json, say))
 
 
@@ -62,7 +62,7 @@ def revert_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """It goes back to where it was, as it was: what waited for your word. Its old room was kept for it."""
+    """Revert a move that waits for confirmation: the instance returns to its source, unchanged."""
     run(steer(effective(state_dir=state_dir).settings, of, "revert", cell, wait, timeout, as_json, say))
 
 
@@ -75,10 +75,10 @@ def abort_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """End a move early: the instance goes on where it was.
+    """End a move early: the instance continues at its source.
 
-    Only until it is started on its new host: then it is too late, and this says so. One that waits for room
-    waits no more.
+    Possible until it is started on its new host; later the command is refused. A move that waits for
+    capacity stops waiting.
     """
     run(steer(effective(state_dir=state_dir).settings, of, "abort", cell, wait, timeout, as_json, say))
 
@@ -92,9 +92,9 @@ def force_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Have a live move's copying end sooner: the instance is stopped for what is left of it.
+    """End the copying of a live move early: the instance is stopped for the rest.
 
-    For one that changes its memory faster than it can be copied.
+    For an instance that changes its memory faster than it can be copied.
     """
     run(steer(effective(state_dir=state_dir).settings, of, "force", cell, wait, timeout, as_json, say))
 
@@ -115,7 +115,7 @@ async def steer(
         telling = ToldMoves(as_json, say)
         meant = [await _meant(bus, cells, id_, to) for id_ in ids]
         cancelled = [await _wait_ended(bus, one, telling) for one in meant if isinstance(one, WaitingRequest)]
-        # Who did not wait any more when that was said has begun just then
+        # A move that no longer waited has just begun
         begun = [await _under_way(bus, cells, move) for move in cancelled if move]
         under_way = [one for one in meant if isinstance(one, MoveStands)] + begun
         steering = _Steered(bus, to, wait, timeout, telling)
@@ -125,7 +125,7 @@ async def steer(
 
 
 async def _meant(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
-    """The move that is under way; or, where it is to end, one that waits for room."""
+    """Return the move in progress or, for abort, one that waits for capacity."""
     try:
         return await _under_way(bus, cells, id_)
     except CommandRefused:
@@ -136,7 +136,7 @@ async def _meant(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> Move
 
 
 async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: ToldMoves) -> str:
-    """Empty when it waits no more; else its id: it has begun, or is over."""
+    """Return an empty string if it no longer waits; else its id, because it has begun or ended."""
     said = await end_wait(bus, waits.request)
     if not said.waited:
         return waits.request
@@ -146,7 +146,7 @@ async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: ToldMoves) -> st
 
 
 async def end_wait(bus: Bus, request: str) -> BuildCancelled:
-    """It is not to wait any longer; one that has a host by now keeps it."""
+    """Cancel a waiting move; one that has a host by then keeps it."""
     name = f"steer-{Clock().uuid()[:8]}"
     answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
     try:
@@ -199,7 +199,7 @@ async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
 async def word_said(
     bus: Bus, stands: MoveStands, to: Steering, telling: TellsOfMoves
 ) -> AsyncIterator[tuple[asyncio.Future[MoveOutcome], asyncio.Future[MoveTold]]]:
-    """It is said, and a while was waited for one of these: what came of the move, what its cell answers."""
+    """Publish the steering message, and yield futures of the move's result and of the cell's answer."""
     name = f"steer-{Clock().uuid()[:8]}"
     order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=to, reply_to=name)
     answer: asyncio.Future[MoveTold] = asyncio.get_running_loop().create_future()
@@ -211,7 +211,7 @@ async def word_said(
 
 
 class _Answered:
-    """The first that is told is the answer."""
+    """Takes the first message as the answer."""
 
     def __init__(self, answer: "asyncio.Future[MoveTold]", telling: TellsOfMoves) -> None:
         self._answer = answer
@@ -228,7 +228,7 @@ class _Answered:
 
 
 class _Steered:
-    """One word, said to several moves."""
+    """Steers several moves with one message each."""
 
     def __init__(self, bus: Bus, to: Steering, wait: bool, timeout: float, telling: ToldMoves) -> None:
         self.bus = bus
@@ -238,7 +238,9 @@ class _Steered:
         self.telling = telling
 
     async def steer(self, stands: MoveStands) -> bool:
-        """Did it come to what was asked for? Without --wait: did its cell take the word?"""
+        """Return whether the move reached the requested state; without --wait, whether its cell accepted the
+        message.
+        """
         try:
             async with word_said(self.bus, stands, self.to, self.telling) as (outcome, answer):
                 if answer.done() and answer.result().refused:

@@ -1,4 +1,4 @@
-"""What would become of moves now: asked of a scheduler, and told; nothing is begun."""
+"""Asks a scheduler for the result of moves without starting them, and prints it."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ from bus.queries import WhatIfAnswered, WhatIfMoves
 from bus.resources import Provider
 
 SECONDS = 30.0  # an answer may take
-AT_ONCE = 100  # moves in a question: each is beside those before it
-_SHOWN = 20  # of those that stay for one reason
+AT_ONCE = 100  # moves per query: each is evaluated after those before it
+_SHOWN = 20  # instances shown per reason
 
 
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[WhatIfAnswered]:
-    """Of each, none going to these hosts."""
+    """Return the result of each move, without these hosts as destinations."""
     ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
     answers: list[WhatIfAnswered] = []
     for start in range(0, len(moves), AT_ONCE):
@@ -53,7 +53,7 @@ def tell_supposed(
 
 
 def tell_why_they_stay(stay: Sequence[tuple[str, WhatIfAnswered]], say: Console) -> None:
-    """Those that stay for one reason together, with the picture of the first."""
+    """Print the instances that stay, grouped by reason, with the decision of the first one."""
     alike: dict[tuple[str, object], list[str]] = {}
     first: dict[tuple[str, object], WhatIfAnswered] = {}
     for build, answer in stay:

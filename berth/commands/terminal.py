@@ -1,4 +1,4 @@
-"""What every command has: its voice, the settings in force, the way to run, and words for what went wrong."""
+"""Shared by all commands: output, effective settings, running, and error messages."""
 
 import asyncio
 import os
@@ -32,14 +32,14 @@ from bus.vocabulary import Message
 M = TypeVar("M", bound=Message)
 
 _COLOURS = {"active": "green", "moving": "yellow", "verifying": "yellow", "shelved": "cyan"}
-_PIPED_WIDTH = 200  # columns of a table nobody looks at in a terminal
+_PIPED_WIDTH = 200  # columns of a table outside of a terminal
 
 
 class CommandRefused(Exception):
-    """The command will not do that; the text says why."""
+    """The command cannot do this; the text says why."""
 
 
-# What is the world's or the user's doing is told in a sentence; anything else is a bug and shows where.
+# Errors of users and services are printed as a sentence; anything else is a defect and shows its traceback.
 _CONDITIONS = (
     Unavailable, Unroutable, BrokerRefused, AnswerRefused, NoSuchLetter, MigrationsBroken, BadSetting,
     CommandRefused, OSError,
@@ -47,7 +47,7 @@ _CONDITIONS = (
 
 
 def console(file: IO[str]) -> Console:
-    """Sentences are never broken: that is for the terminal to do, and nobody wants it in a pipe."""
+    """Return a console that does not wrap lines: a terminal wraps itself, and pipes need whole lines."""
     width = None if file.isatty() or os.environ.get("COLUMNS") else _PIPED_WIDTH
     return Console(file=file, highlight=False, soft_wrap=True, width=width)
 
@@ -57,7 +57,7 @@ complain = console(sys.stderr)
 
 
 class _Given:
-    """What was said before the command: `berth --config FILE --set NAME=VALUE COMMAND`."""
+    """The options before the command: `berth --config FILE --set NAME=VALUE COMMAND`."""
 
     config: Path | None = None
     sets: Mapping[str, str] = {}
@@ -95,7 +95,7 @@ def write_json(value: Any) -> None:
 
 
 def tell(say: Console, as_json: bool, sentence: str, **facts: Any) -> None:
-    """What was done: to people in a sentence, to programs as an object with the facts of it."""
+    """Report a completed action: as a sentence, or as a JSON object with its facts."""
     if as_json:
         write_json(facts)
     else:
@@ -116,7 +116,7 @@ def checked(message: M) -> M:
 
 
 def explained(app: typer.Typer) -> None:
-    """Run the command line; what went wrong is said in sentences, and becomes the exit code."""
+    """Run the command line; errors are printed as sentences and become the exit code."""
     try:
         app()
     except BaseExceptionGroup as group:

@@ -1,4 +1,4 @@
-"""How moves are told to people and programs: what is under way, what came of each, what a phase took."""
+"""Prints moves for people and programs: progress, results, and durations of phases."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ _ENDS = {
     REFUSED: "[red]refused[/red]",
     "cancelled": "[yellow]waits no more[/yellow]: it stays as it is",
 }
-_BEGINS = {  # what a phase is, for who reads along
+_BEGINS = {  # descriptions of phases
     "prepare": "gets its place on {host}",
     "send": "leaves for {host}",
     "start": "starts on {host}",
@@ -45,7 +45,7 @@ _BEGINS = {  # what a phase is, for who reads along
 
 
 class ToldMoves:
-    """Tells of moves as they go: each phase once, and how far it is wherever that is read as JSON."""
+    """Prints moves in progress: each phase once, and with --json every progress report."""
 
     def __init__(self, as_json: bool, say: Console) -> None:
         self.as_json = as_json
@@ -67,7 +67,7 @@ class ToldMoves:
             self.say.print(f"{said.build} {words}", style="dim", markup=False)
 
     def waits(self, said: WaitingRequest) -> None:
-        """It waits for room: once, and whenever it lacks something else."""
+        """Report a waiting move once, and when it lacks something else."""
         lacks = f"place {said.position} in its line: {said.lacks}"
         if self._waits.get(said.request) == lacks:
             return
@@ -89,7 +89,7 @@ class ToldMoves:
 
 
 def sentence(outcome: MoveOutcome) -> str:
-    """Of one outcome, for a terminal, with colours."""
+    """Return the result as a coloured sentence."""
     ended = f"[green]{_DONE.get(outcome.kind, 'done')}[/green]" if outcome.end == "done" else ""
     words = (ended or _ENDS.get(outcome.end, outcome.end)).format(host=escape(printable(outcome.host)) or "?")
     code = rf" \[{outcome.code}]" if outcome.code else ""
@@ -139,7 +139,7 @@ def moves_table(found: Sequence[MoveStands], now: float) -> Table:
 
 
 def phases_table(one: MoveStands) -> Table:
-    """What was done of a move, phase by phase."""
+    """Return the phases of a move as a table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("phase", "host", "came to", "took"):
         table.add_column(title, no_wrap=True)

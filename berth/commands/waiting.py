@@ -1,4 +1,4 @@
-"""`berth waiting`: who waits for room, and what for; and what `boot` says of those."""
+"""`berth waiting`: requests that wait for capacity; also used by `berth boot`."""
 
 import asyncio
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ def waiting_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Who waits for room, with builds and with moves: in which order, what they lack, what would wake them.
+    """List waiting requests for builds and moves: their order, what they lack, what would wake them.
 
-    The highest priority goes first, then the oldest; requests alike are one line, in which each has a place.
-    `berth boot --wait 30m --priority 5` makes one, `berth delete BUILD` ends it; `berth move BUILD --wait
-    30m` makes one, `berth abort BUILD` ends it.
+    The highest priority is first, then the oldest. Requests of one equivalence class share a queue. `berth
+    boot --wait 30m --priority 5` adds one, `berth delete BUILD` cancels it; `berth move BUILD --wait 30m`
+    adds one, `berth abort BUILD` cancels it.
     """
     run(show_waiting(effective(state_dir=state_dir).settings, project, limit, as_json, say, Clock().now()))
 
@@ -101,7 +101,7 @@ def _tell_the_rest(found: WaitingFound, shown: int, say: Console) -> None:
 
 
 def duration(seconds: float) -> str:
-    """As people say it."""
+    """Return the duration as text."""
     left = max(int(seconds), 0)
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if left >= 2 * size:
@@ -113,7 +113,7 @@ def duration(seconds: float) -> str:
 
 
 async def tell_while_it_waits(bus: Bus, request: BuildRequested, as_json: bool, say: Console) -> None:
-    """What it lacks, once and whenever that is something else; until cancelled."""
+    """Print what the request lacks, once and at each change, until cancelled."""
     told = ""
     while request.wait:
         await asyncio.sleep(_LOOK_SECONDS)

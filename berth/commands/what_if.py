@@ -84,7 +84,7 @@ def what_if_command(
 
 
 def _as_boot_takes() -> inspect.Signature:
-    """The options of `berth boot` that say what is asked for, then our own."""
+    """Return the signature: options of `berth boot` that describe the request, then those of what-if."""
     asked = inspect.signature(request_given).parameters
     own = inspect.signature(what_if_command).parameters.values()
     mine = [one for one in own if one.kind is inspect.Parameter.KEYWORD_ONLY]

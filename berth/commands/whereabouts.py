@@ -1,4 +1,4 @@
-"""Where a build is: every cell is asked, and the one that knows it says how it stands."""
+"""Finds a build: every cell is queried, and the one that knows it returns its state."""
 
 import uuid
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.queries import BuildStands, FindBuilds
 
-SECONDS = 5.0  # a cell may take to say whether it has it
+SECONDS = 5.0  # for a cell's answer
 
 
 def uuid_of(given: str, what: str = "a build") -> str:
-    """As everybody writes it, or a sentence about what was given."""
+    """Return the uuid in canonical form, or raise CommandRefused."""
     try:
         return str(uuid.UUID(given))
     except ValueError:
@@ -24,7 +24,7 @@ def uuid_of(given: str, what: str = "a build") -> str:
 async def whereabouts(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str = ""
 ) -> dict[str, BuildStands]:
-    """How each of these stands, in the order given; CommandRefused where no cell knows one."""
+    """Return the state of each build, in the given order. Raise CommandRefused if no cell knows one."""
     cells = (cell,) if cell else await known_cells(bus, settings)
     find, wanted = bus.asker(topics.FIND_BUILDS, timeout=SECONDS), tuple(dict.fromkeys(builds))
     answers, silent = await ask_cells(cells, lambda each: find(FindBuilds(cell=each, builds=wanted)))

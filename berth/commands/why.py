@@ -57,10 +57,11 @@ def why_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Why a build is where it is, or nowhere; why a move went where it did, waits, or was refused.
+    """Explain why a build is on its host or has none, or why a move chose its host, waits, or was refused.
 
-    Shows who was considered, what each constraint removed, what weighers gave the best, and what came after:
-    refused claims, attempts, alternates. Of one without a host: who came closest, and what would help.
+    Shows the considered hosts, how many each constraint rejected, the weights of the best, and what
+    followed: refused claims, attempts, alternates. For a build without a host: the closest hosts, and what
+    would help.
     """
     if again and now:
         raise BadSetting("--replay is about then, --now about today: one of them")
@@ -73,12 +74,12 @@ def why_command(
 
 @dataclass(frozen=True)
 class Known:
-    """All that anybody knows of a build."""
+    """All records of a build."""
 
-    stands: tuple[BuildStands, ...]  # it, or those of the request
-    moves: tuple[MoveStands, ...]  # it, where it is one that has begun
+    stands: tuple[BuildStands, ...]  # the build, or the builds of the request
+    moves: tuple[MoveStands, ...]  # the move, if it has begun
     decided: DecisionFound
-    silent: tuple[str, ...]  # who did not answer
+    silent: tuple[str, ...]  # workers that did not answer
 
 
 async def why(settings: Settings, id_: str, again: bool, now: bool, as_json: bool, say: Console) -> int:
@@ -109,7 +110,7 @@ async def why(settings: Settings, id_: str, again: bool, now: bool, as_json: boo
 
 
 async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
-    """All cells and the schedulers are asked at once."""
+    """Query all cells and schedulers in parallel."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     cells = await known_cells(bus, settings)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)(FindDecision(id=id_))
@@ -233,14 +234,14 @@ async def _ask_now(bus: Bus, known: Known, as_json: bool, say: Console) -> int:
 
 
 def _asked_of(stands: Sequence[BuildStands]) -> str:
-    """What is asked now of one that was placed: its record keeps no more."""
+    """Return the request to evaluate now for placed builds, as far as their records have it."""
     flavor = printable(stands[0].placed.spec.flavor.name)
     of = "the first build of the request" if len(stands) > 1 else "this build alone"
     return f"asked for {of}, with flavor {flavor}, which it got; or_else is not asked anew"
 
 
 def requested(one: BuildStands) -> BuildRequested:
-    """What was asked for this build, as its record has it, with the flavor it got."""
+    """Return the recorded request of this build, with the flavor it got."""
     placed, record = one.placed, one.placed.decision.record
     asked = (record.asked if record is not None else None) or AlsoAsked()
     fields = {name: getattr(asked, name) for name in AlsoAsked.__struct_fields__}

@@ -1,4 +1,4 @@
-"""What is to be thought of what was seen, and what to do. Pure: `looking.py` sees."""
+"""Judges the observed state and gives advice. Pure: `looking.py` observes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
@@ -30,7 +30,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class BrokerSeen(msgspec.Struct, frozen=True):
-    """A RabbitMQ, as one of those who use it."""
+    """The state of a RabbitMQ, as one of its users sees it."""
 
     place: str
     version: str = ""
@@ -38,12 +38,12 @@ class BrokerSeen(msgspec.Struct, frozen=True):
     fresh: bool = False  # nothing of berth's is there yet
     stuck: bool = False  # it took no message in time
     refused: tuple[str, ...] = ()  # what this user may not do
-    alarms: tuple[str, ...] = ()  # memory, disk; as its management API says
-    clock: float | None = None  # how far it is ahead of ours; None: not known
+    alarms: tuple[str, ...] = ()  # memory, disk; from its management API
+    clock: float | None = None  # seconds that its clock is ahead; None: unknown
 
 
 class QueueSeen(msgspec.Struct, frozen=True):
-    """A durable queue that a worker reads; looked at twice."""
+    """The state of a durable queue of a worker, from two observations."""
 
     name: str
     worker: str
@@ -64,7 +64,7 @@ class DatabaseSeen(msgspec.Struct, frozen=True):
 
 class WorkerSeen(msgspec.Struct, frozen=True):
     name: str
-    seconds: float | None = None  # it took to answer; None: it does not
+    seconds: float | None = None  # its response time; None: no response
 
 
 class LettersSeen(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: str = ""
     brokers: tuple[BrokerSeen, ...] = ()
     queues: tuple[QueueSeen, ...] = ()
-    missing: tuple[str, ...] = ()  # workers none of whose queues is there
+    missing: tuple[str, ...] = ()  # workers without any queue
     databases: tuple[DatabaseSeen, ...] = ()
     workers: tuple[WorkerSeen, ...] = ()
     letters: LettersSeen = LettersSeen()
@@ -98,7 +98,7 @@ def judged(seen: BerthSeen) -> list[Finding]:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """0: all is well; 1: something is to be looked at; 2: something is broken."""
+    """Return 0 without problems, 1 if something needs attention, 2 if something is broken."""
     levels = {one.level for one in findings}
     return 2 if "broken" in levels else 1 if "warning" in levels else 0
 
@@ -239,7 +239,7 @@ def _older(version: str, than: tuple[int, ...]) -> bool:
     for part in version.split(".")[: len(than)]:
         digits = "".join(sign for sign in part if sign.isdigit())
         if not digits:
-            return False  # what it says of itself cannot be read
+            return False  # its report about itself is unreadable
         parts.append(int(digits))
     return tuple(parts) < than
 

@@ -1,4 +1,4 @@
-"""Looks at a berth's services, its workers and what waits; `judging.py` thinks about it. Nothing changes."""
+"""Observes services, workers and queues; `judging.py` judges them. Nothing is changed."""
 
 import asyncio
 import shutil
@@ -31,7 +31,7 @@ from bus.sql.migrations import current
 
 ANSWER_SECONDS = 5.0
 _AWAY = (Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken)
-PAUSE_SECONDS = 1.0  # between two looks at what waits
+PAUSE_SECONDS = 1.0  # between two observations of queues
 LETTERS = 1000  # that are counted
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())")
@@ -43,7 +43,7 @@ async def look(settings: Settings, clock: Clock | None = None, *, management: st
         databases = group.create_task(_databases(settings, clock))
         brokers = group.create_task(_brokers(settings, clock, management))
     seen, queues, missing = brokers.result()
-    # What is asked of somebody who is not there would wait for them: they are not asked.
+    # Workers without consumers are not queried, because a query would wait for them.
     absent = {*missing, *(one.worker for one in queues if one.name.startswith("ask:") and not one.readers)}
     workers, letters, away = await _on_the_bus(settings, clock, absent)
     directory = Path(settings.database.state_dir)
@@ -57,7 +57,7 @@ async def look(settings: Settings, clock: Clock | None = None, *, management: st
         databases=tuple(databases.result()),
         workers=tuple(workers),
         letters=letters,
-        bus="" if any(one.problem for one in seen) else away,  # said of the broker already
+        bus="" if any(one.problem for one in seen) else away,  # reported for the broker already
     )
 
 

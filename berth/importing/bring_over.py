@@ -1,4 +1,4 @@
-"""The import itself: bring over what differs, as often as it takes, and say what could not be."""
+"""Imports the contents of a Placement: writes the differences, and lists what could not be imported."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -24,7 +24,7 @@ _TYPED = 38  # the version that asks for a consumer's type
 
 @dataclass
 class Outcome:
-    """What was done, and what could not be: each with why."""
+    """Numbers of imported objects, and objects that could not be imported, with reasons."""
 
     names: int = 0
     made: int = 0
@@ -85,17 +85,17 @@ class Import:
         await each(sorted(names), make, "names made", self.progress)
 
     async def _free_names(self, prune: bool) -> None:
-        """Who has a name here that another provider will have is called otherwise for the time being.
+        """Rename providers of berth whose names are needed for other imported providers.
 
-        It gets its own name when it is written; or, where it is only here, it goes in the end. That may be a
-        host that was rebuilt with another id, or two that swapped their names. Without `prune` a provider
-        that is only here keeps its name, and who wants it is refused.
+        They get their final name when they are written, or are deleted by `--prune`. Examples are a rebuilt
+        host with another id, and two hosts with exchanged names. Without `prune` a provider that exists only
+        in berth keeps its name, and the imported one is refused.
         """
         owners = {provider.name: provider.id for provider in self.theirs.providers.values()}
 
         async def rename(provider: ImportedProvider) -> None:
             at, body = f"/resource_providers/{provider.id}", {"name": _for_now(provider)}
-            with suppress(Rejected):  # then who wants the name is refused, with the reason
+            with suppress(Rejected):  # then the provider that needs the name is refused with the reason
                 await self.berth.request("PUT", at, body)
 
         in_the_way = [
@@ -107,7 +107,7 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Those that were refused; the last time, that is told."""
+        """Load the providers and return the refused ones; the last time, report them."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in _portions(providers):
@@ -135,9 +135,10 @@ class Import:
         return (await self.berth.request("POST", "/berth/providers", body))["results"]
 
     async def _claim(self, consumers: list[ImportedConsumer]) -> None:
-        """One may need what another still has to give back, so those refused come again while any succeed.
+        """Claim for the consumers. One may need capacity that another has yet to release, so refused ones are
+        repeated while any succeed.
 
-        What is left then does not fit by berth's rules though it does exist: room is made for just that.
+        The rest does not fit by berth's rules although it exists: inventories are widened for it.
         """
         left = await self._claims(consumers)
         while left and len(left) < len(consumers):
@@ -156,7 +157,9 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """The provider with just the room for what is held of it there, beside what was held of it here."""
+        """Return the provider with enough inventory for these allocations, in addition to the present
+        ones.
+        """
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
         held = {
             class_: self.theirs.used(provider.id, class_) + self.ours.used(provider.id, class_)
@@ -168,7 +171,7 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Those who could not have it; the last time, that is told."""
+        """Claim for the consumers and return the refused ones; the last time, report them."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:
@@ -207,7 +210,7 @@ class Import:
 
 
 def _for_now(provider: ImportedProvider) -> str:
-    """A name nobody else has, from which people can tell what it was."""
+    """Return a unique temporary name that shows the original one."""
     return f"{provider.name[:150]} ({provider.id})"
 
 

@@ -25,7 +25,7 @@ HOSTS_AT_ONCE = 500  # in one edit
 
 @dataclass(frozen=True)
 class Brought:
-    """What became of one of them, in words."""
+    """The result of importing one aggregate, as a sentence."""
 
     name: str
     uuid: str
@@ -52,7 +52,9 @@ class BringOver:
             yield await self._bring(one, match)
 
     def _match(self, one: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
-        """Which of ours it is: by uuid, by name, or the one nameless aggregate with just its hosts."""
+        """Return the aggregate of berth: found by uuid, by name, or as the one unnamed aggregate with the
+        same hosts.
+        """
         if one.uuid:
             return one.uuid if one.uuid in self._there else None
         if named := [id_ for id_, ours in self._there.items() if ours.name == one.name]:
@@ -94,7 +96,7 @@ class BringOver:
         return Brought(one.name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
     async def _put_in(self, id_: str, hosts: list[str], trouble: list[str]) -> int:
-        """All that can be; one that cannot keeps no other out."""
+        """Add the hosts; one that cannot be added does not stop the others."""
         said = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
         if isinstance(said, Missing) and said.what == "host":
             trouble.append(told(said))

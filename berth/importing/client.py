@@ -1,4 +1,4 @@
-"""A client of the Placement API, whoever serves it: reads a whole world, many requests at once."""
+"""A client of the Placement API that reads all contents with parallel requests."""
 
 import asyncio
 import ssl
@@ -23,7 +23,7 @@ NEWEST = 39  # of the versions we know
 _OLDEST = 14  # before, there were no trees
 _TIMEOUT = 60.0
 _AGAIN = (502, 503, 504)
-_NOBODY = "00000000-0000-0000-0000-000000000000"  # as Placement says where nobody was named
+_NOBODY = "00000000-0000-0000-0000-000000000000"  # Placement's value for an unknown project or user
 
 
 class Rejected(Exception):
@@ -39,7 +39,9 @@ class _Away(Exception):
 
 
 class PlacementClient:
-    """Speaks the newest version both know; every request is tried a few times while the server is away."""
+    """Uses the newest version that both sides support; every request is retried a few times while the server
+    is unreachable.
+    """
 
     def __init__(self, url: str, token: str, cacert: str = "") -> None:
         self.url = url.rstrip("/")
@@ -86,7 +88,7 @@ class PlacementClient:
         return answer
 
     async def request(self, method: str, path: str, body: Any = None, *, minor: int | None = None) -> Any:
-        """The body of a success, None when it has none; `Rejected` says why not."""
+        """Return the body of a successful response, or None without a body. Raise `Rejected` otherwise."""
         try:
             answer = await self._send(method, path, body, self.minor if minor is None else minor)
         except _Away as away:
@@ -103,14 +105,14 @@ class PlacementClient:
         raise Rejected(answer.status_code, _reason(answer))
 
     async def _get(self, path: str) -> Any:
-        """What every Placement has there."""
+        """Return the body of a URL that every Placement has."""
         found = await self._find(path)
         if found is None:
             raise Unavailable(f"{self.place} does not answer as a Placement: there is nothing at {path}")
         return found
 
     async def _find(self, path: str) -> Any:
-        """What is there; None where it is not, or not any more."""
+        """Return the body, or None for 404."""
         try:
             return await self.request("GET", path)
         except Rejected as why:
@@ -145,7 +147,7 @@ class PlacementClient:
         return world
 
     async def _provider(self, entry: Any) -> tuple[ImportedProvider, list[str]] | None:
-        """It, and who holds something of it; None when it was deleted since."""
+        """Return the provider and its consumers, or None if it was deleted in the meantime."""
         parts = {}
         for part in ("inventories", "traits", "aggregates", "allocations"):
             if (told := await self._find(f"/resource_providers/{entry['uuid']}/{part}")) is None:
@@ -163,7 +165,7 @@ class PlacementClient:
         return found, list(parts["allocations"])
 
     async def consumer(self, id_: str) -> ImportedConsumer | None:
-        """None when it holds nothing."""
+        """Return None if it has no allocations."""
         found = await self._find(f"/allocations/{id_}")
         if found is None or not found["allocations"]:
             return None
@@ -194,7 +196,7 @@ def _reason(answer: httpx.Response) -> str:
 async def each(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], what: str, progress: Progress
 ) -> None:
-    """Do it for all of them, so many at once."""
+    """Run the work for all items, a limited number in parallel."""
     waiting: Sequence[T] = list(items)
     ahead = iter(waiting)
     done = 0

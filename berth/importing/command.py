@@ -1,4 +1,4 @@
-"""The flags of `berth import`, and what it says."""
+"""`berth import placement`: options and output."""
 
 import os
 import ssl
@@ -154,7 +154,7 @@ async def _import(
 
 
 class _Shown:
-    """Progress on standard error, if somebody looks: a bar for each thing that is read or written."""
+    """Progress bars on standard error, in a terminal."""
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -179,7 +179,7 @@ class _Shown:
 
 
 class _InWords:
-    """What came of it, for people."""
+    """Prints the result for people."""
 
     def __init__(self, say: Console) -> None:
         self._say = say
@@ -237,7 +237,7 @@ class _InWords:
 
 
 class _AsJson:
-    """The same for programs: one object, when all is over."""
+    """Prints the result as one JSON object."""
 
     def __init__(self) -> None:
         self._facts: dict[str, Any] = {}

@@ -16,15 +16,15 @@ HOW = "write it with `openstack aggregate list --long -f json`"
 
 
 class NoAggregates(ValueError):
-    """It is something else; the text says what is wrong with it."""
+    """The file has another format; the text says what is wrong."""
 
 
 @dataclass(frozen=True)
 class NovaAggregate:
     name: str
-    uuid: str = ""  # where the client told it
+    uuid: str = ""  # if the client wrote it
     metadata: Mapping[str, str] = field(default_factory=dict)
-    hosts: Sequence[str] | None = None  # None: it did not say
+    hosts: Sequence[str] | None = None  # None: missing in the file
 
 
 def read(text: bytes) -> list[NovaAggregate]:

@@ -1,4 +1,4 @@
-"""What a Placement holds, whoever's it is, and how two of them differ."""
+"""The contents of a Placement, and the differences between two of them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class ImportedProvider:
 
 @dataclass(frozen=True)
 class ImportedConsumer:
-    """Who holds what. A type of None: written before there were types."""
+    """A consumer with its allocations. A type of None: written before consumer types."""
 
     id: str
     project: str
@@ -33,11 +33,11 @@ class ImportedConsumer:
 class PlacementContents:
     providers: dict[str, ImportedProvider] = field(default_factory=dict)
     consumers: dict[str, ImportedConsumer] = field(default_factory=dict)
-    classes: set[str] = field(default_factory=set)  # custom ones
-    traits: set[str] = field(default_factory=set)  # custom ones
+    classes: set[str] = field(default_factory=set)  # custom classes
+    traits: set[str] = field(default_factory=set)  # custom traits
 
     def used(self, provider: str, resource_class: str) -> int:
-        """How much of it all consumers hold."""
+        """Return the amount that all consumers have allocated."""
         return sum(
             consumer.allocations[provider].get(resource_class, 0)
             for consumer in self.consumers.values()
@@ -52,7 +52,7 @@ class PlacementContents:
         return provider
 
     def parents_first(self, ids: set[str]) -> list[ImportedProvider]:
-        """These providers, each after the one above it, trees whole."""
+        """Return the providers with parents before children, tree by tree."""
         below: dict[str | None, list[ImportedProvider]] = {}
         for provider in self.providers.values():
             if provider.id in ids:
@@ -80,7 +80,7 @@ class ContentsDifference:
 
 
 def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
-    """What ours would have to change to be as theirs. Names that only we know are no difference."""
+    """Return what must change in `ours` to equal `theirs`. Additional names in `ours` are no difference."""
     return [
         *(
             ContentsDifference("class", name, "missing here")
