@@ -1,4 +1,4 @@
-"""Heartbeats of agents, and how long each agent may be silent: by number, so that all are judged at once."""
+"""Heartbeats of agents, and the permitted silence of each: in arrays, so that all are judged together."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -10,24 +10,24 @@ from bus.candidates import Bools, Ints
 from bus.messages import HostReported
 from scheduler_worker.core.columns import NEVER, Numbers
 
-LEAST_SILENCE = 10.0  # nobody is down for being silent this long, however short its period
+LEAST_SILENCE = 10.0  # no agent is down after a shorter silence, however short its period
 PERIODS = 3  # nor for missing fewer reports than this
-FORGOTTEN_PERIODS = 60  # who has missed so many reports is forgotten, after ten minutes at the least
+FORGOTTEN_PERIODS = 60  # reports an agent may miss before it is forgotten, after ten minutes at the earliest
 LEAST_REMEMBERED = 600.0
 
-AgentKey = tuple[str, str]  # cell and name: no cell speaks for another's agent, whatever it is called
+AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another cell's agent of the same name
 
 
 class Listening:
-    """How long it was listened, in seconds: what was not heard while our own ears were away is no verdict.
+    """Seconds during which messages could be received: silence counts only while the broker was reachable.
 
-    A stretch in which nothing at all was heard may be our own fault, and it cannot be known. It counts as no
-    longer than it takes until the next report was due.
+    A period without any message may be a failure of this process or of the broker, which cannot be
+    distinguished. Such a period counts only until the next report was due.
     """
 
     def __init__(self, now: float) -> None:
         self.seconds = 0.0
-        self.due = LEAST_SILENCE  # the shortest period of all who are heard
+        self.due = LEAST_SILENCE  # the shortest period of all known agents
         self._last = now
 
     def heard(self, now: float) -> None:
@@ -73,7 +73,7 @@ class Silence:
     """Why and since when a host is down."""
 
     why: str
-    at: float | None = None  # the last heartbeat, by the clock; None: no heartbeat is known
+    at: float | None = None  # the last heartbeat, by the monotonic clock; None: none so far
 
     def sentence(self, now: float) -> str:
         return f"down: {self.why}" + ("" if self.at is None else f" for {now - self.at:.0f} s")
@@ -91,7 +91,7 @@ class AgentsNow:
 
 
 class Agents:
-    """All that were heard of, the one heard last comes last; and those that placement names."""
+    """All agents with heartbeats, the latest last, and the agents that placement names."""
 
     def __init__(self, listening: Listening, grace: float) -> None:
         self.grace = grace
@@ -109,10 +109,10 @@ class Agents:
         return len(self._known)
 
     def hear(self, report: HostReported, now: float) -> HeardAgent:
-        """The agent that says this, heard just now unless this is an older report.
+        """Return the agent of this report, with the time of its heartbeat unless this is an older report.
 
-        A new run counts from the beginning. Agents that do not say which run they are may do so, too, when
-        they were silent for so long that they must have been away.
+        A new run of an agent starts at the beginning. An agent without a run number may do so too, after a
+        silence as long as a restart.
         """
         name, listened = (report.cell, report.agent), self._listening.seconds
         agent = self._known.get(name)
@@ -161,7 +161,7 @@ class Agents:
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> "AgentsNow":
-        """Return what is known of the agents with these numbers."""
+        """Return the state of the agents with these numbers."""
         heard = self._heard.take(agent_at)
         return AgentsNow(
             alive=self._listening.seconds - heard <= self._silence.take(agent_at),
@@ -172,7 +172,7 @@ class Agents:
         )
 
     def number(self, name: AgentKey) -> int:
-        """Its own from now on until all are numbered anew."""
+        """Return the agent's number, valid until all agents are renumbered."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._numbers)
@@ -185,11 +185,11 @@ class Agents:
 
     @property
     def crowded(self) -> bool:
-        """Are most numbers those of agents nobody remembers?"""
+        """Return whether most numbers belong to expired agents."""
         return len(self._numbers) > 2 * len(self._known) + 1024
 
     def number_anew(self, named: Iterable[AgentKey]) -> None:
-        """These are placement's; all other numbers but those of who is heard are void."""
+        """Renumber: these agents are placement's; other numbers stay only for agents with heartbeats."""
         self._numbers = {}
         for name in named:
             self._numbers.setdefault(name, len(self._numbers))
@@ -203,13 +203,13 @@ class Agents:
             self._write(agent)
 
     def keep(self, most: int) -> None:
-        """Beyond so many those heard longest ago are forgotten, of the cell that has the most."""
+        """Forget the oldest agents beyond this number, of the cell that has the most."""
         while len(self._known) > most:
             [(most_of, _)] = self._of_cell.most_common(1)
             self._forget(next(key for key in self._known if key[0] == most_of))
 
     def tidy(self) -> None:
-        """Forget who was not heard for very long, and see anew how soon the next report is due."""
+        """Forget agents after a long silence, and compute when the next report is due."""
         listened = self._listening.seconds
         while self._known:
             name, agent = next(iter(self._known.items()))

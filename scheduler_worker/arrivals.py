@@ -1,4 +1,4 @@
-"""Build requests as they come: placed at once, or kept because they may wait for room."""
+"""New build requests: placed immediately, or stored because they may wait for capacity."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ _Add = Callable[[Sequence[ParkedRequest]], Awaitable[set[Id]]]
 
 
 class Arrivals:
-    """What is said of a request is said when it is kept, if it is to be kept."""
+    """Places new requests. A waiting request is stored before anything is published for it."""
 
     def __init__(self, scheduler: Scheduler, parking: Parking, clock: Clock) -> None:
         self._scheduler = scheduler
@@ -35,7 +35,9 @@ class Arrivals:
         self._add = patiently(self._add_once)
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
-        """A host for each; who has none now and may wait is kept; who comes after others of its kind, too."""
+        """Return a verdict for each request: placed, waiting because no host fits or others of its class wait
+        before it, or ended.
+        """
         scheduler, room, newcomers = self._scheduler, self._parking.room, self._newcomers
         now, seen = self._clock.now(), scheduler.source.seen
         room.settle(self._clock.monotonic())
@@ -75,10 +77,10 @@ class Arrivals:
     async def _park(
         self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], told_apart: int
     ) -> list[Verdict]:
-        """Kept by us, unless somebody keeps it already; what is to be said of each nevertheless.
+        """Store the requests, unless one is stored already, and return the messages for each.
 
-        It may have come before: what holds a host or has ended already is told so again, and does not wait.
-        What kinds were told apart by when it was looked at may be something else by the time it is stored.
+        A repeated delivery whose instances hold a host or have ended is answered again and does not wait.
+        The grouping key can change between evaluation and storage, so it is computed again before storing.
         """
         if not waits:
             return []
@@ -103,7 +105,7 @@ class Arrivals:
         return told
 
     async def _came_before(self, orders: Sequence[Order]) -> list[set[Id]]:
-        """Of each those of its instances that hold something, or have ended."""
+        """Return, for each order, its instances that hold allocations or have ended."""
         asked = [[Fence(instance, None, "") for instance in order.instances] for order in orders]
         found: list[set[Id]] = []
         for answer in await self._scheduler.ending.fence(asked):

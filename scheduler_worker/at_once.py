@@ -1,4 +1,4 @@
-"""Several questions asked at once."""
+"""Runs several queries in parallel."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All of these at once; the first failure as itself."""
+    """Run all in parallel; raise the first failure itself, not a group."""
     if len(asks) <= 1:
         return [await ask for ask in asks]
     try:

@@ -1,7 +1,7 @@
-"""Ending what has no host yet, wherever it is on its way; what has one is passed on to its cell.
+"""Cancels builds and moves without a host, wherever they are; a build with a host is forwarded to its cell.
 
-Placement is the judge: it retires the build, after which no claim of it succeeds, or says that it holds a
-host already. So a deletion is right at any moment, even before its request was read, and may come twice.
+Placement decides: it retires the build, after which no claim of it succeeds, or reports the host that it
+holds. So a cancellation is correct at any time, even before its request was consumed, and may be repeated.
 """
 
 from collections.abc import Sequence
@@ -27,18 +27,19 @@ from scheduler_worker.store.parked import FoundParked
 
 
 class _Fenced(msgspec.Struct):
-    """What placement said of builds that are to end."""
+    """Placement's answers for builds to cancel."""
 
     ended: list[Id] = msgspec.field(default_factory=list)  # they will never have a host
-    fresh: list[Id] = msgspec.field(default_factory=list)  # of these, those that ended just now
+    fresh: list[Id] = msgspec.field(default_factory=list)  # builds that this cancellation ended
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
     shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # they hold nothing for now; in which cell
     over: dict[Id, str] = msgspec.field(default_factory=dict)  # they had one, and have ended: how
-    before: dict[Id, str] = msgspec.field(default_factory=dict)  # those that had ended without one: how
+    # builds that ended before without a host: how
+    before: dict[Id, str] = msgspec.field(default_factory=dict)
 
 
 class Cancelling:
-    """Hears who is not to have a host any more."""
+    """Handles `build.cancel`."""
 
     def __init__(
         self,
@@ -108,13 +109,13 @@ class Cancelling:
         return ()
 
     async def _ended(self, one: FoundParked, fenced: _Fenced) -> BuildUnplaceable | MoveRefused:
-        """What is to be said of these, and kept for whoever asks later."""
+        """Return the end of the builds, to be published and stored for later queries."""
         message, start = one.parked.message, one.parked.start
         decision = msgspec.structs.replace(one.parked.decision, code="cancelled")
         if start is not None:
             why = fenced.before.get(message.request, CANCELLED)
             said = refused(start.asked, why, "cancelled", decision)
-            if why != CANCELLED:  # somebody has said so
+            if why != CANCELLED:  # with a given reason
                 said = refused(start.asked, why, "")
             await self._parking.keep_refusals([(start.asked, message, said)])
             return said
@@ -131,8 +132,9 @@ class Cancelling:
     async def _pass_on(
         self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str
     ) -> Sequence[BuildDeleteRequested]:
-        """Those that hold a host, or are shelved, are their cells' to take down, whether these have heard of
-        them or not."""
+        """Forward the cancellation to the cells: builds with a host, and shelved instances, are deleted
+        there, even if the conductor has no record of them yet.
+        """
         providers = await self._ending.look_up(list(fenced.held.values()))
         places = {build: place_of(held, providers) for build, held in fenced.held.items()}
         cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved
@@ -148,7 +150,7 @@ class Cancelling:
         fenced = _Fenced()
         for build in builds:
             result = await self._retire(build, None, why)
-            if isinstance(result, Held) and not result.allocations:  # somebody gave back what it held
+            if isinstance(result, Held) and not result.allocations:  # its allocations were released
                 result = await self._retire(build, result.generation, why)
             match result:
                 case Released():
@@ -173,7 +175,7 @@ class Cancelling:
         return (await self._release(question)).result
 
     async def _let_go_of(self, one: FoundParked, gone: set[Id]) -> None:
-        """Of the whole request, or of some of its builds. Another scheduler is told of it by the row."""
+        """Remove the request, or some of its builds. The row tells another owner."""
         parking, kept = self._parking, one.parked
         ours = one.owner in (parking.name, "")
         async with parking.database.write() as tx:

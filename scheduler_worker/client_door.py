@@ -1,8 +1,8 @@
-"""The door of clients: their requests and questions, judged by the projects they are bound to.
+"""Requests and queries of clients, judged by the projects they are bound to.
 
 A client can publish to no other key than its own, so `client` of a message is the sender that the broker
-verified. A build of another project is treated exactly as an unknown one. What is permitted is published
-again under the key of operators, so nothing behind the door knows of clients.
+verified. A build of another project is treated exactly as an unknown one. Permitted messages are published
+again under the keys of operators, so all other handlers need not know clients.
 """
 
 import asyncio
@@ -241,7 +241,7 @@ class ClientDoor:
             return {one.name: one for one in await store.registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> _Known:
-        """Return the projects of these ids. Cells are asked only for the `existing` ones."""
+        """Return the projects of the ids. Cells are queried only for the `existing` ones."""
         ids = sorted({*new, *existing})
         if not ids:
             return _Known()
@@ -289,7 +289,7 @@ def _existing_ids(asked: ClientRequested) -> Iterable[Id]:
 
 
 def _own_word(client: str, word: str) -> str:
-    """Return this word if it is one of the client's answer words, else the client's name."""
+    """Return the `reply_to` if it is one of the client, else the client's name."""
     return word if word == client or word.startswith(f"{client}_") else client
 
 

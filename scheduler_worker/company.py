@@ -1,8 +1,9 @@
-"""Whom those that wait are to be beside, or apart from: other instances, and members of server groups.
+"""Hosts of the instances that waiting requests must be near to, or apart from: named instances and members of
+server groups.
 
-Placement's memory knows how much is used and not by whom, so it is asked where they are: when somebody waits
-who names them, when anything changed where one of them was, and once a second. Who names them is called when
-the answer is another one than before.
+The index knows usages but not consumers, so placement is asked for their hosts: when such a request begins
+to wait, when anything changed at one of the hosts, and once a second. The request is woken if the answer
+differs from the last one.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -16,14 +17,14 @@ AT_ONCE = 500  # kinds that are asked for in one question
 
 
 class Company:
-    """As it was told last, by the kinds of those that wait."""
+    """The last answers, by equivalence class."""
 
     def __init__(self, resolve: Resolves) -> None:
         self._resolve = resolve
         self._told: dict[str, object] = {}
-        self._roots: dict[str, frozenset[str]] = {}  # of each kind, where those are that it names
+        self._roots: dict[str, frozenset[str]] = {}  # class → the hosts of its related instances
         self._around: frozenset[str] = frozenset()
-        self.stirred = False  # it may be otherwise now
+        self.stirred = False  # the answers may be outdated
         self._asking = False
 
     @property
@@ -32,13 +33,14 @@ class Company:
         return not self.stirred and not self._asking
 
     def around(self, roots: Collection[str]) -> bool:
-        """Was somebody at one of these who is named?"""
+        """Return whether a related instance was on one of these hosts."""
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Of these kinds, for whom it is otherwise than before; and whose wishes cannot be met any more, why.
+        """Return the classes whose related instances have moved, and the classes that can never be satisfied,
+        with the reason.
 
-        Whoever was not asked for before has looked at some moment: it may be otherwise since.
+        A class without a previous answer counts as moved.
         """
         self.stirred, self._asking = False, True
         kinds = list(naming)
@@ -73,7 +75,9 @@ def names_others(request: BuildRequested) -> bool:
 
 
 def _named(order: Order) -> tuple[object, frozenset[str]]:
-    """Who they are and where, and the hosts of all of them. A soft group keeps nobody away."""
+    """Return the related instances with their hosts, and the set of all hosts. Soft groups exclude no
+    host.
+    """
     wish = order.wishes[0]
     group = wish.group
     if group is not None and group.policy.startswith("soft"):

@@ -1,4 +1,4 @@
-"""What is asked of placement for instances that end, or that hold something already."""
+"""Queries to placement for instances that end, or that hold allocations already."""
 
 import logging
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from scheduler_worker.core.placing import LONGEST_PAUSE
 log = logging.getLogger(__name__)
 
 PROVIDERS_ASKED = 500  # at a time
-UNHEARD_SECONDS = 60.0  # for so long a build that nobody in its cell hears of is told again
-UNHEARD = 50_000  # requests of which it is remembered since when
+UNHEARD_SECONDS = 60.0  # seconds: so long the placed build is published again
+UNHEARD = 50_000  # requests without a conductor that are remembered
 
 
 class Ending:
-    """Fences, gives back, and looks up where a claim is that was held before."""
+    """Retires consumers, releases claims, and looks up the hosts of existing allocations."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class Ending:
         self._providers = providers
         self._clock = clock
         self._unheard_for = unheard_for
-        self._unheard: dict[Id, float] = {}  # requests of which no conductor heard, and since when
+        self._unheard: dict[Id, float] = {}  # requests without a conductor, and since when
 
     async def fence(self, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers | FenceImpossible]:
-        """All of these at once, and what came of each order's."""
+        """Retire consumers in parallel; return the answers of each order."""
         results = iter(await together([self._retire(one) for fences in of_each for one in fences]))
         answers: list[FenceAnswers | FenceImpossible] = []
         for fences in of_each:
@@ -52,7 +52,7 @@ class Ending:
         return answers
 
     async def _retire(self, fence: Fence) -> ReleaseResult | str:
-        """What came of it, or why placement cannot do it."""
+        """Return the result, or why placement refuses it."""
         question = ReleaseRequested(
             consumer=fence.instance, generation=fence.generation, retire=fence.why, unplaceable=True
         )
@@ -69,7 +69,7 @@ class Ending:
         ]
 
     async def look_up(self, every: Sequence[Held]) -> dict[str, Provider]:
-        """The providers of which these hold something, with who reports them."""
+        """Return the providers of these allocations with their agents."""
         ids = tuple(dict.fromkeys(provider for held in every for provider in held.allocations))
         questions = [
             FindProviders(ids=ids[start : start + PROVIDERS_ASKED], parts=("traits", "owner"))
@@ -79,9 +79,9 @@ class Ending:
         return {one.id: one for answer in answers for one in answer.providers}
 
     async def take_back(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """No conductor hears of it: for some time it comes again, then its claim is given back and it ends.
+        """Handle a build without a conductor: retry for a limited time, then release its claim and end it.
 
-        How often its request came before says nothing: it may have waited for room.
+        The age of the request is irrelevant: it may have waited for capacity.
         """
         self.wait_for_ears(placed.request, placed.cell)
         host = placed.chosen.host
@@ -107,7 +107,7 @@ class Ending:
         )
 
     def wait_for_ears(self, request: Id, cell: str) -> None:
-        """Retry, until nobody there has heard of it for some time."""
+        """Retry until no conductor has consumed it for the limited time."""
         now = self._clock.monotonic()
         left = self._unheard.setdefault(request, now) + self._unheard_for - now
         if left > 0:

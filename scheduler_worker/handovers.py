@@ -1,7 +1,7 @@
-"""Moves from one cell to another: hears what both halves say, decides, and tells them.
+"""Moves from one cell to another: consumes the reports of both halves, decides, and orders both.
 
-What was decided is stored before it is told, and told again to whoever reports again: the halves do so until
-they have heard.
+Each decision is stored before it is published, and published again for a repeated report: each half repeats
+its report until it gets an answer.
 """
 
 import logging
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 SOON = 0.5
 TELL_AGAIN_SECONDS = 60.0
 KEEP_SECONDS = 30 * 86400.0
-TRIES = 4  # of a claim that others change meanwhile
+TRIES = 4  # attempts of a claim during concurrent changes
 PAGE = 500
 
 Said = MovePlaced | HandoverTold | BuildDeleteRequested
@@ -75,7 +75,7 @@ class Handovers:
         self._clock = clock
 
     async def keep(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
-        """These are begun; one that was kept before is as it stands by now."""
+        """Store new handovers; an existing one is returned with its present state."""
         async with self._database.write() as tx:
             await store.add(tx, orders, self._clock.now())
         return await self.known([one.placed.move for one in orders])
@@ -167,22 +167,22 @@ class Handovers:
         found = (await self._allocations(FindAllocations(consumers=(build,)))).consumers
         return found[0].generation if found else None
 
-    # What nobody hears
+    # Orders without a conductor
 
     async def unheard(self, said: Message) -> Sequence[Said]:
-        """No conductor takes it: for some time it comes again. A half that nobody takes on has failed."""
+        """Handle an order without a conductor: retry for a limited time; then that half counts as failed."""
         if not isinstance(said, MovePlaced | HandoverTold):
             return ()
         self._ending.wait_for_ears(said.move, said.cell)
         order = (await self.known([said.move])).get(said.move)
         if order is None or order.state != ("arriving" if isinstance(said, MovePlaced) else "leaving"):
-            return ()  # it is told again when its cell reports again
+            return ()  # its cell reports again, which publishes it again
         return await self._advance(order, nobody_hears(order))
 
     # What is done again and again
 
     async def tell_again(self) -> Sequence[HandoverTold]:
-        """To those who have not said anything yet."""
+        """Return the orders of halves without a report so far."""
         now = self._clock.now()
         async with self._database.write() as tx:
             orders = await store.untold(tx, now - TELL_AGAIN_SECONDS, now, PAGE)

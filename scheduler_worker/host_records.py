@@ -1,8 +1,8 @@
-"""The health of hosts: for others to ask, and in the database for the scheduler that starts next.
+"""The health of hosts: answers queries, and is stored for the next scheduler that starts.
 
 Only changes are written. Several schedulers write the same rows; each deletes only rows that it has read or
-written, when a heartbeat of the host came. So a row that another scheduler left behind is deleted by the
-next scheduler that starts.
+written, after a heartbeat of the host. The next scheduler that starts deletes rows that a stopped scheduler
+left.
 """
 
 from collections import Counter

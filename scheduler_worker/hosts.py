@@ -1,4 +1,4 @@
-"""What hosts report, which hosts are up, and where builds failed."""
+"""Reports of hosts, their health, and failed builds."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
@@ -14,12 +14,12 @@ from scheduler_worker.agents import Agents, HeardAgent, Listening, Silence
 from scheduler_worker.core.columns import NEVER, NOBODY, HostColumns, HostKey, Numbers, numbered
 from scheduler_worker.core.view import HostsNow
 
-GRACE = 30.0  # how long it is listened before those who were never heard are held to be down
-RECENT = 1.0  # how long a build of ours counts on top of what the host reports
-MOST_HOSTS = 250_000  # beyond this the ones reported longest ago are forgotten, of the cell that has the most
+GRACE = 30.0  # seconds before a host without any heartbeat counts as down
+RECENT = 1.0  # seconds for which a build counts in addition to the host's report
+MOST_HOSTS = 250_000  # beyond this number the oldest hosts of the cell with the most are forgotten
 TIDY_SECONDS = 10.0
 HALVED_AFTER = 300.0  # seconds in which a failure comes to count half
-FORGIVEN = 2.0**-10  # a failure that counts no more than this
+FORGIVEN = 2.0**-10  # smaller failures are dropped
 FULL_SCALE = 64  # halvings after which the scale of failures is set anew
 JUDGED_EVERY = 1.0  # seconds: a host that falls silent is down so much later at most
 
@@ -41,14 +41,12 @@ _NO_HOSTS: Mapping[str, HeardHost] = {}
 
 
 class HostBook:
-    """What is known of each host, from its heartbeats and from what schedulers recorded before.
+    """The state of each host, from its heartbeats and from stored records.
 
     A host is down when no heartbeat of it came for three periods, and at least 10 seconds, or when it was
-    recorded as down before this scheduler started. It is unknown until its first heartbeat, for as long as
-    that may take; then it is down, too.
-
-    Heartbeats of a cell count for its own hosts only: placement decides which cell a root is in. All times
-    are those of a monotonic clock.
+    recorded as down before this scheduler started. It is unknown until its first heartbeat is overdue; then
+    it is down, too. Heartbeats of a cell count for its own hosts only: placement decides which cell a root
+    is in. All times are those of a monotonic clock.
     """
 
     def __init__(self, now: float, grace: float = GRACE, halved_after: float = HALVED_AFTER) -> None:
@@ -61,12 +59,13 @@ class HostBook:
         self._zones: Counter[str] = Counter()
         self._tidied = now
         self._choices: deque[tuple[float, HostKey]] = deque()
-        self._counted_until = now  # choices that counted until then, or less long, do so no more
-        self._taken_back: Counter[HostKey] = Counter()  # of these, choices that came to nothing
+        self._counted_until = now  # choices before this time no longer count
+        self._taken_back: Counter[HostKey] = Counter()  # choices that were undone
         self._halved_after = halved_after
-        self._whole = now  # a failure of then counts as one; later ones count more, so that all fade together
+        self._whole = now  # a failure at this time counts 1; later ones count more, so that all fade together
         self._source: CandidateSource | None = None
-        self._layout: int | None = None  # of placement's memory, when it was last read; None: read it anew
+        # version of the index's layout when it was last read; None: read again
+        self._layout: int | None = None
         self._slot_at: Ints = np.zeros(0, np.intp)
         self._agent_at: Ints = np.zeros(0, np.intp)
         self._placed: Ints = np.zeros(0, np.intp)
@@ -77,7 +76,7 @@ class HostBook:
         self._up: Bools = np.zeros(0, np.bool_)
         self._unknown: Bools = np.zeros(0, np.bool_)
         self._some_unknown: Bools | None = None
-        self._judged: float | None = None  # when; None: it must be done anew
+        self._judged: float | None = None  # time of the last judgement; None: judge again
 
     def opened(self, now: float) -> None:
         """From now on reports are listened to."""
@@ -109,7 +108,7 @@ class HostBook:
             self._tidy(now)
 
     def hear(self, report: HostReported, now: float) -> None:
-        """Take a report in; one that is older than what is known changes nothing."""
+        """Apply a report; an older one changes nothing."""
         self.listened(now)
         if self._agents.down((report.cell, report.agent), now):
             self._agent_returns(report)
@@ -132,7 +131,7 @@ class HostBook:
 
     @property
     def cells(self) -> set[str]:
-        """Those in which somebody is heard."""
+        """Return the cells with heartbeats."""
         return set(self._hosts)
 
     @property
@@ -294,7 +293,7 @@ class HostBook:
         self._columns.recent[slot] += 1
 
     def unchose(self, cell: str, root: str, at: float) -> None:
-        """We send it elsewhere after all, which was chosen then. What counts no more is not taken back."""
+        """Undo a choice made at this time, unless it has expired already."""
         if at + RECENT <= self._counted_until:
             return
         key = cell, root
@@ -302,27 +301,27 @@ class HostBook:
         self._taken_back[key] += 1
 
     def recent(self, cell: str, root: str, now: float) -> int:
-        """How many builds we sent there that its report may not count yet."""
+        """Return the number of builds sent to the host that its report may not include yet."""
         self._past(now)
         return int(self._columns.recent[self._columns.slots.get((cell, root), NOBODY)])
 
     def failed(self, cell: str, root: str, now: float) -> None:
-        """A build failed there by the host's fault, as this cell says."""
+        """Record a failed build caused by the host, as its cell reports."""
         slot, weight = self._columns.slot((cell, root)), self._weight(now)
         self._columns.failures[slot] += weight
 
     def built(self, cell: str, root: str) -> None:
-        """Something came to life there: half of what is held against the host is forgiven."""
+        """Record a new instance: half of the host's failures are forgiven."""
         slot = self._columns.slots.get((cell, root), NOBODY)
         self._columns.failures[slot] /= 2
 
     def failures(self, cell: str, root: str, now: float) -> float:
-        """How many builds failed there, each halved again and again as time goes by."""
+        """Return the number of failed builds, each halved repeatedly with time."""
         weight = self._weight(now)
         return float(self._columns.failures[self._columns.slots.get((cell, root), NOBODY)]) / weight
 
     def _weight(self, now: float) -> float:
-        """What a failure of now counts, beside one of when the scale was set."""
+        """Return the weight of a present failure relative to the begin of the scale."""
         halvings = (now - self._whole) / self._halved_after
         if halvings > FULL_SCALE:
             failures = self._columns.failures
@@ -332,7 +331,7 @@ class HostBook:
         return float(2.0**halvings)
 
     def _past(self, now: float) -> None:
-        """Choices of a while ago are in the reports by now."""
+        """Drop choices that are included in the reports by now."""
         choices, columns, taken_back = self._choices, self._columns, self._taken_back
         self._counted_until = max(self._counted_until, now)
         while choices and choices[0][0] <= now:
@@ -344,7 +343,7 @@ class HostBook:
         if not choices and taken_back:
             taken_back.clear()
 
-    # What is known of whom
+    # Stored hosts
 
     def _put(self, host: HeardHost) -> None:
         root, hosts = host.state.root, self._hosts[host.cell]
@@ -375,7 +374,7 @@ class HostBook:
             del self._zones[zone]
 
     def _place_new(self) -> None:
-        """Those that were first spoken of since, where placement has them."""
+        """Look up the positions of hosts that were reported for the first time."""
         columns = self._columns
         if columns.new:
             self._judged = None
@@ -388,7 +387,7 @@ class HostBook:
         columns.new.clear()
 
     def _read_anew(self, source: CandidateSource) -> None:
-        """Where placement has which host, and whose it is."""
+        """Read the position and the cell of every host from placement's index."""
         placed = self._placed_hosts = list(source.hosts())
         positions = [host.position for host in placed]
         self._placed = np.array(positions, np.intp)
@@ -410,7 +409,7 @@ class HostBook:
         self._source, self._layout, self._judged = source, source.layout, None
 
     def _tidy(self, now: float) -> None:
-        """Forget who was not heard for very long."""
+        """Forget hosts after a long silence."""
         self._past(now)
         self._agents.tidy()
         listened = self._listening.seconds
@@ -426,7 +425,7 @@ class HostBook:
             self._layout = None
 
     def _drop_slots(self, now: float) -> None:
-        """Of hosts that nothing is known of any more. Most that have a slot are heard, so this is rare."""
+        """Free the slots of unknown hosts. Most slots are in use, so this is rare."""
         columns = self._columns
         if len(columns.slots) <= 2 * self._count + 1024:
             return

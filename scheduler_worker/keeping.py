@@ -1,4 +1,6 @@
-"""Who keeps those that wait: each scheduler its own, and those of others that are silent."""
+"""Ownership of waiting requests: each scheduler keeps its requests, and takes over those of silent
+schedulers.
+"""
 
 import logging
 
@@ -15,26 +17,29 @@ from scheduler_worker.store.parked import OtherScheduler
 
 log = logging.getLogger(__name__)
 
-SILENT_SECONDS = 5.0  # after which another looks after what a scheduler has left
+SILENT_SECONDS = 5.0  # then another scheduler adopts the requests
 PAGE = 500
-KINDS = 50  # told of in one answer
+KINDS = 50  # classes in one answer
 DECISIONS_KEPT = 7 * 86400.0
 
 _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 
 
 class Keeping:
-    """Looks every second who is there, adopts, and says who waits."""
+    """Checks every second which schedulers are alive, adopts requests, and answers queries about waiting
+    requests.
+    """
 
     def __init__(self, parking: Parking, clock: Clock) -> None:
         self._parking = parking
         self._clock = clock
-        self._heard: dict[str, tuple[int, float]] = {}  # another's beat, and when it was another than before
+        # owner → its last heartbeat number, and when it changed
+        self._heard: dict[str, tuple[int, float]] = {}
 
     # Timers
 
     async def beat(self) -> None:
-        """Say that we live, if somebody waits with us; see who else does."""
+        """Write this scheduler's heartbeat if it owns waiting requests, and read the others'."""
         parking = self._parking
         async with parking.database.write() as tx:
             if parking.parked or parking.entered:
@@ -57,7 +62,7 @@ class Keeping:
         parking.call()
 
     async def sweep(self) -> None:
-        """The slow look at everybody, which should find nobody a host."""
+        """Evaluate all waiting requests slowly; this should place none."""
         parking = self._parking
         parking.room.sweep(self._clock.monotonic())
         parking.call()
@@ -70,7 +75,9 @@ class Keeping:
                     return
 
     async def let_go(self) -> None:
-        """We end: whoever is there may look after ours at once. Else they do when we have been silent."""
+        """Release the ownership at a stop, so that another scheduler adopts the requests immediately and not
+        after a silence.
+        """
         if not self._parking.parked:
             return
         try:
@@ -79,10 +86,10 @@ class Keeping:
         except Exception as problem:  # the end of a worker is not the time to wait for its database
             log.warning("could not let go of %d requests: %s", len(self._parking.parked), problem)
 
-    # Who is there
+    # Owners
 
     def _silent(self, others: list[OtherScheduler], owners: set[str]) -> list[str]:
-        """Those who left something and have not been heard for some time, or have said goodbye."""
+        """Return the owners that stopped, or were silent for SILENT_SECONDS."""
         now = self._clock.monotonic()
         there = {one.owner: one.beat for one in others}
         self._heard = {owner: self._heard[owner] for owner in there.keys() & self._heard.keys()}
@@ -111,7 +118,7 @@ class Keeping:
             log.warning("looks after %d requests that %s had kept", several, before or "somebody")
 
     async def _read_ours(self, tx: Transaction) -> None:
-        """We were taken for dead: what was ours is another's, but for what we took since."""
+        """Read the owned requests again after another scheduler has adopted them."""
         self._parking.taken_for_dead = False
         ours: set[Id] = set()
         after = ""
@@ -135,7 +142,7 @@ class Keeping:
     # Questions
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
-        """From the database: those of all schedulers."""
+        """Return the waiting requests of all schedulers from the database."""
         async with self._parking.database.read() as tx:
             found = await parked.waiting(tx, question)
             count = await parked.count(tx, question.project)

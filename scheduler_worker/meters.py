@@ -1,4 +1,4 @@
-"""What a scheduler counts, for Prometheus: above all how often another was there before it."""
+"""Prometheus metrics of the scheduler, above all about conflicts with other schedulers."""
 
 from collections import Counter as Tally
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ WAITING_NOW = Gauge("berth_scheduler_waiting", "requests that wait for room with
 
 
 def count_claims(results: Sequence[ClaimResult]) -> None:
-    """What placement said of the claims of a batch."""
+    """Count placement's results of a batch of claims."""
     refusals = [
         refusal
         for result in results

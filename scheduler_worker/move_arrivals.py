@@ -1,5 +1,6 @@
-"""Moves of what is there already, as they are asked for: where each begins is looked up, and a host is found
-for it as for a boot; or it is kept, because it may wait for one."""
+"""New requests for moves: reads the state of the instances, finds destinations as for boots, or stores
+requests that may wait.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -34,21 +35,21 @@ KeepRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
 
 class ParksMoves(Protocol):
-    """Keeps those of a batch that may wait for room."""
+    """Stores moves of a batch that may wait for capacity."""
 
     def aside(self, course: MoveCourse, order: Order) -> bool:
-        """Is no host looked for, because others that ask for the same came before?"""
+        """Return whether the search is skipped, because earlier requests of the class wait."""
         ...
 
     async def park(self, courses: Sequence[MoveCourse]) -> None: ...
 
 
-# Moves that come now; of those that wait already nothing is said
+# New moves; nothing is published for moves that wait already
 Parks = Callable[[Sequence[MoveCourse]], ParksMoves]
 
 
 class MoveArrivals:
-    """Hears which moves are asked for."""
+    """Handles `move.requested`."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class MoveArrivals:
         self._keep_refusals = keep_refusals
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
-        """A place for each of these, or why it does not move; or it waits."""
+        """Return a verdict for each request: begun, refused, or waiting."""
         courses = [MoveCourse(one) for one in requests]
         parks = self.parks(courses) if self.parks is not None else None
         new = [one for one in courses if one.verdict is None]
@@ -86,7 +87,7 @@ class MoveArrivals:
         return [self.courses.settled(course) for course in courses]
 
     async def keep(self, courses: Sequence[MoveCourse]) -> None:
-        """Why they were refused, for whoever asks later."""
+        """Store the refusals for later queries."""
         if self._keep_refusals is None:
             return
         ended = []
@@ -97,10 +98,10 @@ class MoveArrivals:
         if ended:
             await self._keep_refusals(ended)
 
-    # Those that nobody hears of
+    # Moves without a conductor
 
     async def take_back(self, placed: MovePlaced | HandoverTold) -> MoveRefused | None:
-        """No conductor hears of it: for some time it comes again, then what it began with is undone."""
+        """Handle a move without a conductor: retry for a limited time, then undo its claim."""
         if isinstance(placed, HandoverTold):
             return await self._never_left(placed)
         self._scheduler.ending.wait_for_ears(placed.move, placed.cell)
@@ -132,7 +133,7 @@ class MoveArrivals:
         return refused(asked, unheard(told.cell), "no_conductor", told.decision)
 
     async def _undo(self, placed: MovePlaced) -> ClaimResult | ReleaseResult:
-        """Once, and for all who would."""
+        """Undo the claim, once for all schedulers."""
         claim = undoing(placed)
         if claim is None:
             question = ReleaseRequested(

@@ -1,8 +1,8 @@
-"""Moves on their way to where they begin, or to why they do not: looked up, placed, fenced, told again.
+"""The course of a move until it begins or is refused: lookup, choice, fencing, repetition.
 
-A move begins with one claim under its own name, or, where it needs none, by retiring that name: so it begins
-once, however often and by however many schedulers it is read. Whoever finds that it has begun, and that its
-cell does not know of it, tells the cell again from what is held.
+A move begins with one claim under its id or, without a claim, by retiring that id: so it begins once, with
+any number of schedulers and deliveries. If it has begun and its cell does not know it, it is published again
+from the existing allocations.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -42,11 +42,11 @@ class MoveCourse:
     again: bool = False  # it has begun before
     verdict: MoveVerdict | None = None
     beside: Collection[str] = ()  # roots that are reserved for others
-    why_reserved: Callable[[str], str] = str  # of one of these roots
-    waited: float = 0.0  # so long, and this is its last look
+    why_reserved: Callable[[str], str] = str  # the reason for reserving one of these roots
+    waited: float = 0.0  # seconds it has waited, if this is its last evaluation
     order: Order | None = None
     park: Park | None = None  # there is no room for it now, and it may wait for some
-    behind: bool = False  # nor was any looked for: others that ask for the same came before
+    behind: bool = False  # the search was skipped: earlier requests of the class wait
 
     @property
     def begins(self) -> bool:
@@ -54,11 +54,11 @@ class MoveCourse:
         return self.verdict is None and self.barred is None and not self.again
 
 
-Aside = Callable[[MoveCourse, Order], bool]  # no host is looked for now
+Aside = Callable[[MoveCourse, Order], bool]  # whether the search is skipped
 
 
 class MoveCourses:
-    """What is done for all of a batch together."""
+    """The steps for a batch of moves."""
 
     def __init__(
         self,
@@ -76,7 +76,9 @@ class MoveCourses:
         self._unheard_for = unheard_for
 
     async def look(self, courses: Sequence[MoveCourse], *, waits: bool) -> list[NotYet | None]:
-        """Where each would begin; of those that cannot be told of now, what to say if that lasts."""
+        """Look up where each move begins; return what to publish for the moves without an answer if that
+        lasts.
+        """
         await self._handed_over_before(courses)
         open_ = [one for one in courses if one.verdict is None]
         crosses = self._handovers is not None
@@ -102,12 +104,12 @@ class MoveCourses:
             course.verdict = self._later(course.asked.move, look.barred.why)
 
     async def begin(self, courses: Sequence[MoveCourse], aside: Aside | None = None) -> None:
-        """Those that may."""
+        """Begin the permitted moves."""
         await self._seek([one for one in courses if one.begins and one.start and one.start.seeks], aside)
         await self._stay([one for one in courses if one.begins and one.start and not one.start.seeks])
 
     async def finish(self, courses: Sequence[MoveCourse]) -> None:
-        """What is to be said of those that do not begin, and of those that had begun before."""
+        """Determine the messages of moves that were refused or had begun before."""
         await self._refuse([one for one in courses if one.barred is not None])
         await self._tell_again([one for one in courses if one.again])
         await self._hand_over(courses)
@@ -125,7 +127,7 @@ class MoveCourses:
         waiting.begins(move)
         return Retry(after=LONGEST_PAUSE if calm else self.scheduler.clock.chance.uniform(*SOON), why=why)
 
-    # Those that need a host
+    # Moves that need a host
 
     async def _seek(self, courses: Sequence[MoveCourse], aside: Aside | None) -> None:
         begun = self._begun(courses)
@@ -161,10 +163,10 @@ class MoveCourses:
                 verdict = self.scheduler.verdict(course.asked.move, end)
                 course.verdict = verdict if isinstance(verdict, Retry | Poison) else ()
 
-    # Those that go to another cell
+    # Moves to another cell
 
     async def _handed_over_before(self, courses: Sequence[MoveCourse]) -> None:
-        """Who has the order goes by it, whatever cells say by now."""
+        """Continue existing handovers, whatever the cells report now."""
         crossing = [one for one in courses if one.asked.to_cell]
         if self._handovers is None or not crossing:
             return
@@ -175,7 +177,7 @@ class MoveCourses:
                 course.verdict = begins(order)
 
     async def _hand_over(self, courses: Sequence[MoveCourse]) -> None:
-        """What has its place in another cell has its order kept before anybody is told."""
+        """Store the handover of a move to another cell before anything is published."""
         if self._handovers is None:
             return
         crossing: list[tuple[MoveCourse, Handover]] = []
@@ -190,7 +192,7 @@ class MoveCourses:
             for course, order in crossing:
                 course.verdict = begins(kept.get(order.placed.move, order))
 
-    # Those that stay where they are, or go nowhere
+    # Moves without a destination
 
     async def _stay(self, courses: Sequence[MoveCourse]) -> None:
         if not courses:
@@ -228,10 +230,10 @@ class MoveCourses:
                     code="image", why=f"{host}, where it is, does not do for it: {fits[0]}"
                 )
 
-    # Those that do not begin
+    # Refused moves
 
     async def _refuse(self, courses: Sequence[MoveCourse]) -> None:
-        """They are fenced first: whoever reads the same at this moment does not begin them."""
+        """Fence the refused moves first, so that no concurrent delivery begins them."""
         barred = [(course, course.barred) for course in courses if course.barred is not None]
         results = await together(
             [self._retire(course.asked.move, one.why, unplaceable=True) for course, one in barred]
@@ -249,14 +251,14 @@ class MoveCourses:
                     course.verdict = self._later(course.asked.move, "its name is contended")
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
-        """Those of which something was said already do not wait: it is said again."""
+        """Answer moves again that were answered before; they do not wait."""
         results = await together([self._retire(one.asked.move, "", unplaceable=False) for one in courses])
         for course, result in zip(courses, results, strict=True):
             if isinstance(result, Retired):
                 self._retired(course, result.why)
 
     def _retired(self, course: MoveCourse, why: str) -> None:
-        """It has begun, or was refused: that is said again."""
+        """Publish the result of a move that has begun or was refused."""
         if why == BEGUN:
             course.again = True
             return
@@ -272,10 +274,12 @@ class MoveCourses:
         )
         return (await self._release(question)).result
 
-    # Those that had begun
+    # Moves that had begun
 
     async def _tell_again(self, courses: Sequence[MoveCourse]) -> None:
-        """Whoever began them may have died before it said so. A cell that knows of one says what it said."""
+        """Publish moves again whose scheduler may have stopped before it published them, unless their cell
+        knows them.
+        """
         known = [(course, course.start) for course in courses if course.start is not None]
         for course in courses:
             if course.start is None:
@@ -286,7 +290,7 @@ class MoveCourses:
         going: list[tuple[MoveCourse, MoveStart]] = []
         for (course, start), result in zip(known, undone, strict=True):
             if isinstance(result, Retired):
-                if course.asked.kind == "unshelve":  # who undid it may have died in the middle
+                if course.asked.kind == "unshelve":  # the scheduler that undid it may have stopped halfway
                     await self.asleep_again(course.asked.build, start.cell)
                 course.verdict = (refused(course.asked, unheard(start.cell), "no_conductor"),)
             elif start.seeks:
@@ -297,7 +301,9 @@ class MoveCourses:
             await self._tell_what_is_held(going)
 
     async def _wait_for_its_cell(self, course: MoveCourse) -> None:
-        """Its cell knows of no such build. Who holds nothing has ended, and all is said of it."""
+        """Handle a build that its cell does not know. Without allocations it has ended, and nothing more is
+        published.
+        """
         asked = course.asked
         waited = self.scheduler.waiting.waited(asked.move)
         if waited < self._unheard_for and await self._lookups.held([asked.build]):
@@ -313,18 +319,20 @@ class MoveCourses:
         for (course, start), (order, _) in zip(going, begun, strict=True):
             there = held.get(start.asked.build)
             if there is None or (start.keep and start.keep not in held):
-                course.verdict = ()  # its cell has heard of it meanwhile, and has gone on
+                course.verdict = ()  # its cell has consumed it in the meantime
                 continue
             request = order.request
-            if not order.wishes:  # it cannot be meant any more: a host that it names has gone, say
+            if not order.wishes:  # it is no longer readable, for example because a named host was deleted
                 request = structs.replace(request, alternates=0)
             order = structs.replace(order, request=request, instances=(), held=((start.asked.move, there),))
             telling.append((course, (order, Begun())))
         await self.place(telling)
 
     async def asleep_again(self, build: Id, cell: str) -> None:
-        """It is shelved as before, and not placed should its boot be read again. Who has woken it since, by
-        another move, or ended it, is left alone."""
+        """Shelve the instance again, so that its boot cannot be placed.
+
+        A newer move that has begun, or an end, is left unchanged.
+        """
         question = ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
         if isinstance((await self._release(question)).result, Contended):
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")

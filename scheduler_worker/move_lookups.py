@@ -1,7 +1,7 @@
-"""How builds stand that are to move: asked for all of a batch at once, of placement first and then of cells.
+"""The state of builds that are to move: read for a whole batch, from placement first and then from the cells.
 
-Placement says where a build is, its cell what it is; what either says may be otherwise a moment later, and
-then the claim is refused.
+Placement has the host of a build, its cell the spec. Either may change a moment later; then the claim is
+refused.
 """
 
 import re
@@ -44,7 +44,7 @@ class SeenThrough:
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """It cannot be told now; what is to be said if that does not pass."""
+    """The state is unknown now; the message to publish if that lasts."""
 
     barred: Barred
     start: MoveStart | None = None
@@ -52,7 +52,7 @@ class NotYet:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """It is not to begin; `start`: what it would have begun from, where that is known."""
+    """The move is refused; `start`: its beginning, if known."""
 
     barred: Barred
     start: MoveStart | None = None
@@ -63,11 +63,11 @@ MoveLook = MoveStart | Stopped | NotYet | SeenThrough
 
 @dataclass(slots=True)
 class _Standing:
-    """What was found of builds, cell by cell."""
+    """The builds found, by cell."""
 
-    cells: dict[Id, list[str]] = field(default_factory=dict)  # build → those that may have it
-    held: set[Id] = field(default_factory=set)  # those that hold something
-    nobodys: set[Id] = field(default_factory=set)  # of these, where no agent builds
+    cells: dict[Id, list[str]] = field(default_factory=dict)  # build → cells that may have it
+    held: set[Id] = field(default_factory=set)  # builds with allocations
+    nobodys: set[Id] = field(default_factory=set)  # builds on hosts without an agent
     stands: dict[Id, tuple[str, BuildStands]] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)  # cells that did not answer, and how
 
@@ -84,7 +84,7 @@ class MoveLookups:
     async def look(
         self, requests: Sequence[MoveRequested], *, waits: bool, crosses: bool = False
     ) -> list[MoveLook]:
-        """What each of these moves would begin from."""
+        """Return the beginning of each move."""
         wrong = [misread(one, waits=waits, crosses=crosses) for one in requests]
         standing = await self._standing(
             [one for one, barred in zip(requests, wrong, strict=True) if not barred]
@@ -104,7 +104,7 @@ class MoveLookups:
         return looks
 
     async def held(self, consumers: Collection[Id]) -> dict[Id, Held]:
-        """What these hold, where they hold anything."""
+        """Return the consumers' allocations, without empty ones."""
         ids = tuple(dict.fromkeys(consumers))
         questions = [FindAllocations(consumers=some) for some in portions(ids, PLACEMENT_ASKED)]
         answers = [await self.allocations(question) for question in questions]
@@ -173,7 +173,7 @@ class MoveLookups:
     # What else it begins from
 
     async def _roots(self, starts: Sequence[MoveStart]) -> Mapping[str, Provider]:
-        """The hosts they are on, as they are this moment: whether one is forced down decides who may run."""
+        """Return the present state of the hosts: a host forced down decides which moves are permitted."""
         ids = tuple(dict.fromkeys(one.source.root for one in starts if one.source is not None))
         questions = [
             FindProviders(ids=some, parts=("inventories", "traits", "owner"))
@@ -183,7 +183,7 @@ class MoveLookups:
         return {one.id: one for answer in answers for one in answer.providers}
 
     async def _groups(self, starts: Sequence[MoveStart]) -> dict[Id, Id]:
-        """Build → the server group it is in; of who holds nothing, the one it was made in, if there is."""
+        """Return build → its server group; without allocations, the group of its boot."""
         there = {one.asked.build for one in starts if one.seeks and one.keep}
         made = {one.asked.build: one for one in starts if one.group is not None}
         questions = [FindGroups(members=some) for some in portions(tuple(there), PLACEMENT_ASKED)]
@@ -200,7 +200,7 @@ class MoveLookups:
 
 
 def _judged(asked: MoveRequested, standing: _Standing) -> MoveLook:
-    """By what its cell says of its build."""
+    """Return the result by the cell's record of the build."""
     build = asked.build
     if build not in standing.stands:
         return _unknown(build, standing)

@@ -1,4 +1,4 @@
-"""Who comes to those that wait: behind others of its kind, or because there is no host for it now."""
+"""New waiting requests: behind others of their class, or because no host fits now."""
 
 from bus.context import Story
 from bus.decisions import Decision
@@ -20,7 +20,7 @@ class Newcomers:
         return bool(len(room)) and room.ahead(self._parking.kind(order), order.request.priority, now)
 
     def behind_others(self, order: Order, now: float, seen: int, story: Story) -> ParkedRequest:
-        """It is not looked for a host: whoever goes first of its kind has none."""
+        """Return the waiting request without a search: the first of its class has no host."""
         first = self._parking.room.first(self._parking.kind(order))
         known = None if first is None else self._parking.parked.get(first.request)
         lacks = f": {known.lacks}" if known is not None else ""

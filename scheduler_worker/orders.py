@@ -18,9 +18,9 @@ from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.unreadable import Unreadable
 from scheduler_worker.core.wish import ITS_OWN, Wish, as_anybodys
 
-MORE_WHEN_PACKED = 4  # alternates, for those named are soon full
+MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next best hosts fill up soon
 REMEMBERED = 4096  # of the wishes of requests that differ
-REMEMBERED_BYTES = 32 * 1024 * 1024  # of what these say
+REMEMBERED_BYTES = 32 * 1024 * 1024  # total size of remembered requests
 _SELDOM_READ: Mapping[str, Any] = {
     "metadata": {},
     "name": "",
@@ -42,7 +42,7 @@ class Orders:
         unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
         self._apart = {**ITS_OWN, **unread}
         self._known: dict[tuple[bytes, object], tuple[Wish, ...]] = {}
-        self._bytes = 0  # of those known
+        self._bytes = 0  # size of the remembered requests
         self._layout = -1
         self._prefilters: Prefilters | None = None
         source.watch(self._heard)
@@ -86,10 +86,10 @@ class Orders:
         return any(host and not self._source.named(host) for host in named)
 
     def again(self, order: Order) -> Order:
-        """The same order, by what is known of hosts, aggregates and cells now."""
+        """Return the order with the present state of hosts, aggregates and cells."""
         try:
             anew = self._wishes(order.request)
-        except Unreadable:  # a host that it names has gone meanwhile
+        except Unreadable:  # a host that it names was deleted in the meantime
             return order
         wishes = []
         for wish, now in zip(order.wishes, anew, strict=True):
@@ -133,7 +133,9 @@ class Orders:
         self._bytes = 0
 
     def _alike(self, request: BuildRequested) -> tuple[bytes, object]:
-        """Equal for those that ask for the same, for as many instances; for these where hints name any."""
+        """Return a key that is equal for equal requests; with hints that name instances, also the
+        instances.
+        """
         named = request.hints.same_host or request.hints.different_host
         instances = request.instances if named else len(request.instances)
         return _encode(msgspec.structs.replace(request, **self._apart)), instances

@@ -1,6 +1,7 @@
-"""Requests that wait for room: stored before they are acknowledged, called when it is their turn.
+"""Waiting requests: stored before they are acknowledged, and evaluated when they are woken.
 
-What becomes known of one is said first, and then it is no longer kept: whoever dies in between says it again.
+A result is published before the request is deleted: if the scheduler stops in between, the next owner
+publishes it again.
 """
 
 import asyncio
@@ -46,14 +47,14 @@ from scheduler_worker.waits_told import WaitsTold
 
 log = logging.getLogger(__name__)
 
-TURNS = 128  # of those that wait, called at a time
+TURNS = 128  # waiting requests evaluated in one step
 PATIENCE = 1.0  # seconds before something is tried again that was not ours to mend
-LONGEST_SLEEP = 1.0  # then it is looked whether somebody's wait is over
+LONGEST_SLEEP = 1.0  # then expired requests are checked
 SOON = 0.2
-CLEARS = 0.01  # what a look gave back is for others to look at, and nothing else may come to wake them
-LONGEST_PAUSE = 10.0  # between two tries of one that always comes again, where nothing changed
+CLEARS = 0.01  # capacity that an evaluation released must wake other waiting requests: no other event will
+LONGEST_PAUSE = 10.0  # between two evaluations of a request that fails repeatedly without a change
 
-Says = Callable[..., Awaitable[None]]  # says messages; returns when the broker has them safe
+Says = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
 
 
 # Why moves were refused, and what each asked of hosts, where it came so far
@@ -61,7 +62,7 @@ RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]
 
 
 class TriesMoves(Protocol):
-    """Who knows what becomes of moves among those that wait."""
+    """Evaluates the moves among waiting requests."""
 
     def try_(self, turns: Sequence[Turn]) -> None: ...
 
@@ -75,7 +76,7 @@ class TriesMoves(Protocol):
 
 
 class Parking:
-    """Everybody who waits with this scheduler."""
+    """All waiting requests of this scheduler."""
 
     def __init__(
         self, scheduler: Scheduler, database: Database, say: Says, name: str, clock: Clock | None = None
@@ -83,9 +84,9 @@ class Parking:
         self.name = name
         self.database = database
         self.rescued = 0
-        self.entered = False  # do others know of us?
+        self.entered = False  # whether this scheduler is registered as an owner
         self.taken_for_dead = False
-        self.told_apart = 0  # how often all kinds were told apart anew
+        self.told_apart = 0  # how often all classes were computed again
         self.sight = Sight(scheduler.source, scheduler.policy, scheduler.hosts_now, scheduler.wishes_of)
         self.room = WaitingRoom(self.sight)
         self.parked: dict[Id, ParkedRequest] = {}
@@ -95,19 +96,19 @@ class Parking:
         self._say = say
         self._clock = clock or Clock()
         self._called = asyncio.Event()
-        self._regroup = False  # kinds are to be told apart anew
+        self._regroup = False  # classes are to be computed again
         self._shared: frozenset[str] = frozenset()
-        self._naming: dict[Id, ParkedRequest] = {}  # those that name other instances, or a server group
+        self._naming: dict[Id, ParkedRequest] = {}  # requests that name other instances or a server group
         self._tries: dict[Id, int] = {}  # how often one has come again
         self.company = Company(scheduler.resolved)
         scheduler.parks(self.let_go, self.newcomers_beside)
         scheduler.source.watch_for_more(self._changed)
         scheduler.source.watch(self._touched)
 
-    # Who is kept
+    # Stored requests
 
     async def live(self, tx: Transaction) -> None:
-        """Tell the other schedulers that we are there, and what we keep."""
+        """Store this scheduler's heartbeat and its reserved hosts."""
         if not await parked.beat(tx, self.name, self.reserved(), self.rescued):
             self.taken_for_dead = self.entered
         self.entered = True
@@ -116,7 +117,7 @@ class Parking:
         return self.sight.kind(order.request, order.wishes)
 
     def enter(self, kept: ParkedRequest, mark: int | None = None) -> None:
-        """It waits with us from now on."""
+        """Add a request to the queues of this scheduler."""
         self.room.enter(waiter_of(kept), mark)
         self.parked[kept.request] = kept
         if names_others(kept.message):
@@ -126,15 +127,17 @@ class Parking:
         self.told.moved()
 
     def begin(self, kept: ParkedRequest) -> tuple[Order, Begun]:
-        """As it is known to ask."""
+        """Return the order to evaluate the stored request."""
         if kept.start is not None:
             return self.scheduler.begin_moves([kept.start])[0]
         return self.scheduler.begin([kept.message])[0]
 
     def take_over(self, kept: ParkedRequest) -> None:
-        """It waited elsewhere, or before; what tells kinds apart here may be something else."""
+        """Add a request that another scheduler stored, or this one before a restart; its class is computed
+        again.
+        """
         if kept.start is not None and self.moves is None:
-            return  # for somebody who knows of moves
+            return  # left to a scheduler that can read moves
         order, event = self.begin(kept)
         if event.refusal:  # it cannot be meant any more
             kept = replace(kept, until=self._clock.now(), lacks=event.refusal)
@@ -154,18 +157,18 @@ class Parking:
             self.told.moved()
 
     async def keep_decisions(self, ending: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
-        """Why these have no host, for whoever asks later."""
+        """Store why builds have no host, for later queries."""
         if ending:
             UNPLACEABLE.inc(len(ending))
             async with self.database.write() as tx:
                 await decisions.add(tx, ending, self._clock.now())
 
     async def keep_refusals(self, ending: RefusedMoves) -> None:
-        """Why these moves did not begin."""
+        """Store why moves were refused, for later queries."""
         async with self.database.write() as tx:
             await decisions.add_moves(tx, ending, self._clock.now())
 
-    # What is heard
+    # Events
 
     def _changed(self, roots: Sequence[str], described: Sequence[str]) -> None:
         """Placement's memory has news."""
@@ -184,14 +187,14 @@ class Parking:
         self.call()
 
     def _touched(self, roots: Sequence[str], described: Sequence[str]) -> None:
-        """Somebody came or went there, perhaps of those who are named."""
+        """Handle changed hosts, which may have related instances."""
         if len(self.room):
             self.scheduler.pending.look(self._clock.monotonic())
         if self.company.around(roots):
             self.look_round()
 
     def look_round(self) -> None:
-        """Who is named may be elsewhere now, and so may who is to move."""
+        """Check related instances and waiting moves again."""
         if self._naming:
             self.company.stirred = True
             self.call()
@@ -199,7 +202,7 @@ class Parking:
             self.moves.look_round()
 
     async def hear(self, report: HostReported) -> None:
-        """What hosts say: some of them may do now."""
+        """Handle a host's report: the host may fit now."""
         if not len(self.room):
             await self.scheduler.hear(report)
             return
@@ -217,12 +220,12 @@ class Parking:
         self.call()
 
     def let_go(self, root: str) -> None:
-        """What was promised there was not taken."""
+        """Handle a released reservation on this host."""
         self.room.let_go([root])
         self.call()
 
     def newcomers_beside(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Without the hosts that are for those who wait, as it is now: what changes is theirs first."""
+        """Return the orders without hosts that are reserved for waiting requests."""
         room = self.room
         if not len(room) and not room.kept_elsewhere:
             return orders
@@ -250,14 +253,14 @@ class Parking:
         return f"reserved for waiting request {request} until {until}"
 
     def call(self) -> None:
-        """Somebody's turn may have come."""
+        """Wake the task that evaluates waiting requests."""
         if len(self.room):
             self._called.set()
 
-    # Those whose turn it is
+    # Woken requests
 
     async def run(self) -> None:
-        """As long as the worker lives."""
+        """Evaluate waiting requests until cancelled."""
         while True:
             try:
                 if not await self._go_on():
@@ -298,13 +301,13 @@ class Parking:
         return bool(over or turns)
 
     def _over(self) -> list[ParkedRequest]:
-        """Who has waited as long as it wanted to, and is not ended already."""
+        """Return the requests whose time has expired, without those that are ending."""
         over = [self.parked[waiter.request] for waiter in self.room.due(self._clock.now())]
         moves = self.moves
         return [kept for kept in over if kept.start is None or (moves and not moves.ending(kept))][:TURNS]
 
     def _tell_apart_anew(self) -> None:
-        """What tells kinds apart, or what they need, may be something else now."""
+        """Compute all classes and their needs again."""
         self._regroup = False
         self.told_apart += 1
         for kept in list(self.parked.values()):
@@ -312,14 +315,14 @@ class Parking:
         self.sight.forget({kept.kind for kept in self.parked.values()})
 
     async def _look_round(self) -> None:
-        """Who names others is called when these are elsewhere; whose server group is gone waits no more."""
+        """Wake requests whose related instances moved; end requests whose server group was deleted."""
         naming = {kept.kind: kept.message for kept in self._naming.values()}
         moved, impossible = await self.company.moved(naming)
         for kind in moved:
             self.room.company_changed(kind)
         for kept in [kept for kept in self._naming.values() if kept.kind in impossible]:
             if kept.start is not None:
-                continue  # whose group is gone moves without, once it has been looked up again
+                continue  # a move whose group was deleted continues without it after the next lookup
             self.leave([kept.request])
             self.enter(replace(kept, until=self._clock.now(), lacks=impossible[kept.kind][:MAX_REASON]))
 
@@ -360,7 +363,7 @@ class Parking:
         await self._tell_ends(said)
 
     async def lacking(self, kept: Sequence[ParkedRequest]) -> None:
-        """What these lack is something else than it was."""
+        """Store what the requests lack, if that changed."""
         if kept:
             async with self.database.write() as tx:
                 await parked.looked_at(tx, kept)
@@ -371,7 +374,7 @@ class Parking:
         room, now = self.room, self._clock.monotonic()
         match end:
             case Park(shorts=shorts, why=why):
-                # Without a shortage it was refused by placement, of which our memory may know nothing yet.
+                # Without a shortage placement refused it, for a reason that the replica may not show yet.
                 if shorts:
                     self._tries.pop(kept.request, None)
                 room.back(kept.request, None if shorts else now + self._pause(kept, SOON))
@@ -405,8 +408,7 @@ class Parking:
         )
 
     async def _end_waits(self, over: Sequence[ParkedRequest]) -> None:
-        """They have waited as long as they wanted to: a last look, and why there is none is said; but first
-        they are fenced."""
+        """End expired requests: a last evaluation, fence, then publish the reason."""
         moves = [kept for kept in over if kept.start is not None]
         if moves and self.moves is not None:
             self.moves.end_waits(moves)
@@ -433,7 +435,7 @@ class Parking:
         self.end_later([kept for kept, end in done if not isinstance(end, SayAll)])
 
     def end_later(self, kept: Sequence[ParkedRequest], after: float = SOON) -> None:
-        """Nothing can be said of these yet."""
+        """Try to end these requests again later, because the result is unknown now."""
         for one in kept:
             if one.request in self.parked:
                 self.leave([one.request])
@@ -444,7 +446,7 @@ class Parking:
         await self.tell([(kept, end.messages) for kept, end in said])
 
     async def tell(self, said: Sequence[tuple[ParkedRequest, Sequence[Message]]]) -> None:
-        """Say it, and then let go of them. What is not heard is said again later."""
+        """Publish the messages, then delete the requests. A failed publication is repeated later."""
         done: list[Id] = []
         for kept, messages in said:
             try:
@@ -485,15 +487,15 @@ class Parking:
             if taken_back is not None:
                 await self._say(taken_back)
 
-    # What others are to know
+    # Reserved hosts for other schedulers
 
     def reserved(self) -> str:
-        """What is kept for those first in line here, to be read by other schedulers."""
+        """Return the reserved hosts as text for other schedulers."""
         return msgspec.json.encode({root: kept.key for root, kept in self.room.kept.items()}).decode()
 
 
 def given_up(order: Order, kept: ParkedRequest, last: Park) -> Order:
-    """The same order, to be ended: it has waited long enough, and this was the last look."""
+    """Return the order ready to end: its time has expired, and this was the last evaluation."""
     lacks = last.why if last.shorts else kept.lacks
     decision = decision_of(last) if last.shorts else kept.decision
     return structs.replace(

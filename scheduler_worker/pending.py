@@ -1,4 +1,4 @@
-"""What this process has chosen and not yet seen in placement: it is promised, and counts as used."""
+"""Choices of this process that placement does not show yet: reserved, and counted as used."""
 
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class PendingChoice(msgspec.Struct, eq=False, gc=False):
     at: float  # when it was made
     until: float
     open: bool = True
-    number: int | None = None  # the change that made it true; None: not known yet, nor whether there is one
+    number: int | None = None  # change number of its claim; None: no result yet
 
 
 class PendingChoices:
@@ -33,7 +33,8 @@ class PendingChoices:
         self._open: deque[PendingChoice] = deque()  # in the order in which they time out
         self._confirmed: list[tuple[int, int, PendingChoice]] = []
         self._ties = 0
-        self.let_go: Callable[[str], None] = lambda root: None  # told of hosts where more may be free now
+        # called with hosts on which capacity was released
+        self.let_go: Callable[[str], None] = lambda root: None
 
     def enter(self, allocations: Allocations, cell: str, root: str, now: float) -> PendingChoice:
         """A choice is made."""
@@ -43,7 +44,7 @@ class PendingChoices:
         return entry
 
     def confirm(self, entry: PendingChoice, number: int) -> None:
-        """It was claimed, as this change of placement."""
+        """Record that the choice was claimed, with this change number."""
         if number <= self._source.seen:
             self._shown(entry)
             return
@@ -52,7 +53,7 @@ class PendingChoices:
         heappush(self._confirmed, (number, self._ties, entry))
 
     def drop(self, entry: PendingChoice) -> None:
-        """It came to nothing, or placement counts it now. Dropping twice is dropping once."""
+        """Release the choice: its claim failed, or the replica shows it. Repeating this has no effect."""
         if entry.open:
             entry.open = False
             self._source.withdraw(entry.allocations)
@@ -69,12 +70,16 @@ class PendingChoices:
                 self.let_go(late.root)
 
     def _shown(self, entry: PendingChoice) -> None:
-        """Placement's memory may have had it for a while: it counted twice, and who waits saw less room."""
+        """Release the choice because the replica shows its claim.
+
+        The claim may already have been in placement's index for some time; then its resources counted twice,
+        and waiting requests saw too little capacity.
+        """
         if entry.open:
             self.drop(entry)
             self.let_go(entry.root)
 
     @property
     def unsettled(self) -> list[PendingChoice]:
-        """Those of which it is not known whether they come true."""
+        """Return the choices whose claims have no result yet."""
         return [entry for entry in self._open if entry.open and entry.number is None]

@@ -1,8 +1,8 @@
 """Turns build requests into claimed hosts and alternates, many at a time.
 
-Every request goes its way by the pure step of core/placing.py; here what it asks for is done for all of a
-batch together: one search and one evaluation for those that are alike, one claim for all, one look at who
-holds what. Choosing is a stretch without an await, so nothing changes under it.
+Each request follows the pure state machine of core/placing.py. Its effects are executed for the whole batch:
+one search and one evaluation for equal requests, one claim for all, one lookup of allocations. Choosing
+contains no await, so nothing changes during it.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -73,7 +73,7 @@ Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
 HELP_SECONDS = 0.02  # of a batch: looking for what would have made its requests fit
 MOST_HELP_SECONDS = 1.0  # of one request: a search over huge trees takes tenths of a second
-BATCH_BYTES = 16 * 1024 * 1024  # of flavors, images and metadata that a batch says; one request always goes
+BATCH_BYTES = 16 * 1024 * 1024  # flavors, images and metadata in a batch; a single request is always accepted
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +86,7 @@ class _Course:
 
 
 class Scheduler:
-    """The placing loop, and what it remembers between batches: what hosts say, and what it has chosen."""
+    """The placing loop, and its state between batches: reports of hosts, and pending choices."""
 
     def __init__(
         self,
@@ -123,20 +123,19 @@ class Scheduler:
         self._joined = Joined()
 
     def parks(self, let_go: Callable[[str], None], narrow: Narrow) -> None:
-        """There is somewhere to wait for room; `let_go` hears of hosts that were promised and not taken.
-
-        `narrow` is asked at every look: some hosts may be for those who came before.
+        """Enable waiting. `let_go` is called for hosts with released reservations. `narrow` removes reserved
+        hosts before each search.
         """
         self._limits = replace(self._limits, parks=True)
         self.pending.let_go = let_go
         self._narrow = narrow
 
     def wishes_of(self, request: BuildRequested) -> Sequence[Wish]:
-        """None where it cannot be meant."""
+        """Return the alternatives of the request; empty if it is unreadable."""
         return self._orders.begin(request, 0.0)[0].wishes
 
     def hosts_now(self) -> tuple[HostsNow, Bools]:
-        """What hosts say, and on which of them somebody builds."""
+        """Return the reports of hosts, and the mask of hosts with an agent."""
         now = self.clock.monotonic()
         self.pending.look(now)
         self._hosts.level()
@@ -155,7 +154,7 @@ class Scheduler:
             self.book.failed(failure.cell, failure.root, self.clock.monotonic())
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
-        """A host for each of these requests, or the reason why there is none."""
+        """Return a verdict for each request: a host, or the reason why there is none."""
         begun = self.begin(requests)
         later = self.put_off([order for order, _ in begun])
         ends = await self.place([one for one, late in zip(begun, later, strict=True) if late is None])
@@ -178,7 +177,9 @@ class Scheduler:
         ]
 
     async def place(self, begun: Sequence[tuple[Order, Begun]]) -> list[End]:
-        """What becomes of these orders. That there is no host is said by all that was committed before."""
+        """Return the end of each order. An order is unplaceable only by data that includes all earlier
+        commits.
+        """
         batch = self._joined.begin()
         try:
             return await self._place(begun)
@@ -199,7 +200,7 @@ class Scheduler:
         while left := [course for course in left if course.asks]:
             level = await self._choose(_asking(left, LookForHosts), level)
             await self._claim(_asking(left, ClaimHosts))
-            left = [course for course in left if course.asks]  # none, mostly
+            left = [course for course in left if course.asks]  # usually none
             await self._locate(_asking(left, Locate))
             self._find_help(_asking(left, LookForHelp))
             await self._fence(_asking(left, Fence))
@@ -207,7 +208,7 @@ class Scheduler:
         return [course.end or SayAll(()) for course in courses]
 
     def put_off(self, orders: Sequence[Order]) -> list[Retry | None]:
-        """What would be said of all of these at once must not be more than a process has room for."""
+        """Postpone orders whose messages would exceed the process's memory limit."""
         room, later = BATCH_BYTES, list[Retry | None]()
         for order in orders:
             if order.bytes > room and room < BATCH_BYTES:
@@ -230,17 +231,17 @@ class Scheduler:
                 return Retry(after=1.0, why=why)
             case SayAll(messages=messages):
                 return messages
-            case SayMove() | BegunBefore():  # moves have their own way of telling (move_arrivals.py)
+            case SayMove() | BegunBefore():  # moves publish in move_arrivals.py
                 return ()
 
-    # What orders ask for, for all of them at once
+    # Effects of orders, for the whole batch
 
     def _take(self, course: _Course, event: Event) -> None:
         """One step. What needs no answer is done here."""
         course.order, effects = step(course.order, event, self._limits)
         course.asks = []
         for effect in effects:
-            match effect:  # the usual ones first
+            match effect:  # the most frequent ones first
                 case LookForHosts() | ClaimHosts():
                     course.asks.append(effect)
                 case KeepHost():
@@ -260,7 +261,9 @@ class Scheduler:
                     course.asks.append(effect)
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Who finds no host looks again if the source was behind. Is it level with what was committed now?"""
+        """Choose hosts. Orders without a host are evaluated again if the index was outdated; return whether
+        it is up to date.
+        """
         if not courses:
             return level
         short = self._find_hosts(courses)
@@ -278,7 +281,7 @@ class Scheduler:
         return level
 
     def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, Chosen | NoHost]]:
-        """Those for whom there are hosts have them. The others: there are none, or not for all instances."""
+        """Return, for each order, its hosts, or why there are none for all its instances."""
         short: list[tuple[_Course, Chosen | NoHost]] = []
         for course, order in zip(courses, self._narrow([one.order for one in courses]), strict=True):
             course.order = order
@@ -298,7 +301,7 @@ class Scheduler:
         self._take(course, answer)
 
     def _choose_not(self, order: Order, answer: Chosen | NoHost) -> None:
-        """What was promised is free again."""
+        """Release the reservations of an answer."""
         picks = answer.picks if isinstance(answer, Chosen) else ()
         for instance, pick in zip(order.instances, picks, strict=False):
             self._promising().drop(pick.promise)
@@ -320,7 +323,7 @@ class Scheduler:
             self._take(course, SparesFound(spares))
 
     def _find_help(self, courses: Sequence[_Course]) -> None:
-        """Once for those that are alike, and for no longer than others can be kept waiting."""
+        """Find changes that would help, once for equal orders, within a limited time."""
         if not courses:
             return
         choosing, began = self._now(), self.clock.monotonic()
@@ -353,7 +356,7 @@ class Scheduler:
         )
 
     def choosing(self, promises: KeepsPromises) -> Choosing:
-        """The same, for somebody who only wants to know."""
+        """Return the state for a choice without claims."""
         return self._now(promises, self._joined.copy())
 
     def without_reserved(self, order: Order) -> Order:
@@ -362,12 +365,12 @@ class Scheduler:
         return narrowed
 
     async def ready(self, request: BuildRequested) -> tuple[Order, Begun]:
-        """As it would be before a host is looked for."""
+        """Return the order and state of a request before the search."""
         [begun] = await self.resolved([request])
         return begun
 
     async def ready_moves(self, starts: Sequence[MoveStart]) -> Sequence[tuple[Order, Begun]]:
-        """The same for what is there already."""
+        """Return the orders and states of moves before the search."""
         begun: Sequence[tuple[Order, Begun]] = [
             self._orders.begin(start.request(), 0.0, start) for start in starts
         ]
@@ -376,7 +379,7 @@ class Scheduler:
         return begun
 
     async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[tuple[Order, Begun]]:
-        """With those whom they name, where these are now."""
+        """Return the requests with the present hosts of the instances that they name."""
         begun: Sequence[tuple[Order, Begun]] = [self._orders.begin(request, 0.0) for request in requests]
         if self._resolving is not None and any(names_others(request) for request in requests):
             begun = await self._resolving.resolve(begun)
@@ -386,7 +389,9 @@ class Scheduler:
         return Promising(self.pending, self.book, self.clock.monotonic())
 
     async def _claim(self, courses: Sequence[_Course]) -> None:
-        """All orders at once. Without an answer nobody knows what came of it: what was promised times out."""
+        """Claim for all orders together. Without an answer the result is unknown, and the reservations
+        expire.
+        """
         if not courses:
             return
         questions = [
@@ -444,7 +449,7 @@ def _asking(courses: Sequence[_Course], what: type) -> list[_Course]:
 
 @dataclass(frozen=True, slots=True)
 class Promising:
-    """What is chosen counts as used in placement's memory, and as a build on its host."""
+    """Reserves choices in the index's free amounts, and counts them as builds on their hosts."""
 
     pending: PendingChoices
     book: HostBook

@@ -1,4 +1,4 @@
-"""What requests name besides hosts, looked up before these are chosen: server groups, and other instances."""
+"""Resolves the names in requests before the search: server groups and other instances."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +23,8 @@ INSTANCES_ASKED = 1000  # at a time
 
 @dataclass(frozen=True)
 class Resolving:
-    """One question for all of a batch; none where nobody names anything.
-
-    What placement cannot take is asked for in halves, until it is known whose fault it is.
+    """One query for a whole batch, none without names. A query that placement refuses is split in halves to
+    find the wrong request.
     """
 
     groups: Ask[FindGroups, GroupsFound]

@@ -1,4 +1,6 @@
-"""Which schedulers are alive: each says so every second, and who is silent for some is held to be gone."""
+"""Schedulers that are alive: each publishes a heartbeat every second; after a silence it counts as
+stopped.
+"""
 
 import logging
 
@@ -9,15 +11,15 @@ from scheduler_worker.meters import LIVE
 log = logging.getLogger(__name__)
 
 SAYS_SECONDS = 1.0
-GONE_SECONDS = 3.5  # a scheduler that pauses longer meets others at its hosts: that costs claims, no more
+GONE_SECONDS = 3.5  # a paused scheduler meets others on its hosts after this time, which costs only claims
 
 
 class Roster:
-    """Who shares the hosts with this scheduler."""
+    """The schedulers that share the hosts with this one."""
 
     def __init__(self, clock: Clock, name: str = "") -> None:
         self.name = name or f"s{clock.uuid()[:8]}"
-        self.waits = 0  # how often it has changed who waits here
+        self.waits = 0  # number of changes of the waiting requests
         self._clock = clock
         self._heard: dict[str, float] = {}
         self._live: tuple[str, ...] = (self.name,)

@@ -10,7 +10,7 @@ parked = Table(
     "parked",
     metadata,
     Column("request", Text, primary_key=True),
-    Column("owner", Text, nullable=False),  # the scheduler that looks after it; empty: anyone may
+    Column("owner", Text, nullable=False),  # the owning scheduler; empty: none
     Column("kind", Text, nullable=False),  # requests alike wait in one line
     Column("priority", Integer, nullable=False),
     Column("since", Double, nullable=False),
@@ -18,14 +18,15 @@ parked = Table(
     Column("project", Text, nullable=False),
     Column("flavor", Text, nullable=False),
     Column("instances", Integer, nullable=False),
-    Column("seen", BigInteger, nullable=False),  # the last change of placement known when it was looked at
+    Column("seen", BigInteger, nullable=False),  # the last change number at the evaluation
     Column("message", Text, nullable=False),  # the BuildRequested, as it came; of a move its MoveStart
     Column("lacks", Text, nullable=False),
     Column("wakes", Text, nullable=False),
     Column("decision", Text, nullable=False),
-    Column("cancelled", Text, nullable=False, server_default=""),  # why it ends, until its owner has heard
+    # the reason for its cancellation, until its owner has seen it
+    Column("cancelled", Text, nullable=False, server_default=""),
     Column("story", Text, nullable=False, server_default=""),  # of the message it came with
-    Column("move", Text, nullable=False, server_default=""),  # of which kind it is one; empty: it is a boot
+    Column("move", Text, nullable=False, server_default=""),  # the kind of move; empty: a boot
     Index("parked_owner", "owner"),
     Index("parked_line", "kind", text("priority DESC"), "since"),
     Index("parked_cancelled", "owner", postgresql_where=text(CANCELLED), sqlite_where=text(CANCELLED)),
@@ -57,7 +58,7 @@ decisions = Table(
     Column("decision", Text, nullable=False),
     Column("message", Text, nullable=False),  # the BuildRequested it was about; of a move it may be unknown
     Column("at", Double, nullable=False),
-    Column("move", Text, nullable=False, server_default=""),  # the MoveRequested, of one that was refused
+    Column("move", Text, nullable=False, server_default=""),  # the MoveRequested of a refused move
     Index("decisions_request", "request"),
     Index("decisions_at", "at"),
 )
@@ -76,8 +77,8 @@ handovers = Table(
     Column("move", Text, primary_key=True),
     Column("build", Text, nullable=False),
     Column("state", Text, nullable=False),
-    Column("at", Double, nullable=False),  # when it was last changed or told
-    Column("story", Text, nullable=False),  # the order: what was told, and how it ended
+    Column("at", Double, nullable=False),  # time of the last change or publication
+    Column("story", Text, nullable=False),  # the handover: its orders and its end
     Index("handovers_state", "state", "at"),
 )
 
@@ -86,7 +87,7 @@ schedulers = Table(
     metadata,
     Column("owner", Text, primary_key=True),
     Column("beat", BigInteger, nullable=False),  # moves while it lives
-    Column("reserved", Text, nullable=False),  # the hosts it keeps for those first in line
+    Column("reserved", Text, nullable=False),  # hosts reserved for its first waiting requests
     Column("rescued", BigInteger, nullable=False),
 )
 

@@ -1,4 +1,4 @@
-"""How the waiting room sees the hosts: placement's memory, what hosts say, and the rules."""
+"""The host data of the waiting queues: the index, reports of hosts, and the filters."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ from scheduler_worker.core.wish import Wish
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)
 
-Hosts = tuple[HostsNow, Bools]  # what they say now, and on which of them somebody builds
+Hosts = tuple[HostsNow, Bools]  # their reports, and the mask of hosts with an agent
 WishesOf = Callable[[BuildRequested], Sequence[Wish]]
 
 
@@ -35,7 +35,9 @@ class _Known:
 
 @dataclass(eq=False)
 class Sight:
-    """The room's eyes. Kinds are told apart by all that placement and the rules read of a request."""
+    """Implements the queues' view of hosts. Requests are of one class if placement and the filters read the
+    same from them.
+    """
 
     source: CandidateSource
     policy: ChoicePolicy
@@ -44,7 +46,7 @@ class Sight:
     _kinds: dict[str, _Known] = field(default_factory=dict)
 
     def kind(self, request: BuildRequested, wishes: Sequence[Wish]) -> str:
-        """What a request waits in line as."""
+        """Return the class of a request."""
         alike = [repr(self.policy.kind(wish)) for wish in wishes]
         said = _encode((alike, request.hints, request.forced_host, needs_of(request)))
         kind = blake2b(said, digest_size=6).hexdigest()
@@ -53,7 +55,7 @@ class Sight:
         return kind
 
     def wakes(self, kind: str) -> str:
-        """What must be so on a host before one of the kind is called, for people."""
+        """Return as text what a host needs before a request of the class is woken."""
         questions = [wish.question for wish in self._wishes(kind)]
         place = _place(questions[0]) if questions else ""
         needs = [
@@ -68,7 +70,7 @@ class Sight:
         return " or ".join(needs) + (f", for each of {several} instances" if several > 1 else "")
 
     def forget(self, kinds: Collection[str]) -> None:
-        """All but these."""
+        """Forget all classes except these."""
         for kind in [one for one in self._kinds if one not in kinds]:
             del self._kinds[kind]
 
@@ -78,7 +80,9 @@ class Sight:
         return self.source.free(root)
 
     def watches(self, kind: str) -> Sequence[RoomNeeded]:
-        """Of each wish the demand that the fewest hosts meet; what is shared may come from elsewhere."""
+        """Return, for each alternative, the requirement that the fewest hosts satisfy; shared resources are
+        ignored.
+        """
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
         for wish in self._wishes(kind):
@@ -116,10 +120,10 @@ class Sight:
         return HostsFound(fits, [root for root in refused if root not in fits], passing, more)
 
     def prospect(self, kind: str) -> Prospect:
-        """By the flavor it asks for: what it would also do with keeps no host from others."""
+        """Return the hosts for the preferred flavor only: alternative flavors reserve no host."""
         now, _ = self.hosts()
         wishes = self._wishes(kind)
-        if not wishes:  # the host it names has gone, and may come again
+        if not wishes:  # a host that it names was deleted, and may return
             return _NO_PROSPECT
         wish = wishes[0]
         asked = asked_of_a_tree(wish)
@@ -145,7 +149,7 @@ class Sight:
 
 
 def _place(question: FindCandidates) -> str:
-    """Where such a host must be, if not anywhere; all wishes of a request say the same."""
+    """Return the place that all alternatives of a request require, as text."""
     zone, cell = question.zone, question.cell
     return (f" in zone {zone}" if zone else "") + (f" of cell {cell}" if cell else "")
 
@@ -153,7 +157,7 @@ def _place(question: FindCandidates) -> str:
 def narrowed(
     question: FindCandidates, among: Collection[str] | None, beside: Collection[str]
 ) -> FindCandidates | None:
-    """The same about these hosts only, and not about those; None when none is left."""
+    """Return the query restricted to these hosts, and without the excluded ones; None if no host remains."""
     if among is None:
         return without(question, beside)
     left = [root for root in among if root not in beside]
@@ -169,7 +173,7 @@ def without(question: FindCandidates, beside: Collection[str]) -> FindCandidates
 
 
 def beside(order: Order, roots: Collection[str], why: Callable[[str], str]) -> Order:
-    """Return the order without these roots, which are not for it; `why` says so of a root."""
+    """Return the order without the excluded roots; `why` gives the reason for a root."""
     if not roots:
         return order
     wishes = [
@@ -185,6 +189,6 @@ def beside(order: Order, roots: Collection[str], why: Callable[[str], str]) -> O
 
 
 def needs_of(request: BuildRequested) -> int:
-    """How many of its instances must be placed together."""
+    """Return how many instances of the request must be placed together."""
     several = len(dict.fromkeys(request.instances))
     return min(request.at_least, several) if request.at_least else several

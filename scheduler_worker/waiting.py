@@ -1,9 +1,9 @@
-"""Requests that come again: for how long already. None comes for ever without a word in the log."""
+"""Times of requests that are retried, so that none is retried forever without a warning."""
 
 from bus.clock import Clock
 from bus.vocabulary import Id
 
-WAITING = 200_000  # requests of which it is remembered since when they wait
+WAITING = 200_000  # requests whose first retry is remembered
 
 
 class Waiting:
@@ -19,11 +19,11 @@ class Waiting:
         return 0.0 if since is None else self._clock.monotonic() - since
 
     def begins(self, request: Id) -> None:
-        """It is to come again."""
+        """Record that the request is retried."""
         while len(self._since) >= WAITING:
             del self._since[next(iter(self._since))]
         self._since.setdefault(request, self._clock.monotonic())
 
     def over(self, request: Id) -> None:
-        """It is placed, or has ended."""
+        """Forget a request that was placed or has ended."""
         self._since.pop(request, None)

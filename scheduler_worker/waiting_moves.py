@@ -1,8 +1,8 @@
-"""Moves that wait for room: kept as what they ask of hosts, and looked up anew before anything is done.
+"""Moves that wait for capacity: stored with their host request, and looked up again before anything is done.
 
-Meanwhile the instance may have moved, become something else, be in another move, or be deleted: it is asked
-for at every turn, and some of those that wait are asked for every second. Each cell's are seen to by
-themselves, for a cell may be silent for a while.
+In the meantime the instance may have moved, changed, begun another move, or been deleted: it is looked up at
+every evaluation, and some of the waiting moves every second. Cells are handled separately, because a cell
+may not answer for some time.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from scheduler_worker.parking import PATIENCE, Parking, decision_of, given_up, w
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
 
-LOOKED_AT = 100  # of those that wait, at a time: a question to each of their cells
+LOOKED_AT = 100  # waiting moves per lookup: a query to each of their cells
 
 
 @dataclass(slots=True)
 class _ToDo:
-    """What is to be done about the moves of one cell."""
+    """Pending work for the moves of one cell."""
 
     turns: list[Turn] = field(default_factory=list)
     over: dict[Id, ParkedRequest] = field(default_factory=dict)
@@ -45,7 +45,7 @@ _Add = Callable[[Sequence[ParkedRequest]], Awaitable[tuple[_Others, set[Id]]]]
 
 
 class WaitingMoves:
-    """Those of Parking's that are moves."""
+    """The moves among the waiting requests."""
 
     def __init__(self, parking: Parking, arrivals: MoveArrivals, clock: Clock) -> None:
         self.parking = parking
@@ -54,14 +54,14 @@ class WaitingMoves:
         self.newcomers = Newcomers(parking)
         patiently: Callable[[_Add], _Add] = retrying(clock)
         self.add = patiently(self._add_once)
-        self._looked_at: set[Id] = set()  # those looked at in this round
+        self._looked_at: set[Id] = set()  # moves looked up in this round
         self._to_do: dict[str, _ToDo] = {}
         self._at: dict[str, _ToDo] = {}  # cells that are being asked
         self._stirred = asyncio.Event()
         parking.moves = self
         arrivals.parks = self.arriving
 
-    # Those that come
+    # New moves
 
     def arriving(self, courses: Sequence[MoveCourse]) -> "ArrivingMoves":
         room = self.parking.room
@@ -73,7 +73,7 @@ class WaitingMoves:
         return ArrivingMoves(self, self.clock.now(), source.seen, room.mark, self.parking.told_apart)
 
     async def _add_once(self, keeping: Sequence[ParkedRequest]) -> tuple[_Others, set[Id]]:
-        """Of each instance the first."""
+        """Store only the first move of each instance."""
         first = {build_of(kept): kept.request for kept in reversed(keeping)}
         async with self.parking.database.write() as tx:
             await self.parking.live(tx)
@@ -84,18 +84,18 @@ class WaitingMoves:
     # What there is to do, cell by cell
 
     def try_(self, turns: Sequence[Turn]) -> None:
-        """It is their turn: on trial until something is said of them, or they are back."""
+        """Evaluate woken moves; they are on trial until they end or wait again."""
         for turn in turns:
             self._of(self.parking.parked[turn.waiter.request]).turns.append(turn)
 
     def end_waits(self, over: Sequence[ParkedRequest]) -> None:
-        """They have waited as long as they wanted to."""
+        """End expired moves."""
         for kept in over:
             if not self.ending(kept):
                 self._of(kept).over[kept.request] = kept
 
     def look_round(self) -> None:
-        """Where they begin may be otherwise by now."""
+        """Look up where waiting moves begin."""
         for kept in self.parking.parked.values():
             if kept.start is not None:
                 self._of(kept).look = True
@@ -109,7 +109,7 @@ class WaitingMoves:
         return self._to_do.setdefault(kept.message.cell, _ToDo())
 
     async def run(self) -> None:
-        """As long as the worker lives."""
+        """Evaluate moves until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._stirred.wait()
@@ -135,7 +135,7 @@ class WaitingMoves:
             self._stirred.set()
             self.parking.call()
 
-    # Those whose turn it is, and those that have waited for long enough
+    # Woken and expired moves
 
     async def _try_turns(self, turns: Sequence[Turn]) -> None:
         turns = [turn for turn in turns if turn.waiter.request in self.parking.parked]
@@ -160,7 +160,7 @@ class WaitingMoves:
         await self._become(calling, courses, seen)
 
     async def _end_waits(self, over: Sequence[ParkedRequest]) -> None:
-        """A last look, and why there is no room is said; but first they are fenced."""
+        """End expired moves: a last evaluation, fence, then publish the reason."""
         over = [kept for kept in over if kept.request in self.parking.parked]
         if not over:
             return
@@ -190,10 +190,10 @@ class WaitingMoves:
     async def take_back(self, placed: MovePlaced) -> MoveRefused | None:
         return await self.arrivals.take_back(placed)
 
-    # Those that only wait
+    # Waiting moves
 
     async def _look_round(self, cell: str) -> None:
-        """Some of them; all, one after the other, before any again."""
+        """Look up some moves; all moves in turn."""
         waiting = [
             kept
             for kept in self.parking.parked.values()
@@ -222,7 +222,7 @@ class WaitingMoves:
     # What becomes of them
 
     async def _look(self, courses: Sequence[MoveCourse], *, later: bool = True) -> None:
-        """What cannot be told of now waits on."""
+        """Look up the moves; those without an answer keep waiting."""
         unknown = await self.arrivals.courses.look(courses, waits=True)
         for course, look in zip(courses, unknown, strict=True):
             if look is not None and later:
@@ -257,7 +257,7 @@ class WaitingMoves:
         await parking.tell(said)
 
     async def _begin_elsewhere(self, looked_at: Sequence[tuple[ParkedRequest, MoveStart]], seen: int) -> None:
-        """What they would begin from is something else by now: so may be what they ask of hosts."""
+        """Store the new beginning of moves whose instance has changed, and compute their class again."""
         parking = self.parking
         others = []
         for kept, start in looked_at:
@@ -281,15 +281,14 @@ class ArrivingMoves:
     told_apart: int
 
     def aside(self, course: MoveCourse, order: Order) -> bool:
-        """Is no host looked for, because others that ask for the same came before?"""
+        """Return whether the search is skipped, because earlier requests of the class wait."""
         course.behind = bool(course.asked.wait) and self.waiting.newcomers.others_first(order, self.now)
         return course.behind
 
     async def park(self, courses: Sequence[MoveCourse]) -> None:
-        """Kept by us, unless somebody keeps it already; what became of one that came before is said again.
+        """Store the moves, unless one is stored already; a repeated one is answered again.
 
-        What kinds were told apart by when these were looked at may be something else by the time they are
-        stored.
+        The grouping key can change between evaluation and storage, so it is computed again before storing.
         """
         await self.waiting.arrivals.courses.came_before(courses)
         keeping = [(course, self._kept(course)) for course in courses if course.begins]
@@ -332,7 +331,7 @@ def build_of(kept: ParkedRequest) -> Id:
 
 
 def said_of(course: MoveCourse) -> Sequence[Message] | None:
-    """What is to be said of it; None: it waits on."""
+    """Return the messages of a move that ends, or None if it keeps waiting."""
     if isinstance(course.verdict, Poison):
         log.error("move %s: %s", course.asked.move, course.verdict)
     return None if course.verdict is None or isinstance(course.verdict, Retry | Poison) else course.verdict

@@ -1,4 +1,4 @@
-"""Others are told at once that who waits here has changed."""
+"""Publishes changes of the waiting requests immediately."""
 
 from collections.abc import Awaitable
 from typing import Protocol
@@ -13,9 +13,9 @@ class SaysAlive(Protocol):
 
 
 class WaitsTold:
-    """A sign of life of the scheduler, out of its turn: whoever looks at who waits looks again.
+    """An additional heartbeat of the scheduler, after which readers query the waiting requests again.
 
-    Where the bus is away the next sign of life says it, within a second.
+    If the broker is unreachable, the next regular heartbeat has the change, within a second.
     """
 
     def __init__(self, roster: Roster, say: SaysAlive) -> None:
@@ -25,7 +25,7 @@ class WaitsTold:
         self.run = self._word.run
 
     def moved(self) -> None:
-        """Who waits, or what somebody lacks, is something else; whoever asks is told so by now."""
+        """Publish that the waiting requests or their needs have changed in the database."""
         self._roster.waits = (self._roster.waits + 1) % 2**31  # what a Count may be
         self._word.due()
 

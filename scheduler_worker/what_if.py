@@ -1,4 +1,4 @@
-"""What would become of a request: chosen as boots are, in slices, and nothing of it stays."""
+"""Answers what-if questions: chooses as for a boot, in time slices, and releases everything afterwards."""
 
 import asyncio
 from collections import Counter
@@ -26,7 +26,7 @@ AT_ONCE = 50  # instances chosen in one go
 LONGEST = 2.0  # seconds of counting free capacity
 PATIENCE = 30.0  # seconds: an asker waits no longer, so neither queued nor running questions go on
 ON_ONE_HOST = 10_000
-TRIED = 1000  # instances on one host of several providers, each of which is a search
+TRIED = 1000  # instances on one host with several providers, each of which needs a search
 MOST_WAYS = 1024
 _GROUPS = "count: with a server group, at most the instances of one request"
 
@@ -97,7 +97,9 @@ class WhatIfs:
     # Would it fit, and where
 
     async def chosen(self, order: Order, best: int, supposing: Supposing) -> tuple[WhatIfAnswered, Wish]:
-        """The first of its wishes by which all of it, or enough of it, fits beside what was supposed."""
+        """Return the answer for the first alternative that places all instances, or enough of them, in
+        addition to the supposed ones.
+        """
         order = self._scheduler.without_reserved(order)
         shorts: list[Shortage] = []
         before = supposing.several
@@ -141,7 +143,7 @@ class WhatIfs:
         return picks, None
 
     def _fitting(self, wish: Wish, seed: str, best: int, picks: Sequence[Pick]) -> WhatIfAnswered:
-        """With the best for one of them, as hosts are before any of this."""
+        """Return the answer with the best hosts for one instance, as hosts are before the placement."""
         with self._looking(self.supposing()) as choosing:
             first = choosing.rank(wish, seed).take(best, MOST_WAYS) or picks[0]
         ways = {way.root: way for way in reversed(first.choices)}
@@ -178,7 +180,7 @@ class WhatIfs:
     # How many more
 
     async def _room(self, wish: Wish, seed: str, supposing: Supposing) -> tuple[_Counted, str]:
-        """Beside what was just supposed. Hosts are counted as rules admit them now."""
+        """Count how many further instances fit, by the hosts that filters accept now."""
         clock = self._scheduler.clock
         counted, spent, layout = _Counted(), 0.0, self._scheduler.source.layout
         while not counted.over:

@@ -1,4 +1,4 @@
-"""What would become of moves: looked up and chosen as those that are asked for, and nothing of it stays."""
+"""Answers what-if questions about moves: looked up and chosen like requested moves, without a claim."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from scheduler_worker.what_if import WhatIfs
 
 @dataclass(slots=True)
 class _Gone:
-    """Where members of server groups would be by those that were answered before."""
+    """The hosts of group members after the moves that were answered before."""
 
     members: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → instance → roots
     left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → keeper → roots
@@ -48,7 +48,7 @@ class _Gone:
 
 
 class WhatIfsOfMoves:
-    """Answers them, one question at a time, and none beside one about requests."""
+    """Answers one question at a time, and none in parallel with one about requests."""
 
     def __init__(self, scheduler: Scheduler, what_ifs: WhatIfs, courses: MoveCourses) -> None:
         self._scheduler = scheduler
@@ -95,7 +95,7 @@ def _being_emptied(root: str) -> str:
 
 
 def _unsought(course: MoveCourse) -> WhatIfAnswered:
-    """No host is looked for: it does not begin, or needs none."""
+    """Return the answer for a move that is refused or needs no host."""
     barred, start = course.barred, course.start
     if barred is None and start is None:
         barred = Barred(code="moving", why="it has begun before, and its cell sees it through")

@@ -1,4 +1,4 @@
-"""The scheduler's table: what it hears, what it asks of placement, what it says."""
+"""The scheduler's table: consumed messages, queries to placement, published messages."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ MEASURE_SECONDS = 15.0
 RECORD_SECONDS = 1.0  # after which a change of a host is stored at the latest
 REQUESTS_AT_ONCE = 1280  # of each kind among them all hosts are searched and weighed once
 MOVES_AT_ONCE = 128
-TRIES_UNHEARD = 3  # to hand a build to its cell's conductor, before it is looked at how long that went on
+TRIES_UNHEARD = 3  # attempts to publish a build to its conductor before its age is checked
 
 
 def scheduler_worker(
@@ -105,9 +105,11 @@ def scheduler_worker(
     builds: Ask[FindBuilds, BuildsFound] | None = None,
     client_lookups: ClientLookups | None = None,
 ) -> Worker:
-    """With a database, and a way to say something unasked, requests may wait for room; with `builds`, a way
-    to ask a cell how builds stand, they may be moved, and wait for that. With `client_lookups`, clients are
-    served, too."""
+    """Return the worker.
+
+    With a database and a publisher, requests may wait for capacity; with `builds`, the query for builds of a
+    cell, moves are supported. With `client_lookups`, clients are served.
+    """
     scheduler = Scheduler(
         source,
         claim_many,
@@ -197,7 +199,7 @@ def scheduler_worker(
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """What one of the scheduler's further tasks adds to its table."""
+    """Additional rows of the table for one task of the scheduler."""
 
     consumes: Sequence[On] = ()
     answers: Sequence[Answers] = ()
@@ -270,7 +272,7 @@ def _clients(door: ClientDoor) -> _Part:
 
 
 def _other_halves(handovers: Handovers, concurrency: int) -> _Part:
-    """What cells hand to each other through here."""
+    """Return the rows for moves between cells."""
     return _Part(
         consumes=[
             on_many(
@@ -291,7 +293,7 @@ def _other_halves(handovers: Handovers, concurrency: int) -> _Part:
 
 
 def _moves(moves: MoveArrivals, what_ifs: WhatIfsOfMoves, concurrency: int, parking: Parking | None) -> _Part:
-    """What is there already, and is to go elsewhere; it may wait for room, too."""
+    """Return the rows for moves, which may wait for capacity."""
     return _Part(
         consumes=[
             on_many(

@@ -1,6 +1,6 @@
-"""A request that waits keeps the story of its message: what becomes of it goes on with its trace.
+"""Store the correlation and trace of a waiting request, so that its end belongs to the same trace.
 
-Processes from before this migration leave it out: what they keep begins a story of its own, as it did.
+Processes from before this migration leave it empty: their requests begin a new trace.
 """
 
 import sqlalchemy as sa

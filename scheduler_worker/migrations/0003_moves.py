@@ -1,7 +1,7 @@
-"""Moves wait for room too, one of an instance at a time; why a move was refused is kept as such.
+"""Let moves wait for capacity, one per instance, and store why a move was refused.
 
-Processes from before this migration pass a move that waits over: its message is none that they can read. What
-one of them has adopted waits until it is restarted.
+Processes from before this migration skip waiting moves, which they cannot read. Adopted moves wait until
+such a process is restarted.
 """
 
 import sqlalchemy as sa

@@ -1,1 +1,1 @@
-"""The scheduler's SQL: requests that wait, decisions of the unplaceable, and who is there."""
+"""The scheduler's SQL: waiting requests, decisions about unplaceable builds, owners."""

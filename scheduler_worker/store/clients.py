@@ -45,14 +45,14 @@ async def registered(tx: Transaction, names: Collection[str] = ()) -> list[Regis
 
 
 async def bind(tx: Transaction, client: str, projects: Collection[str]) -> None:
-    """Bind the client to exactly these projects; to none, it is no longer registered."""
+    """Bind the client to exactly these projects; without projects it is unregistered."""
     await _DROP(tx, [(client,)])
     if projects:
         await _ADD(tx, [(client, project) for project in sorted(set(projects))])
 
 
 async def projects_of(tx: Transaction, ids: Collection[Id]) -> dict[Id, str]:
-    """Return the project of each of these builds or requests that waits or has ended without a host."""
+    """Return the project of each of the builds or requests that waits or has ended without a host."""
     rows = [(id_,) for id_ in ids]
     found: dict[Id, str] = {}
     for statement in (_DECIDED_REQUESTS, _DECIDED, _PARKED):

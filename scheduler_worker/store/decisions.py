@@ -1,4 +1,4 @@
-"""All SQL about decisions of the unplaceable: why a build got no host or a move was refused, for who asks."""
+"""SQL for decisions: why a build got no host, or a move was refused."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from bus.vocabulary import Id
 
 @dataclass(frozen=True, slots=True)
 class StoredDecision:
-    """Why these builds of a request ended without a host; or why a move was refused."""
+    """Why the builds of a request ended without a host, or why a move was refused."""
 
     request: BuildRequested | None  # what was asked for; of a move, of hosts, where it came so far
     builds: tuple[Id, ...]
@@ -66,7 +66,7 @@ _decision = msgspec.json.Decoder(Decision).decode
 
 
 async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplaceable]], at: float) -> None:
-    """Keep why these got no host. What is said again was kept the first time."""
+    """Store why the requests got no host; a repetition changes nothing."""
     rows = {}
     for request, said in ended:
         rows[said.instances[0]] = (
@@ -89,7 +89,7 @@ async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplac
 async def add_moves(
     tx: Transaction, ended: Iterable[tuple[MoveRequested, BuildRequested | None, MoveRefused]], at: float
 ) -> None:
-    """Keep why these were refused, with what they asked of hosts, where one was looked for."""
+    """Store why the moves were refused, with their host request if one was made."""
     rows = {
         asked.move: (
             asked.move,
@@ -106,7 +106,7 @@ async def add_moves(
 
 
 async def decision_of(tx: Transaction, id_: Id) -> StoredDecision | None:
-    """Why this build, or this request, got no host; None when nothing is known of that."""
+    """Return why this build or request got no host, or None if it is unknown."""
     rows = await _OF_BUILD(tx, id=id_)
     if not rows:
         return None

@@ -44,7 +44,7 @@ _decode = msgspec.json.Decoder(Handover).decode
 
 
 async def add(tx: Transaction, orders: Iterable[Handover], now: float) -> None:
-    """Keep these; one that is kept already stays as it is."""
+    """Store the handovers; existing ones stay unchanged."""
     rows = {
         one.placed.move: (one.placed.move, one.placed.build, one.state, _encode(one).decode())
         for one in orders
@@ -58,16 +58,16 @@ async def load(tx: Transaction, moves: Collection[Id]) -> dict[Id, Handover]:
 
 
 async def change(tx: Transaction, before: Handover, after: Handover, now: float) -> bool:
-    """False: somebody else has changed it meanwhile."""
+    """Store the new state; return False after a concurrent change."""
     row = (before.placed.move, after.state, before.state, _encode(after).decode())
     return bool(await _UPDATE(tx, [row], now=now))
 
 
 async def untold(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
-    """Those whose source has said nothing since then; now they are told again."""
+    """Return handovers without a report of their source since then, and update their time."""
     return [_decode(row["story"]) for row in await _UNTOLD(tx, before=before, now=now, most=limit)]
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Forget those that were decided long ago; gives how many."""
+    """Delete handovers that were decided before this time, and return their number."""
     return len(await _PRUNE(tx, before=before, most=limit))

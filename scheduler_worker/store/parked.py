@@ -31,12 +31,12 @@ class ParkedRequest:
     kind: str
     since: float
     until: float
-    seen: int  # the last change of placement it was looked at with
+    seen: int  # the last change number at its evaluation
     lacks: str  # why it has no host yet, in a sentence
-    wakes: str = ""  # what would make it be looked at again
+    wakes: str = ""  # what would wake it
     decision: Decision = field(default_factory=Decision)
     story: Story = NO_STORY  # of the message it came with
-    start: MoveStart | None = None  # it is a move, and began from this when it was looked at last
+    start: MoveStart | None = None  # the beginning of a move at its last evaluation
 
     @property
     def request(self) -> Id:
@@ -199,7 +199,7 @@ _story = msgspec.json.Decoder(Story).decode
 
 @dataclass(frozen=True, slots=True)
 class FoundParked:
-    """A request somebody asks for by its id, or by that of one of its builds."""
+    """A waiting request, found by its id or by that of one of its builds."""
 
     parked: ParkedRequest
     owner: str
@@ -208,7 +208,7 @@ class FoundParked:
 
 @dataclass(frozen=True, slots=True)
 class OtherScheduler:
-    """What one of the schedulers said of itself last."""
+    """The last heartbeat of a scheduler."""
 
     owner: str
     beat: int
@@ -217,11 +217,11 @@ class OtherScheduler:
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:
-    """Keep these; gives those that nobody else keeps already.
+    """Store the requests; return those that no other scheduler has stored.
 
-    What we stored before is given again: we may have failed between storing it and knowing that we did.
+    Requests stored by this owner are returned again, because it may have failed after the commit.
     """
-    # In the order of their ids, so that two who add the same ones never wait for each other; no copies.
+    # Ordered by id, so that two concurrent insertions do not deadlock; without duplicates.
     new = sorted({one.request: one for one in reversed([*parked])}.values(), key=_by_request)
     values = [
         (
@@ -258,7 +258,7 @@ async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
 
 
 async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
-    """They were tried again: what they lack may be something else now, and what a move begins from."""
+    """Store the result of an evaluation: what the requests lack, and where moves begin."""
     values = [
         (
             one.request,
@@ -276,7 +276,7 @@ async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
 
 
 async def drop(tx: Transaction, requests: Collection[Id]) -> None:
-    """They have ended."""
+    """Delete the requests."""
     values = [(request,) for request in sorted(requests)]
     await _DELETE_MOVES(tx, values)
     await _DELETE_BUILDS(tx, values)
@@ -284,7 +284,7 @@ async def drop(tx: Transaction, requests: Collection[Id]) -> None:
 
 
 async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]) -> ParkedRequest:
-    """The same request, of which these builds have ended."""
+    """Return the request without these builds, and store it."""
     left = tuple(build for build in parked.message.instances if build not in builds)
     message = msgspec.structs.replace(
         parked.message, instances=left, at_least=min(parked.message.at_least, len(left))
@@ -295,19 +295,19 @@ async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]
 
 
 async def of_owner(tx: Transaction, owner: str, after: str, limit: int) -> tuple[list[ParkedRequest], str]:
-    """A page of what this scheduler looks after, and where the next begins; empty: there is none."""
+    """Return a page of this owner's requests, and where the next page begins; empty: none."""
     rows = await _OF_OWNER(tx, owner=owner, after=after, most=limit)
     return _readable(rows), rows[-1]["request"] if len(rows) == limit else ""
 
 
 async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[ParkedRequest], bool]:
-    """Look after what this one has left; and whether there is more of it."""
+    """Take over requests of this owner; return whether there are more."""
     rows = await _ADOPT(tx, owner=owner, before=before, most=limit)
     return _readable(rows), len(rows) == limit
 
 
 async def let_go(tx: Transaction, owner: str) -> None:
-    """Whoever comes first may look after these."""
+    """Release the ownership of this scheduler's requests."""
     await _LET_GO(tx, owner=owner)
 
 
@@ -321,7 +321,7 @@ async def known(tx: Transaction, requests: Collection[Id]) -> set[Id]:
 
 
 async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
-    """Their owners are told so, and let go of them."""
+    """Mark the requests as cancelled; their owners end them."""
     await _CANCEL(tx, sorted(requests.items()))
 
 
@@ -330,7 +330,7 @@ async def cancelled(tx: Transaction, owner: str) -> list[Id]:
 
 
 async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest]:
-    """A page of those that wait, in the order in which they go first."""
+    """Return a page of waiting requests, in the order of service."""
     if question.requests:
         rows = await _LIST_THESE(tx, [(one,) for one in question.requests])
     else:
@@ -361,7 +361,7 @@ async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest
 
 
 async def kinds(tx: Transaction, project: str, limit: int) -> list[WaitingKind]:
-    """How many wait of each kind, the most first."""
+    """Return the number of waiting requests by class, the largest first."""
     rows = await _KINDS(tx, project=project, most=limit)
     return [
         WaitingKind(row["kind"], row["flavor"], int(row["requests"]), int(row["instances"])) for row in rows
@@ -372,11 +372,11 @@ async def count(tx: Transaction, project: str = "") -> int:
     return int((await _COUNT(tx, project=project))[0]["waiting"])
 
 
-# Who is there
+# Owners
 
 
 async def beat(tx: Transaction, owner: str, reserved: str, rescued: int) -> bool:
-    """This one lives; False when it was taken for dead meanwhile, and what it looked after is another's."""
+    """Store the heartbeat; return False if another scheduler has adopted this owner's requests."""
     if await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued):
         return True
     await _ENTER(tx, owner=owner, reserved=reserved, rescued=rescued)
@@ -389,12 +389,12 @@ async def roster(tx: Transaction) -> list[OtherScheduler]:
 
 
 async def owners(tx: Transaction) -> set[str]:
-    """Those who look after somebody, or did."""
+    """Return all owners."""
     return {row["owner"] for row in await _OWNERS(tx)}
 
 
 async def bury(tx: Transaction, owner: str, beat: int) -> None:
-    """It has been silent since then."""
+    """Delete the owner, unless it had a heartbeat since this one."""
     await _BURY(tx, owner=owner, beat=beat)
 
 
@@ -407,7 +407,7 @@ def _readable(rows: Sequence[Any]) -> list[ParkedRequest]:
 
 
 def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
-    """One that cannot be read is passed over: it must not keep the others from their hosts."""
+    """Return the request, or None if it is unreadable, so that it does not stop the others."""
     try:
         start = _start(row["message"]) if row["move"] else None
         return ParkedRequest(
