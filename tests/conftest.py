@@ -29,9 +29,6 @@ from tests.support.overdue import limited
 from tests.support.schemas import BY_ALEMBIC, said_again
 from tests.support.servers import MEMORY, ExternalServer, a_database, installed, roomy, url_of
 
-# The cheap tests first: one that fails then says so before any server has started. Where several processes
-# run them it is the other way round: who waits for servers then does so beside others at work, and at the
-# end there are only short files, so that no core waits long for another's.
 _ORDER = ("unit", "contract", "browser", "simulation", "integration")
 
 

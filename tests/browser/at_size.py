@@ -1,8 +1,8 @@
-"""`make room-bench`: the control room before many hosts and builds, in a browser beside it.
+"""`make room-bench`: measures the control room with many hosts and builds, in a browser on the same machine.
 
-What it prints: how long the first paint of each page takes, an update after its event, and a frame while
-the heat map scrolls; the browser's memory while pages stay open and builds end; how fast builds end with
-the first page open and without, by turns, and how much of the processor each process takes for a build.
+It prints the first paint of each page, the time from an event to its update, the frame time while the heat
+map scrolls, the browser's memory while pages stay open, and throughput and processor time per boot with and
+without an open page, alternating.
 """
 
 import argparse
@@ -41,7 +41,6 @@ def say(**figures: object) -> None:
 
 @asynccontextmanager
 async def a_berth(directory: str, hosts: int) -> AsyncIterator[OpenBerth]:
-    """In a process of its own, as operators have it."""
     command = ["-m", "berth", "up", "--hosts", str(hosts), "--cells", "4", "--state-dir", directory]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -96,7 +95,6 @@ async def memory(browser: Chromium, berth: OpenBerth, minutes: float, rate: floa
 
 
 def processor_seconds(process: int) -> float:
-    """That this process has used; of one that has ended it is not known."""
     try:
         said = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -105,7 +103,6 @@ def processor_seconds(process: int) -> float:
 
 
 def used(berth: OpenBerth) -> dict[str, float]:
-    """Seconds of the processor until now: of berth, of the browser's processes, of what boots."""
     of_berth = _below(int(berth.named["pid"]))
     browser = set(_below(os.getpid())) - {os.getpid(), *of_berth}
     return {
@@ -116,7 +113,6 @@ def used(berth: OpenBerth) -> dict[str, float]:
 
 
 def _below(process: int) -> list[int]:
-    """It, and all that it has begun."""
     found = [process]
     for task in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):
@@ -128,7 +124,7 @@ async def ratio(browser: Chromium, berth: OpenBerth, given: argparse.Namespace) 
     """Boots a second, and the milliseconds of the processor that a boot takes of each, with and without."""
 
     async def one(seed: int) -> tuple[float, dict[str, float]]:
-        await asyncio.sleep(2.0)  # a tab that was closed has gone, and its time with it
+        await asyncio.sleep(2.0)
         before = used(berth)
         rate = await boots_a_second(berth, given.builds, given.paced, seed=seed)
         after = used(berth)
@@ -174,7 +170,6 @@ new MutationObserver(seen).observe(live, { childList: true, subtree: true });"""
 
 
 async def updates(browser: Chromium, berth: OpenBerth, times: int = 10) -> None:
-    """From when a build's end is heard on the bus until it stands on the page."""
     took = []
     async with a_tab(browser, berth.url, "/builds") as tab:
         await tab.evaluate(_WATCH)
@@ -194,7 +189,6 @@ async def updates(browser: Chromium, berth: OpenBerth, times: int = 10) -> None:
 
 
 async def waits(browser: Chromium, berth: OpenBerth, times: int = 10) -> None:
-    """From when its scheduler says that somebody waits until he stands on the page; and from his asking."""
     took, since_asked = [], []
     alive = await berth.bus.listen(topics.SCHEDULER_ALIVE.at())
     async with a_tab(browser, berth.url, "/waiting") as tab:
@@ -224,7 +218,6 @@ async def waits(browser: Chromium, berth: OpenBerth, times: int = 10) -> None:
 
 
 async def frames(browser: Chromium, berth: OpenBerth) -> None:
-    """How long each frame takes while the heat map scrolls at its usual size."""
     async with a_tab(browser, berth.url, "/hosts") as tab:
         await tab.sees("room for", "h1")
         took = await tab.evaluate(

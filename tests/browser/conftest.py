@@ -1,4 +1,4 @@
-"""One browser, and one berth that is only looked at, for all tests of this folder; a new visitor for each."""
+"""One browser and one read-only berth for all tests of this folder; each test gets a new session."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -46,7 +46,7 @@ async def make(folder: Path, names: list[str], hosts: int) -> None:
 
 
 def main() -> None:
-    logging.getLogger().addHandler(logging.NullHandler())  # who is not there yet when it starts is not news
+    logging.getLogger().addHandler(logging.NullHandler())
     said = argparse.ArgumentParser(prog="make screenshots", description=__doc__)
     said.add_argument("page", nargs="*", help=f"only these, of {', '.join(PAGES)}")
     said.add_argument("--into", type=Path, default=Path("build/screenshots"))

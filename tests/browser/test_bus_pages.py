@@ -12,7 +12,6 @@ PRESSED = "main button, main input:not([type=hidden])"
 
 
 async def bury(berth: OpenBerth, id_: str) -> None:
-    """One that the conductor of c1 could not read, nor could when it comes again."""
     await berth.bus.transport.bury(
         a_letter(
             id=id_,
@@ -26,7 +25,6 @@ async def bury(berth: OpenBerth, id_: str) -> None:
 
 
 async def test_a_dead_letter_is_replayed_by_who_may(tab: Tab, berth: OpenBerth) -> None:
-    """It dies again, of what is wrong with it: as another letter, later."""
     await bury(berth, "to-be-replayed")
     await tab.sign_in("admin")
     await tab.open("/bus/dead")
@@ -79,7 +77,6 @@ async def test_a_form_asks_what_if(tab: Tab, berth: OpenBerth) -> None:
     async with tab.loading():
         await tab.press("Enter")
     await tab.sees("It does not fit")
-    # 31 where others have booted meanwhile
     await tab.sees(re.compile("20 hosts would fit with 3[12] VCPU instead of 4000"))
     await tab.fill("input[name=vcpus]", "2")
     async with tab.loading():

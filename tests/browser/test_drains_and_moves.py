@@ -1,4 +1,4 @@
-"""A host is emptied from its page, and that is stopped; a move that waits for a word is given one."""
+"""Starts and stops a drain from a host's page, and confirms a waiting move."""
 
 import re
 
@@ -9,7 +9,6 @@ from tests.support.open_berth import OpenBerth
 async def test_a_drain_is_begun_on_the_page_of_a_host_and_stopped_among_the_moves(
     tab: Tab, berth: OpenBerth
 ) -> None:
-    """One that is there moves away; another waits to be confirmed, so the host is not empty by itself."""
     (waits,) = await berth.boot()
     host = (await berth.moved(waits.build)).host
     (goes,) = await berth.boot(wanted_host=host)
@@ -21,7 +20,7 @@ async def test_a_drain_is_begun_on_the_page_of_a_host_and_stopped_among_the_move
 
     await tab.open(f"/moves?host={host}")
     card = ".cards li:has(button[value=stop])"
-    await tab.sees("could not be moved", card)  # others that wait may be there as well
+    await tab.sees("could not be moved", card)
     await tab.sees(goes.build[:8], "table")
     assert await tab.axe() == []
     async with tab.loading():

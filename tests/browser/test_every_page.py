@@ -1,4 +1,4 @@
-"""What holds for every page of the control room, in a real browser: in both colours, wide and narrow."""
+"""Requirements for every page of the control room in a real browser: light and dark, wide and narrow."""
 
 import pytest
 
@@ -6,8 +6,6 @@ from tests.support.browser_tab import Tab
 from tests.support.open_berth import OpenBerth
 from tests.support.room_pages import ACTS, PAGES, SCHEMES, WIDTHS
 
-# What axe may judge otherwise than where the page is light and wide: colours where it is dark, and what
-# must be scrolled where it is narrow.
 BY_COLOUR = ("color-contrast", "link-in-text-block")
 BY_WIDTH = ("scrollable-region-focusable",)
 RULES = {("light", 1280): (), ("light", 390): BY_WIDTH, ("dark", 1280): BY_COLOUR, ("dark", 390): BY_WIDTH}

@@ -1,4 +1,4 @@
-"""The heat map in a browser: what it says before it can draw, keys, and hosts by the thousand."""
+"""The heat map in a browser: the text before it is drawn, keyboard use, thousands of hosts."""
 
 import json
 from typing import Any
@@ -9,7 +9,6 @@ from tests.support.waiting import until
 
 
 def columns(count: int) -> dict[str, Any]:
-    """What the room tells of so many hosts, half of each held."""
     return {
         "number": 1,
         "layout": 1,
@@ -26,7 +25,6 @@ def columns(count: int) -> dict[str, Any]:
 
 
 async def told(tab: Tab, answer: dict[str, Any] | None) -> None:
-    """The page is told this of hosts; None: it waits for it."""
     said = (
         "new Promise(() => {})" if answer is None else f"Promise.resolve(Response.json({json.dumps(answer)}))"
     )
@@ -77,4 +75,4 @@ async def test_of_ten_thousand_only_what_is_in_sight_is_drawn(tab: Tab) -> None:
     await tab.still()
     assert 1 <= await tab.number_of("#heat-space canvas") <= 10
     first = "parseFloat(document.querySelector('#heat-space canvas').style.top)"
-    assert await tab.evaluate(f"{first} > 400")  # it is those at the end that are drawn
+    assert await tab.evaluate(f"{first} > 400")

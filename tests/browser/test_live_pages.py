@@ -1,4 +1,4 @@
-"""What happens is seen on pages that are open, without loading them again; and who may do what there."""
+"""Open pages show changes without a reload; permissions of readers and operators."""
 
 import re
 from collections.abc import AsyncIterator
@@ -14,7 +14,6 @@ from tests.support.open_berth import OpenBerth
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def visitor(chromium: Chromium, berth: OpenBerth) -> AsyncIterator[Tab]:
-    """Somebody who has shown no token, and may look."""
     async with a_tab(chromium, berth.url) as opened:
         yield opened
 
@@ -67,7 +66,7 @@ async def test_only_what_failed_is_listed_where_that_is_asked(visitor: Tab, bert
 async def test_who_waits_is_shown_in_his_place_with_what_he_lacks_and_what_would_wake_him(
     operator: Tab, berth: OpenBerth
 ) -> None:
-    project = berth.bus.clock.uuid()  # whom nobody else waits with
+    project = berth.bus.clock.uuid()
     await operator.open(f"/waiting?project={project}")
     await operator.sees("Nobody of")
     first = await berth.boot_later(zone="nowhere", project=project)
@@ -89,7 +88,6 @@ async def test_who_waits_is_shown_in_his_place_with_what_he_lacks_and_what_would
 
 async def test_the_reason_of_a_refusal_leads_to_hosts(visitor: Tab, berth: OpenBerth) -> None:
     await visitor.open(f"/builds/{berth.named['refused']}")
-    # 31 where others have booted meanwhile
     await visitor.sees(re.compile("20 hosts would fit with 3[12] VCPU instead of 4000"))
     async with visitor.loading():
         await visitor.click("main .funnel a")

@@ -1,4 +1,4 @@
-"""A client of the Placement API that says what it wants in one line, and empties a server."""
+"""A client of the Placement API for tests: requests in one line, and deletion of a server's contents."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ class PreparationRefused(AssertionError):
 
 
 class PlacementApi:
-    """Speaks as administrator at the newest version unless told otherwise."""
-
     def __init__(self, base_url: str, *, token: str = "admin", version: str = NEWEST) -> None:
         self.wire = HttpWire(base_url)
         self.headers = {"x-auth-token": token, "accept": "application/json"}
@@ -31,7 +29,6 @@ class PlacementApi:
         return self.wire.send(method, self.wire.prefix + path, headers, json.dumps(body).encode())
 
     def do(self, method: str, path: str, body: Any = None, *, version: str = "") -> HttpAnswer:
-        """What is answered, which must be a success."""
         answer = self(method, path, body, version=version)
         if answer.status >= 300:
             raise PreparationRefused(f"{method} {path} {body or ''}: {answer.status} {answer.text[:500]}")

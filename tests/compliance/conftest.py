@@ -1,4 +1,4 @@
-"""What the compliance tests share. They run in an environment of their own: `make compliance`."""
+"""Fixtures of the compliance tests, which run in a separate environment: `make compliance`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Run the gabbi files that the published `openstack-placement` ships against running servers.
+"""Run the gabbi files of the published `openstack-placement` against running servers.
 
     python -m tests.compliance.gabbits [--against berth|placement] [--only 'alloc*'] [--profile NAME ...]
 
-Each profile is a server configuration of its own and the files that need it; the server is started on a free
-loopback port with a new database, and stopped. Exit status 1 when any test fails.
+Each profile is a server configuration with the files that need it. The server is started on a free loopback
+port with a new database, and stopped. The exit status is 1 if any test fails.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ _AS_IT_IS = "%/?:@!$&'()*+,;=-._~[]{}|^\\"
 
 
 class Result(unittest.TestResult):
-    """What became of one file's tests."""
-
     def __init__(self) -> None:
         super().__init__()
         self.passed = 0
@@ -60,8 +58,6 @@ class Result(unittest.TestResult):
 
 
 class Http:
-    """What gabbi sends with: one kept-alive connection for all its tests, and no correction of headers."""
-
     def __init__(self, wire: HttpWire) -> None:
         self.wire = wire
 
@@ -108,7 +104,6 @@ def run_file(path: Path, wire: HttpWire) -> Result:
 
 
 def run_profile(profile: Profile, files: Iterable[Path], base_url: str) -> tuple[int, int]:
-    """How many passed and failed, each file told in a line."""
     worlds.EmptiedServer.base_url = base_url
     wire = HttpWire(base_url)
     passed = failed = 0
@@ -124,7 +119,7 @@ def run_profile(profile: Profile, files: Iterable[Path], base_url: str) -> tuple
             flush=True,
         )
         for name, (request, why) in result.failed.items():
-            if why != "skipped: fixture failure":  # the first one of the file says why
+            if why != "skipped: fixture failure":
                 print(f"    FAILED {name}: {request}\n      {why[:1500]}", flush=True)
     wire.close()
     print(f"{profile.name}: {passed} passed, {failed} failed, {time.monotonic() - begun:.0f} s", flush=True)

@@ -1,4 +1,4 @@
-"""How the servers that are tested are set up, berth and OpenStack Placement; each has a new database."""
+"""Starts the tested servers, berth and OpenStack Placement, each with a new database."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ Store = Literal["postgresql", "sqlite"]
 
 @dataclass(frozen=True)
 class Profile:
-    """How a server is set up, and whose tests those are."""
-
     name: str
     store: Store = "postgresql"
-    endings: tuple[str, ...] = ()  # of the names of the files, after a slash; none: all the others
+    endings: tuple[str, ...] = ()
     tests: int = 0  # how many there are at least
     strict: bool = False  # the new policy alone
     open: bool = False  # everybody may do everything

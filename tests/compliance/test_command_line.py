@@ -38,7 +38,6 @@ class OpenStack:
         self.used: set[str] = set()
 
     def __call__(self, line: str, version: str = NEWEST) -> Any:
-        """What it shows; the line is what a user types after `openstack`."""
         words = shlex.split(line)
         command = max((c for c in COMMANDS if words[: len(c.split())] == c.split()), key=len)
         self.used.add(command)
@@ -70,7 +69,6 @@ def in_a_child(run: Callable[[], int]) -> tuple[int, str, str]:
         return os.waitstatus_to_exitcode(status), out.read(), err.read()
 
 
-# Commands that show what they did, besides those that only list or show.
 _SHOWING = (
     "resource provider create", "resource provider set", "resource provider inventory set",
     "resource provider inventory class set", "resource provider aggregate set",
@@ -80,7 +78,6 @@ _SHOWING = (
 
 @pytest.fixture(scope="module")
 def _loaded() -> None:
-    """The commands of all services, and whose they are: the shell, a child of ours, finds them loaded."""
     for group in entry_points().groups:
         if group.startswith("openstack."):
             for entry in entry_points(group=group):

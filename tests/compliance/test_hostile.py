@@ -1,7 +1,7 @@
-"""Whatever is sent, no answer is a 5xx, none takes long, and the server goes on.
+"""Random hostile requests: no response is a 5xx, none takes long, and the server keeps running.
 
-Requests are made by chance from what the API knows and what nobody should send; `--hostile N` sends more of
-them, `--seed S` others. The first failing request is shown as the bytes it was.
+Requests combine valid and invalid parts of the API; `--hostile N` sends more of them, `--seed S` others. The
+first failing request is shown as bytes.
 """
 
 from __future__ import annotations
@@ -154,7 +154,6 @@ class Hostile:
         return text.encode("utf-8", "surrogatepass")
 
     def spoilt(self, value: Any) -> Any:
-        """The same with something wrong in it, mostly."""
         if self.likely(0.08):
             return self.pick(EVIL_VALUES)
         if isinstance(value, dict):
@@ -278,7 +277,7 @@ def send(port: int, request: bytes) -> int:
             connection.sendall(request)
             if promised(request):
                 with contextlib.suppress(OSError):  # the server may have hung up already
-                    connection.shutdown(socket.SHUT_WR)  # there is no more
+                    connection.shutdown(socket.SHUT_WR)
             head = b""
             while b"\r\n\r\n" not in head:
                 part = connection.recv(65536)
@@ -310,7 +309,6 @@ def refuse(port: int, request: bytes) -> int:
 
 
 def furnish(api: PlacementApi) -> list[str]:
-    """What there is from now on: a tree, a class, a trait, and somebody who holds something."""
     empty(api)
     root, child, consumer = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
     api.do("PUT", "/resource_classes/CUSTOM_X")

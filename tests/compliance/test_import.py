@@ -17,8 +17,6 @@ OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
 
 @pytest.fixture
 def import_(api: PlacementApi, original: PlacementApi) -> Import:
-    """Its exit code and what it said; it reads the original and writes to the berth."""
-
     def run(*flags: str) -> tuple[int, str]:
         command = [str(BERTH), "-m", "berth", "import", "placement", *flags]
         where = ["--url", original.wire.base_url, "--to", api.wire.base_url]
@@ -33,8 +31,6 @@ def id_() -> str:
 
 
 class ImportedCloud:
-    """Hosts with two cells of two devices each; on three somebody is."""
-
     def __init__(self, api: PlacementApi, hosts: int = 3) -> None:
         self.api = api
         self.rack = id_()
@@ -161,7 +157,7 @@ def test_more_is_held_than_there_is_room_for(
     cell = cloud.hosts[0][1][0]
     at = f"/resource_providers/{cell}/inventories"
     shrunk = {"total": 1, "min_unit": 1, "resource_provider_generation": cloud.generation(cell)}
-    cloud.api.do("PUT", f"{at}/VCPU", shrunk)  # of which 2 are held
+    cloud.api.do("PUT", f"{at}/VCPU", shrunk)
     code, said = import_("--verify")
     assert (code, "both sides hold the same" in said) == (0, True), said
     assert api.get(f"{at}/VCPU")["total"] == 1

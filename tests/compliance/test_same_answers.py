@@ -1,9 +1,9 @@
-"""Random worlds written to berth and to OpenStack Placement alike: both give the same answers to everything.
+"""Random contents written to berth and to OpenStack Placement: both return the same candidates. `--worlds N`
+tries more.
 
-`--worlds N` tries more. Two things that OpenStack Placement gets wrong are known here. An unsuffixed and a
-suffixed group that want the same class share their amounts unless `group_policy=none` is said: that is not
-asked. And where shared providers alone serve the unsuffixed group, it combines that with the other groups of
-only one of the trees they are shared with: there berth may know more.
+Two defects of OpenStack Placement are excluded. An unsuffixed and a suffixed group with the same class share
+their amounts unless `group_policy=none` is given. And if shared providers alone satisfy the unsuffixed
+group, it is combined with the other groups of only one of the trees that share.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ Pairs = list[tuple[str, str]]
 
 
 class Dice(random.Random):
-    """Chance, with words for what these worlds need."""
-
     def id(self) -> str:
         return str(uuid.UUID(int=self.getrandbits(128), version=4))
 
@@ -49,14 +47,11 @@ class Dice(random.Random):
 
 
 class BothServers:
-    """Two servers that are told and asked the same."""
-
     def __init__(self, ours: PlacementApi, theirs: PlacementApi) -> None:
         self.ours = ours
         self.theirs = theirs
 
     def __call__(self, method: str, path: str, body: Any = None, minor: int = 39) -> Any:
-        """What both answered, which must be the same outcome."""
         version = f"1.{minor}"
         here = self.ours(method, path, body, version=version)
         there = self.theirs(method, path, body, version=version)
@@ -111,7 +106,6 @@ class RandomTrees:
         return id_
 
     def shared(self) -> None:
-        """Mostly on its own, sometimes part of a tree."""
         parent = self.dice.one(self.providers) if self.dice.likely(0.25) else None
         id_ = self.provider(f"shared-{len(self.providers)}", parent)
         self.sharing.add(id_)
@@ -149,7 +143,6 @@ class RandomTrees:
         self.both("PUT", f"/resource_providers/{id_}/aggregates", aggregates, minor=18)
 
     def consumer(self) -> str:
-        """One that may get what it wants, or not: as it comes."""
         id_ = self.dice.id()
         wanted = {
             by: {"resources": {self.dice.choice(CLASSES): self.dice.randint(1, 3)}}
@@ -209,7 +202,6 @@ class Questions:
         return pairs
 
     def providers(self) -> Pairs:
-        """Of the list of providers."""
         pairs: Pairs = []
         if self.dice.likely(0.4):
             resources = self.dice.resources()
@@ -259,7 +251,6 @@ def _frozen(value: Any) -> Any:
 
 
 def compared(world: RandomTrees, query: Pairs, here: Any, there: Any) -> str:
-    """What is wrong with the candidates here; nothing, mostly."""
     got, wanted = candidates(here), candidates(there)
     extra = got - wanted
     known = _shared_alone(world, query, here, extra)
@@ -276,7 +267,6 @@ def compared(world: RandomTrees, query: Pairs, here: Any, there: Any) -> str:
 
 
 def _shared_alone(world: RandomTrees, query: Pairs, answer: Any, among: Counter[Any]) -> Counter[Any]:
-    """Those of them in which shared providers may serve the unsuffixed group alone, beside other groups."""
     resources = {key.removeprefix("resources"): value for key, value in query if key.startswith("resources")}
     grouped = len(resources) > 1 or any(key == "same_subtree" for key, _ in query)
     if "" not in resources or not grouped:

@@ -1,7 +1,8 @@
-"""Every refusal of the API, asked of berth and of OpenStack Placement alike: status, title, code and words.
+"""Every refusal of the API, from berth and from OpenStack Placement: status, title, code and message are
+equal.
 
-Clients match on the words. Not compared: which of two things wrong with one request is told, as of a class of
-inventory that is neither known nor well formed; and the form of a 401, which here is that of all others.
+Clients match on messages. Not compared: which of two errors in one request is reported, and the form of a
+401.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Ill:
     path: str
     body: Any = None
     minor: int = 39
-    headers: dict[str, str] = field(default_factory=dict)  # beside the usual; empty: left out
+    headers: dict[str, str] = field(default_factory=dict)
     raw: bytes | None = None  # the body as it is sent
 
 
@@ -43,7 +44,6 @@ def claim(*shares: tuple[str, dict[str, int]], generation: int | None = None, **
 
 
 def older(minor: int, *shares: tuple[str, dict[str, int]]) -> dict[str, Any]:
-    """The same as it was written at an older version."""
     if minor < 12:
         listed = [{"resource_provider": {"uuid": by}, "resources": held} for by, held in shares]
         body: dict[str, Any] = {"allocations": listed}
@@ -319,7 +319,6 @@ def both(subject_url: str, original_url: str) -> Iterator[tuple[PlacementApi, Pl
 
 
 def asked(api: PlacementApi, row: Ill) -> tuple[int, dict[str, str]]:
-    """The status and what the refusal says."""
     headers = {**api.headers, "openstack-api-version": f"placement 1.{row.minor}"}
     body = row.raw
     if body is None and row.body is not None:
@@ -327,7 +326,7 @@ def asked(api: PlacementApi, row: Ill) -> tuple[int, dict[str, str]]:
     if body is not None:
         headers["content-type"] = "application/json"
     headers = {name: value for name, value in (headers | row.headers).items() if value}
-    own = str(uuid.uuid5(uuid.NAMESPACE_OID, row.says))  # OpenStack Placement keeps those it refused
+    own = str(uuid.uuid5(uuid.NAMESPACE_OID, row.says))
     path = row.path.replace(NEWCOMER, own)
     body = (body or b"").replace(NEWCOMER.encode(), own.encode())
     answer = api.wire.send(row.method, api.wire.prefix + path, headers, body)
@@ -340,7 +339,6 @@ def asked(api: PlacementApi, row: Ill) -> tuple[int, dict[str, str]]:
 
 
 def comparable(said: str) -> str:
-    """Without what is no part of the API: other programs' words, and a sentence that is said twice."""
     for others in ("Failed validating", "Malformed JSON:", "Update conflict:"):  # jsonschema, JSON, SQL
         said = said.partition(others)[0]
     said = re.sub("(invalid version string: [^;]*);.*", r"\1", said)  # Python

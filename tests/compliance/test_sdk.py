@@ -14,7 +14,6 @@ from openstack.placement.v1._proxy import Proxy
 
 from tests.compliance.api import PlacementApi
 
-# Everything the proxy offers but waiting, which is no call of its own.
 OFFERED = {
     name for name, value in vars(Proxy).items() if callable(value) and not name.startswith(("_", "wait_for_"))
 }
@@ -35,7 +34,7 @@ class Recorder:
 @pytest.fixture
 def placement(api: PlacementApi) -> Iterator[Recorder]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the SDK says of its own future
+        warnings.simplefilter("ignore")
         with openstack.connect(
             auth_type="admin_token",
             endpoint=api.wire.base_url,

@@ -1,4 +1,4 @@
-"""HTTP as bare as it gets: what the tests say is what is sent, also when it is wrong."""
+"""Raw HTTP: exactly the given bytes are sent, valid or not."""
 
 from __future__ import annotations
 

@@ -24,13 +24,11 @@ Amounts = Mapping[str, int | Mapping[str, float]]
 
 @dataclass(frozen=True)
 class P:
-    """A provider; `known_as` is the variable in which its uuid is found (one may be another's too)."""
-
     name: str
     known_as: str = ""
     under: str = ""
     aggregates: str = ""  # letters
-    has: Amounts = field(default_factory=dict)  # class → total, or all there is to say
+    has: Amounts = field(default_factory=dict)
     traits: Sequence[str] = ()
     held: Sequence[Mapping[str, int]] = ()  # by one consumer each
 
@@ -121,19 +119,19 @@ class APIFixture(EmptiedServer):
 
 
 class OpenPolicyFixture(EmptiedServer):
-    """The same; the server's policy lets everybody do everything."""
+    pass
 
 
 class LegacyRBACPolicyFixture(EmptiedServer):
-    """The same; the server's policy is the old one: administrators only."""
+    pass
 
 
 class SecureRBACPolicyFixture(EmptiedServer):
-    """The same; the server's policy is the new one, with services and readers."""
+    pass
 
 
 class CORSFixture(EmptiedServer):
-    """The same; the server lets pages of valid.example.com read."""
+    pass
 
 
 class AllocationFixture(EmptiedServer):
@@ -179,8 +177,6 @@ class SharedStorageFixture(EmptiedServer):
 
 
 class NUMAAggregateFixture(EmptiedServer):
-    """Two computes whose cells have the processors; a disk shared with both, and one with a single cell."""
-
     aggregates: ClassVar = {"a": "AGGA_UUID", "b": "AGGB_UUID", "c": "AGGC_UUID"}
     providers = (
         P("cn1", "CN1_UUID", "", "a"),
@@ -195,7 +191,6 @@ class NUMAAggregateFixture(EmptiedServer):
 
 
 def _network(above: tuple[str, str]) -> tuple[P, ...]:
-    """Two unlike computes, below these: one of cells, devices and agents, one with network cards."""
     memory = {"total": 2048}
     cells: tuple[Amounts, ...] = (
         {"VCPU": 4, "MEMORY_MB": {**memory, "min_unit": 512, "step_size": 256}},
@@ -238,8 +233,6 @@ class NUMANetworkFixture(EmptiedServer):
 
 
 class DeepNUMANetworkFixture(EmptiedServer):
-    """The same, both computes below a parent of their own, and these below one."""
-
     aggregates: ClassVar = {"a": "AGGA_UUID"}
     providers = (P("gp1"), P("p1", under="gp1"), P("p2", under="gp1"), *_network(above=("p1", "p2")))
 
@@ -256,8 +249,6 @@ _HOST = {"VCPU": 8, "MEMORY_MB": 4096}
 
 
 class GranularFixture(EmptiedServer):
-    """Three computes with different things of their own; two disks and a network are shared with some."""
-
     aggregates: ClassVar = {"a": "AGGA", "b": "AGGB", "c": "AGGC"}
     classes = ("CUSTOM_NET_MBPS",)
     providers = (
@@ -275,7 +266,6 @@ class GranularFixture(EmptiedServer):
 
 
 def _networked(number: int, *segments: str) -> tuple[P, ...]:
-    """A compute with a software switch and a card, each with one port for each of these segments."""
     host = f"compute{number}"
     direct = tuple(f"CUSTOM_VNIC_TYPE_{kind}" for kind in ("DIRECT", "DIRECT_PHYSICAL", "MACVTAP"))
     normal = ("CUSTOM_VNIC_TYPE_NORMAL",)

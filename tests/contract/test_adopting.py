@@ -40,8 +40,6 @@ ADOPTED = BuildAdopted(build=WHO, cell="c1", outcome="adopted", host="host-1", r
 
 
 class AdoptingCell:
-    """The conductor of c1, beside a placement; its answers may get lost."""
-
     def __init__(self, database: Database, placement: Placement) -> None:
         self.placement, self.answers_lost = placement, 0
         self.builds = Builds(database, self.claim_many, self.release_many, clock=placement.clock)
@@ -89,7 +87,6 @@ async def cell(url: str, placement: Placement, wall: Any) -> AsyncIterator[Adopt
 
 
 async def came_over(placement: Placement, number: int, held: Any, generation: int | None = None) -> None:
-    """As a client of the API brings it over."""
     [got] = await claim(
         placement, an_order(replace(a_claim(number, held, generation=generation), client=True))
     )
@@ -154,7 +151,6 @@ async def test_one_that_was_deleted_in_vain_before_can_be_adopted(cell: Adopting
 
 
 async def test_what_its_agent_cannot_find_is_still_its_cells(cell: AdoptingCell) -> None:
-    """What placement holds is not given up for an agent's word alone."""
     [said] = await cell.hears(ASKED)
     await cell.builds.report_many(
         [an_agent_report(an_order_to_the_agent(said), "failed", cause="no such guest")]
@@ -182,11 +178,7 @@ async def test_what_has_ended_is_refused(cell: AdoptingCell) -> None:
     assert await cell.refuses(ASKED) == "it has ended for placement (it has ended, not by this cell)"
 
 
-# Of those it has: what they hold by now
-
-
 async def test_one_that_it_has_learns_what_placement_holds_for_it(cell: AdoptingCell) -> None:
-    """Somebody claimed for it behind its back: no move of it could begin any more."""
     await cell.hears(ASKED)
     await came_over(cell.placement, 7, on_hosts(1, VCPU=3), generation=2)
     changed = replace(ASKED, generation=3, chosen=replace(ASKED.chosen, choice=Choice(on_hosts(1, VCPU=3))))
@@ -194,7 +186,7 @@ async def test_one_that_it_has_learns_what_placement_holds_for_it(cell: Adopting
     stands, held = await cell.stands(), await cell.held()
     assert stands is not None and stands.chosen is not None and held is not None
     assert (stands.generation, stands.chosen.choice.allocations) == (held.generation, on_hosts(1, VCPU=3))
-    await cell.hears(ASKED)  # an old word, once more: what counts is what placement says
+    await cell.hears(ASKED)
     stands = await cell.stands()
     held = await cell.held()
     assert stands is not None and held is not None and stands.chosen is not None

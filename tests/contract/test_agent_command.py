@@ -1,4 +1,4 @@
-"""`berth agent` on either bus: who shares bare metal, who is to get none, and whose nodes others get."""
+"""`berth agent` on both buses: list, disable, enable and rehome agents of bare-metal nodes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,6 @@ class AgentCommand(CommandLine):
         super().__init__("agent", commands, patch, capsys)
 
     async def shares(self) -> dict[str, tuple[bool, int]]:
-        """Agent → is it disabled, and how many nodes it has; once none is on its way."""
         found: dict[str, Any] = {}
 
         async def dealt() -> bool:

@@ -1,4 +1,4 @@
-"""An agent reports what placement has otherwise, and nothing else; what is not taken is noticed."""
+"""An agent reports exactly the differences from placement, and notices refused reports."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,8 +27,6 @@ from tests.support.placement_calls import edit, find_providers
 
 
 class ClosingTypes(DriverOptions, frozen=True, kw_only=True):
-    """A driver whose tree depends on use: a type in use closes the others."""
-
     types: dict[str, int]
 
     @property
@@ -52,8 +50,6 @@ def hosts(*drivers: Any, count: int = 2) -> Sequence[SimHost]:
 
 
 class OneAgent:
-    """An agent's process: what it says, and whether placement hears it."""
-
     def __init__(self, placement: Placement, wall: Wall, some: Sequence[SimHost]) -> None:
         self.placement, self.wall = placement, wall
         self.hosts = some
@@ -175,7 +171,7 @@ async def test_what_placement_has_not_come_to_yet_is_not_told_again_while_it_goe
     for gap in (10.0, 20.0):
         await placement.reports.report_many([agent.waiting.pop(0), agent.waiting.pop(0)])
         assert await agent.says(after=gap) == []
-    agent.waiting = None  # the others are lost
+    agent.waiting = None
     assert [host for _ in range(2) for host in await agent.says(after=40.0)] == [
         f"c1-host0000{number}" for number in (5, 6)
     ]
@@ -184,7 +180,7 @@ async def test_what_placement_has_not_come_to_yet_is_not_told_again_while_it_goe
 
 async def test_while_placement_is_away_nothing_is_said_and_then_all_of_it(agent: OneAgent) -> None:
     agent.away = True
-    for _ in range(3):  # both may have been started at once
+    for _ in range(3):
         assert await agent.says(after=1.0) == []
     with pytest.raises(Unavailable):  # which a timer logs as a warning
         await agent.says(after=8.0)
@@ -339,7 +335,7 @@ async def test_once_it_is_known_claims_have_a_turn_between_its_questions(
     monkeypatch.setattr(agent.news, "_providers", slow)
     monkeypatch.setattr("compute_sim.telling.asyncio.sleep", rest)
     assert len(await agent.says()) == 11
-    assert rested == []  # nobody can claim what was not reported yet
+    assert rested == []
     assert await agent.says(after=20.0) == []
     assert rested == rests
 

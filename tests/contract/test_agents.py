@@ -42,8 +42,6 @@ def an_agent(faults: FaultPlan | None = None, crashes: CrashPlan | None = None, 
 
 
 class AgentWorld:
-    """A bus, the agents on it, and what they say."""
-
     def __init__(self, bus: Bus, broker: LocalBroker) -> None:
         self.bus = bus
         self.broker = broker
@@ -83,7 +81,6 @@ async def world() -> AsyncIterator[AgentWorld]:
 
 
 async def silence(listener: Listener[AgentReported]) -> bool:
-    """Nothing more has been said once everything that is on its way has arrived."""
     for _ in range(200):
         await asyncio.sleep(0)
     with pytest.raises(TimeoutError):
@@ -125,7 +122,7 @@ async def test_an_order_that_comes_twice_is_built_once_and_reported_the_same(wor
         assert await silence(world.reports)
         await world.bus.publish(FIRST)
         assert await in_time(world.reports.get()) == said == an_agent_report(FIRST, "built")
-    assert world.waiting() == 0  # none of them was still in hand
+    assert world.waiting() == 0
 
 
 async def test_an_order_stays_on_the_queue_until_its_build_has_ended(world: AgentWorld) -> None:
@@ -175,7 +172,7 @@ async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it
         assert all(said.leftover for said in lost)  # what was begun is still there
         assert {said.cause for said in lost} == {"the agent lost power while it was building"}
         async with asyncio.timeout(DEADLINE):
-            await world.inventories.get()  # told again after the crash
+            await world.inventories.get()
         await world.bus.publish(orders[0])
         assert await in_time(world.reports.get()) in lost
 
@@ -244,13 +241,12 @@ async def test_all_hosts_are_announced_and_their_hearts_beat(world: AgentWorld) 
 
 
 async def test_reports_count_for_more_than_those_of_a_run_whose_clock_was_ahead(world: AgentWorld) -> None:
-    """It asks what was reported of its hosts before; while nobody answers it announces nothing."""
     everything, answered = hosts(600), [False, True, True]  # whether there is an answer
 
     async def providers(question: FindProviders) -> ProvidersFound:
         if question.agents:
             assert question.agents == ("agent0",)
-            return ProvidersFound(providers=())  # others have reported them so far
+            return ProvidersFound(providers=())
         assert question.parts == ("owner",)
         if not answered.pop(0):
             raise Unavailable("placement is not there yet")
@@ -282,7 +278,6 @@ async def test_each_run_of_an_agent_has_a_name_of_its_own(world: AgentWorld) -> 
 async def test_a_bare_metal_node_is_spoken_of_as_ironic_would_at_the_beginning_of_time(
     world: AgentWorld,
 ) -> None:
-    """So whatever Ironic has said of it since counts for more."""
     node = SimHost("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11", "metal1", {}, metal="baremetal")
     async with world.serving(compute_sim("agent0", CELL, [node])), asyncio.timeout(DEADLINE):
         said = await world.nodes.get()

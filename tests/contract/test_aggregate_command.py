@@ -1,4 +1,4 @@
-"""`berth aggregate` on either bus: what it does and says, and what cannot be; and Nova's brought over."""
+"""`berth aggregate` on both buses: effects, output, refusals, and the import of Nova's aggregates."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Aggregates: what operators say of hosts together, who they put in, and what cannot be."""
+"""Aggregates: properties, members, and refused edits."""
 
 import asyncio
 from typing import Any
@@ -59,7 +59,7 @@ async def test_a_host_that_its_owner_calls_otherwise_than_its_root_is_found_by_b
     placement: Placement,
 ) -> None:
     await report(placement, replace(a_report(1, name="hypervisor-1.example"), host="compute-1"))
-    await edit(placement, MakeProvider(provider=host(9), name="storage"))  # nobody reports it
+    await edit(placement, MakeProvider(provider=host(9), name="storage"))
     made = await make(placement, FAST, "fast", "compute-1", "hypervisor-1.example", "storage")
     assert made.added == (host(1), host(9))
     taken_out = await done(placement, ChangeAggregate(aggregate=FAST, remove=("hypervisor-1.example",)))
@@ -85,8 +85,6 @@ async def test_one_that_a_client_of_the_api_made_is_listed_and_may_be_named(plac
     described = await done(placement, ChangeAggregate(aggregate=WEST, set={"kind": "slow"}))
     assert described.aggregate == Aggregate(id=WEST, metadata={"kind": "slow"})
 
-
-# Changing: each row is an edit of `east`, with host-1 in it; what it is then, and who is in it
 
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, str], set[int], bool]] = {
     "set": ({"set": {"kind": "new", "more": "1"}}, {"kind": "new", "more": "1"}, {1}, True),
@@ -153,9 +151,6 @@ async def test_dropped_twice_it_is_dropped_once(placement: Placement) -> None:
     assert made.aggregate.metadata == {}
 
 
-# Beside those who report, and the API
-
-
 async def test_what_an_operator_put_in_stays_whatever_its_owner_reports(placement: Placement) -> None:
     """EAST is the operator's, WEST is the owner's, FAST was the owner's and is both's."""
     await report(placement, a_report(1, aggregates=(WEST, FAST)))
@@ -182,7 +177,6 @@ async def test_what_its_owner_reports_comes_back_and_that_is_said(placement: Pla
 async def test_who_comes_and_goes_has_another_shape_and_generation_and_who_is_in_it_has_not(
     placement: Placement,
 ) -> None:
-    """A claim that was chosen before looks again; a client that read the aggregates before is refused."""
     await has_hosts(placement, 2)
     await make(placement, EAST, "east", "host-1")
 
@@ -199,8 +193,6 @@ async def test_who_comes_and_goes_has_another_shape_and_generation_and_who_is_in
 
 # Finding
 
-
-# `east` with host-1 and host-2, `west` with host-2, `fast` with none
 
 FOUND: dict[str, tuple[dict[str, Any], list[str]]] = {
     "all": ({}, ["east", "west", "fast"]),
@@ -246,9 +238,6 @@ async def test_a_page_fits_into_a_message_whatever_is_said_of_them(
         after = pages[-1].aggregates[-1].id
     assert [one.name for page in pages for one in page.aggregates] == [f"n{number}" for number in range(10)]
     assert max(len(page.aggregates) for page in pages) == 3
-
-
-# Many at once, and half-way
 
 
 async def test_of_two_who_put_a_host_into_two_zones_at_once_one_is_refused(
@@ -314,7 +303,7 @@ async def test_a_host_that_goes_between_is_missing(
     async def stale(tx: Any, names: Any) -> Any:
         found = await named_hosts(tx, names)
         monkeypatch.setattr(stored, "named_hosts", named_hosts)
-        return found | {"host-9": [host(9)]}  # there when it was looked for
+        return found | {"host-9": [host(9)]}
 
     monkeypatch.setattr(stored, "named_hosts", stale)
     one = ChangeAggregate(aggregate=EAST, add=("host-1", "host-9"))

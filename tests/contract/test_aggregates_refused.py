@@ -157,8 +157,6 @@ async def test_who_shares_with_hosts_may_be_in_the_zones_of_all_of_them(placemen
     await make(placement, WEST, "west", "host-1", availability_zone="w")
 
 
-# Doubts: metadata is anybody's, so nothing of it is refused
-
 DOUBTFUL = {
     "ram_weight_multiplier": ("much", "1e999", "nan", ""),
     "max_io_ops_per_host": ("8.5", "-1", "many"),
@@ -186,5 +184,5 @@ async def test_what_will_not_do_what_its_author_may_think_is_said(placement: Pla
             assert len(said.warnings) == 1 and said.warnings[0].startswith(f"{key}: "), (key, value)
             assert said.aggregate.metadata[key] == value
         silent = await done(placement, ChangeAggregate(aggregate=EAST, set={"other": ""}))
-        assert silent.warnings == ()  # said once, not with every edit
+        assert silent.warnings == ()
         await done(placement, ChangeAggregate(aggregate=EAST, unset=(key,)))

@@ -46,7 +46,6 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def sound(settings: Settings) -> Settings:
-    """Two hosts, one active build, one that failed, one deleted, one being built; all as it should be."""
     await migrate_all(settings, Console(quiet=True))
     url = f"sqlite+aiosqlite:///{settings.database.state_dir}/placement.db"
     async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
@@ -185,16 +184,12 @@ async def test_what_was_just_claimed_may_belong_to_a_build_its_cell_has_not_stor
     assert not (await audited(sound, after=1.0, settled=True)).clean
 
 
-# What is held for others, or in other ways, is sound
-
-# Beside hosts 1 and 2: a child of 2, one with disk, nobody's, another's; a pool, and a host it serves.
 CHILD, POOL, LONE, FOREIGN, SHARED, SERVED = range(11, 17)
 SOMEBODY = 7
 DISK, RACK = {"DISK_GB": Inventory(total=100)}, (uid(1, "e"),)
 
 
 async def holding(settings: Settings, consumer: int, allocations: Allocations, **given: Any) -> None:
-    """Have placement keep this for somebody, from a minute after everything was reported."""
     url = f"sqlite+aiosqlite:///{settings.database.state_dir}/placement.db"
     async with a_placement(url, Clock(now=lambda: NOW + 60, monotonic=lambda: NOW + 60)) as placement:
         pool = ProviderLoad(id=uid(POOL, "a"), name="pool", inventories={"DISK_GB": Inventory(total=100)})

@@ -1,4 +1,4 @@
-"""Clients at the HTTP door of one process and on the bus of another, all at once: one set of books."""
+"""Concurrent clients over HTTP in one process and on the bus in another leave consistent data."""
 
 import asyncio
 import random
@@ -38,7 +38,7 @@ async def at_the_door(door: HttpPlacement, seed: int) -> Counter[str]:
         match chance.randrange(6):
             case 0:
                 answer = await door("DELETE", f"/allocations/{consumer}")
-            case 1:  # hand everything over to somebody else
+            case 1:
                 other = uid(chance.randrange(CONSUMERS), "b")
                 heir = (await door("GET", f"/allocations/{other}")).json().get("consumer_generation")
                 bodies = {

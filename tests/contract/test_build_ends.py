@@ -1,7 +1,6 @@
-"""However a build fails it ends once, in error with its causes; and when no guest is left nothing is held.
+"""A failing build ends once, in error with its causes, and all its allocations are released.
 
-By one conductor; by two on one database who both handle everything at the same time; and by two of which
-one is killed again and again.
+With one conductor, with two that handle every message, and with two of which one is killed repeatedly.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ class ConductedCell:
     """Conductors of one database, with agents that do what is written here."""
 
     database: Database
-    agents: dict[str, str]  # host → built, failed, aborted or silent; all others fail
+    agents: dict[str, str]
     conductors: str
     books: Books = field(default_factory=Books)
     now: float = 1000.0
@@ -67,7 +66,6 @@ class ConductedCell:
         )
 
     async def happens(self, *events: Message) -> None:
-        """These, and all that comes of them, until nobody has anything to say."""
         waiting = list(events)
         while waiting:
             event = waiting.pop(0)
@@ -78,7 +76,6 @@ class ConductedCell:
                     waiting += [answer for message in said for answer in self.answered(message)]
 
     async def remind(self) -> None:
-        """The timers of all conductors, at once."""
         conductors = [self.conductor() for _ in range(1 if self.conductors == "one" else 2)]
         said = await asyncio.gather(
             *(one.time_out() for one in conductors), *(one.resume() for one in conductors)
@@ -90,7 +87,6 @@ class ConductedCell:
                 )
 
     async def come_back(self) -> None:
-        """Agents that were silent do what they were told meanwhile."""
         self.answers_to_destroy = True
         await self.happens(*(an_agent_report(order, "destroyed") for order in self._unanswered))
 
@@ -121,7 +117,6 @@ class ConductedCell:
         return said
 
     def answered(self, message: Message) -> list[Message]:
-        """What an agent says to an order, once."""
         match message:
             case BuildEnded():
                 self.ends.append(message)
@@ -225,7 +220,6 @@ def _copied(held: tuple[int, dict[str, dict[str, int]]]) -> tuple[int, dict[str,
 async def test_two_conductors_who_hear_different_things_of_a_build_at_once_lose_neither(
     database: Database,
 ) -> None:
-    """One that it is built, the other that it is to be deleted: what is stored last was made of both."""
     await migrate(database, "cell_conductor")
     cell, batch = (
         ConductedCell(database, {f"host{n}": SILENT for n in range(3)}, "one"),

@@ -1,4 +1,4 @@
-"""The conductor's builds in a real database: crashes between steps, duplicates, swaps, ends said once."""
+"""Builds of a conductor in a real database: crashes between steps, duplicates, swaps, single ends."""
 
 import asyncio
 import random
@@ -46,8 +46,6 @@ from tests.support.conductor_builders import (
 
 
 class ToldClock:
-    """A clock that moves when told."""
-
     def __init__(self) -> None:
         self.now = 1000.0
         self.clock = Clock(now=lambda: self.now, chance=random.Random(1), monotonic=lambda: self.now)
@@ -91,7 +89,6 @@ async def placed(builds: Builds, books: Books, *messages: BuildPlaced) -> None:
 
 
 async def heard(builds: Builds, *events: Message) -> list[list[Message] | Retry]:
-    """What comes of each of these, one after the other."""
     outcomes = []
     for event in events:
         match event:
@@ -108,14 +105,12 @@ async def heard(builds: Builds, *events: Message) -> list[list[Message] | Retry]
 
 
 async def came_of(builds: Builds, event: Message) -> list[Message]:
-    """What comes of this, which is not put off."""
     (outcome,) = await heard(builds, event)
     assert not isinstance(outcome, Retry), outcome
     return outcome
 
 
 def plain(outcome: Outcome) -> list[Message] | Retry:
-    """Without what schedulers are told of a failure, which is another story."""
     if isinstance(outcome, Retry):
         return outcome
     assert isinstance(outcome, Sequence)
@@ -474,7 +469,6 @@ async def test_two_replicas_that_hear_the_same_failure_agree(
         tasks = [group.create_task(heard(builds, FAILED)) for builds in (one, other) * 4]
     for task in tasks:
         (outcome,) = task.result()
-        # Whoever came late says the order again, or has nothing to add to what was said after he read.
         assert outcome in ([a_destroy_order(ONE, 1), SECOND], [SECOND], [])
     assert any(task.result() == [[a_destroy_order(ONE, 1), SECOND]] for task in tasks)
     assert books.held[ONE.build][0] == 2
@@ -510,7 +504,6 @@ CHANGED_BY_ANOTHER: dict[str, tuple[list[Message], Message]] = {
 async def test_what_another_replica_has_changed_meanwhile_is_read_again(
     store: Database, books: Books, time: ToldClock, heard_there: list[Message], event: Message
 ) -> None:
-    """It says and stores what one would that remembers nothing."""
     said, stored = [], []
     for memory in (True, False):
         async with store.write() as tx:
@@ -577,7 +570,7 @@ async def test_schedulers_are_told_of_a_failure_and_whose_fault_it_was(
         (outcome,) = await builds.report_many([report])
         assert isinstance(outcome, Sequence)
         said += [one for one in outcome if isinstance(one, HostFailed)]
-    (told,) = said  # once, however often it is heard
+    (told,) = said
     assert (told.root, told.build, told.attempt, told.cause, told.ours) == (
         ONE.chosen.root,
         ONE.build,
@@ -588,8 +581,6 @@ async def test_schedulers_are_told_of_a_failure_and_whose_fault_it_was(
 
 
 class SomeAgents:
-    """What the agents of three hosts do, decided for good for each attempt; some orders are lost."""
-
     def __init__(self, chance: random.Random, deaf: float) -> None:
         self.guests: set[str] = set()  # where there is one, or may be
         self.lost = 0
@@ -714,7 +705,6 @@ async def test_the_migrations_make_what_the_schema_says(store: Database) -> None
 
 
 async def spoil(builds: Builds, column: str, value: str) -> None:
-    """And whoever remembers what was there is restarted."""
     async with builds.database.write() as tx:
         await tx.execute(
             text(f"UPDATE builds SET {column} = :value WHERE id = :id"), {"value": value, "id": ONE.build}
@@ -749,7 +739,6 @@ async def test_without_its_story_a_build_is_still_on_the_host_of_its_last_attemp
 async def test_without_its_story_a_build_between_two_hosts_gives_back_and_ends_in_error(
     builds: Builds, books: Books
 ) -> None:
-    """It may have been doomed: nobody can say any more that it was not."""
     await placed(builds, books, ONE)
     books.away = True
     assert isinstance((await heard(builds, ABORTED))[0], Retry)
@@ -789,7 +778,6 @@ async def test_one_that_cannot_be_read_at_all_is_told_of_and_holds_up_no_other(
         await heard(builds, BUILT)
 
 
-# What a conductor of before the leftovers says, word for word, while others have been restarted already
 OLD_SELECT = (
     "SELECT id, version, status, attempt, generation, deadline, placed, story FROM builds WHERE id = :id"
 )

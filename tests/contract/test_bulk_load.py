@@ -1,4 +1,4 @@
-"""Loading many providers at once: tree by tree, as a whole or not at all, and the same again is nothing."""
+"""Loading many providers: each tree completely or not at all, and a repeated load changes nothing."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What a worker may rely on, whichever bus carries its messages. One suite, both buses."""
+"""Guarantees of the bus for workers, the same on both buses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -520,7 +520,6 @@ async def test_a_message_with_a_strangers_reply_to_waits_like_any_other(connect:
 async def test_what_nobody_hears_does_not_hold_up_what_a_timer_says_to_others(
     connect: Connect, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that is gone for good costs the other agents nothing."""
     monkeypatch.setattr("bus.delivery.timers.MAX_UNHEARD", 3)
     id_ = a_small_request().request
     said: list[int] = []
@@ -544,4 +543,4 @@ async def test_what_nobody_hears_does_not_hold_up_what_a_timer_says_to_others(
             return {1, 2, 3} <= set(heard)
 
         await until(thrice)
-    assert max(heard.count(number) for number in (1, 2, 3)) <= 2  # with the others, then by itself
+    assert max(heard.count(number) for number in (1, 2, 3)) <= 2

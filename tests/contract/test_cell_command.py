@@ -39,8 +39,6 @@ GUEST = Instance(
 
 
 class CellCommand(CommandLine):
-    """`berth cell ...` on the bus of a placement; the conductor of c1 is there, and says what it has."""
-
     def __init__(self, placement: Placement, patch: pytest.MonkeyPatch, capsys: Any) -> None:
         super().__init__("cell", commands, patch, capsys)
         self.placement = placement
@@ -208,6 +206,5 @@ def test_those_of_a_ferrys_two_users_are_printed_too(
 
 @pytest.mark.parametrize("name", ["-c2", "-", "", "c.2", "c2\n"])
 def test_no_cell_is_named_like_the_addresses_of_others(name: str) -> None:
-    """`reply.-c2.` is where answers go to who asks c2 from outside."""
     with pytest.raises(BadSetting, match=r"edit\.cell"):
         check_name(name)

@@ -1,4 +1,4 @@
-"""`berth cell add` and `remove`, said again and again: the same user, the same passwords, the same cell."""
+"""`berth cell add` and `remove`, repeated: the same user, the same passwords, the same cell."""
 
 import asyncio
 import io
@@ -34,8 +34,6 @@ SETTINGS = Settings().having(amqp_url="amqp://guest:guest@mq/", cells=("c1",))
 
 
 class FakeBrokerUsers:
-    """Whoever was defined, with the hash of his password."""
-
     by = "a fake"
 
     def __init__(self) -> None:
@@ -161,7 +159,7 @@ async def test_said_again_it_is_one_and_mends_what_is_missing(making: Making) ->
     again = await making.add()
     assert "has as before its secrets" in again and making.password == password
     assert making.placement.memory.index.cell_facts["c9"].note == "rack 7"
-    making.broker.known.clear()  # somebody deleted the user
+    making.broker.known.clear()
     await making.add(enabled=False)
     assert making.broker.known.keys() == {"berth-c9"} and making.password == password
     assert not making.placement.memory.index.cell_facts["c9"].enabled
@@ -203,7 +201,7 @@ async def test_one_with_instances_stays_and_an_empty_one_goes_with_its_queues(ma
     assert "RabbitMQ user berth-c9 is no more" in said and "its hosts are gone" in said
     assert not making.broker.known and not making.placement.memory.index.cell_facts
     assert making.deleted == ["conductor.c9:agent.report.c9", "ask:placement.claim.c9"]
-    assert "it was not registered" in await making.remove(force=True)  # said again
+    assert "it was not registered" in await making.remove(force=True)
 
 
 async def test_the_user_may_be_left_to_others(making: Making) -> None:

@@ -1,4 +1,4 @@
-"""The registry of cells: what operators say of them, who learns of it, and how one ends."""
+"""The registry of cells: registration, disabling, publication, removal."""
 
 import asyncio
 from typing import Any
@@ -55,9 +55,6 @@ async def open_hosts(placement: Placement, *closed: str) -> set[str]:
     query = replace(looking_for({"VCPU": 1}), not_cells=closed)
     found = await placement.find_candidates(query)
     return {one.host for one in found.candidates}
-
-
-# What is said of them
 
 
 async def test_what_is_said_of_a_cell_is_known_to_everybody_and_said_twice_it_is_one(
@@ -162,7 +159,6 @@ async def test_by_force_it_goes_and_what_is_held_there_is_given_back_later(place
 async def test_who_comes_in_between_is_not_lost(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scheduler that has not heard yet claims there after all was found empty."""
     await has_hosts(placement, "c1", 1, 2)
     end = placement.reports.end
 

@@ -1,4 +1,4 @@
-"""How many statements a claim is: each is a round trip, and a boot waits for all of them."""
+"""The number of SQL statements per claim: each is a round trip that a boot waits for."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,6 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements, beside those that begin and end transactions."""
     statements: list[str] = []
     fetch = PostgresTransaction.fetch
 

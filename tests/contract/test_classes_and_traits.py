@@ -142,7 +142,6 @@ async def test_what_is_in_use_standard_or_absent_cannot_be_dropped(
 
 
 async def test_a_number_once_given_to_a_class_is_never_given_to_another(placement: Placement) -> None:
-    """Who remembers it by the old name would take one for the other."""
     numbers = []
     for name in ("CUSTOM_A", "CUSTOM_B", "CUSTOM_A"):
         await edit_name(placement, "resource class", MakeName(name=name))
@@ -213,7 +212,6 @@ async def test_why_a_class_cannot_be_renamed(placement: Placement) -> None:
 
 
 async def test_a_class_is_used_while_it_is_being_renamed_or_dropped(url: str, placement: Placement) -> None:
-    """Whoever comes first, nobody is left with a class that there is not, and both indexes are right."""
     await has_host(placement)
     async with a_placement(url) as other:
         for turn in range(6):
@@ -249,7 +247,6 @@ async def test_a_class_gets_another_name_between_what_a_claim_reads_of_holders_a
             turns += 1
             if turns == 1:
                 await edit_name(other, "resource class", RenameName(name="CUSTOM_OLD", to="CUSTOM_NEW"))
-                # as when a class that nobody here has heard of is looked up
                 async with placement.database.read() as reading:
                     await placement.book.classes.read_all(reading)
             return await lock_providers(tx, wanted)

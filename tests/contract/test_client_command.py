@@ -29,8 +29,6 @@ USER = "berth.client.shop"
 
 
 class FakeBroker:
-    """A RabbitMQ that knows users and their hashes, and refuses definitions if it is told so."""
-
     by = "a fake"
     refuses = False
 

@@ -1,4 +1,4 @@
-"""The frame of the control room: who comes in, what forms must bring, what every answer carries; and Now."""
+"""The control room's sign-in, form tokens and response headers, and the page Now."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,7 +27,6 @@ tokens = [
 
 @pytest.fixture
 async def room() -> AsyncIterator[VisitedRoom]:
-    """Open to look at, and nobody else is on the bus."""
     async with a_visited_room() as visited:
         yield visited
 
@@ -85,9 +84,6 @@ async def test_files_are_sent_once(room: VisitedRoom) -> None:
     again = await room.browser.get("/static/room.css", headers={"if-none-match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert (await room.browser.get("/static/..%2fworker.py")).status_code == 404
-
-
-# Who comes in
 
 
 async def test_without_tokens_everybody_looks_and_an_admin_may_act(room: VisitedRoom) -> None:

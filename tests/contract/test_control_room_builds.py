@@ -1,4 +1,4 @@
-"""Builds in the control room: those that ended lately, and all that is known of one."""
+"""Builds in the control room: the list of ended builds, and one build with all its records."""
 
 from typing import Any
 

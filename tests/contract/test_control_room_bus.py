@@ -1,4 +1,4 @@
-"""The bus in the control room: how full it is, its dead letters, and who may send them again."""
+"""The bus in the control room: queue depths, dead letters, and replaying them."""
 
 import asyncio
 import re
@@ -101,9 +101,6 @@ async def test_every_topic_is_there_with_what_waits_in_its_queues_and_who_reads(
 async def test_an_empty_bus_says_so(room: VisitedRoom) -> None:
     assert "Nothing waits in any queue" in await counted(room)
     assert "There is none: every message was handled" in await room.page("/bus/dead")
-
-
-# Dead letters are looked at
 
 
 async def test_a_letter_is_listed_and_shown_in_full_whatever_its_id(room: VisitedRoom) -> None:

@@ -1,4 +1,4 @@
-"""Capacity in the control room: planned with what a real placement tells of its hosts."""
+"""Capacity plans in the control room, computed from a real placement."""
 
 import asyncio
 import threading

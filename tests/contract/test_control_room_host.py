@@ -1,4 +1,4 @@
-"""One host in the control room, by what a real placement tells of it; and an operator's word."""
+"""One host in the control room, with a real placement; disabling and enabling it."""
 
 from collections.abc import AsyncIterator
 from typing import Any

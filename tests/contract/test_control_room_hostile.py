@@ -77,7 +77,6 @@ async def room() -> AsyncIterator[VisitedRoom]:
 
 
 async def statuses(room: VisitedRoom, *addresses: str) -> dict[str, int]:
-    """Return those that failed or showed what they were sent as markup."""
     found = {}
     for address in addresses:
         method = "HEAD" if address.endswith("/events") else "GET"  # a stream never ends by itself

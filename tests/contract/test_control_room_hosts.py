@@ -1,4 +1,4 @@
-"""Hosts in the control room, by what a real placement tells of them."""
+"""Hosts in the control room, with a real placement."""
 
 import json
 from collections.abc import AsyncIterator

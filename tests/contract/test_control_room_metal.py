@@ -1,4 +1,4 @@
-"""Bare metal in the control room, by what an Ironic's API says and what a placement was told."""
+"""Bare metal in the control room, with an Ironic API and a placement."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -41,8 +41,6 @@ def ironic(monkeypatch: pytest.MonkeyPatch) -> FakeIronic:
 
 @asynccontextmanager
 async def a_room(settings: Settings, *nodes: dict[str, Any]) -> AsyncIterator[VisitedRoom]:
-    """Placement was told of these, as they were, by the agent of `c1`'s metal; the first is held."""
-
     async def nothing(*messages: Any) -> None:
         pass
 
@@ -120,7 +118,6 @@ def said(told: list[str], text: str) -> bool:
 async def test_of_which_something_is_heard_those_nodes_are_read_again_at_once(
     ironic: FakeIronic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would look again by himself for an hour; and all are read once."""
     monkeypatch.setattr(pages, "SECONDS", 3600.0)
     for number in (1, 2, 3):
         ironic.have(number)
@@ -168,7 +165,7 @@ async def test_what_placement_commits_is_listened_to_only_while_a_page_is_open(
             ironic.change(1, power_state="power on")
 
             async def seen() -> bool:
-                await commit()  # it is heard as soon as somebody listens
+                await commit()
                 return "power on" in "".join(told)
 
             await until(seen)

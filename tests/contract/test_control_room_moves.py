@@ -1,4 +1,4 @@
-"""Moves in the control room: how far they are, and a word to them; and drains from its pages."""
+"""Moves in the control room: progress, steering, and drains."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -101,7 +101,6 @@ async def test_a_cell_that_has_not_answered_yet_has_the_word_all_the_same(
 async def test_what_a_cell_says_of_a_move_is_on_the_page_at_once(
     monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Nobody would look again by himself for an hour."""
     monkeypatch.setattr(pages, "SECONDS", 3600.0)
     movers = FakeMovers()
     movers.keeps(1, 1, "prepare")
@@ -209,7 +208,6 @@ async def test_a_word_to_a_cell_that_nobody_hears_is_not_said_to_be_done(
 
 
 async def test_who_is_on_his_way_is_left_until_he_is_there() -> None:
-    """Of four one is there still and two move, whom their cell has at their destinations already."""
     movers = FakeMovers()
     moves = (
         movers.keeps(1, 1, source="host-1"),

@@ -41,7 +41,6 @@ async def status(room: VisitedRoom, path: str = "/", **headers: str) -> int:
 
 
 def client(room: VisitedRoom, address: str = "10.0.0.1") -> httpx.AsyncClient:
-    """A browser of its own, without cookies."""
     transport = httpx.ASGITransport(room.app, client=(address, 1234))
     return httpx.AsyncClient(transport=transport, base_url=room.browser.base_url)
 
@@ -140,9 +139,6 @@ async def test_open_event_streams_end_with_their_session(
     answer = await in_time(stream)
     assert "event: signed-out" in answer.text
     assert not room.open_streams()
-
-
-# How much a client may ask at once
 
 
 async def test_many_streams_of_a_reader_leave_others_and_healthz_alone(room: VisitedRoom) -> None:

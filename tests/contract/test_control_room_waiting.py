@@ -1,4 +1,4 @@
-"""The waiting room: who waits, in order of turn, with what he lacks; and the end of one's wait."""
+"""Waiting requests in the control room: order, missing resources, cancellation."""
 
 import asyncio
 from collections.abc import Sequence
@@ -46,8 +46,6 @@ FOUND = WaitingFound(
 
 
 class EndingWaits:
-    """A scheduler who is told that somebody is not to wait any longer."""
-
     def __init__(self, *waiting: str) -> None:
         self.waiting = set(waiting)
         self.told: list[BuildCancelRequested] = []
@@ -73,7 +71,7 @@ async def test_who_waits_is_shown_in_order_with_what_it_lacks_and_what_would_wak
     assert "priority 5" in page and "place 1 in line" in page
     assert "for 90 s by now, at most 30 min more" in page
     assert "VCPU: 64 free removed &lt;6&gt;" in page and "64 VCPU free on one host" in page
-    assert "any change that may make room for it" in page  # of one that nobody says it of
+    assert "any change that may make room for it" in page
     assert f"/builds/{uid(1)}" in page and "&lt;web&gt;" in page and "3 requests" in page
     assert "2 requests, 7 instances" in page  # a line
     assert "/waiting?project=web&amp;after=2" in page and "/waiting?after=2" in first
@@ -138,7 +136,6 @@ async def test_who_may_ends_a_wait_and_of_one_that_waits_no_more_it_is_said() ->
 async def test_who_comes_and_who_goes_is_on_every_open_page_at_once_and_asked_for_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody would look again by himself for an hour."""
     monkeypatch.setattr(pages, "SECONDS", 3600.0)
     there, asked = [waits(1)], list[object]()
 

@@ -1,4 +1,4 @@
-"""What if, in the control room: what the scheduler is asked, and how its answer reads."""
+"""What-if questions in the control room: the query and the shown answer."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -29,8 +29,6 @@ FULL = WhatIfAnswered(
 
 @dataclass
 class TellingScheduler:
-    """Says what it is told to, and keeps what it was asked."""
-
     says: WhatIfAnswered = FITS
     asked: list[WhatIf] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""What a store may rely on, whichever database it lives in. One suite, both databases."""
+"""Guarantees of the database layer for stores, the same on both databases."""
 
 import asyncio
 import os
@@ -37,7 +37,6 @@ USE = text("UPDATE things SET used = used + 1 WHERE id = :id AND used < :total")
 
 @pytest.fixture
 async def things(database: Database) -> Database:
-    """A database with one table: the thing `a`, of which nothing is used."""
     async with database.write() as tx:
         await tx.execute(text("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)"))
         await tx.execute(ADD, {"id": "a", "used": 0})
@@ -127,7 +126,7 @@ async def test_a_read_leaves_nothing_behind(things: Database) -> None:
         async with things.read() as tx:
             await tx.execute(ADD, {"id": "b", "used": 0})
     except DBAPIError:
-        pass  # PostgreSQL refuses at once
+        pass
     assert await used(things) == {"a": 0}
 
 
@@ -313,7 +312,7 @@ async def on_postgres(postgres: Postgres, database_url: str) -> AsyncIterator[Da
         await tx.execute(text("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)"))
         await tx.execute(ADD, {"id": "a", "used": 0})
 
-    async def look() -> None:  # all at once, so that every connection of the pool is in use
+    async def look() -> None:
         async with database.read() as tx:
             await tx.execute(text("SELECT pg_sleep(0.05)"))
 
@@ -478,7 +477,6 @@ async def test_what_goes_wrong_in_the_drivers_statements_is_called_the_same(
 async def test_a_server_that_says_goodbye_and_has_not_hung_up_is_unavailable(
     on_postgres: Database, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """The driver, told in between that the server shuts down, is at a loss what to do next."""
     lost = asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
     execute, fetch, prepare = asyncpg.Connection.execute, asyncpg.Connection.fetch, asyncpg.Connection.prepare
 

@@ -1,4 +1,4 @@
-"""`berth dead`: what it prints of what strangers wrote, page by page, and which letters it means."""
+"""`berth dead`: output for messages of unknown clients, pages, and selection by id."""
 
 import io
 import json

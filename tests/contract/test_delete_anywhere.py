@@ -1,4 +1,4 @@
-"""A build is taken down at any moment by who does not know where it is: whoever has it is told."""
+"""A build can be deleted at any time by a client that does not know its cell."""
 
 import asyncio
 import io
@@ -40,7 +40,6 @@ BUILD = uid(1000, "b")
 async def a_cloud(
     *schedulers: str, takes: float = 1.0
 ) -> AsyncIterator[tuple[WaitingWorld, Callable[[str], None]]]:
-    """A cell with a host that builds within so many seconds, and who waits where there is no room."""
     loop = asyncio.get_running_loop()
     clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
     placement, kept, builds = (Database("sqlite+aiosqlite://", inline=True) for _ in range(3))

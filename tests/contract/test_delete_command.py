@@ -1,4 +1,4 @@
-"""`berth delete --wait` says what became of a build as its cell and placement tell it, never more."""
+"""`berth delete --wait` reports what the cell and placement confirm, and nothing more."""
 
 import asyncio
 import io
@@ -24,8 +24,6 @@ BUILD, HOST, POOL = uid(1), uid(1, "a"), uid(2, "a")
 
 
 def cell_and_placement(known: bool, held: Allocations) -> Worker:
-    """Who takes the build down, or has never heard of it; and who knows what is held for it afterwards."""
-
     async def take_down(asked: BuildDeleteRequested) -> BuildDeleted:
         return BuildDeleted(build=asked.build, cell=asked.cell, reply_to=asked.reply_to, known=known)
 

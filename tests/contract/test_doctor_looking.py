@@ -56,7 +56,7 @@ async def test_where_no_berth_runs_it_says_so(tmp_path: Path) -> None:
 async def test_what_is_broken_on_purpose_is_found(
     amqp_url: str, database_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "ANSWER_SECONDS", 1.0)  # nobody will answer, however long one waits
+    monkeypatch.setattr(looking, "ANSWER_SECONDS", 1.0)
     said: dict[str, Any] = {"amqp_url": amqp_url, "database_url": database_url, "exchange": bus_name, **QUIET}
     settings = Settings().having(**said)
     placement = wiring.database(settings, wiring.Role("placement"))
@@ -68,7 +68,7 @@ async def test_what_is_broken_on_purpose_is_found(
     asked = scheduler["scheduler:build.requested"]
     async with Bus(wiring.transport(settings, "test")) as bus:
         transport = bus.transport
-        await transport.declare(asked)  # as a scheduler does, that is gone now
+        await transport.declare(asked)
         await transport.publish([an_envelope(key="build.requested")], expected=[True])
         await transport.bury(a_letter(queue="scheduler:build.requested"))
 

@@ -327,7 +327,7 @@ async def test_without_waiting_all_are_asked_for_at_once(cloud: HostsToEmpty, be
 async def test_it_goes_on_only_while_its_hosts_are_closed_for_its_cause(
     cloud: HostsToEmpty, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = list[tuple[str, ...]]()  # the causes of its host, each time it looks
+    seen = list[tuple[str, ...]]()
 
     def looked(root: Provider) -> list[str]:
         seen.append(tuple(causes_of(root)))

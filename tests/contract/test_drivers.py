@@ -1,7 +1,7 @@
-"""Real devices, end to end, on both buses.
+"""Devices end to end, on both buses.
 
-Each driver boots instances that need its children, the agent is told what placement holds, and what excludes
-one another is never held together.
+Each driver boots instances that need its child providers, the agent receives placement's allocations, and
+exclusive resources are never allocated together.
 """
 
 from collections import Counter
@@ -85,7 +85,6 @@ async def cloud(connect: Connect, url: str) -> AsyncIterator[DriverCloud]:
         yield cloud
 
 
-# flavor → what of which provider; the groups that are served by a child
 NEEDS: dict[str, tuple[Flavor, dict[str, dict[str, int]], dict[str, tuple[str, ...]]]] = {
     "two cells, pinned, on large pages": (
         flavor(4, 2048, hw__numa_nodes="2", hw__cpu_policy="dedicated", hw__mem_page_size="1GB"),

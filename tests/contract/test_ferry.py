@@ -51,8 +51,6 @@ Publish = Callable[[Sequence[Envelope], Sequence[bool]], Coroutine[Any, Any, Non
 
 @dataclass
 class TwoBrokers:
-    """That of the middle and that of the cell; what a ferry says on the second one may be interfered with."""
-
     middle: Callable[[], Connection]
     own: Callable[[], Connection]
     opened: list[Connection] = field(default_factory=list)
@@ -255,7 +253,7 @@ async def test_while_the_cells_broker_is_away_all_waits_in_the_middle_in_order(b
         await publish(middle, said(0))
         await until(lambda: tried)
         await publish(middle, *map(said, range(1, 20)), said(100, "build.delete.c2"))
-        assert await numbers(other, 1) == [100]  # it waits in a queue of its own
+        assert await numbers(other, 1) == [100]
         more.set()
         assert await numbers(ear, 20) == list(range(20))
 
@@ -348,7 +346,6 @@ async def test_who_asks_what_nobody_there_answers_is_told_so(brokers: TwoBrokers
 
 @pytest.mark.parametrize("brokers", ["local"], indirect=True)
 async def test_what_has_no_business_in_its_queue_is_not_carried(brokers: TwoBrokers) -> None:
-    """On the cell's own broker somebody may have the right to put anything there."""
     own = await brokers.connected(brokers.own)
     ear = await brokers.hears(brokers.middle, "#")
     theirs = envelope_of(BuildDeleteRequested(build=uid(1), cell="c1"), Clock())
@@ -389,15 +386,11 @@ async def test_what_waits_is_counted_and_for_how_long(brokers: TwoBrokers) -> No
     assert REGISTRY.get_sample_value("berth_ferry_carried_total", of) == before + 3
 
 
-# On RabbitMQ alone: what nobody's permissions keep from being tried
-
-
 @pytest.mark.services
 @pytest.mark.parametrize("key", ["agent.report.c2", "build.requested"])
 async def test_a_further_key_does_not_carry_what_may_not_cross(
     amqp_url: str, bus_name: str, key: str
 ) -> None:
-    """Where they are judged by the first key, a message goes by its others (CC) into the ferry's queue."""
     brokers = on_rabbit(amqp_url, bus_name)
     await brokers.know_the_ferry()
     own, ear = await brokers.connected(brokers.own), await brokers.hears(brokers.middle, "#")

@@ -97,7 +97,6 @@ async def test_a_batch_is_spread_until_nothing_goes_together_any_more(cells: Pla
 
 
 async def test_the_second_cell_of_a_host_is_used_when_the_first_is_full(cells: Placement) -> None:
-    """What was chosen for the first of a batch is what the second is refused, and then looks again."""
     scheduler = await a_scheduler_before(cells)
     asked = Flavor(name="half", extra_specs={"resources_c:VCPU": "4"})
     placed = await said(scheduler, *(a_request(number, flavor=asked) for number in range(1, 5)))
@@ -148,7 +147,6 @@ async def test_instances_of_one_request_share_out_the_cells_of_one_host(
 
 
 async def test_ways_far_down_the_list_are_found_in_the_end(placement: Placement) -> None:
-    """Of 132 ways to take two of twelve cells, the first sixty take one of the first five."""
     cpus = {"VCPU": Inventory(total=4)}
     cells = [a_provider(cell, 1, inventories=cpus) for cell in range(11, 23)]
     report = a_report(1, *cells, inventories={"MEMORY_MB": Inventory(total=1024)})

@@ -1,4 +1,4 @@
-"""`berth group`: made, listed, shown and deleted, by name or uuid; and what is asked wrongly is said."""
+"""`berth group`: create, list, show and delete, by name or uuid; errors for wrong input."""
 
 import asyncio
 import io
@@ -31,13 +31,11 @@ OURS = boot_request(1, 512, 1, "", (), 1, "", "").project
 
 @pytest.fixture
 async def asked() -> list[BuildRequested]:
-    """What a scheduler heard."""
     return []
 
 
 @pytest.fixture
 async def placement(asked: list[BuildRequested], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
-    """Two groups of ours, and somebody else's web, with a member and a clean-up."""
     broker = LocalBroker()
     monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
 
@@ -67,8 +65,6 @@ async def placement(asked: list[BuildRequested], monkeypatch: pytest.MonkeyPatch
 
 
 class Spoken:
-    """What a command said."""
-
     def __init__(self) -> None:
         self.text = io.StringIO()
         self.say = Console(file=self.text, width=200)

@@ -49,7 +49,6 @@ def disk(tmp_path: Path) -> Callable[[], AgentDisk]:
 
 
 def killed(one: AgentDisk) -> None:
-    """What a process that is killed leaves undone: what was added and waited for by nobody is lost."""
     assert one.file is not None
     one.file._waiting.clear()
     one.close()
@@ -247,7 +246,6 @@ async def test_while_the_disk_is_full_nothing_is_said_and_then_all_of_it(
 async def test_guests_that_moved_are_known_after_a_kill_with_what_was_said(
     disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arriving, stopped, called otherwise, destroyed but for what stays: and so after it was shortened."""
     source, kept = MovingAgent(disk()), a_build(build=uid(2, "b"))
     await source.build(a_build(), kept)
     arrived = a_move("prepare", 1, 2, DESTINATION)
@@ -316,7 +314,7 @@ async def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
     MovingAgent(disk)
     assert {(one.build, one.state) for one in disk.all_guests} == {
         (build, "running"),
-        (uid(2, "b"), "arriving"),  # nobody knows of it that it ever ran
+        (uid(2, "b"), "arriving"),
     }
     assert [one.build for one in disk.running()] == [build]
     assert disk.builds.is_void(uid(3, "b"), 2) and not disk.builds.is_void(uid(3, "b"), 3)

@@ -47,8 +47,8 @@ async def test_an_order_is_kept_once_and_changed_by_who_has_seen_it_last(databas
     async with database.write() as tx:
         assert await store.untold(tx, 10.0, 20.0, 5) == []
         assert await store.untold(tx, 10.5, 20.0, 5) == [other]
-        assert await store.untold(tx, 10.5, 20.0, 5) == []  # it has just been told
-        assert await store.prune(tx, 13.5, 5) == 1  # one that is not decided stays
+        assert await store.untold(tx, 10.5, 20.0, 5) == []
+        assert await store.prune(tx, 13.5, 5) == 1
     assert await known(database, 1, 2) == {other.placed.move: other}
 
 

@@ -1,4 +1,6 @@
-"""`berth audit` and `berth heal` about keepers: whose place they keep, and what of it may be given back."""
+"""`berth audit` and `berth heal` for holder consumers: which instance they belong to, and which can be
+released.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -107,7 +109,6 @@ async def test_one_that_is_kept_for_nobody_is_given_back_when_its_cell_proves_it
 async def test_what_is_not_proven_is_listed_and_left(
     settings: Settings, berth: Callable[..., Awaitable[str]]
 ) -> None:
-    """A move began, and its cell has never heard of it: the guest runs in the room that is kept."""
     stands(settings, "active", 1, host=1)
     told = (await berth("--yes", ends=1)).splitlines()
     assert all(line.startswith("for you to judge: ") for line in told)

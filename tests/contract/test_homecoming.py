@@ -1,4 +1,6 @@
-"""An agent that comes back asks first whose its guests are: what is not its own any more never runs again."""
+"""A returning agent first asks placement for the holders of its guests; guests that moved elsewhere never run
+again.
+"""
 
 import asyncio
 from pathlib import Path
@@ -33,7 +35,6 @@ OLD_PROVIDER = uid(9, "d")  # which the source had when its guest came, and has 
 async def back_from_the_dead(
     placement: SmallPlacement, disk: AgentDisk | None = None
 ) -> tuple[MovingAgent, Homecoming]:
-    """An agent whose guest ran on the source when its host was switched off."""
     if disk is None:
         disk = (await MovingAgent().build()).disk
     disk.lose_power()
@@ -53,7 +54,7 @@ async def back_from_the_dead(
         (DESTINATION, "CLEANUP", {}, [("destroyed", 1)]),
         (DESTINATION, "", {}, [("destroyed", 1)]),
         ("", "", {}, [("destroyed", 1)]),
-        (uid(8, "d"), "", {}, [("destroyed", 1)]),  # of a provider that is nowhere of its own
+        (uid(8, "d"), "", {}, [("destroyed", 1)]),
     ],
 )
 @in_virtual_time
@@ -152,7 +153,7 @@ async def test_one_whose_room_is_kept_for_a_migration_waits_for_what_it_is_told(
     assert await agent.move(an_order("resume", 4, 3, was=1)) == ["done"]
     assert agent.guests() == {3: ("source", "running")}
     agent.disk.lose_power()
-    assert await agent.move(an_order("resume", 5, 3, was=3)) == ["done"]  # told so once more
+    assert await agent.move(an_order("resume", 5, 3, was=3)) == ["done"]
     assert agent.guests() == {3: ("source", "running")}
 
 
@@ -179,7 +180,6 @@ async def test_one_that_was_rebuilt_when_another_move_had_begun_waits_too() -> N
 async def test_one_that_has_not_heard_what_it_is_called_waits_when_another_move_has_begun(
     kept: str, beside: int, left: list[int]
 ) -> None:
-    """It was to be rebuilt, or to go on, as 3. The room is that of the latest guest here, and of no other."""
     placement = SmallPlacement()
     placement.build_on(DESTINATION)
     placement.kept_on(SOURCE, 3, kept)
@@ -196,7 +196,6 @@ async def test_one_that_has_not_heard_what_it_is_called_waits_when_another_move_
 
 @in_virtual_time
 async def test_it_runs_again_when_its_build_has_come_back_by_itself() -> None:
-    """An evacuation that found no place: nobody resumes a guest on a host that is dead."""
     placement = SmallPlacement()
     placement.build_on(DESTINATION)
     placement.kept_on(SOURCE, 1, "MIGRATION")
@@ -280,16 +279,12 @@ async def test_nothing_is_reported_before_it_is_known_and_what_was_destroyed_is(
     disk.close()
 
 
-# A process that stood still: nobody heard it meanwhile, and itself it does not know
-
-
 STOOD_STILL = 30.0
 
 
 async def at_work(
     placement: SmallPlacement, faults: FaultPlan | None = None
 ) -> tuple[MovingAgent, Homecoming]:
-    """An agent whose guest runs on the source, and which has asked about it."""
     placement.build_on(SOURCE)
     agent = MovingAgent((await MovingAgent().build()).disk, faults, ask=placement.allocations)
     agent.does.absent_after = 5.0
@@ -316,7 +311,7 @@ async def test_after_it_stood_still_it_asks_again_before_it_says_or_runs_anythin
     placement = SmallPlacement()
     agent, home = await at_work(placement)
     for _ in range(10):
-        await asyncio.sleep(4.0)  # slow, and no more than that
+        await asyncio.sleep(4.0)
         assert agent.does.ready and agent.guests() == {1: ("source", "running")}
     placement.build_on(build_on)
     if kept:

@@ -132,7 +132,6 @@ async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(host:
         ("enable", "stays disabled because of disk and next_upgrade: `--because WORD` takes one away"),
         ("enable --because disk", "disabled, because of next_upgrade"),
         ("enable --because next_upgrade", "open"),
-        # one that was disabled before, for a cause that nobody has named, which stays beside others
         ("disable", "disabled"),
         ("disable --because disk", "disabled, because of disk and operator"),
         ("enable --because disk", "disabled, because of operator"),
@@ -151,7 +150,6 @@ async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(host:
 async def test_an_ironic_node_that_its_follower_keeps_closed_opens_with_neither_word(
     host: HostCommand,
 ) -> None:
-    """It is a root with the trait of its own; a cause beside it goes, and that stays."""
     assert await host("disable", "host-3", "--because", "disk") == (
         "host-3: disabled by its agent, because of disk\n"
     )

@@ -1,4 +1,4 @@
-"""Who may come in by the HTTP door: tokens, roles, policies, pages of other origins."""
+"""Access to the HTTP API: tokens, roles, policies, other origins."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager

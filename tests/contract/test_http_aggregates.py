@@ -33,7 +33,7 @@ async def test_a_life(door: HttpPlacement) -> None:
     assert (await door("PUT", f"{HERE}/east/hosts/host-2")).json()["added"] == []
     assert (await door("GET", HERE)).json() == {"aggregates": [{**told, "host_count": 2}], "more": False}
     inside = (await door("GET", f"/resource_providers?member_of={EAST}")).json()["resource_providers"]
-    assert {one["uuid"] for one in inside} == {host(1), host(2)}  # as the API itself tells it
+    assert {one["uuid"] for one in inside} == {host(1), host(2)}
 
     taken = await door("DELETE", f"{HERE}/{EAST}/hosts/host-1")
     assert taken.json()["removed"] == [host(1)]

@@ -1,4 +1,4 @@
-"""What the Placement API never had: reasons, bulk, the feed of changes, ETags, health."""
+"""berth's additions to the Placement API: reasons, bulk load, change feed, ETags, health."""
 
 import json
 from typing import Any

@@ -310,7 +310,6 @@ async def test_traits_move_the_generation_only_when_the_set_changes(door: HttpPl
     for generation in (0, 1):
         told = await door.made(at, {"traits": wanted, "resource_provider_generation": generation})
         assert told["resource_provider_generation"] == 1
-    # in the order of their numbers: standard ones first, others as they were made
     assert told["traits"] == ["HW_CPU_X86_AVX", "CUSTOM_B", "CUSTOM_A"]
     stale = error_of(await door("PUT", at, {"traits": [], "resource_provider_generation": 0}))
     assert stale[:2] == (409, HELD)

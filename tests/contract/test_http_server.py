@@ -68,7 +68,6 @@ class MeasuringSite:
             writer.close()
 
     async def answer(self, said: bytes = GET) -> bytes:
-        """All that is told until the server hangs up."""
         async with self.connected(said) as (reader, _):
             return await reader.read()
 
@@ -122,7 +121,6 @@ async def test_a_connection_with_half_a_request_is_not_idle() -> None:
 
 
 async def test_a_body_that_comes_fast_enough_may_take_long() -> None:
-    """A hundred thousand bytes have a hundred seconds, beside the time any request has."""
     async with served(slow=SOON) as site:
         head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100001\r\n\r\n"
         async with site.connected(head + bytes(100_000)) as (reader, writer):
@@ -154,7 +152,6 @@ async def test_an_answer_that_nobody_reads_is_given_up() -> None:
 
 
 async def test_the_rest_of_an_answer_that_nobody_reads_is_given_up_too() -> None:
-    """The server has said it all and hung up; the little that is left is no reason to keep the connection."""
     asks = b"GET /rest HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
     async with served(slow=SOON, connections=1, holds=LITTLE) as site:
         with socket.socket() as client:
@@ -164,7 +161,7 @@ async def test_the_rest_of_an_answer_that_nobody_reads_is_given_up_too() -> None
             async with asyncio.timeout(SECONDS):
                 await site.asked.wait()
                 while b"200 OK" not in await site.answer(b"GET / HTTP/1.0\r\nhost: x\r\n\r\n"):
-                    pass  # there is no room for another until it is gone
+                    pass
 
 
 # How many
@@ -223,9 +220,6 @@ async def test_what_cannot_be_read_is_refused(said: bytes, told: bytes) -> None:
             assert told in await reader.readuntil(b"\r\n")
 
 
-# Who leaves
-
-
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_who_leaves_without_reading_any_of_several_answers_leaves_no_trace(
     run: Callable[[Coroutine[Any, Any, None]], None], caplog: pytest.LogCaptureFixture
@@ -239,7 +233,7 @@ async def _leave_early() -> None:
     async with served() as site:
         for _ in range(3):
             client = socket.create_connection(("127.0.0.1", site.port))
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # it hangs up at once
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             client.sendall(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n" + GET * 7)
             async with asyncio.timeout(SECONDS):
                 await site.asked.wait()

@@ -1,4 +1,4 @@
-"""The HTTP door as a process: one command serves it, it says what is wrong, and ends in order."""
+"""The HTTP API as a process: started by one command, clear errors, orderly stop."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ import pytest
 from bus.http import listen
 from tests.support.ids import uid
 
-pytestmark = pytest.mark.slow  # each is a process of its own
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 30.0
@@ -31,7 +31,6 @@ class ServedDoor:
     port: int
 
     async def raw(self, request: bytes) -> bytes:
-        """All that is answered to these bytes until the server hangs up, or has said all of it."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(request)
         try:
@@ -226,7 +225,6 @@ async def test_a_request_left_half_said_is_refused_in_the_same_form(tmp_path: Pa
 
 
 async def test_idle_connections_do_not_use_up_the_files_of_a_process(tmp_path: Path) -> None:
-    """Each takes one; where a process may have few, those that are idle longest make room."""
     async with a_door_process(tmp_path, *alone(tmp_path), files=160) as door:
         idle = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(400)]
         try:

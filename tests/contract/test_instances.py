@@ -1,4 +1,4 @@
-"""Which builds a cell has, by project, host, status and name; `berth instances` asks every cell."""
+"""Builds of a cell by project, host, status and name; `berth instances` queries every cell."""
 
 import asyncio
 import importlib

@@ -37,8 +37,6 @@ SELECTION = NodeSelection(cell="c1")
 
 
 class PlacementBesideIronic:
-    """A placement on a bus, and an Ironic beside it."""
-
     def __init__(self, broker: LocalBroker) -> None:
         self.broker = broker
         self.ironic = FakeIronic()
@@ -136,7 +134,6 @@ async def claimed(house: PlacementBesideIronic, number: int, build: str) -> None
 async def test_an_instance_that_placement_has_on_a_node_and_ironic_has_not_is_told(
     house: PlacementBesideIronic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a node is undeployed by hand: its build stays active, and nobody can be placed there."""
     monkeypatch.setattr("ironic_sync.side_by_side.SETTLING_SECONDS", 0.05)
     for number in range(1, 4):
         house.ironic.have(number)
@@ -183,7 +180,6 @@ async def test_a_build_on_its_way_to_its_node_is_no_difference(
 
 
 async def emptied(house: PlacementBesideIronic) -> None:
-    """Ironic has lost all its nodes, of which placement has twenty."""
     for number in range(20):
         house.ironic.have(number)
     async with house.serving(house.following):

@@ -1,4 +1,4 @@
-"""While Ironic's broker is away its nodes are looked at often, and at once when it is heard again."""
+"""While Ironic's broker is unreachable, sweeps run often, and once more when it returns."""
 
 import pytest
 
@@ -43,7 +43,7 @@ async def test_while_it_is_heard_nobody_looks_so_often() -> None:
 async def test_when_it_is_heard_again_what_was_missed_is_found_at_once() -> None:
     async with followed(sweep_seconds=3600.0, deaf_sweep_seconds=3600.0) as world:
         replica = await with_nodes(world)
-        for maintenance in (True, False, True):  # however short the time since everything was looked at
+        for maintenance in (True, False, True):
             replica.goes_deaf()
             await world.change(None, 1, "", maintenance=maintenance)
             replica.was_interrupted()
@@ -64,7 +64,7 @@ async def test_a_node_that_went_while_nothing_was_heard_is_found_soon_after() ->
 async def test_an_ironic_that_never_said_a_word_is_looked_at_often_until_it_does() -> None:
     async with followed(sweep_seconds=60.0, deaf_sweep_seconds=5.0) as world:
         replica = await with_nodes(world)
-        replica.goes_deaf()  # there is no exchange before Ironic first speaks
+        replica.goes_deaf()
         world.ironic.now = int(world.time)
         world.ironic.have(9)
         assert await world.takes(9, open=True) < 6.0

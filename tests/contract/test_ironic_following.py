@@ -1,4 +1,4 @@
-"""Following an Ironic, with a real placement on the in-process bus: what is said ends as inventory."""
+"""Following Ironic with a real placement on the in-process bus: notifications become inventory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -88,8 +88,6 @@ async def house() -> AsyncIterator[BusWithPlacement]:
 
 
 class RecordedIronic:
-    """Serves what REST would have told at the time."""
-
     def __init__(self) -> None:
         self.truth = Truth()
         self.now = 0.0
@@ -145,8 +143,6 @@ def _facts(provider: Provider | ProviderReport) -> tuple[Any, ...]:
 
 
 class FollowedCloud:
-    """An Ironic, what it says, and the worker that follows it."""
-
     def __init__(self, home: BusWithPlacement, *, can_read: bool = True, **more: Any) -> None:
         self.home = home
         self.ironic = FakeIronic()
@@ -165,7 +161,6 @@ class FollowedCloud:
         return ironic_sync(ironic, self.home.bus.publish, self.home.find, clock=self.clock)
 
     async def change(self, number: int, event: str, **changes: Any) -> str:
-        """As Ironic does it: first it is so, then it is said."""
         uuid = node_number(number)
         if uuid in self.ironic.nodes:
             self.ironic.change(number, **changes)
@@ -235,7 +230,7 @@ async def test_what_changed_while_nobody_heard_is_found_at_the_start() -> None:
         gone, taken, free = (sky.ironic.have(number) for number in (1, 2, 3))
         sky.ironic.change(3, maintenance=True)
         for _ in range(3):
-            sky.ironic.have(10 + _)  # so that one that is gone is no more than a share
+            sky.ironic.have(10 + _)
         async with asyncio.TaskGroup() as group:
             first = group.create_task(home.serve(sky.worker()))
             await home.until(lambda: home.is_open(gone))
@@ -259,7 +254,7 @@ async def test_after_a_gap_in_what_is_heard_everything_is_read(monkeypatch: pyte
         nodes = [await sky.change(n, "provision_set.end", provision_state="available") for n in range(5)]
         for uuid in nodes:
             await sky.home.until(partial(sky.home.is_open, uuid))
-        sky.ironic.change(1, maintenance=True)  # and nobody says so
+        sky.ironic.change(1, maintenance=True)
         del sky.ironic.nodes[nodes[2]]
         sky.voice.was_interrupted()
         await sky.home.until(lambda: _not(sky.home.is_open(nodes[1])))
@@ -267,7 +262,6 @@ async def test_after_a_gap_in_what_is_heard_everything_is_read(monkeypatch: pyte
 
 
 async def test_a_node_that_ironic_allocates_itself_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ironic says that somebody will have a node, and never which."""
     monkeypatch.setattr("ironic_sync.schedule.SOONEST_SECONDS", 0.05)
     monkeypatch.setattr("ironic_sync.schedule.SETTLING_SECONDS", 0.05)
     async with cloud(sweep_seconds=3600) as sky:

@@ -1,4 +1,4 @@
-"""What sweeps ask of placement, on each of its databases: who reports what, in pages; and a whole sweep."""
+"""Queries of sweeps to placement, on both databases: owners and pages; and a whole sweep."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +31,6 @@ SELECTION = NodeSelection(cell="c1", zone="z1", aggregates_by=("properties.rack"
 
 @pytest.fixture
 async def rack(placement: Placement) -> Placement:
-    """Of agent-1 a tree of two, of agent-2 and agent-3 one each."""
     one, two = (
         replace(a_report(1, a_provider(11, 1), sequence=5), zone="z1"),
         a_report(2, cell="c2", traits=("CUSTOM_A",)),
@@ -166,7 +165,6 @@ async def test_what_an_operator_puts_on_a_node_is_no_difference(placement: Place
 async def test_a_node_stays_in_the_aggregates_an_operator_put_it_into(
     placement: Placement, wall: Wall
 ) -> None:
-    """Its rack is an aggregate that reports say; one of these the operator makes his own as well."""
     ironic, node = FakeIronic(), node_number(1)
     ironic.have(1, name="node-1", properties={"rack": "r1"})
     async with ironic.api(clock=wall.clock) as api:
@@ -201,7 +199,7 @@ async def test_a_sweep_over_the_simulated_ironic(placement: Placement, wall: Wal
         await api.set_traits(nodes[6].uuid, ["CUSTOM_A"])
         await api.patch_node(nodes[7].uuid, [{"op": "replace", "path": "/resource_class", "value": "gold"}])
         assert sorted(await sweeping.differences()) == ["class", "reserved", "traits"]
-        await sweeping.sweep.round()  # of what changed lately
+        await sweeping.sweep.round()
         assert await sweeping.differences() == []
         await api.delete_node(nodes[8].uuid)
         await sweeping.sweep.everything()

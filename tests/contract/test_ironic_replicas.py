@@ -1,4 +1,4 @@
-"""Several replicas follow one Ironic, of whom one hears it at a time; and a clock that jumps."""
+"""Several replicas follow one Ironic, one of them with notifications; and a clock that jumps."""
 
 import pytest
 
@@ -27,7 +27,6 @@ async def test_what_another_replica_told_meanwhile_does_not_count_as_told() -> N
 
 @in_virtual_time
 async def test_who_takes_over_before_it_knows_what_another_told_finds_out() -> None:
-    """Placement tells all what it has taken in, and that may come after Ironic's next word."""
     async with followed() as world:
         await with_a_node(world)
         a, b = await world.start(), await world.start()
@@ -49,7 +48,7 @@ async def test_who_was_interrupted_forgets_what_was_told() -> None:
         await world.change(a, 1, "maintenance_set.end", maintenance=True)
         await world.takes(1, open=False)
         world.reopen_by_hand(1)
-        world.ironic.proxy = lambda request: fault(503, "away")  # so that no look at everything mends it
+        world.ironic.proxy = lambda request: fault(503, "away")
         a.was_interrupted()
         await world.change(a, 1, "maintenance_set.end", maintenance=True)
         assert await world.takes(1, open=False) < SOON

@@ -1,4 +1,4 @@
-"""Sweeps bring placement to what Ironic says: by looking at everything, or at what changed lately."""
+"""Sweeps bring placement in line with Ironic, by all nodes or by recent changes."""
 
 from typing import Any
 
@@ -89,9 +89,6 @@ async def test_what_people_must_put_right_is_listed_and_left_alone() -> None:
         assert world.told == [] and node_number(7) not in world.placed.trees
 
 
-# What changed lately
-
-
 async def test_rounds_in_between_only_read_what_changed() -> None:
     async with SweptIronic(full_every=3) as world:
         for number in range(1000):
@@ -139,7 +136,6 @@ async def test_when_too_much_changed_everything_is_read() -> None:
 
 @pytest.mark.parametrize("never_updated", [1, 150])
 async def test_an_ironic_whose_database_cannot_sort_by_time_is_read_whole(never_updated: int) -> None:
-    """PostgreSQL lists those that were never updated before the newest, and paging then loses some."""
     ironic = FakeIronic(nulls_first=True)
     async with SweptIronic(ironic=ironic, full_every=2) as world:
         for number in range(never_updated + 1):

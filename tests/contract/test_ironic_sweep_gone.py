@@ -1,4 +1,4 @@
-"""Sweeps never take away too much at once; and how many nodes they read without holding anybody up."""
+"""Sweeps never remove too many nodes, and read many nodes without blocking other work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -133,7 +133,7 @@ async def test_ten_thousand_nodes_in_pages_without_holding_up_events() -> None:
         other = asyncio.create_task(events())
         await world.sweep.round()
         other.cancel()
-        assert turns[0] > 10_000 / 50  # however long it took, others had their turn
+        assert turns[0] > 10_000 / 50
         assert len(world.placed.open()) == 10_000
         world.told.clear()
         for number in range(0, 10_000, 100):
@@ -147,7 +147,6 @@ async def test_ten_thousand_nodes_in_pages_without_holding_up_events() -> None:
 async def test_pages_come_no_faster_than_they_may(
     took: float, least: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four a second, whatever each took, and never in step with others."""
     waited: list[float] = []
     now = [0.0]
     real: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -1,4 +1,4 @@
-"""What happens while a sweep is under way is never undone by it; trouble ends a round and not the next."""
+"""A sweep never overwrites changes made during it; a failure ends only one sweep."""
 
 import asyncio
 from collections.abc import Callable
@@ -45,7 +45,6 @@ async def test_an_event_during_the_sweep_is_not_undone_by_an_older_page(skew: fl
 
 
 async def test_what_an_hours_wrong_clock_dated_is_repaired_when_it_is_missed_later() -> None:
-    """By order, not by date: placement heard nothing since before the node was read."""
     async with SweptIronic(full_every=1) as world:
         world.ironic.have(1)
         world.event(1, world.now + 3600)
@@ -84,7 +83,6 @@ def _have(world: SweptIronic, number: int) -> None:
 
 
 async def test_a_node_the_listing_left_out_is_read_before_it_is_called_gone() -> None:
-    """It was made after the last page, and an event told of it."""
     async with SweptIronic(full_every=1) as world:
         world.ironic.have(1)
         await world.sweep.round()
@@ -133,8 +131,8 @@ async def test_ironic_going_away_ends_the_round_and_the_next_reads_all(
             patched.setattr(asyncio, "sleep", no_sleep)
             with pytest.raises(Unavailable):
                 await world.sweep.round()
-        assert len(world.placed.open()) == 12 - 3 * (page - 1)  # what had been read is told
-        assert len(world.placed.trees) == 12  # and nobody is called gone
+        assert len(world.placed.open()) == 12 - 3 * (page - 1)
+        assert len(world.placed.trees) == 12
         world.ironic.before = lambda request: None
         await world.sweep.round()
         assert await world.differences() == [] and len(world.placed.trees) == 14

@@ -1,4 +1,4 @@
-"""What can be asked about providers, allocations and usages: the same on both databases, never stale."""
+"""Queries for providers, allocations and usages: equal on both databases, never stale."""
 
 import random
 from typing import Any
@@ -44,7 +44,6 @@ async def ids(placement: Placement, **query: Any) -> set[str]:
 
 @pytest.fixture
 async def rack(placement: Placement) -> Placement:
-    """A tree of A above B, and C and D alone, each with something of its own."""
     gpus = {"CUSTOM_GPU": Inventory(total=4, min_unit=2, max_unit=4, step_size=2)}
     over = {"VCPU": Inventory(total=8, reserved=2, allocation_ratio=1.5), "DISK_GB": Inventory(total=10)}
     await make(
@@ -131,7 +130,6 @@ def as_dict(one: Provider) -> dict[str, Any]:
 
 
 async def test_traits_come_in_the_order_of_their_numbers(rack: Placement) -> None:
-    """Standard ones first, whatever their names."""
     gold = SetTraits(provider=D, traits=("CUSTOM_GOLD", "STORAGE_DISK_SSD", "HW_CPU_X86_AVX2"))
     await rack.providers.edit(EditRequested(edit=gold))
     [one] = await find_providers(rack, ids=(D,))
@@ -166,9 +164,6 @@ async def test_another_process_sees_at_once_what_was_committed(url: str, rack: P
         assert (await find_providers(other, ids=(new.id,)))[0].traits == ("CUSTOM_SILVER",)
         await rack.claims.claim_many([an_order(a_claim(7, on_hosts(7, CUSTOM_PONY=1)))])
         assert await ids(other, **wanted) == set()
-
-
-# Who holds what
 
 
 def old(consumer: int, **resources: int) -> ConsumerClaim:

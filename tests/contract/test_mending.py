@@ -1,4 +1,4 @@
-"""What a build should hold is claimed back for it by the ordinary claim, and whoever is faster wins."""
+"""Lost allocations of a build are claimed again by an ordinary claim; a concurrent change wins."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -54,21 +54,17 @@ PLACED = BuildPlaced(
 
 @dataclass
 class WitnessedCell:
-    """An active build on host 1 of c1, its conductor, a placement, and agents that say as they are told."""
-
     bus: Bus
     placement: Placement
     database: Database
     guests: list[GuestTold]
 
     async def finds(self) -> list[Misheld]:
-        """As an audit does where nobody else is at work."""
         store = self.placement.database
         trees, held = await trees_of_consumers(store), await holdings(store)
         return [*misheld(await places(self.database), trees, held, ())]
 
     async def heals(self) -> list[str]:
-        """What is not mended, with why."""
         mending = Mending(self.bus)
         mends = await mending.judged(await self.finds())
         return [mend.why_not or await mending.mend(mend) for mend in mends]

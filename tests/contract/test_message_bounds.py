@@ -42,7 +42,6 @@ STRUCTS = structs()
 
 
 def sample(type_: Any, number: int = 0) -> Any:
-    """Return a small JSON value of this type; of texts, `number` gives different ones."""
     match type_:
         case inspect.StructType():
             return filled(type_, {})
@@ -72,7 +71,6 @@ def sample(type_: Any, number: int = 0) -> Any:
 
 
 def filled(struct: inspect.StructType, values: dict[str, Any]) -> Any:
-    """Return this struct as JSON has it, with these values."""
     last = max((at for at, one in enumerate(struct.fields) if one.name in values), default=-1)
     chosen = [
         one for at, one in enumerate(struct.fields) if one.required or (struct.array_like and at <= last)
@@ -84,7 +82,6 @@ def filled(struct: inspect.StructType, values: dict[str, Any]) -> Any:
 
 
 def limits(type_: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of the largest value that is accepted and one that is too large."""
     match type_:
         case inspect.StrType(pattern=pattern, max_length=None):
             assert pattern is not None, "a text without a bound"

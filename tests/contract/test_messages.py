@@ -1,7 +1,7 @@
-"""Messages written by any berth of the past must be read by this one: golden bytes decode for ever.
+"""Golden bytes: every message that an earlier version wrote can be read.
 
-A file here is never edited, only added: a change that makes one of these tests fail would lose messages that
-wait in somebody's queues while they upgrade.
+Never edit a golden file, only add new ones: a change that makes one of these tests fail would lose messages
+that wait in queues during an upgrade.
 """
 
 from pathlib import Path
@@ -25,7 +25,6 @@ FILES = sorted(path.stem for path in GOLDEN.glob("*.json"))  # Message, or Messa
 
 
 def holds(now: object, then: object) -> bool:
-    """Is all that was said still said? Fields may have been added, at the end of a list as well."""
     match now, then:
         case dict(), dict():
             return all(key in now and holds(now[key], value) for key, value in then.items())
@@ -94,7 +93,6 @@ def test_a_backslash_before_u0000_is_only_text() -> None:
     "wrong", [{"correlation": "x" * 256}, {"traceparent": "x" * 256}, {"faults": "nine"}]
 )
 def test_what_is_said_beside_a_message_in_a_frame_has_bounds(wrong: dict[str, object]) -> None:
-    """It goes on in all that the message leads to."""
     good = {"id": "1", "type": "", "key": "k", "body": {}}
     assert len(decode_frame(msgspec.json.encode([good]))) == 1
     with pytest.raises(Undecodable, match=next(iter(wrong))):

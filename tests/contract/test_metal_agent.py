@@ -45,7 +45,6 @@ async def test_an_order_that_comes_twice_is_built_once() -> None:
 
 @in_virtual_time
 async def test_an_order_that_is_said_again_and_again_makes_no_more_work() -> None:
-    """As the conductor does while it hears nothing for long: whoever was handed it last goes on alone."""
     reads = {}
     for times in (1, 20):
         async with metal_world(SimPlan(step_time=Durations("constant", (200.0,)))) as world:

@@ -1,4 +1,4 @@
-"""The bare-metal agent over time: it waits, tells that it does, is killed, and goes on."""
+"""The bare-metal agent over a long deployment: progress reports, a kill, and the continuation."""
 
 import asyncio
 import re
@@ -157,8 +157,6 @@ async def test_a_node_that_goes_into_maintenance_before_it_is_deployed_is_not_wa
 
 @pytest.mark.parametrize("fault", [None, "deploy"])
 def test_killed_at_any_moment_it_goes_on_from_what_ironic_says(fault: str | None) -> None:
-    """Before and after each of its calls: what Ironic was told counts, what the agent knew does not."""
-
     @in_virtual_time
     async def once(kill_at: int) -> None:
         async with metal_world(nodes=1) as world:
@@ -189,7 +187,6 @@ def test_killed_at_any_moment_it_goes_on_from_what_ironic_says(fault: str | None
 async def test_a_deploy_in_hand_when_the_agent_is_killed_is_ended_by_the_destroy_it_finds(
     seconds: float,
 ) -> None:
-    """Whichever of the two the next agent hears first, and however far Ironic has come."""
     async with metal_world(CALLS_BACK) as world:
         await world.bus.publish(world.build())
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""A bare-metal agent that shares nodes: what it does with orders, by what its lease says of their nodes."""
+"""A bare-metal agent that shares nodes handles orders according to its lease."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,8 +19,6 @@ SECONDS = 2.0
 
 
 class Lender:
-    """A conductor, for one agent: what it answers is what the test says."""
-
     def __init__(self) -> None:
         self.nodes: dict[str, int] = {}
         self.version = 0
@@ -84,7 +82,7 @@ async def test_an_order_for_a_node_that_is_another_s_is_dropped() -> None:
 async def test_an_order_that_is_quicker_than_the_word_of_its_node_is_done() -> None:
     async with shared() as (world, lender):
         await asyncio.sleep(0.6)
-        lender.lend(world.nodes[0].uuid, 1)  # which it has not heard when the order comes
+        lender.lend(world.nodes[0].uuid, 1)
         await world.bus.publish(under(1, world.build()))
         assert await world.next_report() == ("built", "")
 
@@ -109,7 +107,7 @@ async def test_what_it_did_before_a_node_was_another_s_is_looked_at_anew() -> No
         lender.lend(world.nodes[0].uuid, 1)
         await world.bus.publish(under(1, world.build()))
         assert await world.next_report() == ("built", "")
-        lender.lend(world.nodes[0].uuid, 3)  # meanwhile it was another's, under 2, who undid it
+        lender.lend(world.nodes[0].uuid, 3)
         world.ironic.conductor.change(world.nodes[0], provision_state="available", instance_uuid=None)
         await world.bus.publish(under(3, world.build()))
         async with asyncio.timeout(QUIET):
@@ -119,7 +117,6 @@ async def test_what_it_did_before_a_node_was_another_s_is_looked_at_anew() -> No
 
 @in_virtual_time
 async def test_it_says_that_it_has_seen_a_loss_when_no_write_is_on_its_way_any_more() -> None:
-    """Its lease outlives the write; the node may be given to another when it says so."""
     async with shared() as (world, lender):
         root = world.nodes[0].uuid
         lender.lend(root, 1)

@@ -39,7 +39,6 @@ async def test_a_node_stays_closed_from_its_claim_until_it_is_clean_again() -> N
             await look()
         await asyncio.sleep(1.0)
         await look()
-        # over-committed on paper while Ironic says that the node is in use, and it is claimed as well
         assert seen == {
             "deploying, ours": (1, 1),
             "active, ours": (1, 1),
@@ -53,7 +52,6 @@ async def test_a_node_stays_closed_from_its_claim_until_it_is_clean_again() -> N
 @pytest.mark.parametrize("how", ["by hand", "in maintenance", "cleaned again", "gone"])
 @in_virtual_time
 async def test_a_build_that_finds_its_node_taken_is_active_on_another(how: str) -> None:
-    """Before placement knows: Ironic tells of it only after the claim."""
     async with cloud(nodes=2) as c:
         await c.kill("ironic_sync")
         await c.kill("agent")
@@ -140,7 +138,6 @@ def test_whatever_goes_wrong_every_node_is_in_the_end_where_its_build_is(seed: i
 
 
 async def mend(c: MetalCloud) -> None:
-    """An operator puts nodes whose cleaning failed back into the pool."""
     c.ironic.conductor.plan = SimPlan()
     await asyncio.sleep(60.0)
     for node in c.nodes.values():

@@ -1,4 +1,4 @@
-"""Migrations arrive once, in order, all or nothing, whoever starts first."""
+"""Migrations run once, in order, completely or not at all, with concurrent starts."""
 
 import asyncio
 import importlib
@@ -60,7 +60,6 @@ def add(folder: Path) -> Add:
 
 @pytest.fixture
 def store(open_database: Open) -> Database:
-    """A database that nobody has used yet: no schema, no file."""
     return open_database()
 
 
@@ -245,7 +244,6 @@ async def test_what_a_reported_tree_holds_was_put_there_by_its_owner(
 async def test_consumers_retired_for_want_of_a_host_are_marked(
     store: Database, take: Callable[[str], None]
 ) -> None:
-    """The beginning of their reason said so, and still does: older processes read it there."""
     for name in ("0001_first", "0002_change_log", "0003_told_from_the_log", "0004_who_put_what"):
         take(name)
     await migrate(store, PACKAGE)
@@ -270,7 +268,6 @@ async def test_consumers_retired_for_want_of_a_host_are_marked(
 
 
 def forget(folder: Path, *names: str) -> None:
-    """The code of before these migrations."""
     for name in names:
         (folder / f"{name}.py").unlink()
 
@@ -295,7 +292,7 @@ async def test_code_that_is_older_than_what_was_taken_away_does_not_start(
     add("0003", "0002", "op.drop_table('things')\n\noldest = '0002'")
     await migrate(store, PACKAGE)
     forget(folder, "0003")
-    assert await migrate(store, PACKAGE) == []  # it knows that nobody uses things any more
+    assert await migrate(store, PACKAGE) == []
     forget(folder, "0002")
     with pytest.raises(MigrationsBroken, match="made by a newer version"):
         await migrate(store, PACKAGE)

@@ -1,4 +1,4 @@
-"""Moves begin in a real database: once, by whomever, and whoever dies in between; and are undone once."""
+"""Claims of moves in a real database: each begins once and is undone once, across crashes."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -47,8 +47,6 @@ def root(number: int) -> str:
 
 @dataclass
 class TellingConductor:
-    """What its cell says of builds; it hears of moves only when the test says so."""
-
     stands: dict[str, BuildStands] = field(default_factory=dict)
 
     def booted(self, placed: BuildPlaced) -> BuildPlaced:
@@ -138,7 +136,6 @@ class MovingScheduler:
         return message
 
     async def undone(self, placed: MovePlaced) -> MoveRefused | None:
-        """Nobody has heard of it for long enough."""
         return await self.moves.take_back(placed)
 
     async def held(self, *consumers: str) -> dict[str, set[str]]:
@@ -155,14 +152,12 @@ async def here(placement: Placement) -> MovingScheduler:
 
 
 async def another(here: MovingScheduler) -> MovingScheduler:
-    """A scheduler that remembers nothing, beside the same process of placement."""
     other = MovingScheduler(here.placement, here.conductor)
     await other.hears_hosts()
     return other
 
 
 async def apart(here: MovingScheduler) -> None:
-    """There is a server group whose members are each on a host of their own."""
     group = MakeGroup(group=GROUP, name="web", policy="anti-affinity", project="p1")
     await here.placement.server_groups.edit(GroupEditRequested(edit=group))
 
@@ -227,7 +222,6 @@ async def test_of_two_moves_of_one_build_at_once_one_begins(here: MovingSchedule
 
 
 async def test_whoever_fenced_it_first_has_the_word(here: MovingScheduler) -> None:
-    """One finds no host for it, the other does: whichever comes first, both say the same."""
     build, other = await here.boot(1, on=1), await here.boot(2, on=1)
     there = await another(here)
     impossible = move_of(build, 1, wanted_host="host-1")
@@ -252,7 +246,6 @@ async def test_what_nobody_hears_of_is_undone_once_whoever_does_so(here: MovingS
 
 
 async def test_what_its_cell_goes_on_with_is_not_undone(here: MovingScheduler) -> None:
-    """Its conductor has heard of it after all, and has gone on to an alternate."""
     build = await here.boot(1, on=1)
     placed = await here.placed(move_of(build, alternates=1))
     claim = ConsumerClaim(
@@ -277,7 +270,6 @@ async def test_a_group_is_kept_while_its_members_move(here: MovingScheduler) -> 
     [group] = (await here.placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
     assert group.members == {build: (root(3),), other: (root(2),)}
     assert group.left == {keeper(build, 1): (root(1),)}
-    # where it came from nobody of its group may be before it is certain that it stays away
     assert (await here.refused(move_of(other, 2))).code == "server_group"
 
 

@@ -1,4 +1,4 @@
-"""`berth move` and its neighbours: what they ask for, what they tell of it, and how they end."""
+"""`berth move` and related commands: requests, output and exit codes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -154,9 +154,6 @@ async def test_what_cannot_be_is_said_and_nothing_is_asked_for(
     assert movers.asked == []
 
 
-# What is told, and how it ends
-
-
 def then(*said: Callable[[FakeMovers, MoveRequested], Message]) -> Callable[[FakeMovers], None]:
     def arrange(movers: FakeMovers) -> None:
         movers.doing = lambda asked: [each(movers, asked) for each in said]
@@ -271,7 +268,6 @@ async def test_who_waits_no_longer_is_told_what_is_under_way(movers: FakeMovers,
 async def test_who_follows_one_that_waits_is_told_what_it_lacks_once(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not asked for again while it waits, and its end is heard."""
     monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(following, "AGAIN_SECONDS", 0.0)
     movers.doing = lambda asked: []
@@ -308,9 +304,6 @@ async def test_a_dry_run_says_where_each_would_go_and_asks_for_nothing(
     assert f"{B2}: no live: [class] no host would do" in told and "−3" in told
     assert [one.kind for one in movers.supposed[-1].moves] == ["live", "live"]
     assert movers.asked == []
-
-
-# A word to one that is under way
 
 
 @pytest.mark.parametrize("of", [B1, uid(1, "e")])

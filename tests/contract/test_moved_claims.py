@@ -50,7 +50,7 @@ __all__ = ["every_commit"]
 
 GROUP = uid(1, "9")
 H1, H2, H3 = (uid(number, "a") for number in (1, 2, 3))
-BUILD, KEEP, LEFT, MOVE = 1, 100, 101, 500  # a build, who keeps places of it, and its move
+BUILD, KEEP, LEFT, MOVE = 1, 100, 101, 500
 BEGAN = Retired(why=BEGUN)
 FIVE = {"VCPU": 5}
 
@@ -83,7 +83,6 @@ async def release(placement: Placement, *args: Any, **more: Any) -> Any:
 
 
 async def held(placement: Placement) -> dict[int, tuple[Allocations, str | None, str]]:
-    """Who holds what, of which type, for whose project."""
     names = {uid(one): one for one in (BUILD, 2, 3, KEEP, LEFT, MOVE)}
     found = await placement.lookups.allocations(FindAllocations(consumers=tuple(names)))
     return {
@@ -195,7 +194,6 @@ async def test_who_comes_back_from_nowhere_begins_it_without_leaving_anything(pl
 async def test_a_move_that_begins_and_is_given_up_at_once_does_one_of_both(
     placement: Placement, url: str
 ) -> None:
-    """By two processes, in either order: exactly one wins, and both say which."""
     won: set[str] = set()
     async with a_placement(url, Clock(chance=random.Random(1))) as other:
         generation = 1
@@ -281,16 +279,12 @@ async def test_of_who_holds_nothing_there_is_nothing_to_take(placement: Placemen
 
 
 async def test_there_and_back_in_one_batch(placement: Placement) -> None:
-    """The keeper is made and is gone again in one transaction."""
     there, back = await claim(placement, moves(), goes_back(keep=LEFT))
     assert (type(there), type(back)) == (Claimed, Claimed)
     assert await held(placement) == {
         BUILD: (on_hosts(1, **FIVE), "INSTANCE", "mine"),
         LEFT: (on_hosts(2, **FIVE), CLEANUP, "mine"),
     }
-
-
-# A resize on its own host
 
 
 def resized(vcpus: int, generation: int) -> ClaimRequested:
@@ -304,7 +298,7 @@ async def test_a_host_with_room_for_the_new_size_only_once_the_old_one_is_gone_i
     placement: Placement,
 ) -> None:
     before = await held(placement)
-    full = Full(provider=H1, resource_class="VCPU", asked=6, free=3)  # of eight, of which it has five itself
+    full = Full(provider=H1, resource_class="VCPU", asked=6, free=3)
     assert await claim(placement, resized(6, 1)) == [Refused(refusals=(full,))]
     assert await held(placement) == before and await over(placement) == set()
 
@@ -322,7 +316,7 @@ async def test_both_sizes_are_held_until_it_is_confirmed_or_reverted_for_which_t
         KEEP: on_hosts(1, VCPU=3),
     }
     [other] = await claim(placement, an_order(a_claim(2, on_hosts(1))))
-    assert isinstance(other, Refused)  # nobody comes into what it may go back to
+    assert isinstance(other, Refused)
     if ends == "confirmed":
         assert isinstance(await release(placement, KEEP, None, fenced=False), Released)
     else:
@@ -412,7 +406,7 @@ async def test_nobody_of_its_group_comes_to_the_place_it_may_go_back_to(placemen
     await claim(placement, goes_back(generation=3, keep=LEFT))
     assert await members(placement) == ({uid(BUILD): (H1,)}, {uid(LEFT): (H2,)})
     assert isinstance(await another(placement, 2, 2), Refused)
-    [on] = await claim(placement, moves(2, move=501, generation=4))  # to where its own guest may still be
+    [on] = await claim(placement, moves(2, move=501, generation=4))
     assert isinstance(on, Claimed)
 
 
@@ -431,7 +425,6 @@ async def test_who_keeps_a_place_draws_nobody_and_is_no_member(placement: Placem
 
 
 async def test_a_clean_up_of_before_is_somebody_of_its_own(placement: Placement) -> None:
-    """Processes of the version before do not write down for whom it keeps."""
     await grouped(placement)
     await claim(placement, moves(2, generation=2, begins=None))
     async with placement.database.write() as tx:
@@ -509,9 +502,6 @@ async def test_many_move_and_go_back_at_once_and_nothing_is_held_by_nobody(
     assert sum(begun) == len(await over(placement))
 
 
-# Who is shelved
-
-
 async def test_who_is_shelved_holds_nothing_until_a_move_wakes_him(placement: Placement) -> None:
     assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)
     boot = an_order(a_claim(BUILD, on_hosts(2, **FIVE), project="mine"))
@@ -531,7 +521,6 @@ async def test_who_is_shelved_holds_nothing_until_a_move_wakes_him(placement: Pl
 async def test_who_ends_while_he_is_shelved_is_remembered_whatever_else_is_given_back(
     placement: Placement,
 ) -> None:
-    """Where something else is given back at once, all is written in one statement."""
     assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)
     [other] = await claim(placement, an_order(a_claim(6, on_hosts(2, VCPU=1))))
     assert isinstance(other, Claimed)

@@ -1,4 +1,4 @@
-"""A cell's moves in a real database: stored before they are ordered, said again after a crash, listed."""
+"""Moves of a cell in a real database: stored before the order, repeated after a crash, listed."""
 
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -76,7 +76,6 @@ class MovingCell:
         await self.hears(an_agent_report(a_build_order(ONE), "built"))
 
     def claimed(self, placed: MovePlaced = MOVE) -> MovePlaced:
-        """What a scheduler did before it said so."""
         assert placed.chosen is not None
         kept = keeper(placed.build, placed.attempt)
         generation = self.books.begin(placed.build, placed.chosen.choice.allocations, kept)
@@ -143,7 +142,6 @@ def short(said: Sequence[Message]) -> list[str]:
 
 
 async def to_the_end(cell: MovingCell, event: Message, *, twice: bool) -> list[Message]:
-    """The agents do as they are told. `twice`: each time the conductor dies before it has spoken."""
     waiting, said = [event], []
     while waiting:
         event = waiting.pop(0)
@@ -329,7 +327,6 @@ async def test_moves_that_are_over_are_said_again_and_one_day_forgotten(everywhe
 async def test_a_move_that_another_conductor_ends_meanwhile_ends_no_second_way(
     everywhere: MovingCell,
 ) -> None:
-    """Its copy was being looked at; by the time it is judged its build is in the next move."""
     cell = everywhere
     await cell.active()
     rebuild = a_move("rebuild", number=2, hosts=(5,))
@@ -341,7 +338,6 @@ async def test_a_move_that_another_conductor_ends_meanwhile_ends_no_second_way(
 
 
 async def test_one_move_at_a_time(cell: MovingCell) -> None:
-    """What holds a place waits for the end of another; what holds none is refused, and stays so."""
     await cell.ordered(cell.claimed())
     shelve = a_move("shelve", number=2)
     (refused,) = await cell.came_of(shelve)
@@ -415,7 +411,6 @@ async def test_nothing_is_guessed_of_where_a_build_is_that_has_moved(
 async def test_a_move_of_a_build_that_is_not_known_is_undone(
     everywhere: MovingCell, kind: MoveKind, deleted: bool
 ) -> None:
-    """Its cell has lost its database, say: what the guest has of its host stays its own."""
     cell, build = everywhere, uid(2, "b")
     source, generation = a_selection(0).choice.allocations, 1
     placed = a_move(kind, 2, number=3)

@@ -59,9 +59,7 @@ async def test_the_way_back_gives_the_source_another_name_and_spares_it() -> Non
     assert agent.guests() == {1: ("source", "stopped")}
     assert await agent.move(RESUME, RESUME) == ["done", "done"]
     assert agent.guests() == {3: ("source", "running")}
-    late = [
-        await agent.does.build(a_build(attempt)) for attempt in (1, 2)
-    ]  # as if nobody had settled them; nothing is built again
+    late = [await agent.does.build(a_build(attempt)) for attempt in (1, 2)]
     assert [one.outcome for one in late if one] == ["destroyed", "destroyed"]
     assert await agent.move(SEND, PREPARE, START) == [
         "nothing", "nothing", "failed: it was destroyed on this host"

@@ -1,4 +1,4 @@
-"""A cell without a conductor: whatever is placed there is given back, and its end told. On both buses."""
+"""A cell without a conductor: its builds are released and end, on both buses."""
 
 import asyncio
 from collections.abc import AsyncIterator

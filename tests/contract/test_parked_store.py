@@ -1,4 +1,4 @@
-"""What the scheduler's database keeps: those that wait, their owners, and decisions of the unplaceable."""
+"""The scheduler's database: waiting requests, their owners, and decisions about unplaceable builds."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -55,7 +55,7 @@ async def listed(store: Database, **asked: object) -> list[tuple[str, int]]:
 async def test_a_request_is_kept_whole_and_once(store: Database) -> None:
     one = kept(1, instances=2, priority=3, project="p")
     assert await add(store, "s1", one, kept(2)) == {uid(1, "a"), uid(2, "a")}
-    assert await add(store, "s2", kept(1), kept(3)) == {uid(3, "a")}  # who kept it first keeps it
+    assert await add(store, "s2", kept(1), kept(3)) == {uid(3, "a")}
     assert await of(store, "s1") == [one, kept(2)]
     async with store.write() as tx:
         await parked.drop(tx, [uid(1, "a"), uid(9, "a")])
@@ -119,7 +119,7 @@ async def test_those_who_go_first_are_listed_first_each_with_its_place_in_its_li
         await parked.cancel(tx, {first: "cancelled"})
         assert await parked.cancelled(tx, "s1") == [first]
         assert await parked.cancelled(tx, "s2") == []
-    assert await listed(store) == [(second, 1), (third, 1), (fourth, 2)]  # as good as gone
+    assert await listed(store) == [(second, 1), (third, 1), (fourth, 2)]
 
 
 async def test_what_one_has_left_is_adopted_page_by_page_and_once(store: Database) -> None:
@@ -162,7 +162,7 @@ async def test_why_there_was_no_host_is_kept_for_a_while_by_build_and_by_request
     said = BuildUnplaceable(
         request=request.request, instances=request.instances, reason="no room", decision=DECISION
     )
-    for at in (5.0, 6.0):  # said again: the first is kept
+    for at in (5.0, 6.0):
         async with store.write() as tx:
             await decisions.add(tx, [(request, said)], at)
     for id_ in (request.request, *request.instances):

@@ -100,7 +100,6 @@ async def test_many_orders_share_a_transaction_and_each_gets_its_own_answer(plac
     too_much = Refused(refusals=(Full(provider=uid(2, "a"), resource_class="VCPU", asked=9, free=8),))
     assert answers == [
         Claimed(choice=0, generation=1, number=2),
-        # The second choice was looked at in a transaction of its own.
         Claimed(choice=1, generation=1, number=3, refused=(full,)),
         too_much,
         Refused(refusals=(Moved(provider=uid(3, "a")),)),
@@ -158,7 +157,6 @@ async def test_a_swap_may_keep_what_was_held_until_the_guest_is_gone(placement: 
         uid(1): ("INSTANCE", "p7", 2, on_hosts(2, VCPU=5)),
         uid(9): ("CLEANUP", "p7", 1, on_hosts(1, VCPU=5)),
     }
-    # its room is nobody else's until then; the same swap once more keeps nothing twice
     (full,) = await claim(placement, an_order(a_claim(3, on_hosts(1, VCPU=4))))
     assert full == Refused(refusals=(Full(provider=uid(1, "a"), resource_class="VCPU", asked=4, free=3),))
     (again,) = await claim(placement, swap)
@@ -170,7 +168,6 @@ async def test_a_swap_may_keep_what_was_held_until_the_guest_is_gone(placement: 
 
 
 async def test_what_was_swapped_may_be_left_to_the_same_keeper(placement: Placement) -> None:
-    """A build is deleted while it swaps hosts, and its agent says nothing: what it has now is kept, too."""
     await report(placement, a_report(1, inventories=VCPU), a_report(2, inventories=VCPU))
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5))))
     await claim(placement, an_order(a_claim(1, on_hosts(2, VCPU=5), generation=1, keep=9)))
@@ -396,7 +393,7 @@ async def test_a_claim_chosen_before_a_report_is_told_to_look_again(placement: P
     await report(placement, a_report(1))
     chosen = (await placement.find_candidates(looking_for({"VCPU": 1}))).candidates[0]
     choice = Choice(chosen.allocations, chosen.shapes)
-    await claim(placement, an_order(a_claim(1, choice)))  # another's claim does not move it
+    await claim(placement, an_order(a_claim(1, choice)))
     await report(placement, a_report(1, sequence=2, inventories={"VCPU": Inventory(total=9)}))
     assert await claim(placement, an_order(a_claim(2, choice))) == [
         Refused(refusals=(Moved(provider=uid(1, "a")),))
@@ -565,7 +562,6 @@ async def test_what_happens_while_everything_is_read_again_is_not_lost(
 
 
 async def announced(placement: Placement) -> list[PlacementChanged]:
-    """What waits to be told."""
     async with placement.database.glance() as tx:
         return await changes.untold(tx, 1000)
 

@@ -1,4 +1,4 @@
-"""The placement worker on a bus: what others ask and hear of it, with two of them sharing one database."""
+"""The placement worker on a bus: queries and published changes, with two workers on one database."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,6 @@ from tests.support.waiting import until
 
 @asynccontextmanager
 async def served(broker: LocalBroker, database: Database) -> AsyncIterator[Placement]:
-    """A placement process: its own connection, its own memory."""
     stopping = asyncio.Event()
     async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
         placement = Placement(database, Clock())
@@ -72,11 +71,10 @@ async def test_what_is_reported_is_offered_claimed_and_announced(database: Datab
         async with asyncio.timeout(60):
             while last not in numbers:
                 numbers.append((await heard.get()).number)
-        # Two processes on one SQLite file may both tell of a change: in order, and none is left out.
         assert list(dict.fromkeys(numbers)) == list(range(1, last + 1))
         await until(lambda: one.memory.index.seen == other.memory.index.seen == last)
         assert seen_by(one) == seen_by(other)
-        for _ in range(4):  # whoever answers
+        for _ in range(4):
             assert [c.host for c in (await ask(looking_for({"VCPU": 8}))).candidates] == ["host-2"]
 
 
@@ -100,7 +98,7 @@ async def test_a_cell_is_heard_from_when_it_is_registered_until_it_is_dropped(da
             assert not placement.memory.index.rows
         with pytest.raises(NoAnswer):
             await client.asker(topics.CELL_PROVIDERS, timeout=0.1)(FindProviders(cell="c9"))
-        assert (await providers(FindProviders(cell="c1"))).providers == ()  # those of the settings as before
+        assert (await providers(FindProviders(cell="c1"))).providers == ()
 
 
 async def test_a_question_that_cannot_be_answered_is_refused_by_the_field(database: Database) -> None:

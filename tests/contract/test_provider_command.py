@@ -1,4 +1,4 @@
-"""`berth provider reset`: a host goes back to whom it belongs, by its name or its root."""
+"""`berth provider reset` assigns a host to a cell, by its name or root."""
 
 import asyncio
 import io

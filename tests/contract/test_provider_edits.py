@@ -1,4 +1,4 @@
-"""Edits of providers: the same on both databases, told to the index of this process and of others."""
+"""Edits of providers: equal on both databases, and applied to the index of every process."""
 
 import asyncio
 import itertools
@@ -172,7 +172,6 @@ async def test_refusals_change_nothing_and_are_told_of_the_stored(placement: Pla
 
 
 async def test_edits_that_come_together_are_judged_in_turn(placement: Placement) -> None:
-    """Also those of one provider, and of one that another of them makes."""
     orders: list[tuple[Edit, type]] = [
         (MakeProvider(provider=A, name="a"), Edited),
         (MakeProvider(provider=B, name="b", parent=A), Edited),
@@ -290,7 +289,6 @@ async def test_what_is_under_another_root_cannot_be_reported_as_a_tree(placement
 async def test_a_tree_that_grows_while_it_is_being_locked_is_locked_whole(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On PostgreSQL; whoever writes to SQLite has it to himself."""
     async with a_placement(database_url) as placement:
         await make(placement, (A, None))
         lock, calls = tree_reads.lock, itertools.count(1)
@@ -302,7 +300,7 @@ async def test_a_tree_that_grows_while_it_is_being_locked_is_locked_whole(
 
         await make(placement, (B, A))
         monkeypatch.setattr(tree_reads, "lock", lock_early)
-        placement.providers._calm_at = math.inf  # somebody is always at it: edits lock
+        placement.providers._calm_at = math.inf
         await edited(placement, SetTraits(provider=A, traits=("COMPUTE_NODE",)))
         assert next(calls) == 3
         await keeps_its_index(placement)
@@ -313,8 +311,6 @@ async def test_a_tree_that_grows_while_it_is_being_locked_is_locked_whole(
 
 @dataclass(frozen=True)
 class Numa:
-    """A host whose VCPUs move to two children of it, with who uses them."""
-
     inventories: Sequence[tuple[int, dict[str, Inventory], int | None]]
     claims: Sequence[Any]
 
@@ -481,6 +477,6 @@ async def test_one_that_always_loses_is_told_so(
         raise Conflict("busy")
 
     monkeypatch.setattr(tree_reads, "read_locked", busy)
-    placement.providers._calm_at = math.inf  # somebody is always at it: edits lock
+    placement.providers._calm_at = math.inf
     assert await edit(placement, SetTraits(provider=A, traits=())) == Contended()
     assert next(tries) == 8

@@ -1,4 +1,4 @@
-"""A client asks as soon as it is there: who is to hear it may only be starting up. On both buses."""
+"""A client may publish immediately: a consumer that is still starting is awaited. On both buses."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What RabbitMQ itself and other clients of it see of us, and what they may do to us."""
+"""The RabbitMQ transport as RabbitMQ and other clients see it."""
 
 import asyncio
 import json
@@ -131,9 +131,6 @@ async def test_an_envelope_that_must_travel_alone_does(
     assert len(await fetch(channel, f"{bus_name}:q")) == 5
 
 
-# What others see
-
-
 async def test_a_message_is_json_that_any_client_can_read(
     transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
@@ -235,7 +232,7 @@ async def test_a_queue_deleted_under_its_reader_is_made_again(
     async def heard_again() -> bool:
         try:
             await publish(transport, an_envelope(1))
-        except Exception:  # nobody hears it yet
+        except Exception:
             return False
         return True
 
@@ -246,7 +243,6 @@ async def test_a_queue_deleted_under_its_reader_is_made_again(
 async def test_what_was_delayed_for_a_queue_that_is_not_reached_yet_is_delivered_after_all(
     amqp_url: str, transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
-    """As after a crash of RabbitMQ, which recovers queues before their bindings, while delays go on."""
     inbox = await transport.consume(QUEUE, 10)
     queue = await channel.get_queue(f"{bus_name}:q")
     await queue.unbind(f"{bus_name}.queues", f"*.{bus_name}:q")
@@ -387,7 +383,7 @@ async def test_a_transport_that_closes_lets_its_look_after_the_exchanges_finish(
     amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(40):
-        transport = RabbitTransport(amqp_url, exchange=bus_name, look_seconds=0.0)  # always at a look
+        transport = RabbitTransport(amqp_url, exchange=bus_name, look_seconds=0.0)
         await transport.open()
         await asyncio.sleep(number / 2000)  # each time at another moment of it
         await transport.close()

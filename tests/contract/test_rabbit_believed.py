@@ -1,4 +1,4 @@
-"""What RabbitMQ lets anyone write into a message, and no reader believes: keys beside the one it judged."""
+"""Message properties that RabbitMQ does not verify and consumers must not trust, such as additional keys."""
 
 from collections.abc import Iterator
 
@@ -81,7 +81,6 @@ async def test_nor_does_one_reach_another_queue_by_its_name(
 async def test_what_a_queue_of_ones_own_forwards_is_not_believed(
     transport: RabbitTransport, bus_name: str, channel: BlockingChannel, exchange: str, key: str
 ) -> None:
-    """RabbitMQ asks nobody under which key a queue may dead-letter what it holds."""
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
     mine = channel.queue_declare(
         "",

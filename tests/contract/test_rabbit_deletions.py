@@ -1,4 +1,4 @@
-"""What an operator deletes on RabbitMQ, under traffic: all of it is there again, and nothing is lost."""
+"""Objects that an operator deletes on RabbitMQ under load are declared again, and no message is lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,14 +16,13 @@ from tests.support.waiting import DEADLINE, until
 pytestmark = pytest.mark.services
 
 QUEUE = QueueSpec("q", ("build.requested",))
-LOOK = 0.6  # everybody must have looked within twice that, on a busy machine as well
+LOOK = 0.6
 
 Connected = Callable[[], Awaitable[RabbitTransport]]
 
 
 @pytest.fixture
 async def connected(amqp_url: str, bus_name: str) -> AsyncIterator[Connected]:
-    """Opens one more connection that looks after its exchanges often."""
     opened: list[RabbitTransport] = []
 
     async def one_more() -> RabbitTransport:
@@ -44,7 +43,6 @@ async def operator(amqp_url: str) -> AsyncIterator[AbstractChannel]:
 
 
 async def read_all(inbox: Inbox, wanted: set[int]) -> None:
-    """Until all of these have been heard, some of them perhaps twice."""
     missing = set(wanted)
     async with asyncio.timeout(DEADLINE):
         while missing:
@@ -59,7 +57,6 @@ async def read_all(inbox: Inbox, wanted: set[int]) -> None:
 async def test_what_is_published_to_a_deleted_exchange_waits_until_all_hear_again(
     connected: Connected, operator: AbstractChannel, bus_name: str
 ) -> None:
-    """Also what nobody need hear: a broker that has the exchange but no bindings would swallow it."""
     readers = [await connected() for _ in range(3)]
     inboxes = [
         await reader.consume(QueueSpec(f"q{number}", ("build.ended",)), 1000)
@@ -113,7 +110,6 @@ async def test_under_traffic_nothing_is_lost_however_often_the_exchange_is_delet
 async def test_who_connects_just_then_does_not_make_it_alone(
     connected: Connected, operator: AbstractChannel, bus_name: str
 ) -> None:
-    """It would find everything as it should be, and publish to nobody."""
     reader = await connected()
     inbox = await reader.consume(QUEUE, 10)
     await operator.exchange_delete(bus_name)
@@ -178,10 +174,6 @@ async def test_a_binding_that_is_deleted_is_made_again(
 async def test_between_two_publishes_a_queue_may_be_deleted_and_nothing_is_lost(
     connected: Connected, operator: AbstractChannel, bus_name: str
 ) -> None:
-    """What had come out of it is in its readers' hands, and what comes now finds nobody, and waits.
-
-    Only what the broker is just putting into the queue goes with it: no client can tell that.
-    """
     publisher, reader = await connected(), await connected()
     inbox = await reader.consume(QUEUE, 1000)
     count, deletions = 600, (100, 300, 450)
@@ -210,7 +202,7 @@ async def test_what_is_in_hand_when_its_queue_is_deleted_can_still_be_put_back(
     transport = await connected()
     inbox = await transport.consume(QUEUE, 1000)
     await publish(transport, *(an_envelope(number, framed=False) for number in range(4)))
-    held = [await take(inbox), await take(inbox)]  # and two wait behind them, which nobody has taken yet
+    held = [await take(inbox), await take(inbox)]
     await operator.queue_delete(f"{bus_name}:q")
 
     async def there_again() -> bool:

@@ -1,4 +1,4 @@
-"""What placement commits the bus is told of, in order and at least once, whatever happens in between."""
+"""The relay publishes every commit of placement in order and at least once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,8 +24,6 @@ from tests.support.waiting import DEADLINE
 
 
 class RememberingBus:
-    """A bus that remembers what it was told, and can be made to fail."""
-
     def __init__(self) -> None:
         self.told: list[PlacementChanged] = []
         self.handfuls: list[int] = []
@@ -48,7 +46,6 @@ class RememberingBus:
         return [message.number for message in self.told]
 
     async def holds(self, number: int) -> None:
-        """This one has been told."""
         async with asyncio.timeout(DEADLINE):
             while number not in self.numbers:
                 await asyncio.sleep(0.002)
@@ -74,7 +71,6 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def placement(url: str) -> AsyncIterator[Placement]:
-    """One whose index is not looked at: most changes here are of providers that do not exist."""
     async with a_placement(url) as one:
         yield one
 
@@ -113,9 +109,6 @@ async def relaying(*relays: tuple[Placement, RememberingBus]) -> AsyncIterator[N
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-# What is told
 
 
 async def test_what_was_committed_is_told_at_once(placement: Placement, wire: RememberingBus) -> None:
@@ -200,12 +193,8 @@ async def test_that_nobody_listens_holds_up_nothing(placement: Placement) -> Non
         await asyncio.gather(relay, return_exceptions=True)
 
 
-# From memory, where the log would say nothing else
-
-
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How much was read from the log, by rounds."""
     rounds: list[int] = []
     untold = changes.untold
 
@@ -219,7 +208,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def commit(placement: Placement, times: int = 1) -> None:
-    """As all of placement does it."""
     for _ in range(times):
         async with placement.database.write() as tx:
             await placement.log.write(tx, [a_change()], {})
@@ -369,7 +357,6 @@ async def test_while_it_publishes_others_write(
 async def test_whichever_process_commits_all_is_told_in_order(
     url: str, placement: Placement, wire: RememberingBus
 ) -> None:
-    """On PostgreSQL by one relay at a time; on SQLite some may tell the same once more."""
     async with AsyncExitStack() as stack:
         others = [await stack.enter_async_context(a_placement(url)) for _ in range(2)]
         processes = [placement, *others]
@@ -446,7 +433,7 @@ async def test_a_database_that_restarts_costs_nothing_but_time(
         wire.open.clear()
         await change(placement)
         await wire.tried(2)
-        await asyncio.to_thread(postgres.kill)  # told, but not that it was
+        await asyncio.to_thread(postgres.kill)
         wire.open.set()
         await wire.holds(2)
         await asyncio.to_thread(postgres.start)
@@ -463,7 +450,7 @@ async def test_a_database_that_restarts_costs_nothing_but_time(
 @pytest.mark.parametrize(
     ("keep", "untold", "up_to", "left"),
     [
-        (1, 9, 0, [1, 2, 3, 4]),  # nobody was told anything
+        (1, 9, 0, [1, 2, 3, 4]),
         (1, 9, 2, [3, 4]),
         (1, 9, 3, [4]),
         (1, 9, 4, [4]),

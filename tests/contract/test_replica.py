@@ -1,4 +1,4 @@
-"""A replica of placement's memory knows what placement knows, whatever is lost and whoever was away."""
+"""A replica equals placement's index after lost messages and outages."""
 
 import asyncio
 import logging
@@ -55,19 +55,16 @@ async def world(connect: Connect, url: str) -> AsyncIterator[ReplicatedPlacement
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is looked into at once."""
     monkeypatch.setattr("placement_worker.replicas.LOOK_SECONDS", 0.05)
 
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is not looked into: what is known was told."""
     monkeypatch.setattr("placement_worker.replicas.LOOK_SECONDS", 1000.0)
 
 
 @pytest.fixture
 def asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """News hold no trees, as from a placement that had too many, or that tells what another left behind."""
     monkeypatch.setattr("placement_worker.core.packing.CARRIED", 0)
 
 
@@ -162,7 +159,6 @@ async def test_what_was_lost_before_something_else_is_read_at_once(
 async def test_a_scheduler_asks_before_it_says_that_there_is_no_host(
     world: ReplicatedPlacement, never: None
 ) -> None:
-    """Its replica hears nothing, and is seconds behind: of a host, and of whose aggregates are for whom."""
     placement = await world.start()
     kept = await world.follow(lambda _: True)
     await kept.loaded()
@@ -237,7 +233,7 @@ async def test_it_goes_on_when_placement_was_restarted(world: ReplicatedPlacemen
     await in_time(world.agrees(kept))
     await world.stop()
     assert kept.index.rows
-    await doings.some(placement, 20)  # by a placement that nobody hears
+    await doings.some(placement, 20)
     placement = await world.start()
     await doings.some(placement, 20)
     await in_time(world.agrees(kept))

@@ -1,4 +1,4 @@
-"""Reports beside operators and claims: who put what is kept, and nothing is ever sold twice."""
+"""Reports in parallel with operators' edits and claims: origins are kept, and nothing is over-allocated."""
 
 import asyncio
 import random
@@ -161,7 +161,6 @@ async def test_an_operator_may_open_what_is_withheld(placement: Placement) -> No
 async def test_whoever_reports_and_claims_at_once_no_vcpu_is_sold_twice(
     url: str, placement: Placement
 ) -> None:
-    """Looked at in every commit there is time to look at."""
     await must_report(placement, a_shape(0, 1))
     chance, ending, looks = random.Random(3), asyncio.Event(), 0
 

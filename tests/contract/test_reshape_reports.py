@@ -78,7 +78,6 @@ async def held(placement: Placement, *consumers: int) -> list[Allocations]:
 
 
 async def told(placement: Placement) -> list[BuildReshaped]:
-    """What its relay tells now, until it has been told."""
     said: list[BuildReshaped] = []
 
     async def publish(*messages: Message) -> None:
@@ -114,7 +113,6 @@ async def test_all_that_is_held_goes_with_its_inventory_in_one_commit(
     assert (root.generation, set(root.inventories)) == (before + 1, {"DISK_GB"})
     assert [one.inventories["VCPU"] for one in cells] == [Inventory(total=8)] * 2
     assert [one.used["VCPU"] for one in cells] == [4, 3]
-    # The next release frees exactly those.
     every_commit.kept = {}
     done = await placement.claims.release_many([a_release(1, 1), a_release(2, 1), a_release(3, 1)])
     assert all(isinstance(one.result, Released) for one in done)
@@ -268,9 +266,6 @@ async def test_a_cell_is_told_who_holds_something_of_its_own_hosts_and_of_no_oth
     assert [one.id for one in here.consumers] == [uid(2)]
 
 
-# Others at the same time
-
-
 async def test_whoever_claims_swaps_and_gives_back_meanwhile_loses_nothing(
     url: str, placement: Placement, every_commit: EveryCommit
 ) -> None:
@@ -347,7 +342,6 @@ async def claimed_some(placement: Placement, number: int, where: Allocations) ->
 
 
 def shapes_of(placement: Placement) -> list[Choice]:
-    """What could be claimed of the tree as it is known, each under its shape."""
     rows = placement.memory.index.rows
     found = [
         Choice({row.uuid: {"VCPU": 1, "MEMORY_MB": 4}}, dict(row.shapes))
@@ -357,7 +351,6 @@ def shapes_of(placement: Placement) -> list[Choice]:
     return found or [Choice(of_host(1))]
 
 
-# choices of consumer 1 once it has been told to go elsewhere, or where its host's shape cannot be seen
 GOES_ON = {
     "gives back": lambda placement: placement.claims.release_many([a_release(1, 1)]),
     "swaps": lambda placement: placement.claims.claim_many(

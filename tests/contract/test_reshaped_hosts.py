@@ -1,6 +1,6 @@
-"""A host's driver changes while guests run: from flat to NUMA in one commit, with everybody who is there.
+"""A host with guests changes its driver from flat to NUMA in one commit.
 
-What placement holds, what agents have in their books and what conductors know is the same before and after.
+Placement, agents and conductors agree before and after.
 """
 
 import asyncio
@@ -57,7 +57,6 @@ async def active(cloud: DriverCloud, *flavors: Flavor) -> list[str]:
 
 
 async def all_know(cloud: DriverCloud, builds: Sequence[str]) -> bool:
-    """Placement, the agent and the conductor have the same of each."""
     held = await cloud.all_held(*builds)
     books = [cloud.guest(build).allocations for build in builds]
     counted = [cloud.disk.devices.held[build, cloud.guest(build).attempt] for build in builds]
@@ -115,7 +114,7 @@ async def test_flat_to_numa_with_fifty_running_and_boots_going_on(
             assert sums(held) == sums({"": SMALL_FIGURES})
             assert len(held) == 2 and all(name.startswith(root) for name in held)  # within one cell
         assert every_commit.broken == []
-        assert len(builds) >= RUNNING + 9 and every_commit.commits > 10  # many are claimed at once
+        assert len(builds) >= RUNNING + 9 and every_commit.commits > 10
         every_commit.kept = {}
         for build in running[:5]:  # the next delete frees exactly what is held now
             before, held = await cloud.providers(), await cloud.held(build)
@@ -184,7 +183,6 @@ async def test_what_does_not_fit_the_cells_stays_as_it_is_until_it_does(
 
 @pytest.mark.parametrize("connect", ["local"], indirect=True)
 async def test_back_to_a_flat_host_with_its_gpu_where_it_was(connect: Connect, url: str) -> None:
-    """What is no part of it stays; groups are served by who serves them now."""
     below, above = hosts(NUMA, GPU, count=1), hosts(GPU, count=1)
     wants = Flavor(
         name="g", vcpus=2, memory_mb=64, extra_specs={"hw:numa_nodes": "1", "resources1:VGPU": "1"}

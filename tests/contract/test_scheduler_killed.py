@@ -1,4 +1,4 @@
-"""The scheduler dies between a claim and saying so: the build ends where it is held, whatever holds it."""
+"""A scheduler stops between a claim and its publication: the build ends on the claimed host."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -32,7 +32,6 @@ FLAVORS = {
 
 
 async def hosts_of_virtual_machines(c: MetalCloud) -> None:
-    """A flat host and a tree whose root gives nothing, of one agent; each has room for two builds."""
     flat = SimHost(
         root=FLAT,
         host="flat",
@@ -56,8 +55,6 @@ async def hosts_of_virtual_machines(c: MetalCloud) -> None:
 
 
 def schedule(c: MetalCloud, claims: Callable[[Bus], Claims] | None = None) -> None:
-    """As berth serves it: whoever claims for it, no request is heard before its replica is loaded."""
-
     async def live() -> None:
         async with Bus(LocalTransport(c.broker), c.clock) as bus, asyncio.TaskGroup() as group:
             for worker in a_scheduler_apart(bus, c.clock, claims(bus) if claims else None):
@@ -74,7 +71,6 @@ async def held(c: MetalCloud, builds: Sequence[str]) -> dict[str, set[str]]:
 @pytest.mark.parametrize("kind", FLAVORS)
 @in_virtual_time
 async def test_a_claim_nobody_was_told_of_is_told_by_the_next_scheduler(kind: str) -> None:
-    """It has heard of no host, and all are full: only placement knows where the builds are."""
     async with cloud(nodes=2) as c:
         await hosts_of_virtual_machines(c)
         await c.kill("scheduler")
@@ -98,7 +94,7 @@ async def test_a_claim_nobody_was_told_of_is_told_by_the_next_scheduler(kind: st
             assert {c.ended[build].root} == (claimed[build] if kind != "children of a tree" else {TREE})
         assert [tried.outcome for build in builds for tried in c.ended[build].attempts] == ["built"] * 2
         told = (await c.bus.asker(topics.FIND_BUILDS)(FindBuilds(builds=tuple(builds), cell=CELL))).builds
-        for one in told:  # who serves which group is found again, too
+        for one in told:
             (provider,) = claimed[one.build]
             served = {"_c": (provider,)} if kind == "children of a tree" else {}
             assert one.placed.chosen.mappings == served

@@ -1,4 +1,4 @@
-"""Tables that tests are given are those that migrations make."""
+"""The tables given to tests equal those that migrations create."""
 
 from collections.abc import Callable
 from typing import Any

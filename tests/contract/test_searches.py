@@ -1,4 +1,4 @@
-"""Searches share the process: a long one lets others go first, and claims and news come in between."""
+"""A long search lets other searches, claims and changes run in between."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -69,7 +69,6 @@ async def test_a_question_does_not_wait_for_four_that_take_long(placement: Place
 
 
 async def test_long_searches_take_turns(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of them is done before all have had their slices."""
     monkeypatch.setattr("placement_worker.searches.SLICE_SECONDS", 0.0)
     turns: list[int] = []
     sliced = placement.searches._turn.acquire
@@ -92,7 +91,7 @@ async def test_long_searches_take_turns(placement: Placement, monkeypatch: pytes
 
 async def test_a_slice_is_measured_by_the_clock_that_was_given() -> None:
     """So that a simulation runs alike however busy the machine is."""
-    monotonic = Mock(side_effect=count(0.0, SLICE_SECONDS))  # a slice passes whenever it is looked at
+    monotonic = Mock(side_effect=count(0.0, SLICE_SECONDS))
     async with a_placement("sqlite+aiosqlite://", Clock(monotonic=monotonic)) as placement:
         assert await placement.reports.report_many([a_report(1), a_report(2)]) == [None, None]
         before = monotonic.call_count

@@ -146,7 +146,6 @@ async def test_a_group_with_members_is_dropped_only_by_force_and_they_stay(place
     assert await edit(placement, DropGroup(group=GROUP, force=True)) == GroupEdited(changed=True)
     assert await edit(placement, DropGroup(group=GROUP)) == GroupEdited()
     assert (await placement.server_groups.find(FindGroups())).groups == ()
-    # nobody judges them any more, a group of the same name and id neither
     await make(placement)
     await take(placement, a_claim(2, on_hosts(2), group=GROUP))
     [moved] = await take(placement, a_claim(1, on_hosts(2), generation=1))
@@ -233,7 +232,6 @@ async def test_a_swap_is_judged_by_the_group_that_was_joined(placement: Placemen
     there = await found(placement)
     assert there.members == {uid(1): (H3,), uid(2): (H2,)}
     assert there.left == {uid(100): (H1,)}
-    # where its guest may still be, nobody else may come until it is gone
     [late] = await take(placement, a_claim(3, on_hosts(1), group=GROUP))
     assert late == Refused(refusals=(crowded(H1),))
     await release(placement, a_release(100, None, fenced=False))
@@ -376,7 +374,6 @@ async def test_an_audit_says_which_members_are_apart(placement: Placement) -> No
 
 
 async def _set_policy(placement: Placement, policy: GroupPolicy) -> None:
-    """What berth never does."""
     from sqlalchemy import text
 
     async with placement.database.write() as tx:

@@ -1,4 +1,4 @@
-"""Who acts on bare metal, in a real database, with two conductors at once: leases, owners, orders."""
+"""Leases, owners and orders of bare-metal nodes in a real database, with two conductors."""
 
 import asyncio
 import random
@@ -38,16 +38,12 @@ NODES = tuple(uid(number, "c") for number in range(100, 160))
 
 
 class RingTime:
-    """A clock that moves when told, the same for all."""
-
     def __init__(self) -> None:
         self.now = 1000.0
         self.clock = Clock(now=lambda: self.now, chance=random.Random(1), monotonic=lambda: self.now)
 
 
 class AskingAgent:
-    """What an agent says and hears; whom it asks is whoever answers first: each conductor in turn."""
-
     def __init__(self, name: str, conductors: list[Ring], time: RingTime, run: str = "1") -> None:
         self.name, self.conductors, self.time, self.run = name, conductors, time, run
         self.until = 0.0
@@ -78,8 +74,6 @@ class AskingAgent:
 
 
 class RingWorld:
-    """Two conductors of one cell, and agents who ask as time goes by."""
-
     def __init__(self, database: Database, books: Books) -> None:
         self.time = RingTime()
         self.rings = [Ring(database, clock=self.time.clock, lease=LEASE) for _ in range(2)]
@@ -98,7 +92,6 @@ class RingWorld:
         return self.agents[name]
 
     async def pass_(self, seconds: float, *silent: str) -> None:
-        """Half a second at a time: everybody asks but the silent, every conductor looks."""
         for _ in range(int(seconds * 2)):
             self.time.now += 0.5
             asking = [one.ask() for name, one in self.agents.items() if name not in silent]
@@ -108,7 +101,6 @@ class RingWorld:
                 self.said += await builds.move()
 
     def owner(self, root: str) -> str:
-        """Who may act there, by what agents know themselves."""
         there = [name for name, one in self.agents.items() if root in one.nodes and self.time.now < one.until]
         (name,) = there
         return name
@@ -138,7 +130,6 @@ async def all_dealt(world: RingWorld, *names: str) -> None:
 
 
 def placed_on(build: int, *roots: str, books: Books) -> BuildPlaced:
-    """A build on these nodes, the first chosen, as a scheduler names their agent: by the pool."""
     hosts = [
         Selection(
             root=root, host=f"node-{root[-2:]}", agent=POOL,
@@ -224,7 +215,6 @@ Said = TypeVar("Said", bound=Message)
 
 
 def the_one(outcomes: Sequence[Outcome], kind: type[Said]) -> Said:
-    """What is said of the one that was asked for."""
     (outcome,) = outcomes
     assert isinstance(outcome, Sequence)
     (said,) = outcome
@@ -278,7 +268,6 @@ async def test_a_node_with_an_instance_stays_with_its_agent_until_it_is_deleted(
     await world.pass_(30.0, "a")
     there = {one.agent: one for one in (await RingByHand(world.rings[0]).find(FindAgents(cell=CELL))).agents}
     assert (there["a"].alive, there["a"].free, there["a"].occupied) == (False, 0, 1)
-    # It is deleted: whoever is there does that, at the first look for such.
     late = the_one(
         await world.builds[0].delete_many([a_delete(placed_on(1, root, books=books))]), DestroyOrdered
     )
@@ -337,9 +326,6 @@ async def test_what_is_said_under_an_epoch_that_has_passed_counts_for_nothing(
         await world.builds[0].report_many([stamped(an_agent_report(moved, "built"), 2)]), BuildEnded
     )
     assert ended.status == "active"
-
-
-# What operators say
 
 
 async def test_a_disabled_one_keeps_what_is_in_use_and_nothing_else(world: RingWorld, books: Books) -> None:

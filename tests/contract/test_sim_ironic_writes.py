@@ -184,8 +184,6 @@ async def test_berths_own_client_gets_along_with_it() -> None:
 
 async def test_a_write_waits_while_nobody_can_be_notified_and_a_read_does_not() -> None:
     class Full(IronicExchange):
-        """A voice whose broker never comes back."""
-
         async def room(self) -> None:
             await asyncio.Event().wait()
 

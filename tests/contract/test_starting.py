@@ -1,4 +1,4 @@
-"""How a worker comes to be: its starts first, and nothing is consumed before; it may be stopped meanwhile."""
+"""The start of a worker: its start functions come before any consumption, and may be interrupted."""
 
 import asyncio
 

@@ -69,7 +69,7 @@ async def test_a_second_berth_does_not_start_whatever_is_removed_meanwhile(tmp_p
             async with embedded(settings_in(tmp_path)):
                 pass
     async with asyncio.timeout(DEADLINE), embedded(settings_in(tmp_path)):
-        pass  # and when the first has gone, the next may
+        pass
 
 
 async def test_what_a_worker_keeps_in_a_file_is_its_owners_alone(tmp_path: Path, umask: None) -> None:

@@ -29,7 +29,6 @@ def a_request_of(id_: str) -> BuildRequested:
 
 
 def publish_bare(amqp_url: str, exchange: str, body: bytes, said: pika.BasicProperties | None = None) -> None:
-    """As a person with a small script does, message id and all left out."""
     connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
     connection.channel().basic_publish(exchange, "build.requested", body, said)
     connection.close()
@@ -97,7 +96,7 @@ async def test_strange_properties_are_taken_for_what_they_are_worth(
         (b'{"an": "object"}', "berth.frame", "not a frame"),
         (b'[{"id": "1", "type": "T"}]', "berth.frame", "missing required field `key`"),
         (b"x" * (MAX_MESSAGE_BYTES + 1), "BuildRequested", f"is {MAX_MESSAGE_BYTES + 1} bytes"),
-        (b"\xff\x00 no JSON", "BuildRequested", ""),  # left to whoever knows the type
+        (b"\xff\x00 no JSON", "BuildRequested", ""),
         (b"", "", ""),
     ],
 )

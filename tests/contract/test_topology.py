@@ -1,4 +1,4 @@
-"""Who may say, hear and ask what: no orphans, no calling up, and pages that say what the code says."""
+"""Publishers and consumers of all topics: no orphans, no requests out of cells, current documents."""
 
 import json
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def test_nothing_in_a_cell_calls_up(worker: Worker) -> None:
     assert FIND_CANDIDATES not in worker.asks
     if worker.name.startswith("conductor"):
         assert set(worker.asks) <= {CELL_CLAIM, CELL_RELEASE}
-        from_above = {FIND_BUILDS, FIND_INSTANCES, FIND_MOVES, FIND_AGENTS, EDIT_AGENT}  # about its own
+        from_above = {FIND_BUILDS, FIND_INSTANCES, FIND_MOVES, FIND_AGENTS, EDIT_AGENT}
         assert {row.query for row in worker.answers} <= from_above | {LEASE, TELL_NODES}
     else:
         assert set(worker.asks) <= {

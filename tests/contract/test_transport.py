@@ -1,4 +1,4 @@
-"""What the bus may rely on, whichever broker is under it. One suite, every transport."""
+"""Guarantees of a transport for the bus, the same for every transport."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -74,9 +74,6 @@ async def _connections(make: Callable[[], Transport]) -> AsyncIterator[Connect]:
 @pytest.fixture
 async def transport(connect: Connect) -> Transport:
     return await connect()
-
-
-# Who hears what
 
 
 @pytest.mark.parametrize(
@@ -232,7 +229,7 @@ async def test_a_number_beyond_reason_is_clamped_when_it_is_read(
     inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
     forged = [an_envelope(number) for number in range(3)]
     for envelope in forged:
-        setattr(envelope, field, said)  # as whoever does not use our code may
+        setattr(envelope, field, said)
     await publish(transport, forged[0])
     await publish(transport, *forged[1:])  # together they may travel another way
     for envelope in forged:
@@ -594,7 +591,7 @@ async def test_what_is_not_json_is_sent_or_refused_and_costs_nobody_the_connecti
     transport: Transport,
 ) -> None:
     inbox = await transport.consume(QueueSpec("hears", ("some.thing",)), 10)
-    with suppress(Undecodable):  # the socket speaks JSON
+    with suppress(Undecodable):
         await transport.send("hears", msgspec.structs.replace(an_envelope(1), body=msgspec.Raw(b"\x00bad")))
         assert bytes((await take(inbox)).envelope.body) == b"\x00bad"
     await transport.send("hears", an_envelope(2))

@@ -58,7 +58,6 @@ def steering(build: str, cell: str, to: Steering) -> MoveSteered:
 
 
 async def settled(world: CellsApart, build: str) -> tuple[str, str] | None:
-    """The cell and the status of who lists it, and all that is there adds up; None: nobody does."""
     assert [one.phase for one in await world.moves_known() if not one.ended] == []
     assert len(world.ends()) == len({move for move, _ in world.ends()})
     holds, running = await world.holds(build), world.guests.running(build)
@@ -78,7 +77,6 @@ async def settled(world: CellsApart, build: str) -> tuple[str, str] | None:
 
 
 def _said_nothing(world: CellsApart) -> bool:
-    """An agent was told to run it, and did not: then it belongs there, and that is said."""
     ends = [one for one in world.said if isinstance(one, MoveEnded)]
     return any(why in end.reason for end in ends for why in ("did not go on at", "did not say that it runs"))
 
@@ -90,7 +88,6 @@ async def said(world: CellsApart, build: str) -> MoveEnded:
 
 
 async def is_dead(world: CellsApart, build: str) -> None:
-    """Host 1 is forced down, and none of its guests runs."""
     made = NameEditRequested(kind="trait", edit=MakeName(name=FORCED_DOWN))
     await world.placement.classes_and_traits.edit(made)
     mark = SetTraits(provider=root(1), traits=(FORCED_DOWN,))
@@ -219,7 +216,7 @@ async def test_it_is_aborted_in_the_half_that_has_it(world: CellsApart, cell: st
     build = await world.boot()
     await world.until(a_move(build), MoveOrdered, cell)
     world.on_its_way.append(steering(build, cell, "abort"))
-    await world.step(-1)  # before the agent hears of anything
+    await world.step(-1)
     await world.comes_to()
     assert await settled(world, build) == ("c1", "active")
     assert (await said(world, build)).end == "aborted"
@@ -258,7 +255,6 @@ async def test_a_delete_wins_whichever_cell_hears_it(world: CellsApart, kind: st
 
 
 async def test_one_deleted_before_it_arrives_never_runs_there(world: CellsApart) -> None:
-    """As the scheduler has it told to the cell that holds its room, though nobody there has heard of it."""
     build = await world.boot()
     await world.until(a_move(build), MovePlaced)
     [placed] = [one for one in world.on_its_way if isinstance(one, MovePlaced)]
@@ -267,9 +263,6 @@ async def test_one_deleted_before_it_arrives_never_runs_there(world: CellsApart)
     await world.comes_to(placed)
     assert await settled(world, build) is None
     assert (await said(world, build)).end == "deleted"
-
-
-# What comes late, twice, or from others
 
 
 async def test_a_boot_that_is_read_again_builds_nothing_in_the_old_cell(world: CellsApart) -> None:
@@ -321,7 +314,6 @@ async def test_what_an_end_led_to_is_said_again_when_it_was_lost(world: CellsApa
 
 
 async def test_an_order_that_nobody_told_is_told_again(world: CellsApart) -> None:
-    """A scheduler that dies between its claim and its word: whoever reads the request again tells it."""
     build = await world.boot()
     await world.hears_hosts()
     request = a_move(build)
@@ -346,9 +338,6 @@ async def test_a_claim_whose_order_was_never_kept_is_found_by_what_is_held(world
     assert isinstance(again[0], HandoverTold) and again[0].host == first[0].host
     await world.comes_to(*again)
     assert await settled(world, build) == ("c2", "active")
-
-
-# All of it at once
 
 
 async def comes_through(world: CellsApart) -> None:

@@ -1,6 +1,6 @@
-"""On PostgreSQL an edit is first tried without locks: whatever comes between, it ends as those that lock.
+"""On PostgreSQL an edit first runs without locks; its result equals that of an edit with locks.
 
-While others are in the middle of something: test_undisturbed_races.py.
+Concurrent transactions are in test_undisturbed_races.py.
 """
 
 import asyncio
@@ -28,7 +28,6 @@ pytestmark = pytest.mark.services
 
 @asynccontextmanager
 async def listening(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
-    """The numbers its relay tells: all that it knows of. One that is not woken tells nothing."""
     monkeypatch.setattr("placement_worker.relay.POLL_SECONDS", 1000.0)
     told: list[int] = []
 
@@ -48,8 +47,6 @@ async def listening(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> As
         relay.cancel()
         await asyncio.gather(relay, return_exceptions=True)
 
-
-# Edits that go unlocked, those that need more, and those that need nothing
 
 UNLOCKED: dict[str, resources.Edit] = {
     "make a root": resources.MakeProvider(provider=deeds.NEW, name="five"),
@@ -245,9 +242,6 @@ async def test_after_one_was_disturbed_they_lock_for_a_while(
     await calm.level()
 
 
-# Others who come between the reading and the writing
-
-
 async def uses_and_renames(other: Placement) -> None:
     await deeds.edits(
         resources.AddInventory(provider=deeds.LONE, resource_class="CUSTOM_A", inventory=deeds.THREE)
@@ -260,7 +254,6 @@ async def reports(other: Placement) -> None:
 
 
 async def takes_the_name_without_a_number(other: Placement) -> None:
-    """Not one of us: whoever writes to the database by hand."""
     async with other.database.write() as tx:
         await tx.execute(
             text(
@@ -273,8 +266,6 @@ async def takes_the_name_without_a_number(other: Placement) -> None:
 
 @dataclass(frozen=True)
 class Between:
-    """What another process does, the edit that it happens to, and what that answers then."""
-
     deed: deeds.Deed
     edit: resources.Edit
     answer: type[resources.EditResult]
@@ -474,7 +465,6 @@ async def test_what_its_second_read_sees_in_time_does_not_disturb(
 async def as_under_locks(
     both: locked_and_calm.LockedAndCalm, case: Between, tries: locked_and_calm.Tries, when: str
 ) -> None:
-    """What comes `between` judging and writing, or `between_reads` of the tree and of the ids and names."""
     await case.deed(both.locked.other)
     expected = await edit(both.locked.mine, case.edit)
     setattr(tries, when, lambda: case.deed(both.calm.other))

@@ -1,4 +1,4 @@
-"""Edits that are tried without locks while others are in the middle of something, or the database goes."""
+"""Edits without locks during concurrent transactions and database failures."""
 
 import asyncio
 import random
@@ -33,8 +33,6 @@ from tests.support.placement_calls import edit, edit_name
 from tests.support.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.services
-
-# Others who are in the middle of it
 
 
 async def locks_and_leaves(other: Placement, gate: midway.Gate) -> None:
@@ -81,7 +79,7 @@ async def test_who_has_locked_the_provider_comes_first_and_keeps_nobody_else_wai
         midway.under_way(gate, deed(calm.other)) as theirs,
         midway.begun(edit(calm.mine, one)) as mine,
     ):
-        await until(tries.over)  # before anybody goes on
+        await until(tries.over)
         await midway.waits(calm.mine, mine)
         await midway.others_can_commit(calm.mine)
         assert await locked_and_calm.stored(calm.mine) == before
@@ -89,7 +87,7 @@ async def test_who_has_locked_the_provider_comes_first_and_keeps_nobody_else_wai
         await theirs
         assert await mine == expected
     assert tries.numbers == [None]
-    assert gate.times == 1  # nobody had to begin again
+    assert gate.times == 1
     await both.agree()
 
 
@@ -141,8 +139,6 @@ async def test_a_number_that_is_being_taken_is_waited_for(
 
 @dataclass(frozen=True)
 class Naming:
-    """A name that another process changes, and who wants to use it meanwhile."""
-
     kind: names.NameKind
     deed: names.NameEdit
     edit: resources.Edit
@@ -168,7 +164,6 @@ async def meeting(
     *,
     committed: bool = True,
 ) -> tuple[resources.EditResult, resources.EditResult]:
-    """What the edit answers that finds the names being changed; and what it must."""
     if committed:
         assert isinstance(await edit_name(both.locked.other, case.kind, case.deed), names.NameEdited)
     expected = await edit(both.locked.mine, case.edit)
@@ -177,9 +172,9 @@ async def meeting(
         midway.under_way(gate, edit_name(calm.other, case.kind, case.deed)) as theirs,
         midway.begun(edit(calm.mine, case.edit)) as mine,
     ):
-        await until(tries.over)  # before anybody goes on
+        await until(tries.over)
         await midway.waits(calm.mine, mine)
-        if case.kind == "resource class":  # a trait those that lock may wait for with the number, too
+        if case.kind == "resource class":
             await midway.others_can_commit(calm.mine)
         if committed:
             gate.open.set()
@@ -187,7 +182,7 @@ async def meeting(
         else:
             theirs.cancel()
         answer = await mine
-    assert gate.times == 1  # nobody had to begin again
+    assert gate.times == 1
     return answer, expected
 
 
@@ -202,7 +197,6 @@ async def test_names_that_are_being_changed_are_waited_for(
     case: Naming,
     committed: bool,
 ) -> None:
-    """They are of another edition already, and have no number yet."""
     book = both.calm.other.book
     monkeypatch.setattr(book, "new_edition", gate.after(book.new_edition))
     answer, expected = await meeting(both, tries, gate, case, committed=committed)
@@ -221,7 +215,6 @@ async def test_names_that_are_about_to_be_changed_are_waited_for_too(
     monkeypatch: pytest.MonkeyPatch,
     case: Naming,
 ) -> None:
-    """They are locked, and not of another edition yet: nobody who waits may have locked the edition."""
     book = both.calm.other.book
     monkeypatch.setattr(book, "new_edition", gate.before(book.new_edition))
     answer, expected = await meeting(both, tries, gate, case)
@@ -306,7 +299,7 @@ async def test_a_provider_like_it_that_is_being_made_keeps_nobody_else_waiting(
         gate.open.set()
         await reporting
         assert await mine == expected
-    assert gate.times == 1  # nobody had to begin again
+    assert gate.times == 1
     await both.agree()
 
 
@@ -350,7 +343,6 @@ async def test_what_is_committed_after_that_statement_began_is_not_overlooked(
     deed: deeds.Deed,
     one: resources.Edit,
 ) -> None:
-    """It sees the database as it was, but for what it locks: here it is stopped before it locks anything."""
     for world in (both.locked, both.calm):
         await deeds.edits(resources.SetInventories(provider=deeds.LONE, inventories=deeds.STOCK))(world.other)
     await deed(both.locked.other)
@@ -385,7 +377,6 @@ async def test_who_lost_a_race_in_that_statement_locks_at_once(
     once: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whom PostgreSQL ended because of a deadlock would meet the same others again."""
     expected = await edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
     tries.forget()
 
@@ -483,8 +474,6 @@ async def test_an_edit_that_is_given_up_in_the_middle_leaves_nothing_half_done(
     assert tries.numbers == [None, calm.mine.memory.index.seen]
     await both.agree()
 
-
-# Many at once
 
 EDITS, CLAIMS = 40, 20
 HOSTS = (1, 2, 3, 4)

@@ -1,7 +1,4 @@
-"""A placement of the version before works on beside this one: its very words, and what they leave.
-
-Processes are restarted one by one. The statements are those of before the migrations 0004 to 0007.
-"""
+"""A placement of the previous version works in parallel with this one, by its literal SQL statements."""
 
 import msgspec
 import pytest
@@ -151,7 +148,7 @@ async def test_it_reports_a_host_anew_and_another_and_this_one_goes_on_from_ther
         both = [an_order(a_claim(5, on_hosts(NEW, VCPU=8))), an_order(a_claim(6, on_hosts(HOST, VCPU=6)))]
         answers = await placement.claims.claim_many(both)
         assert all(isinstance(one.results[0], Claimed) for one in answers)
-        less = {"VCPU": Inventory(total=9)}  # what the older one said is its agent's own to say otherwise
+        less = {"VCPU": Inventory(total=9)}
         await placement.reports.report_many([a_report(NEW, sequence=2, inventories=less)])
         async with placement.database.read() as tx:
             assert await number(tx, "SELECT total FROM inventories WHERE resource_provider_id = 900") == 9
@@ -201,8 +198,6 @@ async def test_what_it_ended_for_want_of_a_host_is_known_as_such_and_still_is_to
         assert [dict(row) for row in read] == [{"uuid": uid(2), "why": why}]
 
 
-# Before 0007: it names aggregates by their ids alone, and tells the log without what is said of them
-
 UNTOLD = Statement(
     "SELECT l.number, l.changes FROM change_log l WHERE l.number > :after ORDER BY l.number LIMIT :most"
 )
@@ -232,7 +227,6 @@ async def test_it_tells_the_log_without_aggregates_and_who_hears_that_looks_them
         done = await edit_aggregate(placement, made)
         async with placement.database.read() as tx:
             rows = await UNTOLD(tx, after=0, most=100)
-        # its relay reads and tells them in its own words
         decode = msgspec.json.Decoder(tuple[ProviderChange, ...]).decode
         for row in rows:
             await other.memory.hear(PlacementChanged(number=row["number"], changes=decode(row["changes"])))
@@ -277,7 +271,7 @@ async def test_what_it_moves_of_a_server_group_is_still_of_it_and_judged_by_this
         made = MakeGroup(group=group, name="web", policy="anti-affinity", project="p1")
         await placement.server_groups.edit(GroupEditRequested(edit=made))
         await placement.claims.claim_many([an_order(a_claim(4, on_hosts(HOST, VCPU=1), group=group))])
-        async with placement.database.write() as tx:  # its swap, of a consumer whose group it does not know
+        async with placement.database.write() as tx:
             vcpu = await _class(tx)
             old, new = [
                 await number(tx, "SELECT id FROM resource_providers WHERE uuid = :uuid", uuid=uid(host, "a"))

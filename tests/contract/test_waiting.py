@@ -77,7 +77,6 @@ async def test_the_highest_priority_goes_first() -> None:
 
 @in_virtual_time
 async def test_a_new_request_never_takes_what_became_free_for_one_that_waits() -> None:
-    """Also when it is being looked at just then: between its looks the host has become free."""
     async with a_world() as world:
         for nth in range(1, 41):
             await world.node(nth, free=False)
@@ -277,7 +276,6 @@ async def test_kinds_that_are_told_apart_anew_while_one_is_stored_leave_it_in_it
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What its kind was known by is forgotten then: it would wait without a line, and never be called."""
     add_once = Arrivals._add_once
 
     async def meanwhile(self: Arrivals, keeping: Any) -> Any:
@@ -333,7 +331,7 @@ async def test_who_is_cancelled_while_it_is_tried_is_kept_no_more() -> None:
         async def claim_many(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
             trying.set()
             await cancelled.wait()
-            await world.node(1, free=False)  # so that its next look says what it lacks now
+            await world.node(1, free=False)
             await asyncio.sleep(0.1)
             refused = Refused(refusals=(Moved(provider=uid(1, "a")),))
             return [ClaimAnswered(results=(refused,)) for _ in orders]
@@ -351,7 +349,7 @@ async def test_who_is_cancelled_while_it_is_tried_is_kept_no_more() -> None:
         await asyncio.sleep(1.0)
         await world.ask(2, flavor=VM)
         await asyncio.sleep(0.5)
-        make = MakeAggregate(aggregate=uid(7, "e"), name="rack")  # all that is kept is looked through
+        make = MakeAggregate(aggregate=uid(7, "e"), name="rack")
         await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=make))
         await asyncio.sleep(0.5)
         await world.node(1)
@@ -382,7 +380,7 @@ async def test_a_scheduler_that_is_killed_leaves_nobody_behind() -> None:
             await world.ask(number)
         await asyncio.sleep(2.0)
         await world.kill("s1")
-        await asyncio.sleep(10.0)  # within seconds the other looks after all of them
+        await asyncio.sleep(10.0)
         for number in range(1, 11):
             before = world.clock.monotonic()
             await world.node(number)
@@ -448,7 +446,7 @@ async def test_who_comes_again_and_again_is_tried_ever_less_often_and_at_once_wh
         await asyncio.sleep(1.0)
         assert tried == []
         await world.node(1)
-        await asyncio.sleep(20.0)  # before agents that never say a word are held to be down
+        await asyncio.sleep(20.0)
         assert 4 * rounds <= len(tried) <= 10 * rounds
         pauses = [after - before for before, after in pairwise(tried) if after - before > 0.01]
         assert pauses[0] < 0.5

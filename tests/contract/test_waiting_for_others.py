@@ -1,4 +1,6 @@
-"""What wakes those that wait and is no room: who is where, what hosts are called, what is said of them."""
+"""Wake-ups of waiting requests by events other than free capacity: related instances, host names,
+aggregates.
+"""
 
 import asyncio
 from typing import Any
@@ -26,7 +28,6 @@ DISABLED = "COMPUTE_STATUS_DISABLED"
 
 
 async def a_member(world: WaitingWorld) -> BuildPlaced:
-    """Of an affinity group, on host 1, which is too small for a large one. Host 2 is not."""
     make = MakeGroup(group=GROUP, name="together", policy="affinity")
     await world.bus.asker(topics.EDIT_GROUP)(GroupEditRequested(edit=make))
     await world.report(1, {"VCPU": Inventory(total=2)})
@@ -71,9 +72,8 @@ async def test_a_member_that_goes_elsewhere_calls_who_is_to_be_beside_it(goes) -
 
 @in_virtual_time
 async def test_an_instance_that_comes_calls_who_is_to_be_beside_it() -> None:
-    """Nothing tells who is at a host where there was room all the time: it is asked every second."""
     async with a_world() as world:
-        for number in (1, 2):  # one of them is kept for who waits
+        for number in (1, 2):
             await world.report(number, {"VCPU": Inventory(total=8)})
         await world.ask(2, flavor=SMALL, hints=Hints(same_host=(uid(1000, "b"),)))
         await asyncio.sleep(5.0)
@@ -144,7 +144,6 @@ async def called(world: WaitingWorld, name: str, sequence: int, **given: Any) ->
 async def test_a_host_that_lost_its_name_disturbs_nobody_and_is_taken_when_it_has_it_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """While nobody is called so, who is to be there and nowhere else waits on."""
     async with a_world() as world:
         await called(world, "east-1", 1, inventories={"VCPU": Inventory(total=1)})
         await asyncio.sleep(0.5)

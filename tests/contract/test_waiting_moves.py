@@ -1,4 +1,4 @@
-"""Moves that wait for room: kept, woken, looked up anew, ended; of one instance one at a time."""
+"""Waiting moves: stored, woken, looked up again, ended; at most one per instance."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -281,9 +281,6 @@ async def test_while_its_cell_is_silent_it_waits_on() -> None:
         assert [went(placed) for placed in movers.placed] == ["host-2"]
 
 
-# Whoever keeps it
-
-
 @in_virtual_time
 async def test_what_a_scheduler_leaves_waits_with_another() -> None:
     async with a_cell("s1") as movers:
@@ -323,7 +320,6 @@ async def test_builds_and_moves_go_in_their_turns() -> None:
 
 @in_virtual_time
 async def test_what_becomes_of_it_goes_on_with_its_story() -> None:
-    """Asked for together, so that none is handled alone."""
     async with a_cell() as movers:
         builds = [await movers.boot(number, on=1) for number in (1, 2)]
         for nth, build in enumerate(builds, 1):

@@ -1,4 +1,4 @@
-"""What becomes of a request that waited goes on with its story: correlation and trace, whoever says it."""
+"""The end of a waiting request has the correlation and trace of its request."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,12 +19,10 @@ from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import WaitingWorld
 
-SEVERAL = 3  # asked for together: none of them is handled alone
+SEVERAL = 3
 
 
 class Stories:
-    """The envelopes of what was asked and of what was said of it, by request."""
-
     def __init__(self) -> None:
         self.asked: dict[str, Envelope] = {}
         self.said: dict[str, Envelope] = {}
@@ -48,7 +46,6 @@ async def a_node_each(world: WaitingWorld) -> None:
 
 
 async def by_another(world: WaitingWorld) -> None:
-    """Who kept them is dead."""
     await world.kill("s1")
     await world.scheduler("s2")
     await asyncio.sleep(20.0)

@@ -1,6 +1,6 @@
-"""What a cell cannot do to others through placement, whatever its conductor or its agents say.
+"""Restrictions of a cell in placement, for every operation.
 
-Each operation is given the cell by the row it came in by, as the worker's table binds it.
+Each operation gets the cell from the row of the worker's table.
 """
 
 from collections.abc import Sequence
@@ -46,10 +46,6 @@ DAY = 24 * 3600 * 1_000_000
 
 @pytest.fixture
 async def two_cells(placement: Placement) -> Placement:
-    """Two hosts of c1, one of c2, a pool that an operator made for all, and a provider that serves nobody.
-
-    Consumer 11 is on host 1, 12 on host 2, 13 on host 1 and the pool.
-    """
     assert await report(placement, a_report(1), a_report(2, cell="c2"), a_report(3)) == ["", "", ""]
     shared = a_load(7, inventories=SHARED, traits=("MISC_SHARES_VIA_AGGREGATE",))
     assert [one.did for one in await load(placement, shared, a_load(8))] == ["made", "made"]
@@ -117,7 +113,6 @@ async def test_one_that_is_refused_keeps_nobody_of_its_company_out(two_cells: Pl
 
 
 async def test_who_says_first_that_a_root_is_gone_has_it(two_cells: Placement) -> None:
-    """As who reports it first: neither is more than a name that somebody else may have wanted."""
     gone = InventoryReported(root=uid(4, "a"), host="h", cell="c1", agent="a", sequence=2, gone=True)
     assert await reported_by(two_cells, "c1", gone) == [""]
     [why] = await reported_by(two_cells, "c2", a_report(4, cell="c2", sequence=3))
@@ -184,7 +179,7 @@ async def test_an_operator_undoes_a_wrong_owner_and_sequence(two_cells: Placemen
     assert isinstance(given, OwnerGiven)
     assert (given.cell, given.agent, given.sequence) == ("c1", "agent-4", ahead)
     row = two_cells.memory.index.rows[uid(4, "a")]
-    assert (row.cell, row.agent) == ("c2", "")  # nobody builds on it before its owner has spoken
+    assert (row.cell, row.agent) == ("c2", "")
     [why] = await reported_by(two_cells, "c1", a_report(4, sequence=ahead + 1))
     assert "of cell c2" in why
     assert await reported_by(two_cells, "c2", a_report(4, cell="c2", sequence=1)) == [""]
@@ -288,7 +283,7 @@ async def test_a_cell_cannot_release(two_cells: Placement) -> None:
         assert await still_there(two_cells, 11) and await still_there(two_cells, 12), what
     assert two_cells.memory.index.seen == number
     [placed] = await claim(two_cells, an_order(a_claim(14, on_hosts(3))))
-    assert isinstance(placed, Claimed)  # nobody was retired, and nobody's name was taken
+    assert isinstance(placed, Claimed)
 
 
 async def test_whom_it_has_shelved_it_may_end_and_whom_others_have_it_may_not(two_cells: Placement) -> None:

@@ -1,4 +1,4 @@
-"""A message is what its key says, or nothing: a broker's permissions judge the key alone. On both buses."""
+"""A message must agree with its routing key, which alone the broker verifies. On both buses."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -129,12 +129,12 @@ async def test_answers_go_nowhere_but_to_addresses_for_answers_of_the_same_wall(
     async with serving(connect, worker):
         await bus.transport.publish([a_question(bus, key, cell, reply_to)], expected=[True])
         (reason,) = await all_are_dead(bus, 1)
-        ours = BuildDeleted(build=BUILD, cell="c1", reply_to="x")  # said after it, and heard after it
+        ours = BuildDeleted(build=BUILD, cell="c1", reply_to="x")
         mark = Envelope(id="mark", type="", key=ear.keys[0].replace("#", "k"), body=msgspec.Raw(encode(ours)))
         await bus.transport.publish([mark], expected=[True])
         if reply_to == "#":
             while (arrived := await take(inbox)).envelope.id != "mark":
-                assert arrived.envelope.key.startswith("ask.")  # it hears all, also the question
+                assert arrived.envelope.key.startswith("ask.")
         else:
             assert (await take(inbox)).envelope.id == "mark"
     assert word in reason
@@ -153,8 +153,6 @@ async def test_who_gives_no_address_is_heard_and_gets_no_answer(connect: Connect
 
 
 async def test_a_cell_cannot_answer_for_another(connect: Connect, bus: Bus) -> None:
-    """Who is asked for c1 answers to an address of c1: another's word for that question is not taken."""
-
     async def lie(question: FindBuilds) -> BuildsFound:
         await asyncio.Event().wait()
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Whatever mix of writes comes by two processes at once: the books are kept, and both indexes are right."""
+"""Concurrent writers in two processes leave consistent tables, and both indexes agree."""
 
 import asyncio
 import random
@@ -85,7 +85,6 @@ class Writer:
         return type(result).__name__
 
     def stock(self, used: Mapping[str, int], *more: str) -> dict[str, Inventory]:
-        """As much as is used, or more."""
         names = ("VCPU", *used, *more)
         return {name: Inventory(total=max(used.get(name, 0), self.chance.randrange(1, 9))) for name in names}
 
@@ -104,7 +103,6 @@ class Writer:
         return type(result).__name__
 
     def consumer(self, one: int) -> int:
-        """Shared with nobody half of the time."""
         return one if one % 2 else one + 100 * self.seed
 
     async def release(self) -> str:
@@ -210,7 +208,6 @@ class Writer:
 
 
 async def audited(placement: Placement, writers: list[Writer]) -> None:
-    """All of them at once, and somebody who looks at the books all the while."""
     living = asyncio.gather(*(writer.live() for writer in writers))
     while not living.done():
         assert await breaches(placement.database) == []
@@ -219,7 +216,6 @@ async def audited(placement: Placement, writers: list[Writer]) -> None:
 
 
 async def log_of(placement: Placement) -> dict[int, dict[str, ProviderChange]]:
-    """Number → provider → what it became; one that only changed its tree is not gone."""
     async with placement.database.read() as tx:
         messages = await changes.after(tx, 0, 100_000)
     log: dict[int, dict[str, ProviderChange]] = {}

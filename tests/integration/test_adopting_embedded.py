@@ -30,8 +30,6 @@ WEB, DB, TWO_HOSTS = uid(1), uid(2), uid(3)
 
 
 class ImportedBerth:
-    """`berth ...` beside a berth with hosts in c1, into which others' instances are brought over."""
-
     def __init__(
         self, settings: Settings, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -100,7 +98,6 @@ async def test_what_came_over_is_adopted_moved_drained_and_deleted(
         assert "deleted" in await berth("delete", build, "--wait")
 
     async def clean() -> bool:
-        """The one that nobody could judge stays what it was: others', and no breach."""
         found = await audit(berth.settings, settled=True)
         return found.clean and found.types == {"INSTANCE": 1} and found.others == 1
 

@@ -1,4 +1,4 @@
-"""What strangers may publish, on a real broker: it stops no worker, and what is wrong with it is told."""
+"""Invalid messages on a real broker stop no worker, and become dead letters with a reason."""
 
 import json
 import re
@@ -38,8 +38,6 @@ def berth(rabbitmq: RabbitMQ, postgres: Postgres, tmp_path_factory: pytest.TempP
 
 
 class Stranger:
-    """A plain AMQP client that publishes whatever it likes, and hears how builds end."""
-
     def __init__(self, berth: Up) -> None:
         self.exchange = berth.environment["BERTH_EXCHANGE"]
         self._connection = pika.BlockingConnection(pika.URLParameters(berth.environment["BERTH_AMQP_URL"]))
@@ -53,7 +51,6 @@ class Stranger:
         self._connection.close()
 
     def says(self, body: bytes, kind: str = "") -> str:
-        """Publish these bytes as a build request; the message's id."""
         id_ = str(uuid.uuid4())
         properties = pika.BasicProperties(message_id=id_, type=kind or None)
         self._channel.basic_publish(self.exchange, "build.requested", body, properties, mandatory=True)
@@ -79,7 +76,6 @@ def stranger(berth: Up) -> Iterator[Stranger]:
 
 
 def request_in_json(**changes: object) -> dict[str, Any]:
-    """A good one, but for these changes; None takes a field out."""
     build = str(uuid.uuid4())
     flavor = {"name": "small", "vcpus": 1, "memory_mb": 512, "disk_gb": 1}
     request = {"request": build, "instances": [build], "flavor": flavor, **changes}

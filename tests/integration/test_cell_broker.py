@@ -1,6 +1,6 @@
-"""A cell on a RabbitMQ of its own, with what its users may: its ferry killed, its broker killed, under load.
+"""A cell with a separate RabbitMQ and its permissions: the ferry and the broker are killed under load.
 
-All of its builds end once, nothing is lost or held by nobody, and the other cell does not notice.
+All its builds end once, no allocation is lost or left over, and the other cell is not affected.
 """
 
 import asyncio
@@ -69,7 +69,6 @@ def let_in(broker: RabbitMQ, exchange: str, **users: permissions.Permissions) ->
 
 
 def with_users(middle: RabbitMQ, own: RabbitMQ, exchange: str, directory: Path) -> Settings:
-    """c1 is on the broker of the middle, as a user of its own; c2 on another, and between them its ferry."""
     crossing = wiring.crossings_of("c2")
     may = {cell: permissions.of_cell(cell, wiring.tables_of_cell(cell), exchange) for cell in ("c1", "c2")}
     let_in(middle, exchange, c1=may["c1"], ferry=permissions.of_ferry(crossing, exchange=exchange))
@@ -83,8 +82,6 @@ def with_users(middle: RabbitMQ, own: RabbitMQ, exchange: str, directory: Path) 
 
 
 class FerryProcess:
-    """`berth run ferry --cell c2`, given what it needs to know and no more."""
-
     def __init__(self, settings: Settings, middle: str) -> None:
         self._environment = {
             **os.environ,
@@ -140,7 +137,6 @@ class Boots:
         await until(lambda: self.count(cell) >= before + count, f"{count} more builds of {cell} end", seconds)
 
     def seconds(self, cells: Sequence[str], since: float, to: float = math.inf) -> list[float]:
-        """How long builds took that were asked for in this time, the quickest first."""
         asked = [build for build, (cell, at) in self.asked.items() if cell in cells and since <= at < to]
         return sorted(self.took[build] for build in asked)
 
@@ -217,7 +213,7 @@ async def is_there(broker: RabbitMQ, queue: str) -> None:
 async def two_cells(middle: RabbitMQ, own: RabbitMQ, settings: Settings) -> AsyncIterator[TwoCells]:
     exchange = settings.bus.exchange
     ferry = FerryProcess(settings, address(middle, f"{exchange}-ferry"))
-    there = {  # who makes what others need is waited for
+    there = {
         "placement": (middle, f"{exchange}:ask:placement.claim.c2"),
         "ferry": (own, f"{exchange}:ferry.c2:reply.-c2"),
     }
@@ -289,7 +285,6 @@ def part(seconds: Sequence[float], percent: int) -> float:
 async def test_a_cells_broker_is_away_for_half_a_minute_under_load(
     amqp_url: str, database_url: str, own: RabbitMQ, bus_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each worker a process. The others' p99 while it is away is that of before and afterwards."""
     settings = Settings().having(
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1", "c2", "c3", "c4"),
         cell_ferry_urls={"c4": own.url}, hosts=400, build_time="exponential:0.1", fail=0.1,

@@ -136,7 +136,7 @@ async def test_claims_swaps_releases_and_reports_at_once_keep_the_books(database
                 if chance.random() < 0.2:
                     host, total = chance.randrange(6), chance.randrange(4, 12)
                     stock = {"VCPU": Inventory(total=total, allocation_ratio=100.0)}
-                    if chance.random() < 0.7:  # else it leaves, perhaps while somebody takes one
+                    if chance.random() < 0.7:
                         stock["CUSTOM_GPU"] = Inventory(total=4)
                     await placement.reports.report_many(
                         [a_report(host, sequence=next(sequences), inventories=stock)]
@@ -147,7 +147,6 @@ async def test_claims_swaps_releases_and_reports_at_once_keep_the_books(database
 
         await asyncio.gather(*(live(one, seed) for seed, one in enumerate(racers)))
         assert await breaches(racers[0].database) == []
-        # Nobody heard of the others' changes: each reads them in the log.
         for one in racers:
             await one.memory.fresh()
         assert all(seen_by(one) == seen_by(racers[0]) for one in racers)

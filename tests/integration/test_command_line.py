@@ -1,4 +1,4 @@
-"""The command line as a new user meets it: what it says, how it ends, and what it answers to mistakes."""
+"""The command line for a new user: output, exit codes and errors."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from berth.__main__ import app
 from tests.support.berth_processes import Up
 from tests.support.forking import run_berth
 
-pytestmark = pytest.mark.slow  # each command is a process of its own
+pytestmark = pytest.mark.slow
 
 COMMANDS = (
     "demo", "up", "run", "boot", "delete", "node", "node set", "group",
@@ -36,8 +36,6 @@ Done = subprocess.CompletedProcess[str]
 
 
 class User:
-    """Somebody in a directory of their own, where nothing runs and nothing is set."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
@@ -62,7 +60,6 @@ def berth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def says(done: Done, code: int = 0) -> str:
-    """What it wrote to standard output, having ended like this, with nothing on standard error."""
     assert (done.returncode, done.stderr) == (code, ""), done.stdout
     return done.stdout
 
@@ -256,7 +253,7 @@ def test_two_berths_over_one_state_are_one_too_many(berth: Up) -> None:
     assert (
         complains(berth.berth("up", "--hosts", "1"), 1) == "another berth is running with its state in .berth"
     )
-    says(berth.berth("boot", "--wait"))  # and the first one is none the worse
+    says(berth.berth("boot", "--wait"))
 
 
 def test_waiting_has_an_end(berth: Up) -> None:

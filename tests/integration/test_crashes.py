@@ -105,7 +105,7 @@ async def until_under_way(load: Load, trouble: Trouble, berth: Running) -> None:
     await trouble(berth)
 
 
-@pytest.mark.soak  # always: anybody, below
+@pytest.mark.soak
 @pytest.mark.parametrize("victim", ["placement", "scheduler", "conductor.c1", "compute.c1", "ironic"])
 async def test_a_worker_killed_at_any_moment_costs_no_build(settings: Settings, victim: str) -> None:
     chance = random.Random(victim)
@@ -122,7 +122,6 @@ async def test_a_worker_killed_at_any_moment_costs_no_build(settings: Settings, 
 
 @pytest.mark.parametrize("together", [pytest.param(1, marks=pytest.mark.soak), 2])
 async def test_anybody_may_be_killed_at_any_moment(settings: Settings, together: int) -> None:
-    """Whether each cell's conductor and agents have a process of their own, or share it with others'."""
     settings = settings.having(cells_a_process=together)
     chance = random.Random("everyone")
     kills = 10
@@ -181,7 +180,7 @@ async def test_the_broker_may_go_away_and_come_back(
         await asyncio.to_thread(end, own_rabbitmq)
 
     _, berth = await load_through(plain_settings(own_rabbitmq.url, database_url, bus_name), trouble)
-    assert set(berth.starts().values()) == {1}  # nobody fell over it
+    assert set(berth.starts().values()) == {1}
 
 
 @HOW
@@ -194,15 +193,13 @@ async def test_the_database_may_go_away_and_come_back(
             await asyncio.sleep(1.0)
 
     _, berth = await load_through(plain_settings(amqp_url, own_postgres.url, bus_name), trouble)
-    assert set(berth.starts().values()) == {1}  # nobody fell over it
+    assert set(berth.starts().values()) == {1}
 
 
 @pytest.mark.soak
 async def test_a_database_that_is_read_only_for_ten_seconds_loses_nothing(
     amqp_url: str, own_postgres: Postgres, bus_name: str
 ) -> None:
-    """As in a fail-over: connections stay, reads are answered, and whoever writes is refused (25006)."""
-
     async def trouble(berth: Running) -> None:
         for mode, seconds in (("on", 10.0), ("off", 0.0)):
             await told(
@@ -213,4 +210,4 @@ async def test_a_database_that_is_read_only_for_ten_seconds_loses_nothing(
             await asyncio.sleep(seconds)
 
     _, berth = await load_through(plain_settings(amqp_url, own_postgres.url, bus_name), trouble)
-    assert set(berth.starts().values()) == {1}  # nobody fell over it
+    assert set(berth.starts().values()) == {1}

@@ -1,4 +1,6 @@
-"""A message whose handling ends the process becomes a dead letter after three restarts, and no other does."""
+"""A message whose handling ends the process becomes a dead letter after three restarts; no other message
+does.
+"""
 
 import asyncio
 import signal

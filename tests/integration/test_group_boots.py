@@ -27,13 +27,12 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 WEB, SOFT, SPREAD, NEAR = (uid(number, "9") for number in range(1, 5))
 HOSTS, AT_ONCE = 12, 20
 FLAVOR = Flavor(name="small", vcpus=1, memory_mb=64)
-FAIL = 0.5  # on their first host: who does is known by its id
+FAIL = 0.5
 NUMBERS = count()
 CONDUCTOR = "conductor.c1"
 
 
 def ids(fails: bool) -> Iterator[str]:
-    """Of builds that succeed wherever they are tried, or fail on their first host."""
     plan = FaultPlan(seed=1, reschedule=FAIL)
     for number in NUMBERS:
         if (plan.fate(uid(number), 1).kind == "reschedule") is fails:
@@ -56,8 +55,6 @@ def requests(several: int, group: str | None, *, failing: int = 0) -> list[Build
 
 
 class GroupCloud:
-    """A berth with two schedulers, and what was heard of its builds."""
-
     def __init__(self, berth: Running) -> None:
         self.bus: Bus = berth.bus
         self.berth = berth
@@ -76,7 +73,6 @@ class GroupCloud:
             self.ends.update(dict.fromkeys(said.instances, said))
 
     async def two_schedulers(self) -> None:
-        """Both are heard."""
         heard, listener = set[str](), await self.bus.listen(topics.SCHEDULER_ALIVE.at())
         while len(heard) < 2:
             heard.add((await listener.get()).scheduler)
@@ -86,7 +82,6 @@ class GroupCloud:
         await in_time(self.bus.asker(topics.EDIT_GROUP)(GroupEditRequested(edit=edit)))
 
     async def booted(self, asked: Sequence[BuildRequested], *, killing: str = "") -> Counter[str]:
-        """How they ended, asked for all at once."""
         await self.bus.publish(*asked)
         mine = [one.instances[0] for one in asked]
         if killing:
@@ -101,7 +96,6 @@ class GroupCloud:
         return Counter(end_of(self.ends[one.instances[0]]) for one in asked)
 
     async def group(self, group: str) -> ServerGroup:
-        """As placement has it, when nothing is left of those who fell over."""
         found: list[ServerGroup] = []
 
         async def calm() -> bool:
@@ -112,7 +106,6 @@ class GroupCloud:
         return found[0]
 
     async def places(self, group: str, among: Sequence[BuildRequested]) -> list[str]:
-        """Where its members are; they are exactly those of these that are active."""
         members = (await self.group(group)).members
         active = {one.instances[0] for one in among if end_of(self.ends[one.instances[0]]) == "active"}
         assert members.keys() == active
@@ -128,7 +121,6 @@ async def a_group_cloud(settings: Settings) -> AsyncIterator[GroupCloud]:
     database = wiring.database(settings, wiring.Role("placement"))
 
     async def hold() -> None:
-        """Look all the while, at whatever was committed."""
         while True:
             assert await breaches(database) == []
             await asyncio.sleep(0.02)
@@ -165,7 +157,7 @@ async def test_groups_hold_while_builds_fail_over_and_their_conductor_is_killed(
         web = [*failing, *steady]
         assert (await cloud.booted([*web, *others], killing=CONDUCTOR))["active"] >= AT_ONCE - 2
         assert cloud.how(steady) == {"active": 8}
-        assert cloud.how(failing)["unplaceable"] == 0  # whose alternates others of it took first is in error
+        assert cloud.how(failing)["unplaceable"] == 0
         places = await cloud.places(WEB, web)
         assert len(places) == len(set(places))
         tried = [len(end.attempts) for end in cloud.ends.values() if isinstance(end, BuildEnded)]

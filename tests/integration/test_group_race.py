@@ -1,4 +1,4 @@
-"""Many claims for one server group at once, by several processes on PostgreSQL: it holds all the while."""
+"""Concurrent claims for one server group by several processes on PostgreSQL never violate its policy."""
 
 import asyncio
 import random
@@ -34,7 +34,6 @@ HOSTS, AT_ONCE = 12, 20
 
 @pytest.fixture(autouse=True)
 def no_deadlocks(monkeypatch: pytest.MonkeyPatch) -> "list[str]":
-    """Nobody may wait for who waits for him: PostgreSQL would end one of them, and he would come again."""
     found: list[str] = []
 
     def noticed(error: Exception, database: str) -> Exception:
@@ -50,7 +49,6 @@ def no_deadlocks(monkeypatch: pytest.MonkeyPatch) -> "list[str]":
 async def processes(
     url: str, policy: GroupPolicy, most: int = 1, count: int = 4
 ) -> AsyncIterator[list[Placement]]:
-    """So many placements, each with connections of its own; twelve hosts and one group."""
     async with AsyncExitStack() as stack:
         made = [
             await stack.enter_async_context(a_placement(url, Clock(chance=random.Random(seed))))
@@ -63,8 +61,6 @@ async def processes(
 
 
 async def watched(placement: Placement, work: Awaitable[None]) -> None:
-    """Look all the while, at whatever was committed."""
-
     async def look() -> None:
         while True:
             assert await breaches(placement.database) == []
@@ -146,8 +142,6 @@ async def test_those_who_are_to_be_together_all_follow_the_first(
 async def test_claims_swaps_and_releases_of_a_group_at_once(
     database_url: str, no_deadlocks: list[str], policy: GroupPolicy
 ) -> None:
-    """A consumer's claims come by whichever process, some in one order with those of another."""
-
     async def live(racers: Sequence[Placement], seed: int) -> None:
         chance = random.Random(seed)
         mine = range(seed * 10, seed * 10 + 5)
@@ -198,7 +192,6 @@ async def test_claims_swaps_and_releases_of_a_group_at_once(
 async def test_a_conductor_falls_over_while_others_are_placed(
     database_url: str, no_deadlocks: list[str]
 ) -> None:
-    """Ten builds whose first hosts fail one after the other, and twenty claims a round for what is free."""
     async with processes(database_url, "anti-affinity", count=3) as racers:
         cell = Database(database_url, namespace="cell")
         await migrate(cell, "cell_conductor")
@@ -249,7 +242,7 @@ async def test_a_conductor_falls_over_while_others_are_placed(
 
         try:
             await watched(racers[0], both())
-            await fails(placed[-1])  # now that nobody else is after a host
+            await fails(placed[-1])
             standing = await census(cell)
             there = await group_of(racers[0])
             building = {build: one for build, one in standing.items() if one.status == "building"}

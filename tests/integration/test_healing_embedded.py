@@ -1,4 +1,4 @@
-"""What placement has lost, or has otherwise than it is, put right by `berth heal`, in an embedded berth."""
+"""`berth heal` repairs lost and wrong allocations in an embedded berth."""
 
 import json
 from collections import Counter
@@ -26,8 +26,6 @@ HOMES = {"boot": builds, "delete": deleting, "heal": heal, "move": moves}
 
 
 class BreakableBerth:
-    """`berth ...` beside a berth in c1, whose placement anybody may change behind its back."""
-
     def __init__(
         self, bus: Bus, settings: Settings, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -49,7 +47,6 @@ class BreakableBerth:
         assert isinstance((await self.bus.asker(topics.RELEASE)(release)).result, Released)
 
     async def claims(self, build: str, allocations: Allocations) -> None:
-        """As nobody should, behind its cell's back."""
         now = await self.held(build)
         claim = ConsumerClaim(
             consumer=build, generation=now.generation, choices=(Choice(allocations),), project=now.project,

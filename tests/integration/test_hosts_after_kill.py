@@ -29,7 +29,7 @@ from tests.support.waiting import in_time, until
 
 DEADLINE = 150.0
 DEAD, DISABLED, FORCED_DOWN = HOSTS = (1, 2, 3)
-LARGE = {  # each of these hosts is better than all simulated ones
+LARGE = {
     "VCPU": Inventory(total=10_000),
     "MEMORY_MB": Inventory(total=10_000_000),
     "DISK_GB": Inventory(total=1_000_000),
@@ -100,7 +100,6 @@ def a_boot() -> BuildRequested:
 
 @asynccontextmanager
 async def as_processes(settings: Settings) -> AsyncIterator[BerthWithAgents]:
-    """Two schedulers, each a process; one of them is started again by its supervisor."""
     async with running(settings) as berth, another(settings, "scheduler") as second:
 
         async def kill() -> None:

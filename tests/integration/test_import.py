@@ -19,7 +19,7 @@ from deploy.placement import BerthPlacement
 from tests.compliance.api import PlacementApi, empty
 from tests.support.forking import run_berth
 
-pytestmark = pytest.mark.slow  # two servers, and each command is a process of its own
+pytestmark = pytest.mark.slow
 
 Done = subprocess.CompletedProcess[str]
 OWNER = {"project_id": "p", "user_id": "u"}
@@ -27,7 +27,6 @@ OWNER = {"project_id": "p", "user_id": "u"}
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The addresses of the berth that is read and the one that is written to."""
     there, here = (tmp_path_factory.mktemp(name) for name in ("there", "here"))
     with (
         BerthPlacement(there, f"sqlite+aiosqlite:///{there}/placement.db") as source,
@@ -60,7 +59,6 @@ def import_placement(*arguments: str, **variables: str) -> Done:
 
 
 def load(api: PlacementApi, *providers: tuple[str, dict[str, int]]) -> list[str]:
-    """Roots with these inventories; their ids."""
     ids = [str(uuid.uuid4()) for _ in providers]
     body = [
         {"id": id_, "name": name, "inventories": {class_: {"total": n} for class_, n in has.items()}}
@@ -122,7 +120,6 @@ def test_room_that_is_handed_on_is_handed_on_here(here: PlacementApi, there: Pla
 
 
 def test_a_host_that_was_rebuilt_comes_over_at_once(here: PlacementApi, there: PlacementApi) -> None:
-    """The same name, another id: what is here under that name goes, with who is only here on it."""
     (old,) = load(there, ("host", {"VCPU": 4}))
     stays, goes = hold(there, old, "VCPU", 1), hold(there, old, "VCPU", 2)
     assert both(there, here).returncode == 0
@@ -138,7 +135,6 @@ def test_a_host_that_was_rebuilt_comes_over_at_once(here: PlacementApi, there: P
 
 
 def test_providers_that_swapped_names_come_over(here: PlacementApi, there: PlacementApi) -> None:
-    """Three in a ring, of different trees; a name is free as soon as the next has it no more."""
     ids = load(there, ("a", {"VCPU": 4}), ("b", {"VCPU": 4}), ("c", {"VCPU": 4}))
     assert both(there, here).returncode == 0
     for id_, name in zip((*ids, *ids), ("x", "y", "z", "b", "c", "a"), strict=True):

@@ -1,4 +1,4 @@
-"""Ironic and berth as people run them: a process for each, and what happens when one of them is away."""
+"""Ironic and berth as separate processes, and outages of each."""
 
 import asyncio
 import io
@@ -70,7 +70,6 @@ class IronicSite:
             )
 
     def wait(self, name: str, says: str) -> str:
-        """The line that it says."""
         deadline = monotonic() + SOON
         while (said := re.search(says, log := (self.directory / f"{name}.log").read_text())) is None:
             assert monotonic() < deadline and self._processes[name].poll() is None, f"{name}: {log}"
@@ -96,13 +95,11 @@ class IronicSite:
             process.wait()
 
     async def berth(self, *words: str) -> str:
-        """What a command says that ends well."""
         done = await asyncio.to_thread(run_berth, words, self.directory, self.environment, SOON)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     async def differences(self) -> list[str]:
-        """What `berth ironic diff` says, a line for each node that differs."""
         said = io.StringIO()
         code = await show_diff(sides_of(self.settings), False, Console(file=said, soft_wrap=True))
         *lines, _ = said.getvalue().splitlines()
@@ -110,8 +107,6 @@ class IronicSite:
         return lines
 
     async def agree(self) -> None:
-        """Returns when nothing differs any more; nobody helps."""
-
         async def so() -> bool:
             return not await self.differences()
 

@@ -34,8 +34,6 @@ BODIES = [message.body.encode() for message in SAID]
 
 
 class InsistentIronic:
-    """Publishes as Ironic does, but insists that somebody hears: so that what is then lost was lost by us."""
-
     def __init__(self, url: str, exchange: str, *, durable: bool = False) -> None:
         self._url = url
         self._exchange = exchange
@@ -74,7 +72,7 @@ class InsistentIronic:
                 await asyncio.sleep(0.02)
 
     async def _publish(self, key: str, body: bytes) -> None:
-        async with asyncio.timeout(10):  # one that has just started may never answer what it was asked first
+        async with asyncio.timeout(10):
             channel = await (await self._connected()).channel(on_return_raises=True)
             try:
                 exchange = await channel.declare_exchange(
@@ -104,8 +102,6 @@ class InsistentIronic:
 
 
 class Ear:
-    """Hears until it is told to stop; keeps all it has heard."""
-
     def __init__(self, url: str, name: str, **more: object) -> None:
         more = {"look_seconds": 0.1, "exchange": f"{name}.ironic", "queue": f"{name}.ours"} | more
         self.notifications = Notifications(url, **more)  # type: ignore[arg-type]
@@ -158,7 +154,6 @@ async def waiting(url: str, queue: str) -> int:
 
 
 async def is_worked_off(url: str, name: str) -> None:
-    """What was heard and not yet acknowledged when its hearer went comes again; and then it is gone."""
     again = Ear(url, name)
     for _ in range(20):
         left = await waiting(url, f"{name}.ours")
@@ -186,7 +181,6 @@ async def test_an_ironic_that_has_never_sent_is_waited_for_and_then_heard_from_t
 
 
 async def test_only_notifications_are_heard(amqp_url: str, bus_name: str) -> None:
-    """Where Ironic's own calls use the same exchange, they are none of ours."""
     ear = Ear(amqp_url, bus_name, topics=(TOPIC, "another_topic"))
     async with ear.listening(), an_ironic(amqp_url, bus_name) as ironic:
         await ironic.say(SAID[0])
@@ -254,7 +248,7 @@ async def test_a_connection_that_breaks_while_something_waits_to_be_acknowledged
         nonlocal refused
         if refused < 2:  # when it is due, and when the connection is left
             refused += 1
-            raise RuntimeError("the handler is closed")  # as uvloop says
+            raise RuntimeError("the handler is closed")
         await tells(channel, tag, multiple=multiple)
 
     monkeypatch.setattr(BulkChannel, "ack", ack)
@@ -362,7 +356,6 @@ async def test_a_broker_that_is_not_there_or_not_ours_is_tried_until_it_is(
 
 
 async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_name: str) -> None:
-    """Through Ironic's exchange, over our own bus: as if everything had been heard in one process."""
     beliefs = Beliefs(BeliefRules(place=lambda node: PLACE))
     expected: dict[str, InventoryReported] = {}
     for step in recorded():

@@ -42,8 +42,6 @@ HOMES: dict[str, ModuleType] = {
 
 
 class LivingBerth:
-    """`berth ...` beside a berth that runs."""
-
     def __init__(
         self, settings: Settings, bus: Bus, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -60,7 +58,6 @@ class LivingBerth:
         return said["build"], said["host"]
 
     async def ends(self, *words: str, ends: int = 0) -> dict[str, Any]:
-        """The last that is told of a move that is followed."""
         told = await self(*words, "--wait", "--json", ends=ends)
         return dict(json.loads(told.splitlines()[-1]))
 

@@ -1,9 +1,8 @@
-"""kill -9 in every phase of every kind of move, of everybody who has to do with it: a table, all of it green.
+"""kill -9 of each process in every phase of every kind of move.
 
-Source and destination agents are processes of their own. Of each cell of the table (kind, phase, victim) a
-move was in that phase when the victim was killed, as its cell wrote down, or as it was held there; then it
-ended once, as it was to, its guest runs just once and never ran twice at a time, and the audit finds nothing
-left over.
+Source and destination agents are separate processes. For each kind, phase and victim, the move was in that
+phase when the victim was killed; then it ended once with the expected result, its guest never ran twice, and
+the audit finds nothing left over.
 """
 
 import asyncio
@@ -36,8 +35,8 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 LARGE = Flavor(name="large", vcpus=2, memory_mb=64, disk_gb=1)
 PLACING = "placing"  # asked for, and not with its cell yet
-PATIENCE = 90.0  # a conductor whose question is not answered hears no other report for ten seconds
-TRIES = 4  # on a busy machine a move may have left a phase before we come to kill somebody
+PATIENCE = 90.0
+TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ class Errand:
     more: dict[str, Any] = field(default_factory=dict)
 
     def before(self, phase: str) -> int:
-        """How many phases that take time come before this one."""
         before = self.phases[: self.phases.index(phase)]
         return sum(one not in BRIEF for one in before)
 
@@ -88,7 +86,7 @@ TIMED = [(name, phase) for name in ("migrate", "live") for phase in (PLACING, *S
     ("evacuate", PLACING), ("evacuate", "build"), ("unshelve", PLACING), ("unshelve", "build"),
     ("shelve", PLACING), ("shelve", "send"), ("rebuild", PLACING), ("rebuild", "rebuild"),
 ]  # fmt: skip
-HELD = {  # by stopping who would answer
+HELD = {
     "agents": [("resize, reverted", "undo"), ("shelve", "destroy")],
     "placement": [("migrate, not sent", "back"), ("migrate, to an alternate", "swap"), ("shelve", "release")],
 }
@@ -102,7 +100,7 @@ class Course:
     """One move of one instance."""
 
     way: str
-    phase: str  # in which somebody is to be killed
+    phase: str
     build: str
     move: str
     asked: float = 0.0
@@ -135,7 +133,6 @@ class Killing:
         self.moves = 0
 
     async def at(self, victims: Iterable[str], rows: Iterable[Row]) -> dict[Row, bool]:
-        """Kill these while there is a move in each of these phases: in which of them there was one."""
         courses = await self.instances(rows)
         began = monotonic() + 0.2
         last = max((self.offset(one) for one in courses), default=0.0)
@@ -152,7 +149,6 @@ class Killing:
         return await self.judged(courses, at)
 
     def offset(self, course: Course) -> float:
-        """How long before the kill it is asked for."""
         if course.phase == PLACING:
             return 0.0
         before = course.goes.before(course.phase)
@@ -161,7 +157,7 @@ class Killing:
     async def timed(self, course: Course, at: float) -> None:
         await asyncio.sleep(max(0.0, at - monotonic()))
         await course.begin(self.site)
-        if course.goes.then == "revert":  # who waits to be confirmed may wait until somebody was killed
+        if course.goes.then == "revert":
             await self.site.reached({course.move: "verify"})
             await self.site.steer(course.move, course.build, "revert")
 
@@ -190,7 +186,6 @@ class Killing:
     # What is held where it would take no time
 
     async def held_by_agents(self, victim: str) -> dict[Row, bool]:
-        """Both agents are stopped, and nobody says that it is destroyed."""
         site = self.site
         resized, shelved = await self.instances(HELD["agents"])
         agents = PEOPLE["source agent"], PEOPLE["destination agent"]
@@ -200,14 +195,13 @@ class Killing:
         await site.reached({shelved.move: "send"})
         await site.stop(PEOPLE["conductor"])
         await until(lambda: self.has_said(SOURCE, shelved.move, "send"), "sent")
-        await asyncio.sleep(0.3)  # and has told its conductor, which will say when it is heard
+        await asyncio.sleep(0.3)
         await site.stop(*agents)
         await site.steer(resized.move, resized.build, "revert")
         await site.go_on(PEOPLE["conductor"])
         return await self.killed_while([resized, shelved], victim, agents)
 
     async def held_by_placement(self, victim: str) -> dict[Row, bool]:
-        """Placement is stopped, of which claims and releases are asked."""
         site = self.site
         courses = await self.instances(HELD["placement"])
         for one in courses:
@@ -223,7 +217,7 @@ class Killing:
         hit = False
         with suppress(AssertionError):
             await site.reached({one.move: SHOWN.get(one.phase, one.phase) for one in courses}, PATIENCE)
-            hit = True  # none of them can leave its phase
+            hit = True
         if hit:
             await site.kill(PEOPLE[victim])
         await site.go_on(*[role for role in stopped if not hit or role != PEOPLE[victim]])
@@ -252,7 +246,7 @@ class Killing:
         running = site.notes.now()
         for one in courses:
             said = site.ends[one.move]
-            assert all(other == said[0] for other in said), said  # word for word
+            assert all(other == said[0] for other in said), said
             end, goes = said[0], one.goes
             agent = site.agent_of[end.root] if end.root else ""
             assert (end.end, agent) == (goes.end, goes.at), (one, end)
@@ -264,7 +258,7 @@ class Killing:
             (one, said, site.ends[one.move][0].phases, at)
             for one in courses
             for said in site.notes.at_once(one.build)
-            if one.goes.kind != "evacuate"  # whose source lives on
+            if one.goes.kind != "evacuate"
         ]
         assert not twice
         await site.force_down(site.hosts[SOURCE][2], yes=False)
@@ -277,7 +271,6 @@ class Killing:
         return {one.row: one.was_in_it(site.ends[one.move][0], at) for one in courses}
 
     def undisturbed(self, courses: list[Course], at: float) -> Iterator[PhaseOver]:
-        """What had ended when somebody was killed."""
         for one in courses:
             for phase in self.site.ends[one.move][0].phases:
                 if phase.phase not in BRIEF and phase.ended < at:
@@ -287,7 +280,6 @@ class Killing:
 async def test_whoever_is_killed_the_moves_of_every_kind_go_on(
     amqp_url: str, database_url: str, bus_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A little of the table: both agents and the conductor at once, in the middle of all that takes time."""
     settings = moving_settings(amqp_url, database_url, bus_name, seconds := 0.3)
     async with moving_site(settings, tmp_path, monkeypatch) as site:
         rows = [

@@ -42,8 +42,6 @@ CELL, AGENT = "c9", "c9-agent1"
 
 @dataclass
 class CellMakersSite:
-    """A berth without cells of its own; and the command that administers its broker."""
-
     settings: Settings
     rabbitmqctl: str
     bus: Bus
@@ -130,10 +128,10 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
 
     own = own.having(state_dir=str(site.directory / "cell"))
     conductor, agent = wiring.Role("conductor", CELL), wiring.Role("compute", CELL, AGENT)
-    async with at_work(own, conductor), at_work(of_agent, agent):  # each with its own file
+    async with at_work(own, conductor), at_work(of_agent, agent):
         await until(lambda: fits(site))
         before = site.file.read_text()
-        await site.add()  # said again
+        await site.add()
         assert site.file.read_text() == before
         end = await site.boot(1)
         assert isinstance(end, BuildEnded) and (end.status, end.cell) == ("active", CELL)
@@ -142,7 +140,7 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
 
         quiet = Console(file=io.StringIO())
         assert await mark(site.settings, CELL, False, None, False, quiet) == 0
-        await until(lambda: fits(site, False))  # a scheduler hears of it a moment later
+        await until(lambda: fits(site, False))
         refused = await site.boot(2)
         assert isinstance(refused, BuildUnplaceable) and refused.decision.code == "cell_disabled"
         why = await site.bus.asker(topics.DECISION)(FindDecision(id=uid(2)))
@@ -213,7 +211,6 @@ def a_boot(number: int, **said: Any) -> BuildRequested:
 
 
 async def fits(site: CellMakersSite, does: bool = True) -> bool:
-    """Does the scheduler know of two hosts that would do, or of none?"""
     answer = await site.bus.asker(topics.WHAT_IF)(WhatIf(request=a_boot(99)))
     return len(answer.best) == 2 if does else not answer.fits
 
@@ -223,7 +220,6 @@ async def waits(site: CellMakersSite) -> bool:
 
 
 async def nothing_more_is_allowed(own: Settings, everybodys: Settings) -> list[str]:
-    """What the cell's own credentials could do that they are not to."""
     done = []
     exchange = own.bus.exchange
     with pika.BlockingConnection(pika.URLParameters(own.bus.amqp_url)) as connection:

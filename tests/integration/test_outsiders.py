@@ -59,7 +59,6 @@ class BerthWithClients:
 
 @pytest.fixture(scope="module")
 def site(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BerthWithClients]:
-    """Run as the page says, under the name that outsiders know: so on a broker of its own."""
     installed(find_rabbitmq)
     directory, own = private_directory("berth-outsiders-"), tmp_path_factory.mktemp("outsiders")
     tokens = own / "tokens.toml"
@@ -129,8 +128,6 @@ def test_an_example_that_names_no_project_of_two_gets_both(site: BerthWithClient
 
 
 class ClientConnection:
-    """A client as a program of its own, with its own credentials."""
-
     def __init__(self, name: str, url: str) -> None:
         self.name = name
         self._connection = pika.BlockingConnection(pika.URLParameters(url))

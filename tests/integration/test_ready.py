@@ -1,4 +1,4 @@
-"""When a berth is said to be up: once a build that is requested finds whoever it needs."""
+"""A berth is reported as up once a build request finds all workers that it needs."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -40,7 +40,7 @@ async def berth(
 async def test_it_is_not_up_without(
     berth: EmbeddedBerth, settings: Settings, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "cell c2" in why:  # the others may take what they need to start
+    if "cell c2" in why:
         await run.ready(berth.bus, settings.having(cells=("c1",)))
     else:
         await run.hosts_known(berth.bus, settings)

@@ -19,13 +19,12 @@ from tests.support.waiting import in_time
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 DEADLINE = 90.0
-PUT_OFF = 210.0  # RabbitMQ says what it had put off again when nobody took it for three minutes
+PUT_OFF = 210.0
 QUEUE = QueueSpec("q", ("build.requested",))
 
 
 @pytest.fixture
 def broker(restarted_rabbitmq: RabbitMQ) -> RabbitMQ:
-    """It is stopped, killed and frozen here."""
     restarted_rabbitmq.start()
     return restarted_rabbitmq
 
@@ -115,7 +114,7 @@ async def test_what_was_declared_is_there_again_and_what_waits_is_kept(
         await transport.publish(
             [an_envelope(3), an_envelope(4, "host.reported")], expected=[True, True]
         )  # waits until there is a connection
-    held.done()  # of a connection that is gone: of no effect
+    held.done()
     held.requeue()
     assert {number_in(await in_time(shared.get(), PUT_OFF)) for _ in range(2)} == {1, 3}
     assert number_in(await in_time(private.get(), DEADLINE)) == 4
@@ -175,7 +174,7 @@ async def test_publishers_wait_while_the_broker_is_short_of_memory(
         publishing = [
             asyncio.create_task(transport.publish([an_envelope(n)], expected=[True])) for n in range(50)
         ]
-        async with asyncio.timeout(DEADLINE):  # it reads what came with the first, and no more
+        async with asyncio.timeout(DEADLINE):
             while "blocked" not in await told("list_connections state"):
                 pass
         late = asyncio.create_task(transport.publish([an_envelope(50)], expected=[True]))
@@ -211,7 +210,7 @@ async def test_a_broker_that_falls_silent_is_given_up_and_found_again(
         heard: set[int] = set()
         while len(heard) < 300:
             delivery = await in_time(inbox.get(), DEADLINE)
-            delivery.done()  # there may be twice as many as the inbox hands out at once
+            delivery.done()
             heard.add(number_in(delivery))
     await transport.close()
 

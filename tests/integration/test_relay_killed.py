@@ -1,4 +1,4 @@
-"""A process is killed right after its commit, or right after publishing: the bus is told all it committed."""
+"""A process is killed directly after its commit, or after publishing: every commit is published."""
 
 import asyncio
 import signal

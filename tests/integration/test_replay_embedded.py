@@ -24,12 +24,10 @@ HOSTS = 60
 
 
 async def placed_by_a_load(bus: Bus, boots: int) -> LoadOutcome:
-    """Of twenty flavors, all at once; some builds fail on their first host, of which weighers know soon."""
     return await Load(bus, LoadPlan(boots=boots, seed=7)).run()
 
 
 async def kept_of(bus: Bus, settings: Settings, builds: list[str]) -> list[BuildPlaced]:
-    """As their cells keep them."""
     find, found = bus.asker(topics.FIND_BUILDS), list[BuildPlaced]()
     for cell in settings.cell_names:
         for at in range(0, len(builds), 100):

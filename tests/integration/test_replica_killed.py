@@ -1,4 +1,4 @@
-"""A scheduler without its placement: before it, and when both end at once. No build is lost, none refused."""
+"""A scheduler without placement, at its start and after both stopped: no build is lost or refused."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,7 +40,6 @@ def settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
 
 @asynccontextmanager
 async def served(settings: Settings, *roles: Role) -> AsyncIterator[None]:
-    """These roles, each on a connection of its own, until the block ends."""
     told = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for role in roles:
@@ -66,14 +65,14 @@ async def test_a_scheduler_that_is_there_before_placement_waits_for_it(settings:
                 for _ in range(BUILDS):
                     await client.publish(boot_request(1, 512, 1, "small", (), 1, "", ""))
                 with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(2.0):  # nobody to ask: nothing is said
+                    async with asyncio.timeout(2.0):
                         await refused.get()
                 async with served(settings, placement):
                     ends = [await ended.get() for _ in range(BUILDS)]
     assert {end.status for end in ends} == {"active"}
 
 
-@pytest.mark.soak  # always: each alone, and anybody in test_crashes
+@pytest.mark.soak
 async def test_placement_and_the_scheduler_killed_together_cost_no_build(settings: Settings) -> None:
     async def trouble(berth: Running) -> None:
         for _ in range(2):

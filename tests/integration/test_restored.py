@@ -1,8 +1,7 @@
-"""A berth that is backed up while it builds, and restored from that into services that know nothing.
+"""A berth is backed up during builds and restored into empty services, as docs/running.md describes.
 
-As docs/running.md says it: `pg_dump`, `pg_restore`, an empty broker, agents that spare whom placement does
-not know; then who asked for something asks again, and `berth audit --agents` tells what agents have
-otherwise.
+`pg_dump`, `pg_restore`, an empty broker, agents that keep unknown guests; then clients repeat their
+requests, and `berth audit --agents` lists the differences of agents.
 """
 
 import asyncio
@@ -38,8 +37,6 @@ SMALL = Flavor(name="small", vcpus=1, memory_mb=512, disk_gb=1)
 
 
 class Client:
-    """Who asks for builds, remembers what he asked for, and hears how each of them ended."""
-
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.ends: dict[str, set[tuple[str, str]]] = defaultdict(set)  # of this berth: status and host
@@ -116,8 +113,8 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
         await client.ask(bus, under_way)
         await until(lambda: len(client.ends) > len(old))
         await run("pg_dump", "--format=custom", f"--file={dump}", for_postgres(before.database.url))
-        await client.ask(bus, later)  # of which the dump cannot know
-        await delete(bus, old[:3])  # which it has, and which are gone
+        await client.ask(bus, later)
+        await delete(bus, old[:3])
         await until(lambda: len(client.ends) == len(client.asked))
         hearing.cancel()
 
@@ -132,7 +129,7 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
         hearing = group.create_task(client.hear(bus))
         await until(lambda: nobody_is_built(after), "what was under way has come to its end")
         gone, strangers = by_kind((await compare_guests(after))[0])
-        assert gone == set(old[:3])  # by the databases they are active: those are of an earlier day
+        assert gone == set(old[:3])
         assert {*later} & guests_of(after) <= strangers <= {*under_way, *later}
         await delete(bus, gone)
         known = [one for one in client.asked if one not in {*strangers, *gone}]
@@ -140,7 +137,7 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
         await until(lambda: client.ends.keys() >= {*known}, picture=lambda: client.ends)
         hearing.cancel()
 
-    plain = after.having(spare_unknown_guests=False)  # nobody misses what is left: it may be destroyed
+    plain = after.having(spare_unknown_guests=False)
     async with in_one_process(plain) as bus, asyncio.TaskGroup() as group:
         hearing = group.create_task(client.hear(bus))
         await until(lambda: not strangers & guests_of(plain), "they are destroyed")
@@ -166,7 +163,6 @@ async def nobody_is_built(settings: Settings) -> bool:
 
 
 def guests_of(settings: Settings) -> set[str]:
-    """Of which builds its agent has guests, by its file."""
     copied = shutil.copy(
         simulated_agents.guest_file(settings, AGENT), f"{settings.database.state_dir}/copied"
     )
@@ -176,7 +172,6 @@ def guests_of(settings: Settings) -> set[str]:
 
 
 def by_kind(breaches: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Builds without their guests; and those of which there is a guest that is not where its cell has it."""
     kinds: dict[bool, set[str]] = {True: set(), False: set()}
     for sentence in breaches:
         kinds["has no guest" in sentence].add(sentence.partition(":")[0])

@@ -1,7 +1,4 @@
-"""Workers of this version and of an earlier one side by side, as while an upgrade goes through a cloud.
-
-What the earlier one is, a commit says. docs/running.md has the order in which workers are restarted.
-"""
+"""Workers of this version and of an earlier commit share the work, in the order of docs/running.md."""
 
 import asyncio
 import signal
@@ -49,7 +46,7 @@ async def test_boots_go_on_while_workers_of_two_versions_share_the_work_and_the_
         "exchange": bus_name,
         "cells": ["c1", "c2"],
         "hosts": 8,
-        "fail": 0.2,  # so that some go to another host, whoever conducts them
+        "fail": 0.2,
         "build_time": "exponential:0.1",
         "state_dir": str(tmp_path),
     }

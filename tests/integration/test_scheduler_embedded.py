@@ -29,8 +29,6 @@ DEADLINE = 60.0
 
 
 class PlacingCloud:
-    """One bus with a placement and a scheduler, and a client that hears what comes of its requests."""
-
     def __init__(self, placement: FakePlacement, broker: LocalBroker) -> None:
         self.placement = placement
         self.broker = broker
@@ -94,7 +92,7 @@ async def a_cloud(placement: FakePlacement, chaos: Chaos | None = None) -> Async
                     await asyncio.sleep(0)  # the scheduler declares its queues as it starts to serve
             yield cloud
         finally:
-            for stop, served in zip(stops, serving, strict=True):  # who answers goes last
+            for stop, served in zip(stops, serving, strict=True):
                 stop.set()
                 await served
             for ear in ears:
@@ -113,7 +111,6 @@ async def test_requests_are_placed_or_end_with_a_reason() -> None:
 
 
 async def test_heartbeats_over_the_bus_take_a_host_out() -> None:
-    """Equal hosts take turns; three in a row on one of them say that the other is out."""
     placement = FakePlacement.of(a_candidate(1), a_candidate(2))
     async with a_cloud(placement) as cloud:
         await cloud.bus.publish(a_heartbeat(1, enabled=False))

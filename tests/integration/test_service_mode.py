@@ -132,7 +132,6 @@ async def test_told_to_end_in_the_middle_of_200_builds_it_does_so_quietly_and_go
 
 
 def complaints(berth: Up) -> list[str]:
-    """What it and its workers had to say since it was up, but for where the control room is."""
     said = berth.log.partition("berth is up")[2].splitlines()[1:]
     return [line for line in said if not line.startswith("the control room is at")]
 

@@ -34,8 +34,6 @@ SOON = 90.0
 
 
 class SharedMetalSite:
-    """What runs, and what its database says."""
-
     def __init__(self, berth: Running, ironic: Simulation, database: Database) -> None:
         self.berth, self.ironic, self.database = berth, ironic, database
 
@@ -47,7 +45,6 @@ class SharedMetalSite:
             return {node.root: node.owner for node in await ring_store.nodes(tx, "c1-metal")}
 
     async def owned(self) -> dict[str, str]:
-        """Nodes whose owner is there, and has said that it knows."""
         async with self.database.read() as tx:
             members = {one.agent: one for one in await ring_store.members(tx)}
             nodes = await ring_store.nodes(tx, "c1-metal")
@@ -118,7 +115,7 @@ async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Coun
         free = his - busy
 
         async def followed() -> bool:
-            await asyncio.sleep(0.1)  # a look costs more than what it looks at
+            await asyncio.sleep(0.1)
             owned = await site.owned()
             return all(owned.get(root, STOPPED) != STOPPED for root in free)
 
@@ -155,7 +152,6 @@ async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Coun
 
 
 def count_writes(ironic: Simulation, writes: Counter[str]) -> None:
-    """Of all that is asked of it from now on."""
     app = ironic.app
 
     async def counting(scope, receive, send) -> None:  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""A build whose agent is dead is deleted: that ends, and the guest's room is kept until it is gone."""
+"""A build whose agent is dead can be deleted; its capacity is held until the guest is destroyed."""
 
 import asyncio
 import io
@@ -23,8 +23,6 @@ from tests.support.waiting import DEADLINE, in_time, until
 
 
 class BerthInPieces:
-    """All workers of an embedded berth, each of which can be killed and started again."""
-
     def __init__(self, settings: Settings, group: asyncio.TaskGroup) -> None:
         self.settings = settings
         self.broker = LocalBroker()

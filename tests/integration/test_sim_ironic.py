@@ -67,7 +67,6 @@ Ear = asyncio.Queue[AbstractIncomingMessage]
 
 
 async def an_ear(channel: AbstractChannel, exchange: str, *, durable: bool = False) -> Ear:
-    """What is said on Ironic's exchange from now on. It is made as Ironic makes it."""
     ear: Ear = asyncio.Queue()
     await channel.declare_exchange(exchange, aio_pika.ExchangeType.TOPIC, durable=durable)
     queue = await channel.declare_queue(exclusive=True)
@@ -127,7 +126,7 @@ async def test_it_makes_the_exchange_as_ironic_does_and_messages_too(amqp_url: s
     async with a_channel(amqp_url) as channel, asyncio.TaskGroup() as group:
         task = group.create_task(sim.run())
         node = next(iter(sim.conductor.nodes.values()))
-        sim.conductor.tell("update", "end", node, "req-1")  # nobody hears the first: it makes the exchange
+        sim.conductor.tell("update", "end", node, "req-1")
         async with asyncio.timeout(60):
             while not await exists(amqp_url, exchange):
                 await asyncio.sleep(0.01)
@@ -178,7 +177,6 @@ async def test_what_is_said_while_the_broker_is_away_is_heard_when_it_is_back(
             sim.works.begin(node, "provide", "req-1")
         await asyncio.to_thread(rabbitmq.start)
         async with a_channel(amqp_url) as channel:
-            # whoever is first makes the exchange anew: it went with the broker
             ear = await an_ear(channel, exchange)
             sim.conductor.tell("update", "end", node, "req-2")
             messages = await heard(ear, 1)

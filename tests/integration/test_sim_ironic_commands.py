@@ -39,7 +39,6 @@ app()
 
 
 def in_its_own_loop(work: Coroutine[Any, Any, int | None]) -> None:
-    """As the command line runs them."""
     raise typer.Exit(asyncio.run(work) or 0)
 
 
@@ -65,7 +64,6 @@ class Person:
 
 @pytest.fixture(scope="module")
 def person() -> Iterator[Person]:
-    """The Ironic runs in a loop of its own, in a thread: the commands have theirs."""
     plan = SimPlan(step_time=Durations("constant", (0.01,)), sync_every=0.05, sync_retries=0)
     sim = Simulation(
         enrolled(20, now=NOW), plan=plan, listener=listen("127.0.0.1:0"), user="admin", password="p@ss"

@@ -1,7 +1,7 @@
-"""Every command and example of docs/ and the README, done as a reader would: each page in an empty directory.
+"""Runs every command and example of docs/ and the README, page by page in empty directories.
 
-`make test` does the first and the cheap ones; `make snippets` all, on RabbitMQ and PostgreSQL too, and checks
-types. What a page may say to this test is in tests/support/snippets.py.
+`make test` runs the first and the cheap pages; `make snippets` runs all, also on RabbitMQ and PostgreSQL,
+and checks types. tests/support/snippets.py describes the directives in pages.
 """
 
 import shutil
@@ -18,7 +18,6 @@ from tests.support.snippets import AMQP, DATABASE, PAGES, ROOT, PageReader, need
 
 PLAYED = [page for page in PAGES if any(one.played for one in snippets(page))]
 ALONE = [page for page in PLAYED if not needs_services(page)]
-# What a newcomer does first, and what is cheap: these are done by `make test` as well.
 EVERY_TIME = ("tutorial", "filter", "http", "placement", "metrics", "control_room", "scheduler")
 ON_SERVICES = [page for page in PLAYED if needs_services(page)]
 
@@ -46,7 +45,6 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def services(postgres: Postgres, tools: Path) -> Iterator[dict[str, str]]:
-    """What pages call them: where they are. The exchange is called `berth`, so the broker is its own."""
     installed(find_rabbitmq)
     directory = private_directory("berth-snippets-")
     with RabbitMQ(directory / "rabbitmq") as broker, a_module_database(postgres) as database:

@@ -1,4 +1,4 @@
-"""RabbitMQ and PostgreSQL by TLS: a boot over both, and who is not who he should be is not talked to."""
+"""RabbitMQ and PostgreSQL over TLS: a boot over both, and refused certificates."""
 
 import shutil
 from collections.abc import Iterator
@@ -27,8 +27,6 @@ NOT_ITS_NAME = (
 
 
 class ByTls:
-    """Both servers, whose certificates are for localhost, and the URLs to them."""
-
     def __init__(self, authority: Authority, rabbitmq: RabbitMQ, postgres: Postgres, stranger: Path) -> None:
         self.authority, self.stranger = authority, Authority(stranger)
         self.rabbitmq, self.postgres = rabbitmq, postgres
@@ -49,7 +47,6 @@ class ByTls:
 
 @pytest.fixture(scope="module")
 def servers(authority: Authority | None, rabbitmq: RabbitMQ | ExternalServer) -> Iterator[ByTls]:
-    """PostgreSQL is one of our own: who may choose TLS chooses it, and other tests would pay for that."""
     if authority is None or isinstance(rabbitmq, ExternalServer):
         pytest.skip("there is no openssl, or RabbitMQ is somebody else's: no certificates of ours")
     installed(find_postgres)

@@ -1,5 +1,4 @@
-"""One boot is one trace through every worker, each span beneath the one that led to it; so is a move, and
-so is what Ironic says of a node."""
+"""A boot, a move and a notification of Ironic are one trace each, with every span below its cause."""
 
 import asyncio
 from collections.abc import Iterator
@@ -68,11 +67,6 @@ ALL_WORKERS = {"scheduler", "placement", "conductor", "agent"}
 
 
 async def one_trace_over(expected: set[str], spans: InMemorySpanExporter, begins: str) -> None:
-    """Wait until the trace is one tree with a span of each of these workers.
-
-    A span ends after its handler has returned, which can be later than the end of the build that it reported.
-    """
-
     def complete() -> bool:
         trace = traces(spans).get(begins, [])
         return expected <= workers(trace) and is_one_tree(trace)
@@ -105,7 +99,7 @@ async def test_boot_and_move_are_each_one_trace_over_all_workers_involved(
         await berth.bus.publish(MoveRequested(move=move, build=build, kind="migrate", reply_to="test"))
         await in_time(heard.get())
         await one_trace_over(ALL_WORKERS, spans, "say MoveRequested")
-    assert "nothing" not in traces(spans)  # heartbeats, and what timers ask, make none
+    assert "nothing" not in traces(spans)
 
 
 async def test_what_ironic_says_of_a_node_is_one_trace_also_where_it_is_read_first(

@@ -25,8 +25,6 @@ HOMES: dict[str, ModuleType] = {
 
 
 class BerthOfTwoCells:
-    """`berth ...` beside a berth that runs."""
-
     def __init__(
         self, settings: Settings, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -37,7 +35,6 @@ class BerthOfTwoCells:
         return await line(*words[1:], ends=ends)
 
     async def ends(self, *words: str, ends: int = 0) -> dict[str, Any]:
-        """The last that is told of what is followed."""
         told = await self(*words, "--wait", "--json", ends=ends)
         return dict(json.loads(told.splitlines()[-1]))
 

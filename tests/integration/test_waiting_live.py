@@ -32,8 +32,6 @@ NODES, REQUESTS = 100, 200
 
 
 class Metal:
-    """Bare-metal nodes that become available one by one, and those who wait for them."""
-
     def __init__(self, bus: Bus, settings: Settings) -> None:
         self.bus = bus
         self.agent = wiring.metal_agent(settings, "c1")
@@ -122,13 +120,12 @@ async def test_each_of_200_takes_the_node_that_becomes_free_within_100_ms(tmp_pa
         assert [one.request for _, one in metal.placed] == [uid(n, "a") for n in range(1, NODES + 1)]
         taken.sort()
         print(f"taken after {taken[NODES // 2]:.4f} s (median), {taken[-1]:.4f} s at most")
-        # In processor time: this machine may be busy. How long each waits is said in virtual time.
         assert sorted(work)[NODES // 2] < 0.1
 
         async def the_others_wait() -> bool:
             return await metal.waiting() == REQUESTS - NODES
 
-        await until(the_others_wait, "the others wait")  # a row goes a moment after its host is said
+        await until(the_others_wait, "the others wait")
 
 
 @pytest.mark.soak  # always: tests/contract/test_scheduler_killed
@@ -167,7 +164,7 @@ async def test_a_scheduler_that_is_killed_meanwhile_loses_nobody(
                 lambda: len({one.build for _, one in metal.placed}) == several, "all are placed", 60.0
             )
             roots = {one.build: one.chosen.root for _, one in metal.placed}
-            assert len(set(roots.values())) == several  # none twice
+            assert len(set(roots.values())) == several
 
             async def none_waits() -> bool:
                 return await metal.waiting() == 0

@@ -62,8 +62,6 @@ def address(broker: RabbitMQ, user: str) -> str:
 
 @dataclass
 class Cloud:
-    """All of berth on this broker: each cell's workers with its own credentials, the rest as its owner."""
-
     broker: RabbitMQ
     settings: Settings
     operator: Bus
@@ -137,7 +135,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_a_cell_lives_with_its_permissions_alone(broker: RabbitMQ, directory: Path) -> None:
-    """A boot whose first host fails, its swap and its delete; and once more when the broker was away."""
     async with a_cloud(broker, directory) as cloud:
         end = await cloud.boot(1)
         assert (end.status, len(end.attempts)) == ("active", 2)
@@ -259,7 +256,6 @@ ATTACKS: dict[str, Attack] = {
     "later to another": says("1000.conductor.c2:agent.report.c2", "berth.delay"),
     "by the default exchange": says("scheduler:build.requested", ""),
     "by the broker's own exchange": says("build.requested", "amq.topic"),
-    # letters, and whose word it is
     "another's dead letter": says("letter.c2", "berth.dead"),
     "a dead letter of the middle": says("letter", "berth.dead"),
     "another's name": says("inventory.reported.c1", user_id="c2"),
@@ -326,7 +322,6 @@ def peopled(broker: RabbitMQ, directory: Path) -> RabbitMQ:
 
 
 def refused(broker: RabbitMQ, user: str, attack: Attack) -> str:
-    """What the broker says to it; empty: nothing."""
     with pika.BlockingConnection(pika.URLParameters(address(broker, user))) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -376,11 +371,7 @@ def test_its_own_it_may_say(peopled: RabbitMQ, key: str) -> None:
     assert refused(peopled, "c1", says(key, user_id="c1")) == ""
 
 
-# What the broker lets through, and who reads does not believe
-
-
 async def letters_of(broker: RabbitMQ, queue: str, count: int) -> list[str]:
-    """Why they are dead; others' queues may have letters of earlier tests."""
     found: list[str] = []
     async with Bus(RabbitTransport(broker.url)) as owner:
 
@@ -452,7 +443,7 @@ async def test_what_the_broker_lets_through_is_not_believed(broker: RabbitMQ, di
         assert sum("build.ended.c1" in reason for reason in reasons) == 1
         assert sum("forwards what it likes" in reason for reason in reasons) == 2
         assert sum("it was published to" in reason for reason in reasons) == 1
-        end = await cloud.boot(204)  # it came after them, and of them nothing was heard
+        end = await cloud.boot(204)
         assert end.status == "active"
         for ear in (none, built):
             with pytest.raises(TimeoutError):
@@ -460,13 +451,9 @@ async def test_what_the_broker_lets_through_is_not_believed(broker: RabbitMQ, di
                     await ear.get()
 
 
-# A flood, and what a cell says to a scheduler
-
-
 async def test_a_flood_waits_in_a_queue_of_its_own_which_is_bounded(
     broker: RabbitMQ, directory: Path, flood: int
 ) -> None:
-    """Nobody reads while it comes, so it fills what it may; then the other cell's builds go on meanwhile."""
     said = pika.BasicProperties(delivery_mode=2)
     body = b" " * 1000
     with pika.BlockingConnection(pika.URLParameters(address(broker, "c1"))) as connection:

@@ -1,4 +1,4 @@
-"""`berth why`, `berth what-if` and `berth boot` as people use them: what they say, and how they end."""
+"""`berth why`, `berth what-if` and `berth boot`: output and exit codes."""
 
 import asyncio
 import io
@@ -43,7 +43,6 @@ Berth = Callable[..., Done]
 
 
 def in_this_process(*arguments: str) -> Done:
-    """`berth ...`, which as a process of its own takes most of its time to start."""
     out, err, before = io.StringIO(), io.StringIO(), (sys.argv, say.file, complain.file)
     sys.argv, say.file, complain.file = ["berth", *arguments], out, err
     try:
@@ -91,7 +90,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 WHY = [
-    # of whom, asked how → exit code, and what is said
     ("placed", (), 0, ("active on c", "considered", "▸ ", "attempt 1", ": built")),
     ("placed", ("--replay",), 0, ("the same host",)),
     ("placed", ("--now",), 0, ("then c", "with flavor custom, which it got", "it fits: 1 instance")),
@@ -157,7 +155,6 @@ def test_what_if(house: House, flags: tuple[str, ...], code: int, says: tuple[st
 
 
 def test_a_plan_counts_what_the_scheduler_counts(house: House) -> None:
-    """By amounts alone there is nothing here that rules would judge otherwise."""
     asked = ("--vcpus", "2", "--memory-mb", "2048", "--disk-gb", "10")
     answer: Any = told(house.berth("what-if", *asked, "--json"))
     plan: Any = told(house.berth("what-if", "--mix", "VCPU:2,MEMORY_MB:2048,DISK_GB:10", "--json"))
@@ -183,7 +180,6 @@ def east(house: House) -> None:
 
 
 BOOT = [
-    # options → exit code, what is answered, what is said beside it
     (("--ignore-host", "nosuch"), 0, "active on", (NOSUCH,)),
     (("--ignore-host", "nosuch", "--count", "2", "--json"), 0, '"active"', (NOSUCH,)),
     (("--ignore-host", "nosuch", "--vcpus", "999"), 1, "no host", (NOSUCH,)),
@@ -220,7 +216,6 @@ SECRET, THEIR_HOST = "secret-project", "c2-host00001"
 
 @pytest.fixture(scope="module")
 def theirs(house: House) -> Sequence[str]:
-    """What nobody else is to read: the project of others, their group, what they run and wait for."""
     berth = house.berth
     group = json.loads(
         berth(
@@ -259,7 +254,7 @@ def test_nobody_reads_of_other_tenants(house: House, theirs: Sequence[str], aske
     assert all(one.stdout for one in told)
     for one in told:
         assert [word for word in theirs if word in one.output] == [], one.output
-    if asked[:1] == ("--host",):  # that it is others' is said
+    if asked[:1] == ("--host",):
         assert "its aggregates are kept for projects other than mine" in told[3].output
 
 

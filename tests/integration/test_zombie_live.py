@@ -1,7 +1,7 @@
-"""A host is evacuated that is not as dead as it seemed: its agent comes back in the middle, or after it.
+"""An evacuated host returns during or after the evacuation: its agent was suspended, or is restarted.
 
-On real services, again and again: it was stopped and goes on, or is killed and started anew. Never do two
-guests of one instance run, and before it says anything of its hosts it has asked whose its guests are.
+On real services, repeatedly. Two guests of one instance never run, and the agent asks for the holders of its
+guests before it reports anything.
 """
 
 import asyncio
@@ -59,7 +59,6 @@ async def test_a_dead_host_that_comes_back_while_it_is_evacuated_never_runs_what
 async def come_back(
     site: MovingSite, heard: list[tuple[float, HostReported]], how: Return, chance: random.Random
 ) -> str:
-    """It does so amid the evacuation, or after it."""
     first, _, third = site.hosts[SOURCE]
     [bystander] = await site.boot(1, first)
     builds = await site.boot(3, third)
@@ -96,12 +95,12 @@ async def come_back(
     assert [said for build in builds for said in site.notes.at_once(build)] == []
 
     lines = site.notes.of(SOURCE)[noted:]
-    assert lines[0].running == ()  # none of them, before it has asked
+    assert lines[0].running == ()
     woke = next(line.at for line in lines if bystander in {build for build, _, _ in line.running})
     await until(lambda: any(one[1].agent == SOURCE and one[0] > back for one in heard), "heard again")
     said = [one for one in heard if one[1].agent == SOURCE and one[0] > back]
     assert said[0][0] > woke
-    if when == "after":  # what was not its own any more is gone by then
+    if when == "after":
         assert {host.host: host.instances for host in said[0][1].hosts}[third] == 0
 
     await site.force_down(third, yes=False)

@@ -1,4 +1,4 @@
-"""A real Ironic, and a berth beside it on RabbitMQ and PostgreSQL that follows it and builds on it."""
+"""A real Ironic, and a berth on RabbitMQ and PostgreSQL that follows it and deploys on it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -33,8 +33,6 @@ CLOSED, OPEN = 1, 0
 
 
 class IronicCloud:
-    """What a test sees of it. Its nodes are those of one resource class."""
-
     def __init__(self, ironic: IronicServer, amqp_url: str, database_url: str, name: str, kind: str) -> None:
         self.ironic = ironic
         self.kind = kind
@@ -154,7 +152,6 @@ class IronicCloud:
         return await self.until(there, f"{uuid} is {state}")
 
     async def change(self, uuid: str, **fields: Any) -> None:
-        """By PATCH; None removes a field."""
         await self.patiently(
             self.api.patch_node,
             uuid,
@@ -167,8 +164,6 @@ class IronicCloud:
         )
 
     async def patiently(self, call: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """As a person does: again, while the node is busy."""
-
         async def done() -> bool:
             try:
                 await call(*args)

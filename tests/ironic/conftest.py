@@ -1,4 +1,4 @@
-"""A real Ironic for the whole run, and a berth beside it for each test."""
+"""A real Ironic for the whole run, and a new berth for each test."""
 
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -19,7 +19,6 @@ FAULTY = Drivers(
         "deploy": "faulty = berth_faulty:FaultyDeploy",
     },
 )
-# Power is looked at every second; a node whose BMC does not answer is in maintenance after the second look.
 IMPATIENT = {
     "conductor": {
         "sync_power_state_interval": "1",

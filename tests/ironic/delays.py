@@ -1,4 +1,4 @@
-"""How long after Ironic says that a node is available it can be claimed, measured beside a test."""
+"""Measures the time from Ironic's notification of an available node until it can be claimed."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +12,8 @@ from ironic_sync.core.envelope import HeardNotification, opened
 
 @dataclass
 class Delays:
-    """From Ironic's word to the commit that lets the node be claimed, of every node that became available."""
-
     seconds: list[float] = field(default_factory=list)
-    said: dict[str, float] = field(default_factory=dict)  # node → when Ironic said so
+    said: dict[str, float] = field(default_factory=dict)
 
     async def hear(self, notifications: Notifications) -> None:
         async def hear(bodies: Sequence[bytes]) -> None:

@@ -87,7 +87,6 @@ async def test_the_scheduler_killed_between_claims_and_saying_so_costs_no_build(
 
 
 async def test_a_build_that_finds_its_node_taken_goes_to_another(cloud: IronicCloud) -> None:
-    """It is taken after placement has last heard of it."""
     nodes = [await cloud.provided() for _ in range(2)]
     await cloud.kill("agent")
     build = await cloud.build()

@@ -49,7 +49,6 @@ async def test_traits(cloud: IronicCloud) -> None:
 
 
 async def test_resource_class(cloud: IronicCloud) -> None:
-    """Again and again: of two changes within a second Ironic does not say which is the newer."""
     node = await cloud.provided()
     for _ in range(5):
         await cloud.change(node, resource_class="Bare.Metal-silver 2")
@@ -134,7 +133,6 @@ async def test_a_retired_node_does_not_come_back(cloud: IronicCloud) -> None:
 
 
 async def test_nodes_that_changed_while_nobody_listened(cloud: IronicCloud) -> None:
-    """Their queue has kept what was said; what was never said is found by reading all."""
     kept, gone = await cloud.provided(), await cloud.provided()
     await cloud.kill("ironic_sync")
     made = await cloud.create()

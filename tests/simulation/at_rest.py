@@ -1,4 +1,4 @@
-"""What must be true of a cloud at rest: nothing lost, nothing left over, everything where it is said."""
+"""Checks of an idle cloud: nothing lost, nothing left over, all records agree."""
 
 import sqlite3
 from collections import defaultdict
@@ -51,7 +51,6 @@ def check_at_rest(world: "SimulatedWorld") -> None:
 
 
 def check_builds(world: "SimulatedWorld", builds: Mapping[str, Build]) -> None:
-    """What cells know of those that live is what placement has, and what their guests are."""
     placement = _at_rest(world, "placement")
     rooms = rooms_of(placement)
     generations = dict(placement.execute("SELECT uuid, generation FROM consumers").fetchall())

@@ -1,4 +1,4 @@
-"""`berth audit`, of a cloud whose databases are somebody's memory."""
+"""`berth audit` for a cloud with in-memory databases."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,8 +25,6 @@ class _Lent:
 
 
 async def audited(databases: Mapping[str, Database], cells: Sequence[str], clock: Clock) -> list[str]:
-    """What it finds wrong where nothing is under way."""
-
     def database(_: Settings, role: wiring.Role) -> _Lent:
         return _Lent(databases[f"cell_{role.cell}" if role.cell else role.worker])
 

@@ -1,4 +1,4 @@
-"""What a simulation says when a promise does not hold."""
+"""The error of a simulation in which a guarantee was violated."""
 
 
 class Broken(AssertionError):

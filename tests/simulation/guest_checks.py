@@ -1,4 +1,4 @@
-"""What must be true of guests at every moment: whose room they have, and that of no instance two run."""
+"""Checks of guests after every step: their allocations exist, and no instance runs twice."""
 
 import sqlite3
 from collections import defaultdict
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 Held = Mapping[str, Mapping[str, int]]  # provider → class → how much
 _OTHERS = 12  # attempts before and after
-LONGEST_BESIDE = 15.0  # virtual seconds for which one that was given up runs: longer than an agent is away
+LONGEST_BESIDE = 15.0
 
-# Whoever holds something of a host, for which host, and how much of what: a build, or who keeps its room.
 _ROOMS = """
 SELECT c.uuid, r.uuid, p.uuid, k.name, a.used FROM allocations a JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.resource_provider_id
@@ -63,7 +62,6 @@ def check_guests(world: "SimulatedWorld") -> None:
 
 
 def rooms_of(placement: sqlite3.Connection) -> Mapping[tuple[str, str], Held]:
-    """What each consumer holds of each host."""
     rooms: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
     rooms = defaultdict(lambda: defaultdict(dict))
     for consumer, root, provider, name, used in placement.execute(_ROOMS):
@@ -72,9 +70,6 @@ def rooms_of(placement: sqlite3.Connection) -> Mapping[tuple[str, str], Held]:
 
 
 def _holder(guest: GuestSeen, rooms: Mapping[tuple[str, str], Held], types: Mapping[str, str]) -> str | None:
-    """Who has its room: the keeper of its attempt, or its build. Or that of a later one: it was to be called
-    so when it went on after a move, or was rebuilt, which its agent has not heard yet. Or a migration of an
-    earlier one: another move had just begun when it was rebuilt."""
     build, attempt = guest.build, guest.attempt
     later = range(attempt + 1, attempt + _OTHERS)
     earlier = range(attempt - 1, max(attempt - _OTHERS, 0), -1)
@@ -95,8 +90,6 @@ def _holds(held: Held | None, asked: Held) -> bool:
 
 
 def _never_two(world: "SimulatedWorld", guests: list[GuestSeen], types: Mapping[str, str]) -> None:
-    """Of one instance two do not run. One that was given up while it was built may come late: its order
-    waited for its agent, and the order to destroy it comes next. So it does not run for long."""
     running: dict[str, GuestSeen] = {}
     late = []
     for guest in guests:

@@ -1,4 +1,4 @@
-"""What must be true of a cloud after every step, read off the databases."""
+"""Checks of a cloud after every step, read from its databases."""
 
 import sqlite3
 from dataclasses import dataclass, field
@@ -31,14 +31,13 @@ GROUP BY i.resource_provider_id, i.resource_class_id HAVING i.used <> COALESCE(s
 _ON_ITS_HOST = """
 NOT EXISTS (SELECT 1 FROM resource_provider_traits m JOIN traits t ON t.id = m.trait_id
  WHERE m.resource_provider_id = p.id AND t.name = 'MISC_SHARES_VIA_AGGREGATE')
-"""  # what is shared is held beside the host, often of another tree
+"""
 _SPREAD = f"""
 SELECT c.uuid, count(DISTINCT p.root_provider_id) FROM allocations a
 JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.resource_provider_id
 WHERE {_ON_ITS_HOST} GROUP BY c.uuid HAVING count(DISTINCT p.root_provider_id) > 1
 """
-# What is not of a build's own type is somebody else's: brought from elsewhere, or kept until a guest is gone.
 HELD = f"""
 SELECT c.uuid, r.uuid FROM allocations a JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.resource_provider_id
@@ -55,9 +54,7 @@ SELECT DISTINCT c.uuid, r.uuid FROM allocations a JOIN consumers c ON c.id = a.c
 JOIN resource_providers p ON p.id = a.resource_provider_id
 JOIN resource_providers r ON r.id = p.root_provider_id
 JOIN consumer_types k ON k.id = c.consumer_type_id AND k.name = 'MIGRATION' WHERE {_ON_ITS_HOST}
-"""  # who holds what a move has left, and may come back to
-# Of a server group: how many are on a host, clean-ups among them, an instance and who keeps its room there
-# counted once; and on how many its members are.
+"""
 _OF_GROUPS = f"""
 FROM server_groups g JOIN consumers c ON c.group_id = g.id JOIN allocations a ON a.consumer_id = c.id
 JOIN resource_providers p ON p.id = a.resource_provider_id
@@ -122,8 +119,6 @@ def check_always(world: "SimulatedWorld") -> None:
 
 
 def _together(world: "SimulatedWorld", placement: sqlite3.Connection) -> None:
-    """Who is taken back where he was is not judged by his group: meanwhile others may have followed him. Then
-    they are apart, until they are together again."""
     apart = {group: (name, several) for group, name, several in placement.execute(_APART)}
     for group in apart.keys() - world.apart:
         went_back = world.went_back()
@@ -136,7 +131,6 @@ def _together(world: "SimulatedWorld", placement: sqlite3.Connection) -> None:
 
 
 def gone_apart(world: "SimulatedWorld") -> tuple[str, ...]:
-    """How the audit's words of them begin, who are apart since one was taken back."""
     placement = world.committed("placement")
     found = (
         placement.execute("SELECT uuid, id FROM server_groups").fetchall() if placement is not None else ()
@@ -145,15 +139,12 @@ def gone_apart(world: "SimulatedWorld") -> tuple[str, ...]:
 
 
 def check_waiting(world: "SimulatedWorld") -> None:
-    """While nothing is under way: nobody waits who would fit, by a plain look at placement's tables."""
     placement = world.committed("placement")
     if placement is None:
         return
     last = placement.execute(_LAST_CHANGE).fetchone()[0]
     for parking in world.waiting_rooms():
         room = parking.room
-        # A scheduler that has just begun, or has not heard of all, has still to look; and what it has just
-        # given to somebody is not free, though no claim tells of it yet.
         still = not room.restless and not room.busy and not parking.scheduler.pending.unsettled
         still = still and parking.company.settled
         if len(room) and still and parking.sight.source.seen >= last:
@@ -166,7 +157,7 @@ def _nobody_fits(parking: "Parking", placement: sqlite3.Connection) -> None:
     book, now = parking.scheduler.book, parking.scheduler.clock.monotonic()
     hosts, groups = _free(placement), _groups(placement)
     closed = {cell for (cell,) in placement.execute("SELECT name FROM cells WHERE NOT enabled")}
-    up: dict[str, tuple[PlacedHost, set[str]]] = {}  # those that would take anybody, and their zones
+    up: dict[str, tuple[PlacedHost, set[str]]] = {}
     for placed in source.hosts():
         state = book.state(placed.cell, placed.uuid)
         if not placed.agent or not {DISABLED, FORCED_DOWN}.isdisjoint(placed.traits):
@@ -215,8 +206,6 @@ def _nobody_fits(parking: "Parking", placement: sqlite3.Connection) -> None:
 
 @dataclass
 class _GroupNow:
-    """A server group, and how many of it are where: those left behind by themselves."""
-
     policy: str
     most: int
     there: dict[str, int] = field(default_factory=dict)
@@ -224,7 +213,6 @@ class _GroupNow:
 
 
 def _room_in(group: _GroupNow | None, found: dict[str, int]) -> int:
-    """For how many there is room on these hosts, as their server group has it."""
     if group is None or group.policy.startswith("soft"):
         return sum(found.values())
     if group.policy == "affinity":
@@ -255,7 +243,6 @@ def _free(placement: sqlite3.Connection) -> dict[str, dict[str, dict[str, int]]]
 
 
 def refuse_any(rows: object, complaint: str) -> None:
-    """None of these rows may there be."""
     found = list(rows)  # type: ignore[call-overload]  # a sqlite3 cursor
     if found:
         raise Broken(f"{complaint}: {found}")

@@ -1,8 +1,8 @@
-"""What clients and operators do with instances that are there already: they are moved, and hosts evacuated.
+"""Random moves and evacuations in the simulated cloud.
 
-Moves of every kind are asked for, some of them twice; steered when it suits them and when it does not. A host
-is evacuated as its operator would: its power is cut, it is marked, its instances are asked to move, and only
-when each of them has begun or was refused may it come back.
+Moves of every kind are requested, some twice, and steered at suitable and unsuitable times. A host is
+evacuated like by an operator: its power is cut, it is marked, its instances are moved, and it returns only
+when each move has begun or was refused.
 """
 
 import asyncio
@@ -23,28 +23,25 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
 _STEERED: tuple[Steering, ...] = ("abort", "revert", "confirm", "force")
-# How a phase may end so that only time tells how its guest is; docs/moves.md says where it belongs then
 _NOBODY_KNOWS = (
     ("start", "timed out"),
     ("rebuild", "timed out"),
     ("resume", "timed out"),
     ("resume", "failed"),
 )
-_AGAIN = 3.0  # virtual seconds between two times that what waits to be verified is told what to do
+_AGAIN = 3.0
 
 
 class Movers:
-    """Everybody who asks for moves, and what they were told."""
-
     def __init__(self, world: "SimulatedWorld") -> None:
         self.world = world
         self.chance = world.chance
         self.asked: dict[str, MoveRequested] = {}
-        self.builds: set[str] = set()  # of which one was asked for
-        self.told: dict[str, str] = {}  # what is under way, of those that have begun
+        self.builds: set[str] = set()
+        self.told: dict[str, str] = {}
         self.ends: dict[str, str] = {}
-        self.codes: dict[str, str] = {}  # of those that were refused
-        self.ended_badly: set[str] = set()  # builds of which a move ended so that nobody knows how they are
+        self.codes: dict[str, str] = {}
+        self.ended_badly: set[str] = set()
         self.shelved: set[str] = set()
         self.fenced: set[str] = set()  # roots that an operator has marked, and alone may edit
         self.editing = asyncio.Lock()
@@ -55,7 +52,6 @@ class Movers:
 
     @property
     def moving(self) -> list[str]:
-        """Builds that are in a move, as far as anybody was told."""
         return sorted({self.asked[move].build for move in self.told if move not in self.ends})
 
     # What they do
@@ -162,7 +158,6 @@ class Movers:
             await asyncio.sleep(0.25)
 
     async def _on(self, bus: Bus, roots: list[str]) -> list[str]:
-        """Instances that hold something of these hosts."""
         if not roots:
             return []
         while True:
@@ -170,8 +165,6 @@ class Movers:
                 answer = await bus.asker(topics.ALLOCATIONS)(FindAllocations(providers=tuple(roots)))
                 return sorted(one.id for one in answer.consumers if one.id in self.world.accepted)
             await asyncio.sleep(0.25)
-
-    # What they hear
 
     def hear_told(self, said: MoveTold) -> None:
         if said.refused or said.move not in self.asked:
@@ -183,7 +176,7 @@ class Movers:
 
     def hear_refused(self, said: MoveRefused) -> None:
         codes = self.codes.setdefault(said.move, said.code)
-        if said.code not in (codes, ""):  # said once more it may have been forgotten
+        if said.code not in (codes, ""):
             self.world.stop(Broken(f"the move {said.move} was refused for {codes}, and then for {said.code}"))
         self._end(said.move, f"refused: {said.reason}")
         if said.move in self.told:

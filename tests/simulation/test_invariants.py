@@ -24,8 +24,6 @@ RACK = (uid(1, "e"),)
 
 
 class Stores:
-    """What the invariants read of a world: placement's database, and a cell that knows one build."""
-
     cells = ("c1",)
 
     def __init__(self, placement: sqlite3.Connection) -> None:
@@ -159,7 +157,7 @@ async def test_members_are_together_unless_one_of_them_was_taken_back(
 async def test_who_is_together_again_is_not_to_part_once_more(stores: Stores) -> None:
     together(stores)
     stores.apart = {1}
-    check(stores)  # whoever was taken back may be gone by now
+    check(stores)
     stores.placement.execute("UPDATE consumers SET group_id = NULL WHERE uuid = ?", (uid(6),))
     check(stores)
     stores.placement.execute("UPDATE consumers SET group_id = 1")
@@ -205,10 +203,10 @@ async def test_a_guest_without_its_room_is_found(stores: Stores, guest: GuestSee
     [
         ("CLEANUP", 1, True),
         ("CLEANUP", 2, False),
-        ("CLEANUP", 0, True),  # it was to be called 1, and has not heard of it
+        ("CLEANUP", 0, True),
         ("MIGRATION", 1, True),
         ("MIGRATION", 2, True),  # it was called 1 when another move began, and has been rebuilt since
-        ("MIGRATION", 0, True),  # it was to be called 1, has not heard of it, and another move has begun
+        ("MIGRATION", 0, True),
     ],
 )
 async def test_what_may_be_left_of_an_attempt_has_the_room_that_is_kept_for_it(
@@ -221,7 +219,6 @@ async def test_what_may_be_left_of_an_attempt_has_the_room_that_is_kept_for_it(
 
 
 def keep(stores: Stores, build: str, type_: str) -> None:
-    """What OTHER's consumer holds is kept for attempt 1 of this build."""
     stores.placement.execute(
         "INSERT OR IGNORE INTO consumer_types (name, created_at, updated_at) VALUES (?, 0, 0)", (type_,)
     )

@@ -22,7 +22,6 @@ def quietly(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def killed_and_followed(cloud: RingCloud, name: str) -> float:
-    """Seconds from its death until all its free nodes are in others' hands; nothing else has moved."""
     before = cloud.owners()
     free = {root for root, owner in before.items() if owner == name} - cloud.occupied()
     await cloud.kill(name)
@@ -53,7 +52,6 @@ async def test_of_five_one_is_killed_and_its_free_nodes_are_others_within_five_s
 
 @in_virtual_time
 async def test_who_was_stopped_in_the_middle_of_a_build_writes_nothing_when_it_goes_on() -> None:
-    """It is stopped between looking at a node and writing to it; others get its nodes; it goes on."""
     async with ring_cloud(10, agents=2) as cloud:
         looking = asyncio.Event()
 

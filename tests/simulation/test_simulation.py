@@ -1,8 +1,7 @@
-"""Hundreds of small clouds in which everything goes wrong, and the promises that hold all the same.
+"""Hundreds of small clouds with random failures, in which all guarantees must hold.
 
-The first of them always, all five hundred with `make soak`. A seed that fails here fails always: run its
-group alone with `pytest -k 20-39`, or replay it by hand with
-`simulate(seed)`, whose `history` says what happened when.
+The first seeds always run, all five hundred with `make soak`. A failing seed always fails: run its group
+with `pytest -k 20-39`, or call `simulate(seed)`, whose `history` shows all events.
 """
 
 import os
@@ -33,7 +32,7 @@ from tests.support.virtual_time import run
 
 SEEDS = 500
 _AT_ONCE = 12
-_ALWAYS = range(2, 2 + _AT_ONCE)  # seed 1 alone takes as long as seven of the others
+_ALWAYS = range(2, 2 + _AT_ONCE)
 _SOAKING = [(0, 1), *(range(at, at + _AT_ONCE) for at in range(_ALWAYS.stop, SEEDS, _AT_ONCE))]
 _GROUPS = [
     pytest.param(seeds, id=f"{seeds[0]}-{seeds[-1]}", marks=[] if seeds is _ALWAYS else pytest.mark.soak)
@@ -65,7 +64,7 @@ def simulate_all(seeds: Iterable[int]) -> list[SimulatedWorld]:
 @pytest.mark.parametrize("seeds", _GROUPS)
 def test_no_seed_breaks_a_promise(seeds: Sequence[int]) -> None:
     worlds = simulate_all(seeds)
-    assert len({world.digest for world in worlds}) == len(seeds)  # each has a history of its own
+    assert len({world.digest for world in worlds}) == len(seeds)
     assert all(world.steps > 100 for world in worlds)
     if len(seeds) < _AT_ONCE:
         return
@@ -83,7 +82,6 @@ def test_no_seed_breaks_a_promise(seeds: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (8, 9))])
 def test_the_same_seed_replays_the_same_history(seed: int) -> None:
-    """Also in another process, where sets and dictionaries are hashed otherwise, and garbage goes sooner."""
     here = _told.get(seed) or simulate(seed).digest
     program = (
         "import gc, logging; logging.disable(); gc.set_threshold(50); "
@@ -101,7 +99,6 @@ def test_the_same_seed_replays_the_same_history(seed: int) -> None:
 
 
 def _forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim of somebody who already holds something is taken all the same (it moves a running build)."""
     fence = fences.fence
 
     def unfenced(one: ConsumerClaim, world: ClaimWorld) -> Any:
@@ -113,7 +110,6 @@ def _forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _double_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim of somebody who already holds something is added to it, as Nova's is."""
     _forget_the_fence(monkeypatch)
     hold = capacity._hold
     given_back: dict[tuple[int, str], Allocations] = {}
@@ -158,12 +154,10 @@ def _forget_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_the_guest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The room of a guest that may still be there is given back as if it were gone."""
     monkeypatch.setattr(leftovers, "leave_behind", lambda build, *_: build)
 
 
 def _forget_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim is taken whatever its server group says: the scheduler's look, which is older, has to do."""
     monkeypatch.setattr(capacity, "_crowded", lambda *_: None)
 
 
@@ -181,12 +175,11 @@ def _forget_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was sent to another host runs on."""
     afterwards, refusal = agent_phases.afterwards, agent_phases.refusal
 
     def blind(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
         why = refusal(order, here)
-        return "" if why.endswith("runs here") else why  # who has both hosts would see it
+        return "" if why.endswith("runs here") else why
 
     def running(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestState | None:
         return "running" if order.phase == "send" else afterwards(order, state, end)
@@ -197,17 +190,14 @@ def _forget_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents do what they are told, however late they hear it."""
     monkeypatch.setattr(MoveSteps, "ordered", lambda *_: "go on")
 
 
 def _forget_what_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who wait are not told where room was given back."""
     monkeypatch.setattr(WaitingRoom, "changed", lambda *_: None)
 
 
 def _forget_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Placement's memory does not tell what came before somebody listened, nor what comes after."""
     monkeypatch.setattr(IndexedSource, "watch_for_more", lambda *_: None)
 
 
@@ -254,7 +244,6 @@ def test_a_bug_planted_in_moves_is_found(
 
 @pytest.mark.soak
 def test_who_does_what_he_is_told_however_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A phase that is done once more when a later one is over: where that is never said it proves nothing."""
     late = Trouble(late=0.3)
     for seed in (1, 2):
         simulate(seed, late, moves=True)
@@ -265,7 +254,6 @@ def test_who_does_what_he_is_told_however_late_is_found(monkeypatch: pytest.Monk
 def found_within(
     seeds: int, first: int = 0, moves: bool | None = None, trouble: Trouble | None = None
 ) -> str:
-    """What the first seed that notices says."""
     for seed in range(first, first + seeds):
         try:
             simulate(seed, trouble, moves=moves)

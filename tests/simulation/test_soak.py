@@ -1,4 +1,4 @@
-"""The same clouds, many more of them and treated much worse. Minutes: `make soak`."""
+"""The same clouds with more seeds and more failures. Takes minutes: `make soak`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is asked of the simulated cloud, and what its operator changes meanwhile, by chance."""
+"""Random requests to the simulated cloud, and random changes by its operator."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -71,7 +71,6 @@ _KINDS: dict[MoveKind, int] = {"migrate": 6, "live": 5, "resize": 5, "shelve": 2
 def a_move(
     chance: Random, id_: str, build: str, cell: str, hosts: Sequence[SimHost], *, shelved: bool
 ) -> MoveRequested:
-    """Of one that may be anywhere by now; who is shelved is mostly asked for again."""
     [kind] = chance.choices(list(_KINDS), list(_KINDS.values()))
     if shelved and chance.random() < 0.8:
         kind = "unshelve"
@@ -94,8 +93,6 @@ def a_move(
 
 
 def a_patient_move(asked: MoveRequested, share: float) -> MoveRequested:
-    """So many of those that need room may wait for it, most of them to be larger, which few hosts have room
-    for. By a chance of their own: no other draw is another."""
     own = Random(asked.move)
     if asked.kind in ("shelve", "rebuild") or own.random() >= share:
         return asked
@@ -109,7 +106,6 @@ def a_patient_move(asked: MoveRequested, share: float) -> MoveRequested:
 
 
 def another_zone(chance: Random, hosts: Sequence[SimHost]) -> ChangeAggregate:
-    """A host comes into a zone, or leaves it, whoever is on it."""
     zone, root = chance.choice(ZONES).aggregate, (chance.choice(hosts).root,)
     if chance.random() < 0.7:
         return ChangeAggregate(aggregate=zone, add=root, force=True)
@@ -117,8 +113,6 @@ def another_zone(chance: Random, hosts: Sequence[SimHost]) -> ChangeAggregate:
 
 
 def hard_of_hearing(worker: Worker, chance: Random) -> Worker:
-    """The same, and a third of what placement tells is never heard."""
-
     def deafened(row: On) -> On:
         if row.address.topic is not topics.PLACEMENT_CHANGED:
             return row

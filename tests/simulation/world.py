@@ -74,7 +74,6 @@ from tests.support.databases import inline_connection
 CELLS = ("c1", "c2")
 _START = 1_700_000_000.0
 _NAMES = UUID("0b0e8a52-6c3c-4f0b-9d0b-5f2f6d1e7a10")
-# What a move has told of how it ends, once it is back where it began
 _GOING_BACK = "SELECT build FROM moves WHERE json_extract(story, '$.goal') IS NOT NULL"
 _SAID_LATE = ("agent.", "build.", "move.")
 _LONG = 300.0  # virtual seconds after which whatever is still open is lost
@@ -82,11 +81,9 @@ _LONG = 300.0  # virtual seconds after which whatever is still open is lost
 
 @dataclass(frozen=True)
 class Trouble:
-    """How much goes wrong."""
-
     reorder: float = 0.2
     duplicate: float = 0.1
-    late: float = 0.03  # of what is said of builds and moves, that is said again much later
+    late: float = 0.03
     crashes: int = 6
     reschedule: float = 0.25
     abort: float = 0.05
@@ -117,7 +114,7 @@ class SimulatedWorld:
         self.cell_of: dict[str, str] = {}
         self.deleted: set[str] = set()
         self.movers = Movers(self)
-        self.off: set[str] = set()  # agents whose power is cut until somebody puts it on again
+        self.off: set[str] = set()
         self.steps = 0
         self._begun = False  # how databases are made is not of it: tests have a shorter way
         self._looked_at: tuple[int | None, ...] = ()
@@ -126,13 +123,13 @@ class SimulatedWorld:
             self.seed % 4 == 3 and not self.moves
         )  # more is asked for than there is, and more is deleted
         self.broken: Broken | None = None
-        self.deaf = self.seed % 5 == 4  # of what placement tells schedulers much is lost
+        self.deaf = self.seed % 5 == 4
         self.forgetful = (
             self.seed % (9 if self.moves else 3) == 2
         )  # agents that are killed lose their disks, guests and all
         self.lost_disks: set[str] = set()  # agents that have: what they know of guests is nothing
-        self.apart: set[int] = set()  # server groups whose members are, and may be
-        self.beside: dict[tuple[str, int], float] = {}  # guests that run beside another, and since when
+        self.apart: set[int] = set()
+        self.beside: dict[tuple[str, int], float] = {}
         self._replicas: dict[str, str] = {}
         self.parkings: dict[str, Parking] = {}  # of all schedulers there ever were, by their names
         self._disks: dict[str, _WatchedDisk] = {}
@@ -222,7 +219,6 @@ class SimulatedWorld:
             await self._until(self._quiet, "the bus never came to rest")
 
     async def _ask(self, bus: Bus) -> None:
-        """Publish requests at odd times, some of them twice; delete some of what is active; drive nodes."""
         await asyncio.sleep(1.0)
         for number in range(self.requests * (2 if self.crowded else 1)):
             await asyncio.sleep(self.chance.expovariate(2.0))
@@ -256,7 +252,6 @@ class SimulatedWorld:
                 await self._delete_one(bus)
 
     async def _move_one(self, bus: Bus) -> None:
-        """Some are asked to move, some are told how; now and then a whole host is evacuated."""
         if not self.moves:
             return
         await self.movers.ask_one(bus)
@@ -273,14 +268,13 @@ class SimulatedWorld:
             self.deleted.add(build)
             await bus.publish(BuildDeleteRequested(build=build, cell=self.cell_of[build]))
             self.note(f"delete {build}")
-        if self.chance.random() < 0.1:  # where nobody knows where it is: waiting, placed, swapping, over
+        if self.chance.random() < 0.1:
             build = self.chance.choice(list(self.accepted))
             self.deleted.add(build)
             await bus.publish(BuildCancelRequested(build=build, anywhere=True))
             self.note(f"delete {build}, wherever it is")
 
     async def _cancel_one(self, bus: Bus) -> None:
-        """Of those that may still wait, or of those that never did."""
         if self.chance.random() < 0.1:
             build = self.chance.choice(list(self.accepted))
             await bus.publish(BuildCancelRequested(build=build))
@@ -311,7 +305,6 @@ class SimulatedWorld:
                 self.note(f"edit {cell.cell} {cell.enabled}")
 
     async def _open_all(self, bus: Bus) -> None:
-        """What was closed is open again: mostly there is somewhere to move to."""
         for name in CELLS:
             edit = CellEditRequested(edit=RegisterCell(cell=name, enabled=True))
             with suppress(Unavailable):
@@ -354,7 +347,6 @@ class SimulatedWorld:
                 self._start(name, group)
 
     async def power_off(self, agent: SimAgent) -> bool:
-        """No guest of it runs any more, and nothing starts it. False: somebody else has done so before."""
         name = _life_of(agent)
         if name in self.off:
             return False
@@ -372,7 +364,6 @@ class SimulatedWorld:
         self._start(_life_of(agent), self._group)
 
     async def _pause(self) -> None:
-        """Between two statements anything may happen: others run, or we are killed."""
         if self._begun and self.chance.random() < 0.5:
             await asyncio.sleep(self.chance.random() * 0.002)
 
@@ -389,14 +380,11 @@ class SimulatedWorld:
             await bus.serve(worker, asyncio.Event())
 
     def fleet(self) -> list[SimAgent]:
-        """Flat hosts, metal, and with every agent one host all of whose resources are its two cells'. Where
-        there are moves a cell has mostly two agents, which come and go each by itself."""
         several = 2 if (self.seed % 7 != 3 if self.moves else self.seed % 8 == 0) else 1
         flat = fleet(CELLS, 4, several, vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0, baremetal=2)
         return [replace(agent, hosts=(*agent.hosts, _numa_host(agent))) for agent in flat]
 
     def hosts(self, cell: str = "") -> list[SimHost]:
-        """Of this cell those where guests are built, or all."""
         if not cell:
             return [host for agent in self.fleet() for host in agent.hosts]
         own = [host for agent in self.fleet() if agent.cell == cell for host in agent.hosts]
@@ -474,7 +462,6 @@ class SimulatedWorld:
         return [guest for disk in known for guest in disk.seen()]
 
     def went_back(self) -> set[str] | None:
-        """Builds that were taken back where they were, or are about to be; None: it cannot be told now."""
         cells = [self.committed(f"cell_{cell}") for cell in CELLS]
         placement = self.committed("placement")
         if placement is None or None in cells:
@@ -487,11 +474,8 @@ class SimulatedWorld:
         return asyncio.get_running_loop().time()
 
     def living(self) -> list[str]:
-        """Builds that are active somewhere, or shelved, as far as anybody was told."""
         active = sorted(build for build, (status, _) in self.ends.items() if status == "active")
         return [build for build in active if build not in self.deleted]
-
-    # What is heard
 
     async def _hear(self, get: Callable[[], Awaitable[T]], heard: Callable[[T], None]) -> None:
         while True:
@@ -529,14 +513,13 @@ class SimulatedWorld:
         self.note(f"settled {queue}")
         stores = [self.committed(store) for store in self.databases]
         written = tuple([None if store is None else store.total_changes for store in stores])
-        if written != self._looked_at:  # most of what is heard is written nowhere
+        if written != self._looked_at:
             self._looked_at = written
             self.check(check_always)
         if any(len(parking.room) for parking in self.waiting_rooms()) and self._quiet():
             self.check(check_waiting)
 
     def waiting_rooms(self) -> list[Parking]:
-        """Those of the schedulers that live."""
         return [
             self.parkings[self._replicas[name]]
             for name, life in self._lives.items()
@@ -560,12 +543,10 @@ class SimulatedWorld:
         return not busy and not self.broker.delayed
 
     def _clean(self) -> bool:
-        """Nobody keeps any more what guests have left."""
         placement = self.committed("placement")
         return placement is not None and not placement.execute(KEPT).fetchall()
 
     def _awake(self) -> bool:
-        """Every agent that came back has asked again whose its guests are, since their moves have ended."""
         return not any(disk.asleep for disk in self._disks.values())
 
     async def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
@@ -591,12 +572,10 @@ def _life_of(agent: SimAgent) -> str:
 
 
 class _WatchedDisk(AgentDisk):
-    """An agent's guests, with somebody looking as soon as one is there or is another, and before one goes."""
-
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__()
         self.world = world
-        self._moved: set[tuple[str, int]] = set()  # those that came by a phase of a move
+        self._moved: set[tuple[str, int]] = set()
 
     def seen(self) -> list[GuestSeen]:
         running = {id(guest) for guest in self.running()}
@@ -643,8 +622,6 @@ class _WatchedDisk(AgentDisk):
 
 
 class _Watched(LocalBroker):
-    """The broker, with somebody looking after every step."""
-
     def __init__(self, world: SimulatedWorld, chaos: Chaos) -> None:
         super().__init__(chaos=chaos, clock=world.clock)
         self.world = world
@@ -656,12 +633,10 @@ class _Watched(LocalBroker):
         self.world.settled(queue.spec.name)
 
     def _arrive(self, queue, item, seconds) -> None:  # type: ignore[no-untyped-def]
-        """What is put off has had its chance: were it said twice each time, a patient one would flood us."""
         item.twin |= seconds > 0
         super()._arrive(queue, item, seconds)
 
     def _say_late(self, queue, item) -> None:  # type: ignore[no-untyped-def]
-        """Now and then the same comes again when much else has been said."""
         chance = self.world.chance
         if chance.random() < self.world.trouble.late:
             again = QueuedItem(item.envelope, item.crashes, item.row, twin=True)

@@ -1,4 +1,4 @@
-"""A small world around our beliefs: a model of placement, an Ironic to be read, what it says in any order."""
+"""A model of placement, an Ironic to read, and its notifications in any order, for tests of the sync."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A whole berth on real services, as its users run it: every worker a process of its own, supervised."""
+"""A whole berth on real services, with every worker as a supervised process."""
 
 import asyncio
 import os

@@ -1,7 +1,6 @@
-"""One tab of the browser, as a person uses it: by what is written on the page, mouse and keyboard.
+"""A browser tab for tests: found by visible text, driven by mouse and keyboard.
 
-Whatever a page does that it should not is a trouble: an error in the console, something its own policy
-forbids, a request to another host.
+Errors in the console, violations of the page's policy, and requests to other hosts fail the test.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""What tests of moves in a cell are made of: placed moves, agents' reports, and effects in short."""
+"""Builders for tests of moves in a cell: placed moves, agents' reports, and effects in short form."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""Commands of berth, typed in a test that has a loop of its own: what they print, and how they end."""
+"""Runs berth's commands inside a test's event loop; returns output and exit code."""
 
 import io
 import json

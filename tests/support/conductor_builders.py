@@ -1,4 +1,4 @@
-"""What tests of a cell are made of: placed builds, agents' reports, and a placement that keeps books."""
+"""Builders for tests of a cell: placed builds, agents' reports, and a placement with bookkeeping."""
 
 from collections.abc import Sequence
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Every way to open a database, and what tests see of one that berth does not show."""
+"""Opens databases of both kinds, and gives tests access to internals of a database."""
 
 import sqlite3
 

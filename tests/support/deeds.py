@@ -1,6 +1,6 @@
-"""What is done to a small placement: edits, names and claims, as deeds another process may do meanwhile.
+"""Edits of a small placement, as values that another process may execute meanwhile.
 
-HOST has a child CHILD; LONE has nothing; somebody reports REPORTED's tree, and WITHDRAWN's no more.
+HOST has a child CHILD; LONE has nothing; REPORTED is reported by an agent, WITHDRAWN no longer.
 """
 
 from collections.abc import Callable, Coroutine

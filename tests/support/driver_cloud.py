@@ -1,4 +1,4 @@
-"""One cell with real devices, on either bus: what was booted, what its agent was told, what is held."""
+"""One cell with device drivers, on both buses: builds, agents' orders and allocations."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,8 +1,8 @@
-"""A worker process whose handlers end the process on some messages, as the kernel does when memory runs out.
+"""A worker process that is killed by some messages, as by the kernel when memory runs out.
 
     python -m tests.support.dying_worker BROKER EXCHANGE OUTCOMES
 
-BROKER is an AMQP URL, or the directory of an embedded bus. Each message handled is one line of OUTCOMES.
+BROKER is an AMQP URL, or the directory of an embedded bus. Each handled message is one line of OUTCOMES.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Somebody who looks at placement's tables at every commit of it, in the committing transaction itself."""
+"""Runs checks on placement's tables at every commit, inside the committing transaction."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Small clouds for exact choices: trees, pools that share, groups; and the plain truth about who has room."""
+"""Small clouds for exact choices: trees, shared pools, groups; with a slow computation of free capacity."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""A tiny Ironic: nodes in a dict, and of its REST API what is read, with the manners of the real one.
+"""A small Ironic: nodes in a dict, and the read part of its REST API with the behaviour of the real one.
 
-As there: pages end at the server's own limit, a marker that is gone is a 404, times cannot be chosen as
-fields, what was never updated has no time of it, and every answer of its own says which versions it speaks.
+Pages end at the server's limit, an unknown marker is a 404, times cannot be selected as fields, a node that
+was never updated has no update time, and every response names the supported versions.
 """
 
 import json

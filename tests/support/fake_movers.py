@@ -1,7 +1,4 @@
-"""A scheduler and a conductor that move instances as a test tells them to, and remember what was asked.
-
-What waits for room, and what would become of moves, is what the test says as well.
-"""
+"""A scheduler and a conductor with scripted answers about moves, which record their requests."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

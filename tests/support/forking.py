@@ -1,7 +1,7 @@
-"""`berth ...` in a process of its own that begins with the libraries loaded, which take most of a second.
+"""Runs `berth ...` in forked processes that have the libraries loaded, which saves most of a second.
 
-One process loads them and waits; every command is a child of that one, with its own directory, environment
-and files, and nothing of berth's command line loaded yet.
+One process loads the libraries and waits; every command is a child of it, with its own directory,
+environment and files, and without berth's command line loaded.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""UUIDs that a reader can tell apart."""
+"""UUIDs that are easy to distinguish."""
 
 
 def uid(number: int, kind: str = "c") -> str:

@@ -1,4 +1,4 @@
-"""What tests of following an Ironic are made of: one node, told of and read, and what is on the wire."""
+"""Builders for tests that follow Ironic: one node, its notifications and reads, and bytes on the wire."""
 
 import json
 from datetime import UTC, datetime

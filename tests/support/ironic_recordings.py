@@ -1,8 +1,8 @@
-"""What a real Ironic was recorded to say while it was driven through 125 steps, and how its nodes then were.
+"""Notifications of a real Ironic, recorded during 125 steps, and the state of its nodes after each step.
 
-`captures/ironic.jsonl.gz` holds a line for each step: the AMQP messages as they came (body, routing key,
-time of arrival), and the nodes it was about as the REST API told of them afterwards (null: deleted). Its
-nodes were also driven between steps, unrecorded; and a read's `updated_at` was not kept.
+`captures/ironic.jsonl.gz` has a line for each step: the AMQP messages (body, routing key, time of arrival),
+and the nodes as the REST API returned them afterwards (null: deleted). Changes between the steps were not
+recorded, and `updated_at` was not kept.
 """
 
 import gzip

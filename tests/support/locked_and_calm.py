@@ -1,6 +1,5 @@
-"""The same placement twice on PostgreSQL, for edits that lock and for those that first try without.
-
-What happens in the one and in the other must leave the same behind.
+"""Two equal placements on PostgreSQL, one that always locks and one that first tries without locks. Both must
+reach the same state.
 """
 
 import json

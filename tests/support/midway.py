@@ -1,4 +1,4 @@
-"""Somebody is in the middle of a transaction while others come: stopping there, and waiting for who waits."""
+"""Stops a transaction halfway while others run, and waits for transactions that wait for a lock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine

@@ -1,4 +1,4 @@
-"""What tests of moves are made of: builds as their cells tell of them, and a placement that moves them."""
+"""Builders for tests of moves: builds as cells report them, and a placement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

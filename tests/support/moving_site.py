@@ -1,7 +1,6 @@
-"""A berth on real services in which instances move: two agents in processes of their own, and their notes.
+"""A berth on real services for moves: two agents as processes, which log which guests run.
 
-Instances are built on the first one's hosts, and move to the second's. Whoever is killed or stopped, the
-notes say which guests ran when.
+Instances are built on the first agent's hosts, and move to those of the second.
 """
 
 import asyncio

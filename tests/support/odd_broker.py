@@ -1,4 +1,4 @@
-"""A broker that lives, its heartbeats come, and that leaves some of what it is told without an answer."""
+"""A broker that keeps its heartbeats but does not answer some requests."""
 
 import asyncio
 from collections import Counter

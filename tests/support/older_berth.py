@@ -1,4 +1,4 @@
-"""Workers of an earlier commit, run from a checkout of it beside those of here."""
+"""Workers of an earlier commit, run from a checkout of it."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A berth in this process with a control room at a free port of loopback, for a browser to look at."""
+"""A berth in this process with a control room on a free loopback port, for browser tests."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

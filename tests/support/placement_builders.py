@@ -1,4 +1,4 @@
-"""What tests of placement are made of: reports, claims, and a Placement on a database of its own."""
+"""Builders for tests of placement: reports, claims, and a Placement with a new database."""
 
 import random
 from collections.abc import AsyncIterator, Mapping

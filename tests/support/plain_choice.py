@@ -1,4 +1,4 @@
-"""The best host the slow way: every host looked at, by every rule and every weigher, one by one."""
+"""The best host by a slow search: every filter and weigher for every host."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""A CandidateSource that looks at every host in turn: each is one provider, and what is asked one group."""
+"""A CandidateSource that checks hosts one by one; each host is one provider, and a query has one group."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

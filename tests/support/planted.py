@@ -1,4 +1,4 @@
-"""What a bug, or another version, could have written into the databases of a berth on SQLite."""
+"""Writes inconsistent data into the SQLite databases of a berth, as a defect or another version might."""
 
 import sqlite3
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""What a PromQL expression asks for: metrics, the labels they are picked by, and those it sorts by."""
+"""Parses PromQL expressions: metrics, their label selectors, and grouping labels."""
 
 import re
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""One node of an Ironic that does things by chance, many in a second, and tells of them as the real one does.
+"""A node of an Ironic that changes randomly, with notifications like the real one.
 
-What it tells late, wrongly or not at all is from the reference: a change of traits ends with a snapshot from
-before the call, what was asked for is told before it is so and when it is refused, and so on.
+Late, wrong and missing notifications follow the reference: a change of traits ends with a snapshot from
+before the call, a request is announced before it is executed and also when it is refused, and so on.
 """
 
 import math

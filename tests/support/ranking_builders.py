@@ -1,4 +1,4 @@
-"""Rankings of a few hosts: placement is a list, and what hosts say is what a test wrote down."""
+"""Rankings of a few hosts: placement is a list, and hosts' reports are given by the test."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

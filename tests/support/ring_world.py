@@ -1,6 +1,6 @@
-"""A cell whose bare metal several agents share, in virtual time: everybody can be killed, agents be stopped.
+"""A cell with shared bare metal in virtual time, in which processes are killed and agents suspended.
 
-Every write to the simulated Ironic is held against what the cell's database says when it arrives.
+Every write to the simulated Ironic is compared with the cell's database at its arrival.
 """
 
 import asyncio

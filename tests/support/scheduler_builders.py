@@ -1,4 +1,4 @@
-"""What tests of the scheduler are made of: hosts, requests, and a placement that is a dictionary."""
+"""Builders for tests of the scheduler: hosts, requests, and a placement in a dictionary."""
 
 import random
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Migrations of a worker's new database: run once by alembic in this process, then said again word for word.
+"""Creates the tables of a worker's new database: migrations run once, and their statements are repeated.
 
-A new database costs a test a fraction of the processor time that way; contract/test_schemas.py compares.
+This takes a fraction of the processor time; contract/test_schemas.py compares the results.
 """
 
 import sqlite3

@@ -1,4 +1,4 @@
-"""What a search answers, in the form a plain search gives it; and all of its pages."""
+"""Results of a search in the form of the plain search, over all its pages."""
 
 import msgspec
 

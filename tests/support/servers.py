@@ -1,4 +1,6 @@
-"""The servers tests run on: skipping where there are none, ours or somebody else's, new databases on them."""
+"""The servers for tests: started on demand or given by the environment, with new databases; tests are skipped
+without them.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A simulated Ironic on a bench: one node, acts in words, and what it told, a line each."""
+"""A simulated Ironic with one node: actions by name, and its notifications as lines."""
 
 import asyncio
 import random

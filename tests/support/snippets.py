@@ -1,17 +1,17 @@
-"""The commands and examples of docs/ and the README, played as a reader would: page by page, in order.
+"""Runs the commands and examples of docs/ and the README page by page, in order.
 
-What a fenced block is for is said by a comment directly above it:
+A comment directly above a fenced block is a directive:
 
-    <!-- with: berth up --hosts 20 -->   a berth that is there while this page is read, from here on
-    <!-- with: services -->              the page needs a RabbitMQ and a PostgreSQL
-    <!-- as: mine/rules.py -->           the block is a file of that name, for the blocks behind it
-    <!-- prints -->                      what the commands above print; `…` stands for anything
-    <!-- tested -->                      a test of its own does it
-    <!-- not run: REASON -->             nobody can run it here
+    <!-- with: berth up --hosts 20 -->   start this berth for the rest of the page
+    <!-- with: services -->              the page needs RabbitMQ and PostgreSQL
+    <!-- as: mine/rules.py -->           write the block to this file, for later blocks
+    <!-- prints -->                      the expected output of the previous block; `…` matches anything
+    <!-- tested -->                      a separate test covers the block
+    <!-- not run: REASON -->             the block cannot run here
 
-A command ends with 0 unless a comment on its line says `exit 1`, or `exit 0 or 1`. BUILD is the last that was
-booted.
-Addresses of this machine are replaced by free ones. What runs until it is stopped goes on to the page's end.
+A command must exit with 0 unless a comment on its line says `exit 1`, or `exit 0 or 1`. BUILD is the last
+booted build. Addresses are replaced by free ones. A command that does not end runs until the end of the
+page.
 """
 
 import os

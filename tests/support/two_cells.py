@@ -1,5 +1,7 @@
-"""Two cells and a scheduler above them, before a real placement. What is said between them comes as
-unkindly as a seed has it: late, twice, out of order, and from those who die before they have said it.
+"""Two cells and a scheduler with a real placement; messages between them arrive late, twice or out of order,
+by a seed.
+
+Processes may stop before they publish.
 """
 
 import random

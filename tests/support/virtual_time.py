@@ -1,4 +1,4 @@
-"""An event loop whose time is virtual: it jumps to the next timer instead of waiting for it."""
+"""An event loop with virtual time: it jumps to the next timer instead of waiting."""
 
 import asyncio
 import itertools

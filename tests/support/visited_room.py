@@ -1,4 +1,4 @@
-"""A control room whose pages are asked for without a network, with as much of a berth as is wanted."""
+"""A control room whose pages are requested without a network, with the needed part of a berth."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Waiting in real time for what comes by itself: looked at again and again, and never for ever."""
+"""Waits in real time for a condition, with a limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

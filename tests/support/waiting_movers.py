@@ -1,4 +1,4 @@
-"""A conductor beside schedulers that keep who waits: what it says of its builds is as a test has it."""
+"""A conductor for tests of waiting moves, with scripted answers about its builds."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A placement and one or more schedulers that keep who waits, on a bus in this process."""
+"""A placement and one or more schedulers with waiting requests, on a bus in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,8 +1,7 @@
-"""Agents that are processes, and of each when which of its guests ran: written down as it happens.
+"""Agents as processes that log when which guests run.
 
-Such a process is `berth run compute` with a disk that notes every change; times are the machine's, so what
-several of them noted can be compared. The guests of a process that is killed do not run: whoever does that to
-it notes it.
+Each is `berth run compute` with a disk that logs every change with the machine's time, so the logs of
+several agents can be compared. The guests of a killed process do not run: the test logs that.
 """
 
 import os

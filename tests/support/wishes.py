@@ -1,4 +1,4 @@
-"""Requests read as wishes, and what these ask for in short."""
+"""Requests as alternatives (`Wish`), and their queries in short form."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fixtures of several unit tests: an Ironic in a dictionary, waiting without waiting, nobody's directory."""
+"""Fixtures of several unit tests: an Ironic in a dictionary, waiting without time, a private directory."""
 
 import asyncio
 from pathlib import Path
@@ -30,4 +30,4 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # no berth.toml of somebody else's
+    monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""When the broker is told what has settled: with what settles soon after, but before it runs out of tags."""
+"""Acknowledgements are combined, and sent before the broker's limit is reached."""
 
 import asyncio
 from typing import Any
@@ -11,8 +11,6 @@ from tests.support.waiting import until
 
 
 class TagsTold:
-    """A channel that keeps what it is told."""
-
     def __init__(self) -> None:
         self.acks: list[tuple[int, bool]] = []
         self.nacks: list[int] = []
@@ -65,7 +63,6 @@ async def test_before_the_broker_has_nothing_more_to_send_it_is_told(
 async def test_what_came_back_from_a_reader_who_went_away_is_told_at_once(
     reading: Reading, returned: bool
 ) -> None:
-    """Else one that takes down readers as fast as they come takes it along, until it counts as such a one."""
     parcel = Parcel(reading, 1, 2, asyncio.Event(), lambda *_: None, returned=returned)
     parcel.settled()
     assert not reading.wake.is_set()  # there is another envelope in it

@@ -1,4 +1,4 @@
-"""Which instances of another system can be adopted: who is certainly on one host of one cell, and as what."""
+"""Which instances of another system can be adopted, and with which flavor."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Callers who come at the same time are served together."""
+"""Concurrent callers are served in one batch."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -10,8 +10,6 @@ from placement_worker.batching import AT_ONCE, Batched
 
 
 class Work:
-    """Doubles numbers when told to go on, and remembers what came together."""
-
     def __init__(self) -> None:
         self.lists: list[list[int]] = []
         self.go_on = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Benchmarks' figures beside a run before: how many times as good, by a yardstick, and what is worse."""
+"""Comparison of benchmark results with a previous run: ratios, normalization, regressions."""
 
 from collections.abc import Sequence
 

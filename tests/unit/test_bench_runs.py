@@ -1,4 +1,4 @@
-"""What a benchmark makes of boots and samples, what is kept of a run, and a tiny run from end to end."""
+"""Results of benchmarks from boots and samples, stored runs, and a small complete run."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,6 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def suite(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Figure]]:
-    """Two benchmarks that find what they are told to."""
     finds = {"one": [Figure("f", 10.0, "/s", "up", "")], "two": [Figure("g", 5.0, "ms", "down", "")]}
 
     def made(name: str) -> Benchmark:

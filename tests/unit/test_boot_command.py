@@ -22,8 +22,6 @@ ONE, TWO = uid(1, "e"), uid(2, "e")
 
 
 class Published:
-    """What the command would have published, and how it would have followed it."""
-
     request: BuildRequested
     names: ByName
     followed: bool

@@ -1,4 +1,4 @@
-"""What `berth boot` asks for, as a person said it."""
+"""The request that the options of `berth boot` describe."""
 
 import pytest
 

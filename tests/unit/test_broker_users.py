@@ -57,7 +57,7 @@ async def test_the_management_api_is_asked_as_whom_the_broker_knows_us(fake: Fak
     }
     assert await api.users() == {"guest", "berth-c9"} and await api.queues() == ["q"]
     await api.take({"users": []})
-    await api.drop("berth-c9", "berth flood c9")  # of which nothing is there
+    await api.drop("berth-c9", "berth flood c9")
     basic = "Basic YWRtaW46cEBzcw=="
     assert fake.asked == [
         ("GET", "/api/users", basic),
@@ -127,7 +127,7 @@ async def test_rabbitmqctl_is_given_definitions_by_way_of_no_file(tmp_path: Path
     assert await control.users() == {"guest"}
     await control.take({"users": ["x"]})
     with pytest.raises(BrokerRefused, match="clear_policy: Error: no rights"):
-        await control.drop("berth-c9", "berth flood c9")  # the user is gone already
+        await control.drop("berth-c9", "berth flood c9")
     first, second, *ends = said.read_text().splitlines()
     assert (first, second) == ("--quiet list_users --formatter json", "--quiet import_definitions")
     assert sorted("".join(ends).replace('{"users":["x"]}', "").split("--quiet ")) == [

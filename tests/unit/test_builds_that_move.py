@@ -1,4 +1,4 @@
-"""A build that moves: every phase, every event; what becomes of it, and what the conductor then says."""
+"""A moving build: the next state and the effects for every phase and event."""
 
 from typing import Literal
 
@@ -66,7 +66,6 @@ Dated = Event | tuple[float, Event]
 
 
 def came(*events: Dated) -> tuple[Build, list[str]]:
-    """The build these events lead to, and what is said at last."""
     build: Build | None = None
     said: tuple[Message, ...] = ()
     now = 0.0
@@ -135,7 +134,6 @@ EVENTS: dict[str, object] = {
 
 
 def event_in(state: Build, event: str) -> Event:
-    """What an agent says is said of the phase as it is."""
     move = state.moving
     assert move is not None
     if event == "overdue":
@@ -153,7 +151,6 @@ def event_in(state: Build, event: str) -> Event:
             return replace(said, outcome="failed", cause="no", leftover=event != "failed")
 
 
-# phase → event → what is shown of the move then, and what is said; what is not named changes nothing
 TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
     "prepare": {
         "placed": ("prepare", ["prepare 2 at host5"]),
@@ -479,7 +476,6 @@ def test_a_source_without_its_room_is_resumed_all_the_same_and_the_end_says_so()
 def test_an_answer_that_ended_a_move_ends_it_again_for_another_conductor_that_had_asked_as_well(
     before: list[Dated], answer: Event, end: str
 ) -> None:
-    """The first may have died before it said so."""
     ended, said = came(*before, answer)
     assert ended.moving is None and end in said
     again, said = came(*before, answer, answer)
@@ -510,7 +506,6 @@ def test_what_placement_may_answer_for_the_next_host(answer: object, says: list[
 
 
 def test_an_answer_to_an_earlier_question_is_not_taken_for_that_to_a_later_one() -> None:
-    """It was aborted while the next host was being asked for: what comes of that is not the way back."""
     going_back = [*TO_THE_NEXT, a_steering(MOVE, "abort")]
     assert came(*going_back, SwapAnswered(2, CLAIMED, "swap")) == (after(*going_back), [])
 
@@ -577,7 +572,7 @@ def test_what_becomes_of_a_move_that_comes_at_another_moment(
     build, said = came(*before, event)
     assert (build.status, said) == (status, says)
     if build.moving is None:
-        assert came(*before, event, event)[1] == says  # said again
+        assert came(*before, event, event)[1] == says
 
 
 def test_what_goes_back_before_anything_was_ordered_is_as_it_was() -> None:
@@ -748,7 +743,6 @@ def test_what_a_shelved_instance_holds_is_given_back_whatever_placement_answers(
 
 
 def test_what_another_move_keeps_of_one_that_is_being_shelved_is_given_back() -> None:
-    """That began when this did: its claim has taken the instance from a place where nothing is by now."""
     shelving = [*STATES["release"], GivenBack("moving", held(5, 2))]
     assert came(*shelving)[1] == ["release 2 as shelved"]
     build, said = came(*shelving, GivenBack("moving", Released()))

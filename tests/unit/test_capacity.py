@@ -387,13 +387,12 @@ def test_a_release_that_keeps_leaves_as_much_in_use() -> None:
 
 
 def test_a_keeper_may_be_left_something_a_second_time() -> None:
-    """Deleted during a swap whose answer was lost: it keeps both rooms, and both are written."""
     there = one_who_holds(5)
     there.holders[X].held, there.rooms[B] = {B: {"VCPU": 5}}, room(B, VCPU=stock(used=5))
     there.holders[Y].generation, there.holders[Y].held = 1, {A: {"VCPU": 5}}
     assert release(ReleaseRequested(consumer=X, generation=4, retire="deleted", keep=Y), there) == Released()
     assert there.holders[Y].held == {A: {"VCPU": 5}, B: {"VCPU": 5}}
-    assert there.touched.keys() == {A, B}  # all that is written of a holder is among these
+    assert there.touched.keys() == {A, B}
 
 
 @pytest.mark.parametrize("cell", ["", "c1"])

@@ -44,7 +44,7 @@ def test_written_again_it_stays_as_it_is_but_for_what_is_otherwise(tmp_path: Pat
     assert write_cell_file(path, "c9", OURS, other)
     told = tomllib.loads(path.read_text())
     assert (told["hosts"], told["amqp_url"], told["scheduler_weighers"]) == (7, other.broker, {"cpu": 2.0})
-    path.write_text('cells = ["c9"]\n[cells_of_others]\n')  # it says nothing of its database
+    path.write_text('cells = ["c9"]\n[cells_of_others]\n')
     write_cell_file(path, "c9", OURS, HAS)
     assert tomllib.loads(path.read_text())["database_url"] == HAS.database
 

@@ -1,4 +1,4 @@
-"""Why a certificate was not believed is looked for behind the error that a library raised."""
+"""The cause of a refused certificate is found below a library's exception."""
 
 import ssl
 
@@ -20,7 +20,6 @@ def caused_by(cause: BaseException) -> ConnectionError:
 
 
 def each_others() -> ConnectionError:
-    """As aiormq raises it of a connection that is reset while it is made: each is why there is the other."""
     first, second = ConnectionError("reset"), ConnectionError("cannot be made")
     first.__cause__, second.__context__ = second, first
     return first

@@ -1,4 +1,4 @@
-"""A claim that begins a move, at most once; one that takes a place over again: judged in turn, as tables."""
+"""Claims that begin a move, at most once, and claims that take over held allocations."""
 
 import random
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from tests.support.ids import uid
 
 ASLEEP = Retired(why=SHELVED)
 NOBODY: Mapping[str, str] = {}
-KEEP, LEFT = "keep", "left"  # who keep places of X: the one it leaves, and one more
+KEEP, LEFT = "keep", "left"
 MOVE, OTHER = "move", "other"  # names of moves
 
 
@@ -42,7 +42,6 @@ def five(provider: str) -> dict[str, dict[str, int]]:
 
 
 def a_world(held: Mapping[str, str] = NOBODY, *, capacity: int = 8) -> ClaimWorld:
-    """X holds five of A, by its fourth claim; and so do others, of what is said."""
     there = world(*(room(one, VCPU=stock(capacity)) for one in (A, B, C)))
     for name in (X, Y, Z, KEEP, LEFT, MOVE, OTHER):
         there.holders[name] = Holder(name, len(there.holders))
@@ -54,7 +53,6 @@ def a_world(held: Mapping[str, str] = NOBODY, *, capacity: int = 8) -> ClaimWorl
 
 
 def held(there: ClaimWorld) -> Mapping[str, str]:
-    """Who holds five of what; and what is in use is the sum of that."""
     for room_ in there.rooms.values():
         assert room_ is not None
         sums = sum(one.held.get(room_.uuid, {}).get("VCPU", 0) for one in there.holders.values())
@@ -98,10 +96,10 @@ def test_whoever_keeps_a_place_without_a_move_is_a_clean_up_as_ever() -> None:
 @pytest.mark.parametrize(
     ("first", "again", "answer"),
     [
-        (moves(), moves(), BEGAN),  # told twice
+        (moves(), moves(), BEGAN),
         (moves(), moves(generation=5, keep=LEFT), BEGAN),  # and when it knows what it holds since
         (moves(), moves(move=OTHER), Held(generation=5, allocations=five(B), roots=(B,))),
-        (moves(), replace(wants(Y, five(C)), begins=MOVE), BEGAN),  # by anybody
+        (moves(), replace(wants(Y, five(C)), begins=MOVE), BEGAN),
     ],
 )
 def test_what_has_begun_does_not_begin_again(
@@ -183,9 +181,6 @@ def test_who_holds_nothing_may_begin_a_move_too() -> None:
     assert claim(order(comes_back), there) == (Claimed(choice=0, generation=1, number=0),)
     assert claim(order(comes_back), there) == (BEGAN,)
     assert held(there) == {X: A, Y: B}
-
-
-# Who is shelved is woken by a move, and by nothing else
 
 
 def a_shelved_world() -> ClaimWorld:
@@ -282,7 +277,6 @@ def test_whoever_it_leaves_its_place_to_is_a_clean_up() -> None:
 
 
 def test_no_room_is_asked_for_where_it_was() -> None:
-    """Capacity has gone, the shape has moved: it goes back all the same."""
     there = moved()
     there.room(A).stocks["VCPU"].capacity = 0
     assert claim(order(takes_over()), there) == (DONE,)
@@ -339,7 +333,6 @@ def test_nobody_of_the_order_gets_the_place_in_between() -> None:
 
 
 def grouped(there: ClaimWorld, policy: Any = "anti-affinity") -> GroupPlaces:
-    """X and whoever keeps a place of it are in it."""
     group = there.groups[7] = GroupPlaces(7, "g", "web", "p", policy, 1)
     for name in (X, KEEP):
         holder = there.holders[name]
@@ -396,7 +389,6 @@ BUILD, ANOTHER = uid(1), uid(2)
 
 
 def walled(cells: dict[str, str], **held_: str) -> ClaimWorld:
-    """As cell c1 asks: its build is on B, and its first attempt's place on A, unless it is said otherwise."""
     there = a_world()
     names = {BUILD: B, keeper(BUILD, 1): A} | held_
     for name in (BUILD, ANOTHER, *(keeper(one, nth) for one in (BUILD, ANOTHER) for nth in (1, 2))):
@@ -454,7 +446,6 @@ def test_and_that_nothing_is_held_it_hears() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_moves_and_goes_back_is_held_once_in_all(seed: int) -> None:
-    """No place is nobody's while a guest may be there, none is held twice, and each move begins once."""
     chance = random.Random(seed)
     there = world(*(room(one, VCPU=stock(12)) for one in (A, B, C)))
     builds = [X, Y, Z]

@@ -22,7 +22,6 @@ BEGIN, END = "<!-- berth commands --markdown -->", "<!-- end of berth commands -
 AS_INSTALLED = "import sys; sys.argv[0] = 'berth'; from berth.__main__ import main; main()"
 COMMANDS = dict(command_table.commands(app))
 
-# Those that run until they are stopped or tell a story to whoever looks on, and what a shell reads.
 IN_WORDS = {"demo", "up", "run", "ironic sim", "completion"}
 
 
@@ -80,7 +79,6 @@ def test_every_command_and_option_says_what_it_does(name: str) -> None:
     assert silent == (["switch"] if name in ("ironic node maintenance", "ironic node power") else [])
 
 
-# What needs no berth: a row of each, found by what identifies it, and some of what it says.
 LISTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "topology": (
         {"topic or query": "move.told.{cell}"},

@@ -1,4 +1,4 @@
-"""What simulated agents decide: fates by seed, durations by name, a fleet of hosts."""
+"""Simulated agents: planned faults by seed, durations by name, fleets of hosts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every status of a build, every event: what it becomes, and what the conductor then says."""
+"""A build in the conductor: the next state and the effects for every status and event."""
 
 import pytest
 from msgspec.structs import replace
@@ -51,7 +51,6 @@ Dated = Event | tuple[float, Event]  # at 0 s where no time is given
 
 
 def after(*events: Dated, limits: AttemptLimits = LIMITS) -> Build:
-    """The build these events lead to."""
     build: Build | None = None
     for event in events:
         now, event = event if isinstance(event, tuple) else (0.0, event)
@@ -90,7 +89,6 @@ def _in_short(effect: Message) -> str:
 
 
 def _kept(consumer: str | None) -> str:
-    """Which attempt's room this consumer keeps."""
     kept = (attempt for attempt in range(1, 4) if keeper(BUILDING.id, attempt) == consumer)
     return "" if consumer is None else f" keeping {next(kept)}"
 
@@ -164,7 +162,6 @@ EVENTS: dict[str, Event] = {
     "future": an_agent_report(replace(FIRST, attempt=7), "built"),
 }  # fmt: skip
 
-# state → event → the status it leads to, and what is said; what is not named changes nothing, says nothing
 TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
     "building": {
         "reshaped": ("building", []),
@@ -218,7 +215,6 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "overdue": ("error", ["destroy 1 at host0", "end error"]),
         "progress": ("error", ["destroy 1 at host0"]),
         "delete": ("deleted", ["deleted"]),
-        # asked by another conductor, while the one that made it an error may have died before it said so
         "swapped": ("error", ["destroy 1 at host0", "end error"]),
         "no swap": ("error", ["destroy 1 at host0", "end error"]),
         "released": ("error", ["destroy 1 at host0", "end error"]),
@@ -505,7 +501,7 @@ def test_a_very_long_cause_still_makes_a_message_that_can_be_read() -> None:
         (Released(), ["end error", "deleted"]),
         (Retired(why="deleted"), ["end error", "deleted"]),
         (held(0, 6), ["release 6"]),
-        (held(1, 6), ["destroy 1 at host0", "release 6"]),  # it was swapped, and nobody had heard of it
+        (held(1, 6), ["destroy 1 at host0", "release 6"]),
         (Held(generation=0, allocations={}), ["release None"]),
         (Contended(), ["release 1"]),
     ],
@@ -562,7 +558,7 @@ def test_what_placement_does_not_take_back_from_us_ends_the_build_with_that_caus
     end = end_of(PLACED, FAILED, HOPELESS, GivenBack("swapping", WALLED))
     assert end.status == "error" and end.reason.endswith(WALLED.why)
     build = after(PLACED, an_agent_report(FIRST, "built"), a_delete(PLACED), GivenBack("deleting", WALLED))
-    assert (build.status, build.end, build.doom) == ("deleted", "active", "")  # what was said stays said
+    assert (build.status, build.end, build.doom) == ("deleted", "active", "")
 
 
 def test_hosts_beyond_the_cells_wall_are_refused_with_that_cause() -> None:
@@ -572,7 +568,6 @@ def test_hosts_beyond_the_cells_wall_are_refused_with_that_cause() -> None:
     assert [tried.cause for tried in end.attempts[1:]] == [WALLED.why] * 2
 
 
-# what has happened, what happens then and when → status, what is said, attempts whose room is kept
 LEFTOVERS = [
     pytest.param([PLACED], LATE, 100.0, "swapping", ["swap 1 to 2 keeping 1"], [1], id="timed out"),
     pytest.param([PLACED], LEFT, 9.0, "swapping", ["swap 1 to 2 keeping 1"], [1], id="failed, not cleanly"),
@@ -675,13 +670,12 @@ def test_room_is_kept_until_the_guest_is_gone_or_its_agent_given_up(
 
 def test_what_is_settled_is_thought_of_again_when_its_first_leftover_is_due() -> None:
     assert after(*ELSEWHERE).deadline == 100.0 + LIMITS.cleanup_timeout
-    assert after(*ELSEWHERE, (103.0, DESTROYED)).deadline == 103.0  # at once, should the release get lost
+    assert after(*ELSEWHERE, (103.0, DESTROYED)).deadline == 103.0
     assert after(*ELSEWHERE, (103.0, DESTROYED), (103.0, MINE_IS_FREE)).deadline == 0.0
     assert after(*ELSEWHERE, (103.0, DELETE)).deadline == 703.0
 
 
 def test_a_delete_that_has_no_deadline_yet_gets_one() -> None:
-    """One that was told of it by a conductor of before there were any."""
     old = replace(after(*NO_ANSWER), deadline=0.0)
     build, effects = step(old, LATE, 50.0, LIMITS)
     assert build is not None and (build.status, build.deadline, effects) == ("deleting", 650.0, ())

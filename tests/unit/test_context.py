@@ -1,4 +1,4 @@
-"""What a message says of its cause: the story it belongs to, and the trace."""
+"""Correlation and trace of a message are derived from its cause."""
 
 import random
 
@@ -45,7 +45,6 @@ def test_a_trace_goes_on_if_it_is_one_and_else_a_new_one_begins(
 
 
 def test_whatever_a_stranger_says_of_the_story_its_consequences_can_be_read() -> None:
-    """One that cannot takes all the others of its frame with it: a build's end among them."""
     long = 255 * "x"
     causes = [
         a_cause(traceparent=f"-{'z' * 32}--{'f' * 220}"),

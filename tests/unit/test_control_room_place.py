@@ -1,4 +1,4 @@
-"""Where the control room is said to be: when it listens there, so that whoever goes there finds it."""
+"""The address of the control room is printed once it listens there."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What a database's URL says of TLS, and what the driver is told of it."""
+"""TLS parameters in database URLs, and the resulting driver options."""
 
 import ssl
 from pathlib import Path
@@ -15,8 +15,8 @@ PLAIN = "postgresql+asyncpg://u@h/b"
     ("said", "told"),
     [
         ("", {}),
-        ("?sslmode=verify-full", {"ssl": "verify-full"}),  # the driver looks for the CA where libpq does
-        ("?ssl=require", {"ssl": "require"}),  # the driver's own word
+        ("?sslmode=verify-full", {"ssl": "verify-full"}),
+        ("?ssl=require", {"ssl": "require"}),
         ("?sslmode=disable", {"ssl": "disable"}),
     ],
 )
@@ -43,7 +43,6 @@ def test_with_an_authority_it_is_told_whom_to_believe(
 
 
 def an_authority() -> Path:
-    """Some authority that this machine has; else the test has none to name."""
     found = ssl.get_default_verify_paths().cafile
     if found is None:
         pytest.skip("this machine trusts no authority in one file")

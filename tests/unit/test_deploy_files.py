@@ -1,4 +1,4 @@
-"""What is in deploy/ starts workers that there are, by settings that there are."""
+"""The files in deploy/ start existing workers with existing settings."""
 
 import json
 import re
@@ -104,7 +104,6 @@ OWNERS = re.compile("AMQP_URL|DATABASE_URL|berth\\.env|berth-owner")
 
 
 def started_in_cells() -> Iterator[tuple[str, list[str], str]]:
-    """Yield (where, command, everything else about it) of each worker that belongs to a cell."""
     for unit in UNITS:
         text = unit.read_text(encoding="utf-8")
         (line,) = re.findall(r"^ExecStart=\S+/berth (.*)$", text, re.M)

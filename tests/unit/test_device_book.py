@@ -1,4 +1,4 @@
-"""What an agent can hold, and what it refuses: by provider, whoever claimed it."""
+"""Assignment of devices by an agent, and refusals, by provider."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What docs/ and the README say: made by the code where it can be, linked to what is there, tested."""
+"""docs/ and the README: generated parts are current, links and names exist, commands are tested."""
 
 import json
 import re
@@ -26,7 +26,6 @@ PLACES = [
     for page in (ROOT / "ARCHITECTURE.md", *PAGES)
     for command, text in MADE.findall(page.read_text(encoding="utf-8"))
 ]
-# Nobody can do these in a test, or another test does all of it. There are to be few.
 NOT_DONE = {
     "README.md": 1,
     "docs/adopting.md": 1,
@@ -41,7 +40,7 @@ NOT_DONE = {
     "docs/tutorial.md": 1,
 }
 
-NOT_SETTINGS = {  # names in documents that only look like settings
+NOT_SETTINGS = {
     "cell_disabled",
     "compute_capabilities",
     "compute_sim",

@@ -1,4 +1,4 @@
-"""What `berth doctor` thinks of what it saw: a sentence for each finding, and what to do."""
+"""Findings of `berth doctor`: a sentence and advice for each."""
 
 from typing import Any
 

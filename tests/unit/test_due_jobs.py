@@ -1,4 +1,4 @@
-"""When what an agent is at ends: at its time, and when many things end, those of a moment together."""
+"""Actions of an agent end at their time; those of one moment end together."""
 
 import asyncio
 

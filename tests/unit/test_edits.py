@@ -1,4 +1,4 @@
-"""What becomes of provider trees by edits and loads, as tables: no database, no clock."""
+"""Edits and loads of provider trees, as tables without a database."""
 
 from typing import Any
 
@@ -35,7 +35,6 @@ STOCK = {"VCPU": EIGHT, "DISK_GB": Inventory(total=100)}
 
 
 def a_provider_state(uuid: str, parent: str | None = None, taken: int = 0, **given: Any) -> ProviderState:
-    """A provider of generation 5 and shape 7, some of whose VCPUs may be in use."""
     fields: dict[str, Any] = {
         "id": ord(uuid[0]),
         "uuid": uuid,
@@ -52,7 +51,6 @@ def a_provider_state(uuid: str, parent: str | None = None, taken: int = 0, **giv
 
 
 def a_forest(*trees: tuple[ProviderState, ...], number: int = 40) -> WorkingTrees:
-    """Of trees, each with its root first; all their names are known to be taken."""
     read = {tree[0].uuid: Tree(tree[0].uuid, providers=tree) for tree in trees}
     names = {one.name: one.uuid for tree in trees for one in tree}
     return WorkingTrees(read, names, {one.uuid for tree in trees for one in tree}, number)
@@ -276,7 +274,6 @@ def a_small_load(uuid: str, parent: str | None = None, **given: Any) -> Provider
 
 
 def loaded(working: WorkingTrees, *items: ProviderLoad) -> list[tuple[str, int] | str]:
-    """What was done and the generation, or why not."""
     results = bulk_load.load(list(enumerate(items)), working)
     return [one.why or (one.did, one.generation) for one in results]
 

@@ -1,4 +1,4 @@
-"""What is chosen is exactly the best there is at that moment, as a slow look at everybody has it."""
+"""The chosen host equals the best host of a slow evaluation of all hosts."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -50,7 +50,6 @@ def in_soak(first: int, last: int, step: int) -> list[object]:
 
 
 def a_cloud(chance: Random) -> Hall:
-    """Hosts alike and unlike, some of which are trees of NUMA cells; most say something of themselves."""
     trees, numbers = list[Tree](), iter(range(100_000))
     sizes = [(chance.choice((4, 8, 64)), chance.choice((4096, 9000, 65_536))) for _ in range(3)]
     for nth in range(chance.choice((1, 2, 5, 20, 90))):
@@ -93,7 +92,7 @@ def told(chance: Random, hall: Hall) -> Hall:
         hall.book.hear(report, hall.now)
         for _ in range(chance.choice((0, 0, 0, 1, 3))):
             hall.book.failed(host.cell, host.uuid, hall.now)
-    if chance.random() < 0.4:  # two other schedulers look first at their own
+    if chance.random() < 0.4:
         hall.hosts.level()
         hall.hosts.share(("a", "b", "c"), chance.choice("abc"))
     return hall
@@ -111,10 +110,9 @@ def tiers(hall: Hall) -> dict[str, int]:
 
 
 def one_cloud(seed: int) -> int:
-    """How many hosts it gave, each of them the best."""
     chance, given = Random(seed), 0
     hall = a_cloud(chance)
-    for kind in range(chance.choice((1, 2, 3))):  # each finds what was promised to those before it
+    for kind in range(chance.choice((1, 2, 3))):
         request = a_request(
             kind,
             flavor=chance.choice(FLAVORS[:5]),
@@ -158,8 +156,6 @@ def test_every_choice_is_the_best_of_all(seeds: range) -> None:
 
 
 class PlainBatch:
-    """The same orders, met one instance at a time by slow looks at everybody, in a hall of its own."""
-
     def __init__(self, hall: Hall, room: PlainRoom) -> None:
         self.hall = hall
         self.room = room
@@ -170,7 +166,6 @@ class PlainBatch:
         self.kinds: dict[Hashable, PlainChoice] = {}
 
     def check(self, nth: int, order: Order, answer: Chosen | NoHost) -> int:
-        """How many of its instances have a host, each the best of its moment."""
         picks = answer.picks if isinstance(answer, Chosen) else ()
         taken: list[tuple[PlainChoice, Candidate, object]] = []
         for number, instance in enumerate(order.instances):
@@ -183,7 +178,7 @@ class PlainBatch:
             if isinstance(answer, Chosen):
                 assert number < len(picks), ("room was left", expected)
                 way = self._checked(plain.wish, picks[number], expected)
-            else:  # nobody says where the others were to go before room ran out: as the search has it
+            else:
                 position = self.hall.source.position(expected[0])
                 assert position is not None
                 way = plain.search.ways(position, 1)[0]
@@ -234,7 +229,6 @@ class PlainBatch:
         return way
 
     def _plainly(self, nth: int, order: Order) -> PlainChoice:
-        """A group changes with each that joins it; all others share the scales of the first of their kind."""
         wish = order.wish
         kind = self.hall.policy.kind(wish) if wish.group is None else (nth, object())
         if kind not in self.kinds:
@@ -261,8 +255,6 @@ class PlainBatch:
 
 
 def one_batch(seed: int, making: Callable[[Random, Hall], list[Order]] = some_orders) -> tuple[int, int]:
-    """How many hosts it gave, each of them the best, and how many of its orders found none."""
-
     def a_hall() -> tuple[Hall, PlainRoom]:
         chance = Random(seed)
         trees = some_trees(chance)
@@ -313,7 +305,6 @@ def test_those_that_start_a_group_go_to_the_best_host_with_room_for_all(seeds: r
 
 @pytest.mark.parametrize("seed", range(3))
 def test_packing_takes_the_fullest_host_that_fits(seed: int) -> None:
-    """Of 600 hosts, every one filled otherwise, with the twenty flavors of a mix; some run full meanwhile."""
     chance, memory, flavors = Random(seed), FilledMemory(), mixed(20)
     for number, used in enumerate(chance.sample(range(60_000), 600)):
         stock = {"VCPU": 1000, "MEMORY_MB": 65_536, "DISK_GB": 10_000}

@@ -1,4 +1,4 @@
-"""What a worker frees stays with it: arrays over all hosts come and go without a page being faulted in."""
+"""Memory that a worker frees stays with the process: large arrays cause no page faults."""
 
 import subprocess
 import sys

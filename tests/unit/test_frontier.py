@@ -1,4 +1,4 @@
-"""The best of many, a page at a time: whoever looks at all pages sees them all, in the one order there is."""
+"""The best hosts, page by page: all pages together give the complete order."""
 
 import random
 
@@ -29,4 +29,4 @@ def test_all_pages_together_are_the_order(count: int, levels: int) -> None:
         seen += page[0].tolist()
         pages.append(page[0].size)
     assert seen == sorted(among.tolist(), key=lambda index: (-worth[index], ties[index]))
-    assert not pages or min(pages[0], count) <= 2 * FIRST_PAGE  # nobody sorts more than is looked at
+    assert not pages or min(pages[0], count) <= 2 * FIRST_PAGE

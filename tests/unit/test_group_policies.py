@@ -1,4 +1,4 @@
-"""Who may be where: policies of server groups as tables, and claims judged by them beside a plain model."""
+"""Policies of server groups as tables, and claims compared with a plain model."""
 
 import random
 from collections import Counter
@@ -24,7 +24,7 @@ from placement_worker.core.server_groups import GroupPlaces, roots_of
 
 A, B, C = "aaaa", "bbbb", "cccc"  # roots
 X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers
-KEPT, MINE = "kept", "mine"  # who keep places: of somebody who has gone, and of X
+KEPT, MINE = "kept", "mine"
 KEEPS = {KEPT: "gone", MINE: X}
 PROJECT = ConsumerClaim(consumer=X, generation=None, choices=(Choice({}),)).project
 
@@ -53,7 +53,7 @@ def group(
         ("affinity", 1, {}, (A,), None),  # the first decides
         ("affinity", 1, {X: (A,)}, (A,), None),
         ("affinity", 1, {X: (A,)}, (B,), (B, 0)),
-        ("affinity", 1, {KEPT: (A,)}, (B,), None),  # draws nobody
+        ("affinity", 1, {KEPT: (A,)}, (B,), None),
         ("affinity", 1, {X: (A,), KEPT: (B,)}, (B,), (B, 0)),
         ("affinity", 1, {X: (A, B)}, (B,), None),
         ("affinity", 1, {X: (A,)}, (), None),
@@ -79,7 +79,7 @@ def test_a_policy_lets_one_more_come_or_says_why_not(
 @pytest.mark.parametrize(
     ("who", "most", "places", "members"),
     [
-        (X, 1, {MINE: (A,)}, None),  # its own guest: it may come back to it, or beside it
+        (X, 1, {MINE: (A,)}, None),
         (Y, 1, {MINE: (A,)}, 1),
         (Y, 1, {X: (A,), MINE: (A,)}, 1),  # of one instance, however often it is there
         (Y, 2, {X: (A,), MINE: (A,)}, None),
@@ -132,8 +132,8 @@ def test_who_goes_elsewhere_is_there_no_more() -> None:
     [
         ([(A, False)], {A}),
         ([(A, False), (A, True)], {A}),
-        ([(A, False), (B, True)], {A}),  # B's disks, say
-        ([(B, True)], {B}),  # nothing else says where it is
+        ([(A, False), (B, True)], {A}),
+        ([(B, True)], {B}),
         ([(A, False), (B, False)], {A, B}),
         ([], set()),
     ],
@@ -170,7 +170,6 @@ def wants(
 
 
 def took(there: ClaimWorld, *claims: ConsumerClaim) -> list[int | None]:
-    """Which choice each got."""
     results = claim(ClaimRequested(claims=claims), there)
     assert results is not None
     return [one.choice if isinstance(one, Claimed) else None for one in results]
@@ -193,7 +192,7 @@ def test_a_child_is_on_its_root_and_a_pool_is_nowhere() -> None:
 def test_who_swaps_is_judged_by_the_group_it_joined_and_not_by_itself() -> None:
     there = world(group("anti-affinity"))
     took(there, wants(X, on(A), group="group-7"), wants(Y, on(B), group="group-7"))
-    assert took(there, wants(X, on(B), on("a1"), generation=1)) == [1]  # its own root, in another way
+    assert took(there, wants(X, on(B), on("a1"), generation=1)) == [1]
     assert took(there, wants(X, on(B), on(C), generation=2)) == [1]
 
 
@@ -265,7 +264,7 @@ class Model:
     def __init__(self, policy: GroupPolicy, most: int) -> None:
         self.policy, self.most = policy, most
         self.at: dict[str, str] = {}  # member → root
-        self.kept: dict[str, tuple[str, set[str]]] = {}  # who keeps places → for whom, and the roots
+        self.kept: dict[str, tuple[str, set[str]]] = {}
 
     def allows(self, who: str, root: str) -> bool:
         others = {one: there for one, there in self.at.items() if one != who}
@@ -292,7 +291,7 @@ def test_random_claims_moves_and_releases_go_as_on_paper(policy: GroupPolicy, se
     done: Counter[str] = Counter()
     for _ in range(120):
         who = chance.choice((X, Y, Z))
-        if chance.random() < 0.2 and model.kept:  # its guest is gone
+        if chance.random() < 0.2 and model.kept:
             gone = chance.choice(sorted(model.kept))
             release(ReleaseRequested(consumer=gone, generation=None, fenced=False), there)
             del model.kept[gone]
@@ -337,7 +336,7 @@ def test_random_claims_moves_and_releases_go_as_on_paper(policy: GroupPolicy, se
             model.at[who] = wanted[expected]
             generations[who] = generations.get(who, 0) + 1
             done["swapped" if swaps else "claimed"] += 1
-        if policy != "affinity":  # others may have followed whom has gone back since
+        if policy != "affinity":
             assert list(there.groups[7].breaches()) == []
     assert done["claimed"] and done["swapped"] and done["released"] and done["back"]
     if policy == "soft-affinity":

@@ -1,4 +1,4 @@
-"""What is said when agents have otherwise than cells know."""
+"""Differences between agents' guests and cells' records."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the order of a move between two cells makes of their reports: a table, and who may say what."""
+"""The state of a move between two cells for every report."""
 
 from typing import Any
 

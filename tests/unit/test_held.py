@@ -1,4 +1,4 @@
-"""Where a claim is: the host that gives the resources, told by who reports its providers."""
+"""The host of existing allocations, by the agents that report the providers."""
 
 import pytest
 

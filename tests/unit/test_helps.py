@@ -1,4 +1,4 @@
-"""What would have made a request fit: one demand relaxed at a time, hosts counted, nothing left behind."""
+"""Changes that would make a request fit: one requirement relaxed at a time, no reservation left behind."""
 
 from collections.abc import Callable, Iterator
 
@@ -114,7 +114,6 @@ def test_what_helps(request_: BuildRequested, said: tuple[str, ...]) -> None:
 
 
 def test_looking_for_two_things_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten classes that nobody has are 45 pairs, and each is one beside every filter."""
     hall, ranked, rank = a_hall(*HOSTS), list[str](), Choosing.rank
 
     def counting(choosing: Choosing, wish: Wish, seed: str) -> Ranking:
@@ -163,14 +162,13 @@ async def test_who_is_placed_costs_no_look_for_help(monkeypatch: pytest.MonkeyPa
     assert not looked
     big = of(memory_mb=16384)
     await scheduler.place_many([a_request(3, flavor=big), a_request(4, flavor=big)])
-    assert looked == [uid(3, "a")]  # once for those that are alike
+    assert looked == [uid(3, "a")]
 
 
 # What if
 
 
 WHAT_IF = [
-    # instances, flavor → fits, room beside them
     (1, SMALL, True, 17),
     (5, SMALL, True, 13),
     (18, SMALL, True, 0),
@@ -202,7 +200,6 @@ async def test_what_if_says_what_boots_would_find_and_leaves_nothing(
 
 
 async def test_room_counted_a_host_at_a_time_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever choosing costs: each slice gets on by a host, and none is counted twice."""
     scheduler = a_scheduler(FakePlacement.of(*HOSTS))
     question = WhatIf(request=a_request(instances=2), room=True)
     at_once = (await WhatIfs(scheduler).answer(question)).room

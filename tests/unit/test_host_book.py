@@ -1,4 +1,4 @@
-"""Which hosts are up, what they last said, and what is not their fault."""
+"""Health of hosts, last reports, and failures not caused by the host."""
 
 from itertools import pairwise
 
@@ -122,7 +122,6 @@ def test_a_host_that_moves_to_another_agent_is_the_new_one_s() -> None:
 @pytest.mark.parametrize("away", [19.0, 120.0, 3600.0])
 @pytest.mark.parametrize("period", [1.0, 2.0, 10.0, 60.0])
 def test_what_was_not_heard_while_our_ears_were_away_is_no_verdict(period: float, away: float) -> None:
-    """Builds come before the first report after it, and every agent has its period to be heard again."""
     book, agents = a_book(grace=1), [f"agent{number}" for number in range(5)]
 
     def reports(sequence: int, now: float, some: list[str] = agents) -> None:
@@ -182,7 +181,6 @@ def test_who_was_not_heard_for_very_long_is_forgotten() -> None:
 
 
 def test_no_more_hosts_are_remembered_than_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that go on reporting stay; forged ones push each other out."""
     monkeypatch.setattr(hosts, "MOST_HOSTS", 10)
     book = a_book()
     for number in range(100):
@@ -205,7 +203,6 @@ def test_nor_by_a_cell_that_floods_us_those_of_another(monkeypatch: pytest.Monke
 
 
 def test_no_cell_speaks_for_another_s_host_or_agent() -> None:
-    """Whatever root and agent it names: placement says which cell a host is in."""
     honest, source = a_book(grace=1), ListedHosts.of([the_facts(1)])
     honest.hear(a_heartbeat(1, load=0.5), 0.0)
     forged = a_heartbeat(1, sequence=2**60, cell="cell2", load=9.0, enabled=False)
@@ -247,7 +244,6 @@ def test_a_choice_that_comes_to_nothing_is_taken_back_once_and_only_while_it_cou
 
 
 def test_a_host_that_fails_everything_is_left_alone_after_three_and_tried_again_every_few_minutes() -> None:
-    """With `few_failures`: each try that fails costs it longer than the one before, and never for good."""
     book, root, now, refused = HostBook(0.0, halved_after=300.0), uid(1, "c"), 0.0, few_failures().refuses
     tried: list[float] = []
     while now < 1200.0:

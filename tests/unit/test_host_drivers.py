@@ -1,4 +1,4 @@
-"""What each driver says of a host, as a tree: one row for each shape of hardware, one for each mistake."""
+"""The provider tree of each driver: one row for each hardware, one for each error."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,6 @@ GPU = PhysicalGpu(device="g0", types={"nv-1": 4, "nv-2": 2})
 
 
 def picture(tree: ProviderTree) -> list[str]:
-    """Each provider on a line, below its parent: what is free of what, and its traits."""
     lines = []
     depth: dict[str | None, int] = {None: -1}
     for one in tree.providers:

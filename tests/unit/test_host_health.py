@@ -1,4 +1,4 @@
-"""Which hosts are up, down or unknown: by heartbeats of each host, and by what was recorded before."""
+"""Health of hosts from heartbeats and stored records: up, down or unknown."""
 
 from random import Random
 
@@ -43,9 +43,6 @@ def unknown(book: HostBook, source: ListedHosts, now: float) -> list[bool]:
 def a_record(number: int, **fields: object) -> HostHealth:
     facts = HOSTS[number - 1]
     return HostHealth(root=facts.root, host=facts.host, cell=facts.cell, agent=facts.agent, **fields)  # type: ignore[arg-type]
-
-
-# One host of an agent that reports others
 
 
 def test_a_host_without_heartbeats_is_down_though_its_agent_reports_other_hosts() -> None:
@@ -154,7 +151,6 @@ def test_health_names_the_hosts_that_are_down_unknown_or_closed_by_their_agent()
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_arrays_agree_with_the_sentences(seed: int) -> None:
-    """Of random heartbeats, records and pauses; `reasons` compares."""
     chance = Random(seed)
     facts = [replace(the_facts(number), agent=f"agent{number % 4}") for number in range(1, 13)]
     book, source, now = HostBook(0.0, grace=chance.choice((0.0, 30.0))), ListedHosts.of(facts), 0.0

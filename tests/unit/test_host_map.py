@@ -1,4 +1,4 @@
-"""On which hosts a scheduler sees somebody build: in the cells of its settings, and in registered ones."""
+"""Hosts with an agent, in the cells of the settings and in registered ones."""
 
 import pytest
 
@@ -38,7 +38,6 @@ def test_a_cell_that_is_registered_or_dropped_later_changes_it() -> None:
 
 
 def by_cell(hosts: HostMap, source: PlainSource) -> dict[str, list[str]]:
-    """Whom it has side by side."""
     names = {host.position: host.host for host in source.hosts()}
     order, firsts = hosts.by_cell.tolist(), hosts.first_of_cell.tolist()
     return {

@@ -1,4 +1,4 @@
-"""All hosts at once and one by itself read the same numbers; and the columns stay level with placement."""
+"""Arrays over all hosts and views of one host have equal values, and follow placement's positions."""
 
 import math
 
@@ -34,7 +34,6 @@ HOSTS = [
 
 
 def numbers_of(reads: object, facts: list[HostFacts]) -> tuple[list[float], list[float]]:
-    """What is read of these hosts at once, and one by one; what nobody said is −99."""
     everybody, each = seen_at_once(facts)
 
     def read(view: View) -> Number:
@@ -122,7 +121,6 @@ def test_an_aggregate_that_placement_does_not_know_any_more_says_nothing() -> No
 
 
 def each_says(name: str, book: HostBook, source: ListedHosts, now: float = 0.0) -> list[float]:
-    """What all say alike is one number."""
     search = source.search(ASKED)
     said = AllHosts(search, book.level(source, now)).fact(name)
     found: list[float] = np.broadcast_to(said, len(search.positions)).tolist()

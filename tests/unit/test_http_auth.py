@@ -1,4 +1,4 @@
-"""Who asks: what noauth2 believes, and which tokens a file proves."""
+"""Authentication over HTTP: noauth2 and token files."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who may do what: the language of rules, both generations of defaults, policy files."""
+"""Authorization over HTTP: the rule language, both generations of defaults, policy files."""
 
 from pathlib import Path
 

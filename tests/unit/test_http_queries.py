@@ -1,4 +1,4 @@
-"""Query strings: what they ask for, version by version, and how those that ask wrongly are told."""
+"""Query strings of the HTTP API by microversion, and errors for wrong ones."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A plain type takes nothing that its schema refuses: random bodies, sound ones spoilt here or there."""
+"""A plain type accepts nothing that its JSON schema refuses, for random bodies."""
 
 import json
 import random
@@ -39,7 +39,6 @@ ODD: list[Any] = [
 
 
 def spoilt(value: Any, chance: random.Random) -> Any:
-    """One thing in it is another, gone, or one too many."""
     value = json.loads(json.dumps(value))
     if not isinstance(value, dict | list) or not value or chance.random() < 0.15:
         return chance.choice(ODD)

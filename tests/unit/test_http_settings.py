@@ -1,4 +1,4 @@
-"""What may be set about the HTTP door, and how the rest is refused."""
+"""Settings of the HTTP API, and refused values."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an import compares, and the order it writes in."""
+"""Comparison and order of an import."""
 
 import random
 from dataclasses import replace

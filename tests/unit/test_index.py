@@ -1,4 +1,4 @@
-"""The candidate index: it offers what a plain look at every host would, and says why it offers nothing."""
+"""The index finds the same candidates as a plain search, with reasons if there are none."""
 
 from dataclasses import replace
 
@@ -198,7 +198,6 @@ def test_changes_lead_to_the_same_index_in_whatever_order_they_arrive(
     straight, shuffled = Index(), Index()
     for commit in commits:
         straight.accept(*commit)
-    # Two commits may change places, as they do between this process's own and another's.
     for at in range(len(commits) - 1):
         if chance.random() < 0.5:  # type: ignore[attr-defined]
             commits[at], commits[at + 1] = commits[at + 1], commits[at]
@@ -323,7 +322,6 @@ def test_what_nobody_has_fits_nowhere_and_is_named(query: FindCandidates, says: 
 
 
 def test_a_page_fits_a_message_however_long_the_names_are() -> None:
-    """One that does not would be refused, and with it every build it was asked for."""
     classes = [f"CUSTOM_{'X' * 240}{number}" for number in range(10)]
     trees = [a_tree(number, {name: Inventory(total=8) for name in classes}) for number in range(300)]
     index = index_of(*(replace(tree, zone="z" * 255, agent="a" * 64) for tree in trees))

@@ -20,8 +20,6 @@ Commit = tuple[int, tuple[ProviderChange, ...], dict[str, Tree]]
 
 
 class GrowingForest:
-    """What the database would hold: trees that grow, shrink, join and part, and the commits of it."""
-
     def __init__(self, chance: Random) -> None:
         self.chance = chance
         self.trees = {one.root: one for one in a_world(chance)}
@@ -81,7 +79,6 @@ class GrowingForest:
         )
 
     def part(self, one: Tree) -> Commit:
-        """Make a branch a tree of its own."""
         branch = self._branch(one, self.chance.choice(one.providers))
         if branch[0].parent is None:
             return self.use(one)
@@ -111,8 +108,6 @@ def _swapped(one: Tree, now: ProviderState) -> tuple[ProviderState, ...]:
 
 
 def known_of(index: Index) -> dict[str, object]:
-    """All that an index says, without where it says it."""
-
     def name(position: int) -> str:
         row = index.at[position]
         assert row is not None
@@ -151,7 +146,6 @@ def test_changes_lead_to_what_a_fresh_load_gives(seed: int) -> None:
         for number, changes, trees in commits:
             straight.accept(number, changes, trees)
             known_of(straight)  # so that what is remembered of reach would be stale
-        # Two commits may change places, as they do between this process's own and another's.
         if len(commits) > 1 and chance.random() < 0.7:
             commits[0], commits[1] = commits[1], commits[0]
         for number, changes, trees in commits:
@@ -190,7 +184,6 @@ def test_what_a_door_made_of_a_provider_is_forgotten_when_it_changes() -> None:
 
 
 def test_a_trait_or_aggregate_of_few_becomes_one_of_many_and_back() -> None:
-    """A few are kept one by one, many as an array: both say the same, before and after growing."""
     many = [tree(state(number, None, {"VCPU": 1}, traits=("CUSTOM_A",))) for number in range(3000)]
     rare = tree(state(5000, None, {"VCPU": 1}, traits=("CUSTOM_B",)))
     index = an_index([rare, *many])

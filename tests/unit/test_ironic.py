@@ -1,4 +1,4 @@
-"""An Ironic node's state → what placement is told: Nova's rule, every state."""
+"""The inventory for every state of an Ironic node, by Nova's rule."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How we are let into Ironic: Keystone's tokens, with the real keystoneauth1, and TLS, over real sockets."""
+"""Authentication to Ironic: Keystone with the real keystoneauth1, and TLS, over real sockets."""
 
 import json
 import logging
@@ -18,7 +18,6 @@ from tests.support.fake_ironic import FakeIronic, fault, node_number
 
 UUID = node_number(1)
 SECRET = "s3cret"
-# Of 127.0.0.1, by itself, for a hundred years, and for these tests alone.
 KEY = """\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg2aABDo2V9/O87ZP4

@@ -33,7 +33,6 @@ async def test_the_newest_version_both_know_is_spoken(theirs: int, asked: str) -
 
 
 async def test_the_version_is_found_in_the_description_of_the_api_too(ironic: FakeIronic) -> None:
-    """Where a proxy takes headers away, and lets us see no more than the root."""
     said = {"default_version": {"version": "1.90"}}
     ironic.proxy = lambda request: (
         httpx.Response(200, json=said) if request.url.path == "/" else httpx.Response(403)

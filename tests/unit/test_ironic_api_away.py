@@ -1,4 +1,4 @@
-"""Ironic's API from our side: what is tried again, what is written, who we are, and what is never told."""
+"""The client of Ironic's API: retries, writes, credentials, and secrets that are never logged."""
 
 import base64
 import json
@@ -178,9 +178,6 @@ async def test_a_name_with_strange_signs_stays_one_name(ironic: FakeIronic) -> N
     async with ironic.api() as api:
         assert await api.node("../conductors?x=1") is None
     assert ironic.requests[-1].url.raw_path == b"/v1/nodes/..%2Fconductors%3Fx%3D1"
-
-
-# Who we are
 
 
 async def test_basic_authentication(ironic: FakeIronic) -> None:

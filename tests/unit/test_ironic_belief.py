@@ -1,4 +1,4 @@
-"""Which of the things said of a node counts, and what is done about it: the table of `core/belief.py`."""
+"""The known state of a node after notifications and reads: the table of `core/belief.py`."""
 
 from typing import Any
 
@@ -91,9 +91,6 @@ def test_a_start_or_an_error_never_opens(event: str, phase: Phase) -> None:
     case = closed(can_read=True)
     step = case.hear(event, phase, T + 5, updated_at=T + 5)
     assert step.report is None and step.read
-
-
-# Nothing is told twice, nothing late
 
 
 @with_and_without

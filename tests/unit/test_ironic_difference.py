@@ -1,4 +1,4 @@
-"""How what Ironic says of a node differs from what placement has of it, in values and in words."""
+"""Differences between Ironic and placement, as values and as text."""
 
 from typing import Any
 
@@ -34,7 +34,6 @@ def told(**node: Any) -> InventoryReported:
 
 
 def placed(**more: Any) -> Provider:
-    """What placement has once it was told of the node."""
     same: dict[str, Any] = {
         "id": UUID,
         "name": UUID,

@@ -1,4 +1,4 @@
-"""Bytes from Ironic's exchange → what was said of which node, or why nothing was."""
+"""Bytes of Ironic's notifications are decoded, or skipped with a reason."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A node that changes many times a second, told of in any order: what placement is told of it."""
+"""A node with many changes per second, announced in any order: the reports to placement."""
 
 import random
 
@@ -12,7 +12,6 @@ from tests.support.random_ironic import RandomIronic
 def a_life(
     seed: int, vary: Vary[HeardNotification], late: float, *, can_read: bool, reads_tell_times: bool
 ) -> None:
-    """A node that changes many times a second: never open against what was said, and right after a sweep."""
     chance = random.Random(seed)
     ironic = RandomIronic(chance, reads_tell_times=reads_tell_times)
     world = NodeWorld(ironic, can_read=can_read, chance=chance)

@@ -1,4 +1,4 @@
-"""Confirming reads: each node by one at a time, not too many at once, and patiently."""
+"""Confirming reads: one per node at a time, a limited number in parallel, with retries."""
 
 import asyncio
 

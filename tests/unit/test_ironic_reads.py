@@ -1,4 +1,4 @@
-"""What a read of a node is worth, when a node has ended, and whose it is: see `core/belief.py`."""
+"""The effect of a read on the known state, deleted nodes, and owners: see `core/belief.py`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -69,9 +69,6 @@ def test_what_a_tool_told_of_a_node_is_told_again_by_ironic() -> None:
     assert case.hear("power_set", "end", T + 2, updated_at=T + 2).outcome == "told"
 
 
-# What another has told placement
-
-
 def learned(case: BeliefCase, at: float) -> bool:
     return case.beliefs.placement_has(NODE, int(at * 1e6))
 
@@ -90,7 +87,6 @@ def test_what_was_told_last_does_not_count_when_another_has_told_since(can_read:
 
 @with_and_without
 def test_what_is_dated_before_what_another_told_closes_and_does_not_open(can_read: bool) -> None:
-    """It may come once more, or placement's reports may be dated by a clock that was ahead."""
     for state, outcome, read in (
         ("cleaning", "told", can_read),
         ("available", "read" if can_read else "late", can_read),
@@ -174,9 +170,6 @@ def test_a_sweep_ends_a_node_that_was_told_of_in_an_earlier_life() -> None:
     assert step.report is not None and step.report.gone
     assert (step.report.cell, step.report.agent, step.report.zone) == ("cell9", "other", "north")
     assert step.report.sequence == int(T * 2e6) + 1
-
-
-# Whose it is may be for reads to say
 
 
 def test_a_node_whose_shard_counts_is_read_before_it_is_told_of() -> None:

@@ -1,7 +1,8 @@
-"""All that a real Ironic was recorded to say, in order, out of order, twice, with gaps: what placement knows.
+"""Recorded notifications of a real Ironic in order, out of order, twice and with gaps: placement's final
+state.
 
-Placement is a model here (`tests/support/belief_world.py`); what it says of itself is held against the real
-one in `tests/contract/test_ironic_following.py`.
+Placement is a model (`tests/support/belief_world.py`), compared with the real one in
+`tests/contract/test_ironic_following.py`.
 """
 
 import random
@@ -72,10 +73,9 @@ def test_without_a_sweep_no_node_stays_open_that_the_events_tell_is_closed(
         assert world.open_against_the_truth() == [], f"after {step.step}, seed {seed}"
 
 
-# What no event told, and the next event of the node, or a sweep, puts right
 SILENT = {
     "96-power-mismatch-recovery-silent",  # out of maintenance
-    "104-allocation-create",  # taken by Ironic's own allocation API: a node that was never heard of before
+    "104-allocation-create",
     "107-allocation-create-2",  # the same, and it was open
 }
 

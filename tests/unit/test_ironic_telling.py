@@ -1,4 +1,4 @@
-"""What is heard and read is told to placement, whatever its bus does."""
+"""Reports to placement are repeated until its bus accepts them."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Who was just chosen for a server group counts for those who come next, and for no longer than that."""
+"""Instances chosen for a server group count for the next choice, for a limited time."""
 
 import pytest
 
@@ -17,8 +17,6 @@ FEW = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 40}
 
 
 class Groups:
-    """Placement's word on one group; nobody judges it at a claim."""
-
     def __init__(self, placement: FakePlacement, policy: GroupPolicy) -> None:
         self.placement = placement
         self.policy = policy
@@ -58,7 +56,6 @@ async def roots(scheduler: Scheduler, number: int, instances: int = 1) -> list[s
 
 
 async def test_who_was_refused_a_host_is_no_member_there() -> None:
-    """The best host is full already, of which the scheduler's memory knows nothing yet."""
     placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
     placement.source.lag = True
     placement.take(uid(1, "c"), ROOM)

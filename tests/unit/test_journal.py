@@ -1,4 +1,4 @@
-"""What the in-process broker keeps on disk, also when the disk will not take it for a while."""
+"""The journal of the in-process broker on disk, also with write errors."""
 
 import asyncio
 import os
@@ -58,7 +58,6 @@ async def test_on_a_full_disk_publishers_wait_and_nothing_is_lost_or_doubled(
 
 
 async def test_a_durable_queue_receives_what_is_published_before_its_reader_is_back(tmp_path: Path) -> None:
-    """A client's queue, say, after the process was killed: RabbitMQ keeps its keys, too."""
     before = LocalTransport(LocalBroker(journal=Journal(tmp_path / "bus.db")))
     await before.declare(QUEUE)  # and the process ends, closing nothing
     journal = Journal(tmp_path / "bus.db")
@@ -88,7 +87,6 @@ async def test_a_queue_whose_declaration_cannot_be_read_is_declared_again(
 
 
 async def a_full_journal(path: Path) -> None:
-    """Two messages for the reader, one of them put off, and a dead letter."""
     journal = Journal(path)
     transport = LocalTransport(LocalBroker(journal=journal))
     await transport.declare(QUEUE)

@@ -1,4 +1,4 @@
-"""Who keeps a place for nobody, and of whom that is proven: a table."""
+"""Holder consumers without a move, and which of them are proven: a table."""
 
 import pytest
 
@@ -50,7 +50,6 @@ def test_who_keeps_for_nobody_leaks_and_is_given_back_only_if_that_is_proven(
 
 
 def test_of_one_that_came_from_a_cell_that_was_not_read_nothing_is_proven() -> None:
-    """That cell may know that its guest is still there."""
     came = KeptByCell("active", 2, came=True)
     for all_read in (True, False):
         (leak,) = leaks([kept(1)], {BUILD: came}, all_read=all_read, old=OLD)
@@ -66,6 +65,5 @@ def test_of_one_that_two_cells_know_what_either_keeps_is_kept() -> None:
 
 @pytest.mark.parametrize("all_read", [True, False])
 def test_of_a_build_that_no_cell_knows_nothing_is_proven(all_read: bool) -> None:
-    """And where a cell was not read, nothing is said."""
     found = list(leaks([kept(1)], {}, all_read=all_read, old=OLD))
     assert [leak.proven for leak in found] == ([False] if all_read else [])

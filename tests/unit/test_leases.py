@@ -1,4 +1,4 @@
-"""Leases, from both sides: what an agent may do by its clock, and when a conductor is certain by its own."""
+"""Leases from both sides: when an agent may act, and when a conductor considers a lease expired."""
 
 import pytest
 
@@ -15,7 +15,6 @@ LEASE = 2.0
 
 
 def seen(*looks: tuple[float, dict[str, int]], heard: tuple[float, ...] = ()) -> Sightings:
-    """After looks at these times, at which agents had these beats."""
     sightings = Sightings(deaf_after=1.0)
     events = sorted(
         [*((at, beats) for at, beats in looks), *((at, None) for at in heard)], key=lambda e: e[0]
@@ -65,7 +64,6 @@ def test_a_question_is_news_too() -> None:
 
 
 def test_an_agent_s_lease_is_over_by_its_own_clock_before_it_is_certain() -> None:
-    """It asked, then its beat was stored, then it was seen; its clock is as slow as is allowed."""
     asked, stored_and_seen = 100.0, 100.0
     mine = LentNodes()
     mine.answered(asked, LeaseAnswered(epoch=1, seconds=LEASE, version=1))
@@ -124,6 +122,6 @@ def test_how_an_order_stands(
 def test_it_is_told_what_it_lost() -> None:
     mine = lent((0.0, an_answer((N1, 4), (N2, 2))))
     assert mine.answered(0.5, an_answer((N1, 0))) == {N1}
-    assert mine.answered(1.0, an_answer((N2, 3))) == {N2}  # it was another's in between
+    assert mine.answered(1.0, an_answer((N2, 3))) == {N2}
     assert mine.answered(1.5, an_answer((N2, 3))) == set()
     assert mine.answered(2.0, an_answer(epoch=2)) == {N2}

@@ -1,4 +1,4 @@
-"""What a load's boots add up to, and what it makes of the ends it hears."""
+"""Results of a load test from the received ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -73,8 +73,6 @@ def test_only_the_most_frequent_reasons_are_told() -> None:
     assert LoadOutcome(boots, 1.0).reasons(2) == [("often", 3), ("twice", 2)]
 
 
-# What it hears
-
 Answer = Callable[[Load, Sequence[BuildRequested]], Awaitable[Sequence[Sequence[Message]]]]
 
 
@@ -100,7 +98,6 @@ def said(words: str, request: BuildRequested) -> Message:
 
 
 async def load_with(answer: Answer, plan: LoadPlan) -> LoadOutcome:
-    """A load of a berth that is one worker, which answers each request as it is told."""
     broker = LocalBroker()
     stopping = asyncio.Event()
     async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as theirs:
@@ -123,7 +120,7 @@ async def load_with(answer: Answer, plan: LoadPlan) -> LoadOutcome:
     ("first", "then", "changed"),
     [
         ("active h1", [], 0),
-        ("active h1", ["active h1"], 0),  # told again: at-least-once delivery, no second end
+        ("active h1", ["active h1"], 0),
         ("active h1", ["active h1", "active h1"], 0),
         ("error h1", ["error h1"], 0),
         ("no host", ["no host"], 0),
@@ -137,7 +134,6 @@ async def load_with(answer: Answer, plan: LoadPlan) -> LoadOutcome:
 async def test_the_same_end_told_twice_is_one_end_and_another_is_a_broken_promise(
     first: str, then: list[str], changed: int
 ) -> None:
-    """The first boot gets these ends; the second, which closes the load, one when all those were heard."""
     told: list[str] = []
 
     async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:

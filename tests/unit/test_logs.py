@@ -1,4 +1,4 @@
-"""What lines of the log say: one line a fact, whom it is about, and no password."""
+"""Log lines: one per event, with ids, without passwords."""
 
 import json
 import logging
@@ -132,7 +132,7 @@ def test_the_secrets_of_the_settings_are_known() -> None:
         cells=("c1",),
         cell_database_urls={"c1": "postgresql://u:pass-zwei@h/b"},
         ironic_password="pass-drei",
-        database_url="postgresql://u:abc@h/b",  # too short to be looked for in every line
+        database_url="postgresql://u:abc@h/b",
     )
     assert set(secrets_of(settings)) == {"p%40ss-eins", "p@ss-eins", "pass-zwei", "pass-drei"}
 

@@ -1,4 +1,4 @@
-"""Kinds of machines by name and by file: what a TOML of them and a provider.yaml may say."""
+"""Kinds of machines by name and file: machines TOML and provider.yaml."""
 
 from pathlib import Path
 
@@ -48,9 +48,9 @@ def test_a_file_describes_more_of_them(tmp_path: Path) -> None:
         drivers = ["flat"]
         """
     )
-    assert names("edge", str(file)) == ["h", "h_numa0", "h_x"]  # cells first, whatever is said first
+    assert names("edge", str(file)) == ["h", "h_numa0", "h_x"]
     assert names("plain", str(file)) == ["h"]
-    assert names("vgpu", str(file))[1] == "h_gpu0"  # those built in are still there
+    assert names("vgpu", str(file))[1] == "h_gpu0"
 
 
 WRONG = {

@@ -1,4 +1,4 @@
-"""Whoever watches placement's memory hears what each change touched, and of everything after a reload."""
+"""Watchers of the index are called with the roots of each change, and for everything after a reload."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -24,8 +24,6 @@ EAST, WEST = Aggregate(id=uid(1, "e"), name="east"), Aggregate(id=uid(2, "e"), n
 
 
 class Shelf:
-    """What there is to be read."""
-
     def __init__(self, *trees: Tree) -> None:
         self.there = {one.root: one for one in trees}
         self.said: list[Aggregate] = [EAST]
@@ -94,7 +92,6 @@ async def test_each_change_is_told_with_what_it_touched(memory: Memory, shelf: S
 
 
 async def test_before_all_has_been_read_nobody_is_told(memory: Memory, heard: Told) -> None:
-    """There is nothing yet of which something could be otherwise."""
     memory.learn([changed(1, ONE)], {})
     assert heard == []
 
@@ -168,9 +165,6 @@ async def test_what_comes_with_the_news_is_not_read(
     assert shelf.read == read
     rows = memory.index.rows
     assert {root: rows[root].capacity["VCPU"] if root in rows else None for root in sizes} == sizes
-
-
-# What nobody can have committed
 
 
 @pytest.mark.parametrize("number", [2 + FAR_AHEAD, 2**62])

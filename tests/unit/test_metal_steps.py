@@ -1,4 +1,4 @@
-"""What the bare-metal agent does next with a node: in every state Ironic knows, whoever has it."""
+"""The next action of the bare-metal agent for every state and owner of a node."""
 
 from typing import Any
 
@@ -51,7 +51,6 @@ OURS: dict[str | None, tuple[Step, Step]] = {
     "service wait": (Say("built"), Undeploy()),
     "service hold": (Say("built"), Abort()),
     "service failed": (Say("built"), Undeploy()),
-    # ours in name only: somebody has taken it out of the pool
     "manageable": (Close("the node is manageable: no disk"), LetGo()),
     "enroll": (Close("the node is enroll: no disk"), LetGo()),
     "verifying": (Close("the node is verifying: no disk"), LetGo()),
@@ -71,7 +70,6 @@ IDLE = {
     "adopt failed",
 }  # fmt: skip
 
-# Ironic takes the name off a node whose tear-down has failed: what was deployed there may run still.
 NOT_TORN_DOWN = {"error", "deleting"}
 
 
@@ -115,7 +113,6 @@ def test_a_build_that_has_failed_on_a_node_is_undone_before_that_is_told(state: 
 @pytest.mark.parametrize("state", [*OURS])
 @pytest.mark.parametrize("whose", ["ours", "nobody's", "theirs"])
 def test_to_adopt_it_is_looked_at_and_never_touched(state: str | None, whose: str) -> None:
-    """It was deployed before berth was: nobody wrote down for which attempt."""
     node = {
         "ours": ours(state, None, last_error="no disk"),
         "nobody's": a_seen_node(state),
@@ -214,7 +211,6 @@ def test_a_node_that_goes_into_maintenance_before_its_deploy_is_let_go() -> None
 @pytest.mark.parametrize(
     ("node", "order", "expected"),
     [
-        # the node has gone on to a later attempt: an order for an earlier one comes too late
         (ours("active", 2), build(1), Say("destroyed")),
         (ours("active", 2), destroy(1), Say("destroyed")),
         (ours("active", 2, extra=seen(2)), build(1), Say("destroyed")),
@@ -224,7 +220,6 @@ def test_a_node_that_goes_into_maintenance_before_its_deploy_is_let_go() -> None
         (ours("active", 1, extra=seen(1)), destroy(2), Undeploy()),
         (a_seen_node(extra=seen(1)), destroy(2), Close("")),
         (a_seen_node(extra=seen(1, "no disk")), build(2), Claim()),
-        # somebody else than we has written the build's id there: it is its node all the same
         (ours("active", None), build(1), Say("built")),
         (ours("active", None), destroy(1), Undeploy()),
     ],
@@ -308,7 +303,6 @@ def test_a_read_tells_more_than_is_needed_and_null_for_what_there_is_not() -> No
 
 
 def test_an_attempt_that_is_to_stay_is_left_alone() -> None:
-    """Metal is never moved: whoever orders so all the same destroys nothing by it."""
     stays = DestroyOrdered(build=US, attempt=2, cell=CELL, agent="metal", root=NODE, host=NODE, above=1)
     assert next_step(ours("active", 1), stays) == Say("destroyed")
     assert next_step(ours("active", 2), stays) == next_step(ours("active", None), stays) == Undeploy()

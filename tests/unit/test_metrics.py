@@ -1,4 +1,4 @@
-"""What is served for Prometheus, and that the page, the dashboard and the alerts ask for nothing else."""
+"""Prometheus metrics, and that documents, dashboard and alerts use only existing ones."""
 
 import json
 import re
@@ -18,12 +18,11 @@ BEGIN, END = "<!-- berth metrics --markdown -->", "<!-- end of berth metrics -->
 DASHBOARD = json.loads((ROOT / "deploy/grafana/berth.json").read_text(encoding="utf-8"))
 ALERTS = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
 
-# Labels whose values are few, however large the cloud is. Never a host, a build, a queue, a project, a node.
 FEW = {
     "worker", "topic", "outcome", "cell", "way", "crossing", "result", "why", "what", "status", "kind", "end",
     "method", "route", "event", "reason", "version", "broker",
 }  # fmt: skip
-OTHERS = {  # what is served beside, with the labels that matter here
+OTHERS = {
     "up": {"job", "instance"},
     "process_start_time_seconds": {"job", "instance"},
     "process_cpu_seconds_total": {"job", "instance"},
@@ -113,7 +112,6 @@ def test_panels_are_told_apart_and_show_labels_they_have() -> None:
 
 
 def command_of(words: list[str]) -> bool:
-    """Do these words begin with a command that there is, or name a group of them?"""
     named = [one.split() for one in COMMANDS]
     return any(words[: len(one)] == one or words == one[: len(words)] for one in named)
 

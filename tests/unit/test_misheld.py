@@ -1,4 +1,4 @@
-"""Of which active builds placement does not hold what their cells have, and what bars mending it."""
+"""Active builds with wrong allocations in placement, and what prevents a repair."""
 
 from typing import Any
 
@@ -82,19 +82,16 @@ def wrongly(wrong: Wrong) -> Misheld:
 @pytest.mark.parametrize(
     ("wrong", "here", "there", "why"),
     [
-        # The agent says as the cell does, and nobody else has it
         ("missing", [a_guest()], {}, ""),
         ("elsewhere", [a_guest()], {"host-2": []}, ""),
         ("elsewhere", [a_guest()], {"host-2": [a_guest()]}, ""),  # one agent has both hosts
         ("amounts", [a_guest()], {}, ""),
         ("amounts", [a_guest(held={CHILD: {"VCPU": 2}, A: {"MEMORY_MB": 512}})], {}, ""),
-        # It says nothing
         ("missing", None, {}, ""),
         ("outdated", None, {}, ""),
         ("elsewhere", None, {"host-2": []}, "agent agent-1 of host-1 does not say what it has"),
         ("amounts", None, {}, "agent agent-1 of host-1 does not say what it has"),
         ("elsewhere", [a_guest()], {"host-2": None}, "nobody says what runs on host-2, where it is held"),
-        # It says otherwise
         ("missing", [], {}, "agent agent-1 has no guest of its attempt 2 on host-1"),
         ("amounts", [a_guest(attempt=1)], {}, "agent agent-1 has no guest of its attempt 2 on host-1"),
         ("elsewhere", [a_guest(root=B)], {"host-2": []}, "has no guest of its attempt 2 on host-1"),

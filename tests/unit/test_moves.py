@@ -108,7 +108,6 @@ class MovingCloud:
 
 
 def a_cloud(*candidates: Candidate, hosts: int = 4, **stands: object) -> MovingCloud:
-    """Its build is on host 1, of which this is so."""
     placement = MovingPlacement.of(*(candidates or [a_candidate(number) for number in range(1, hosts + 1)]))
     assert isinstance(placement, MovingPlacement)
     cloud = MovingCloud(placement)
@@ -393,9 +392,6 @@ async def test_one_silent_cell_is_no_other_s_trouble() -> None:
     assert not isinstance(there, Retry | Poison) and isinstance(there[0], MovePlaced)
 
 
-# Once, whoever reads it and however often
-
-
 async def test_a_duplicate_is_told_again_from_what_is_held_until_its_cell_knows_of_it() -> None:
     cloud = a_cloud()
     first = await cloud.placed(a_move())
@@ -444,7 +440,6 @@ async def test_of_two_moves_of_one_build_one_begins_and_the_other_looks_again() 
 
 
 async def test_what_it_holds_is_another_s_doing_and_stays_so() -> None:
-    """Somebody wrote it through the Placement API, say: its cell knows of another generation."""
     cloud = a_cloud(generation=7)
     await cloud.retry(a_move())
     cloud.time.now += 31
@@ -473,7 +468,6 @@ async def test_who_was_refused_by_one_is_not_begun_by_another() -> None:
 
 
 async def test_what_is_said_again_of_one_that_was_refused_is_not_what_is_found_by_now() -> None:
-    """It was building; now it could move, and there is no host for it."""
     cloud = a_cloud(hosts=1, status="building")
     first = await cloud.refused(a_move())
     cloud.cells.know(a_build_that_stands(1))
@@ -495,12 +489,9 @@ async def test_a_late_duplicate_of_a_move_that_is_over_begins_nothing() -> None:
     del cloud.placement.held[KEEP]  # it is over, and so is the next one
     cloud.cells.know(a_build_that_stands(2, move=uid(2, "e"), attempt=3, generation=4))
     assert await cloud.come_of(a_move(1)) == []
-    del cloud.placement.held[BUILD]  # and its build is gone
+    del cloud.placement.held[BUILD]
     cloud.cells.stands["cell1"].clear()
     assert await cloud.come_of(a_move(1)) == []
-
-
-# Nobody hears of it
 
 
 async def undone(cloud: MovingCloud, placed: MovePlaced) -> MoveRefused | None:
@@ -518,7 +509,7 @@ async def test_what_no_conductor_hears_of_is_undone_and_said_to_be() -> None:
     assert cloud.placement.roots(BUILD) == {root(1)}
     assert KEEP not in cloud.placement.held
     assert cloud.placement.retired.keys() == {MOVE, taken_back(MOVE)}
-    again = await cloud.refused(a_move())  # who undid it died before it said so
+    again = await cloud.refused(a_move())
     assert again.reason == said.reason
 
 
@@ -543,7 +534,7 @@ async def test_what_was_undone_may_begin_again_by_another_name_and_the_old_one_s
 async def test_what_its_cell_goes_on_with_is_not_undone() -> None:
     cloud = a_cloud()
     placed = await cloud.placed(a_move())
-    cloud.placement.held[BUILD].generation += 1  # it has claimed an alternate, say
+    cloud.placement.held[BUILD].generation += 1
     assert await undone(cloud, placed) is None
     assert cloud.placement.roots(KEEP) == {root(1)}
 
@@ -561,7 +552,6 @@ async def test_what_keeps_nothing_is_undone_as_well(kind: str) -> None:
 
 
 async def test_whose_unshelving_is_undone_is_shelved_again_in_its_cell() -> None:
-    """Else its boot, read again, would place it anew; and who deletes it is to know which cell has it."""
     cloud = a_cloud()
     shelved(cloud)
     placed = await cloud.placed(a_move(1, "unshelve"))
@@ -569,6 +559,6 @@ async def test_whose_unshelving_is_undone_is_shelved_again_in_its_cell() -> None
     await undone(cloud, placed)
     assert cloud.placement.retired[BUILD] == SHELVED
     assert cloud.placement.releases[-1].cell == placed.cell
-    del cloud.placement.retired[BUILD]  # who undid it died before that
+    del cloud.placement.retired[BUILD]
     await cloud.refused(a_move(1, "unshelve"))
     assert cloud.placement.retired[BUILD] == SHELVED

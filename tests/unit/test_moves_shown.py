@@ -1,4 +1,4 @@
-"""Moves as the control room words them, and what it lets one say to each."""
+"""Texts of moves in the control room, and the permitted actions."""
 
 import pytest
 from msgspec.structs import replace

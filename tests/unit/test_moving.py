@@ -1,4 +1,4 @@
-"""Who goes where when a tree is reported otherwise: all of them, or the report is refused."""
+"""New places of allocations after a reshape: all of them, or the report is refused."""
 
 from dataclasses import replace as with_
 from random import Random
@@ -50,7 +50,6 @@ def holder(number: int, held: Allocations, **more: Any) -> TreeHolder:
 
 
 def used_by(*holders: TreeHolder, tree: Tree = FLAT) -> Tree:
-    """The tree with what these hold in use."""
     used = {one.uuid: dict(one.used) for one in tree.providers}
     for one in holders:
         for provider, resources in one.held.items():
@@ -73,7 +72,6 @@ def on(build: int, where: Allocations, attempt: int = 1) -> GuestPlace:
     return GuestPlace(uid(build), attempt, where)
 
 
-# what is held, what the agent says → what each holds then
 GO = {
     "nobody": ([], [], {}),
     "one, of whom nobody speaks": ([holder(1, flat(2, 8, 5))], [], {1: {**flat(0, 0, 5), **at(0, 2, 8)}}),
@@ -131,7 +129,6 @@ def stocks(tree: Tree) -> list[tuple[ProviderState, str, Inventory]]:
 
 
 def test_the_clean_up_of_an_attempt_goes_where_that_guest_is() -> None:
-    """Its build has gone on elsewhere; or is on the same host again."""
     kept = TreeHolder(1, keeper(uid(7), 1), 3, flat(2), build=False)
     again = TreeHolder(2, uid(7), 5, flat(3))
     says = to_cells(8, 8, guests=(on(7, at(1, 2), attempt=1), on(7, at(0, 3), attempt=2)))
@@ -176,7 +173,6 @@ def test_what_was_withheld_of_a_tree_that_was_reported_without_a_word_opens_when
 
 
 def test_what_does_not_move_is_withheld_as_ever() -> None:
-    """Of a class that the report does not speak of."""
     one = holder(1, flat(4, 16))
     report = to_cells(8, 8)
     assert report.reshape is not None

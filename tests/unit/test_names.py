@@ -1,4 +1,4 @@
-"""One word, one thing: no two public classes share a name, wherever they are."""
+"""Public classes have unique names across all packages."""
 
 import ast
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What becomes of a request nobody has a host for at this moment."""
+"""A request without a host at the moment: retry, wait or end."""
 
 from dataclasses import replace
 
@@ -37,7 +37,6 @@ def an_order(**request: object) -> Order:
 
 
 def last_of(order: Order, short: Shortage, looks: int, limits: PlacingLimits) -> Effect:
-    """What is done after so many looks in vain."""
     order, effects = step(order, Begun(), limits)
     for _ in range(looks):
         assert isinstance(effects[0], LookForHosts)
@@ -51,7 +50,6 @@ def last_of(order: Order, short: Shortage, looks: int, limits: PlacingLimits) ->
         (NOTHING, 1, LookForHelp),
         (replace(NOTHING, may_pass=True), 1, ComeAgain),
         (replace(NOTHING, promised=True), 1, LookForHosts),
-        # Others are claiming what it lacks, and may not get it: that is no reason to end it.
         (replace(NOTHING, promised=True), LIMITS.rounds, ComeAgain),
     ],
 )

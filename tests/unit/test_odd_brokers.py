@@ -1,4 +1,4 @@
-"""A broker that lives and loses an answer now and then holds up nobody for ever; nothing is lost by it."""
+"""A broker that loses single answers blocks no worker and loses no message."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -45,7 +45,6 @@ async def a_transport(broker: OddBroker) -> AsyncIterator[RabbitTransport]:
 
 
 def once(matches: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """It loses the first of these."""
     lost: list[Any] = []
 
     def silent(asked: Any) -> bool:
@@ -77,9 +76,7 @@ async def test_while_it_is_short_of_memory_nothing_is_sent_again() -> None:
         await until(lambda: broker.heard["ContentBody"])
         broker.say_blocked(True)
         looks = broker.heard["Exchange.Declare"]
-        await until(
-            lambda: broker.heard["Exchange.Declare"] > looks + 50
-        )  # it looks on, long beyond the limit
+        await until(lambda: broker.heard["Exchange.Declare"] > looks + 50)
         assert broker.heard["ContentBody"] == 1
         broker.say_blocked(False)
         broker.silent = lambda _: False
@@ -160,8 +157,6 @@ async def test_who_deletes_queues_is_told_that_there_was_no_answer(name: str) ->
 async def test_a_worker_whose_connection_ends_by_an_error_of_ours_ends_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its process is then started anew; one that went on would hear nothing for ever."""
-
     async def handle(message: BuildUnplaceable) -> None: ...
 
     async def fault() -> None:

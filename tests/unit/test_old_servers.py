@@ -1,4 +1,4 @@
-"""What another system says of its instances, in each of the ways it may be written down."""
+"""Files with servers of another system, in every supported format."""
 
 import json
 from pathlib import Path

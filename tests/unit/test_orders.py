@@ -1,4 +1,4 @@
-"""What requests wish for is worked out once for those that ask for the same, and for no others."""
+"""Queries of equal requests are computed once."""
 
 import pytest
 
@@ -58,7 +58,6 @@ def test_what_is_wrong_with_one_is_found_though_another_asked_for_the_same(
 
 
 def test_what_is_read_of_a_request_is_nobodys() -> None:
-    """A rule never sees the instances of whoever asked for the same before."""
     made = orders()
     order, _ = made.begin(a_request(1, reply_to="me"), 0.0)
     read = order.wishes[0].request
@@ -67,7 +66,6 @@ def test_what_is_read_of_a_request_is_nobodys() -> None:
 
 
 def test_what_is_remembered_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few requests may say as much as thousands of others."""
     monkeypatch.setattr(remembering, "REMEMBERED_BYTES", 100_000)
     made = orders()
 

@@ -1,4 +1,4 @@
-"""Who owns which bare-metal node: what becomes of one when agents come, go, are disabled, or give it away."""
+"""Owners of bare-metal nodes when agents start, stop, are disabled, or release nodes."""
 
 import pytest
 from msgspec.structs import replace
@@ -24,13 +24,12 @@ GIVES = replace(MINE, leaving="all")
 
 
 def only(node: RingNode, members: list[RingMember], use: Use | None = None) -> RingNode:
-    """What becomes of one node, alone in its pool."""
     changed = moves([node], members, {} if use is None else {node.root: use})
     assert len(changed) <= 1
     return changed[0] if changed else node
 
 
-ALONE = [  # what it is, with whom, what is on it; then its owner, epoch, whether it is leaving
+ALONE = [
     ("nobody's is given to whoever is there", RingNode(root=HERE), [B], None, ("b", 1, "")),
     ("so is one with an instance", RingNode(root=HERE), [B], "held", ("b", 1, "")),
     ("where nobody is, to whoever has been", RingNode(root=HERE), [DEAD], "held", ("a", 1, "")),
@@ -69,7 +68,6 @@ def test_a_node_alone(
 
 
 def a_pool(nodes: int, *agents: str) -> list[RingNode]:
-    """All dealt to these."""
     empty = [RingNode(root=uid(number, "c")) for number in range(nodes)]
     return moves(empty, [member(agent) for agent in agents], {})
 

@@ -1,4 +1,4 @@
-"""Trees that travel are the same on arrival; only few and small ones go with the news of them."""
+"""Packed trees equal the originals; only few and small ones are part of change messages."""
 
 from dataclasses import replace
 
@@ -27,7 +27,6 @@ def gone(number: int) -> Tree:
 
 
 def as_told(one: Tree) -> Tree:
-    """What only placement itself has need of stays there."""
     return replace(one, providers=tuple(replace(provider, id=0) for provider in one.providers))
 
 

@@ -1,4 +1,4 @@
-"""What was chosen is promised until placement's memory shows it, the claim fails, or time is up."""
+"""Choices are reserved until the replica shows them, the claim fails, or time expires."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What becomes of guests by the phases of a move, and which orders are too late: tables."""
+"""Guests after each phase of a move, and obsolete orders: tables."""
 
 from typing import Any
 
@@ -102,7 +102,7 @@ def test_the_oldest_steps_are_forgotten_first() -> None:
         (True, NOTHING, "ours"),
         (False, NOTHING, "unknown"),  # placement has nothing here: it may have had something, and lost it
         (False, "MIGRATION", "kept"),  # moved, or on its way: it may run elsewhere
-        (True, "MIGRATION", "kept"),  # a resize on its own host
+        (True, "MIGRATION", "kept"),
         (False, "CLEANUP", "gone"),
         (True, "CLEANUP", "gone"),  # the build has come back here, as another guest
         (False, None, "gone"),
@@ -119,5 +119,4 @@ def test_whose_a_guest_is_placement_knows(build_here: bool, keeper_type: str | N
 def test_whose_room_is_kept_by_another_number_is_left_alone(
     build_here: bool, keeper_type: str, whose: str
 ) -> None:
-    """It was rebuilt when another move of it had just begun; or has not heard yet what it is called."""
     assert ownership(build_here, keeper_type, kept_otherwise=True) == whose

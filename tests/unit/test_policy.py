@@ -1,4 +1,4 @@
-"""What an operator may choose: names, aliases, options, functions of his own; which requests are alike."""
+"""An operator's filters and weighers: names, aliases, options, custom functions; equal requests."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -49,7 +49,6 @@ def test_rules_come_in_the_order_of_their_names(names: list[str], rules: list[st
 
 
 def test_every_filter_and_weigher_of_nova_is_known_by_its_class() -> None:
-    """Of the filters it has, and had, and of its weighers."""
     assert len({name for name in RULES_CALLED if name[0].isupper()} | RULES_OF_PLACEMENT.keys()) == 27
     assert len({name for name in WEIGHERS_CALLED if name[0].isupper()} | WEIGHERS_OF_OTHERS.keys()) == 13
     rules_of(filters=[*RULES_CALLED, *RULES_OF_PLACEMENT])
@@ -64,7 +63,7 @@ def test_every_filter_and_weigher_of_nova_is_known_by_its_class() -> None:
         ({"nova.scheduler.weights.ram.RAMWeigher": 0.5, "CrossCellWeigher": 1.0}, {"ram": 0.5}),
         ({"free_ram": 2.0, "builds_in_flight": -3.0}, {"ram": 2, "io_ops": -3}),
         ({"image_properties": 1.0}, {"image_properties": 1}),
-        ({"image_properties": 0.0}, {}),  # off, whatever aggregates say
+        ({"image_properties": 0.0}, {}),
         ({"num_instances": 0.0}, {"num_instances": 0}),  # aggregates may turn it on
     ],
 )
@@ -137,7 +136,6 @@ def no_thirteen(host: HostFacts, wish: Wish) -> str | None:
 
 
 def at_most(*, most: int = 1) -> Rule:
-    """So many at once."""
     return Rule("at_most", lambda host, wish: None if host.building < most else "enough")
 
 

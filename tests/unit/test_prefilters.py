@@ -1,4 +1,4 @@
-"""What aggregates' metadata asks of a request before anybody looks for a host."""
+"""Constraints from aggregates' metadata that are added before the search."""
 
 from dataclasses import replace
 from typing import Any

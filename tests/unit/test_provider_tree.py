@@ -1,4 +1,4 @@
-"""What a report would change of what placement has, and what is none of the agent's business there."""
+"""Differences between a report and placement, without contents from operators."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,6 @@ NUMA = NumaDriver(
 
 
 def stored_as(tree: ProviderTree) -> dict[str, Provider]:
-    """What placement answers once the tree has been reported."""
     return {
         one.name: Provider(
             id=one.id, name=one.name, parent=one.parent, root=tree.root, generation=1,

@@ -1,4 +1,4 @@
-"""Whose a queue is, by its name: a dead letter of it goes by that cell's key, and back to that cell alone."""
+"""The cell of a queue by its name: dead letters have that cell's key, and return only there."""
 
 import pytest
 

@@ -35,7 +35,7 @@ CLOSED = ("disabled", "tenant")
 @dataclasses.dataclass
 class RandomCloud:
     trees: list[Tree]
-    closed: set[str]  # roots whose heartbeats say that they are disabled
+    closed: set[str]
 
     def hall(self, *, enabled: bool = False) -> Hall:
         memory = FilledMemory()

@@ -1,4 +1,4 @@
-"""All hosts in an order: who comes first, what is used up, who stands by, and what is recorded of it."""
+"""The order of hosts: the best first, full hosts, alternates, and the record."""
 
 import gc
 import weakref
@@ -32,7 +32,6 @@ CELL = "cell1"
 
 
 def best_first(ranking: Ranking) -> list[str]:
-    """Who is left, in the order of now."""
     pick = ranking.take(100)
     if pick is None:
         return []
@@ -175,13 +174,10 @@ def test_an_alternate_is_named_no_more_often_than_it_has_room() -> None:
     assert [spares(ranking, 1) for _ in range(4)] == [["host1"], ["host2"], ["host1"], []]
 
 
-# Where builds are packed: roomy ones instead of the next best
-
 PACKING = ChoicePolicy.from_names(weighers={"ram": -1.0})
 
 
 def packed(*rooms: int, seed: str = "s") -> Ranking:
-    """Hosts 1, 2, ... with room for so many; packing takes those with the least first."""
     hosts = [free(nth, 1024 * room, vcpus=100) for nth, room in enumerate(rooms, 1)]
     return ranked(*hosts, policy=PACKING, seed=seed)
 
@@ -227,7 +223,7 @@ def test_a_roomy_alternate_is_of_the_cell_not_beside_and_no_rule_refuses_it() ->
     assert set(spares(ranking, 2)) == {"host5", "host7"}
     avoiding = {way.host for way in ranking.spares(CELL, 2, {five}, [seven])}
     assert len(avoiding) == 2 and "host7" not in avoiding
-    assert spares(ranking, 2, {five})[1] == "host7"  # what one avoids others do not
+    assert spares(ranking, 2, {five})[1] == "host7"
 
 
 def test_each_cell_has_its_own_roomiest() -> None:

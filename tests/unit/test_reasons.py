@@ -1,4 +1,4 @@
-"""The codes of decisions: one table in the code, the same in the docs, and all that are said are there."""
+"""The codes of decisions: code and documents agree, and every used code is listed."""
 
 import ast
 import re
@@ -15,7 +15,6 @@ SAYING = ("scheduler_worker", "placement_worker/core", "placement_worker/source.
 
 
 def literal_codes() -> set[str]:
-    """Every `code="…"` of those who decide, and the constants that serve for one."""
     found = set(CODES.values())
     for place in SAYING:
         at = ROOT / place
@@ -36,9 +35,7 @@ def test_every_code_that_is_said_is_in_the_table() -> None:
     known = CONSTRAINTS.keys() | ENDS.keys()
     assert literal_codes() | codes <= known | MOVES.keys()
     assert not MOVES.keys() & known
-    assert known & RULES.keys() == {
-        "zone"
-    }  # the rule says what placement says; others have names of their own
+    assert known & RULES.keys() == {"zone"}
     assert not CONSTRAINTS.keys() & ENDS.keys()
 
 

@@ -1,4 +1,4 @@
-"""What a conductor remembers of builds: those it waits to hear of, as many as it may."""
+"""The conductor's cache of builds that wait for a report, with its limit."""
 
 from msgspec.structs import replace
 

@@ -42,8 +42,6 @@ FILTERS = ("up", "enabled", "num_instances", "io_ops")
 
 @dataclass
 class Contested(FakePlacement):
-    """Now and then somebody else was there first: placement then takes a later choice, or none."""
-
     chance: random.Random = field(default_factory=lambda: random.Random(3))
 
     async def claim_many(self, orders: Sequence[ClaimRequested]) -> list[ClaimAnswered]:
@@ -59,8 +57,6 @@ class Contested(FakePlacement):
 
 @dataclass(frozen=True)
 class MixedLoad:
-    """How hosts are chosen while it runs."""
-
     name: str
     weighers: dict[str, float]
     subset: int = 1

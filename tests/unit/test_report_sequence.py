@@ -1,4 +1,4 @@
-"""What an owner reports later counts for more, whichever way its wall clock jumps."""
+"""Later reports of an owner have higher sequences, whichever way its wall clock jumps."""
 
 from bus.clock import Clock
 from bus.report_sequence import ReportSequence

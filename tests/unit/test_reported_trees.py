@@ -1,4 +1,4 @@
-"""What a provider tree becomes by a report: what operators put stays, and no more opens than is free."""
+"""A provider tree after a report: operators' contents stay, and no more is offered than is free."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,7 +39,6 @@ def changed(tree: Tree, provider: str, **more: Any) -> Tree:
 
 
 def with_child(tree: Tree, provider: str, parent: str) -> Tree:
-    """Which an operator made."""
     made = ProviderState(9, provider, provider, parent, 1, 1, vcpu(2), {"VCPU": 0}, (), ())
     return replace(tree, providers=(*tree.providers, made))
 
@@ -117,7 +116,6 @@ def test_with_a_root_that_is_gone_goes_all_below_it() -> None:
 
 
 def test_a_tree_that_comes_back_has_what_others_put_there_as_it_was() -> None:
-    """While it was in use and gone, nothing more could be taken of any of it."""
     licences = Inventory(total=5, reserved=1)
     tree = first(a_provider(2, 1, inventories=vcpu(4)), inventories=vcpu(8))
     tree = changed(
@@ -159,7 +157,6 @@ def test_a_made_provider_is_wholly_reported() -> None:
 
 
 def sold(tree: Tree) -> tuple[int, int]:
-    """Of all VCPUs: how many are used, and how many more could be taken now."""
     used = free = 0
     for one in tree.providers:
         for name, inventory in one.inventories.items():

@@ -1,4 +1,4 @@
-"""A conductor hears that what a build holds is of other providers of its host: it knows the new selection."""
+"""A conductor learns the new providers of a build's allocations on a reshaped host."""
 
 from typing import Any
 
@@ -44,7 +44,6 @@ def after(*events: Event, build: Build | None = None) -> tuple[Build, tuple[Mess
 
 
 def places(build: Build) -> list[Any]:
-    """What each of its hosts is to give it, as far as it is otherwise than it was placed."""
     was = (PLACED.chosen, *PLACED.alternates)
     return [one.choice.allocations if one != old else "" for one, old in zip(build.hosts, was, strict=True)]
 
@@ -108,9 +107,6 @@ def test_its_claim_is_the_same_so_the_next_swap_and_the_next_release_are_fenced_
     assert isinstance(swap, ClaimRequested) and swap.claims[0].generation == 1
     (release,) = after(PLACED, BUILT, told(), a_delete(PLACED), an_agent_report(FIRST, "destroyed"))[1]
     assert isinstance(release, ReleaseRequested) and release.generation == 1
-
-
-# A swap whose answer was lost, and then the new host was reshaped: placement answers what is held, and where
 
 
 @pytest.mark.parametrize("notice", [[], [told(2, root=ON_HOST1)]], ids=["not heard of", "heard of"])

@@ -1,4 +1,4 @@
-"""What an agent says moves when its drivers tell of another tree, and where it has its guests then."""
+"""The reshape that an agent reports when its drivers produce another tree."""
 
 import pytest
 
@@ -25,7 +25,6 @@ def tree(*drivers: object) -> ProviderTree:
 
 
 def stored(was: ProviderTree, *guests: Allocations, others: tuple[str, ...] = ()) -> tuple[TreeProvider, ...]:
-    """What placement answers of this tree, with these guests in it."""
     return answered(
         Provider(
             id=one.id,
@@ -100,7 +99,6 @@ def test_where_guests_are_then(guests: list[Allocations], places: list[Allocatio
 
 
 def test_no_guest_gets_more_of_a_cell_than_one_may_have() -> None:
-    """Of 12 VCPUs of a cell with six processors, a guest may have six."""
     (one,) = said(tree(FLAT), tree(SMALLER), flat(7))
     assert one.allocations == {CELL0: {"VCPU": 6}, CELL1: {"VCPU": 1}}
 

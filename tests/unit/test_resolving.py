@@ -1,4 +1,4 @@
-"""What requests name besides hosts is looked up for a batch together; what is wrong with one is its own."""
+"""Names in requests are resolved per batch; an error concerns only its request."""
 
 from dataclasses import dataclass, field
 
@@ -20,8 +20,6 @@ BATCH = 16
 
 @dataclass
 class Knowing:
-    """What placement knows of groups and instances, and how often it was asked."""
-
     placement: FakePlacement = field(
         default_factory=lambda: FakePlacement.of(*(a_candidate(number) for number in range(6)))
     )

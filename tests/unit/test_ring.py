@@ -1,4 +1,4 @@
-"""Who is to have which free node: as few as can be change hands, and nobody has much more than others."""
+"""The assignment of free nodes to agents: few changes, and equal shares."""
 
 from collections import Counter
 

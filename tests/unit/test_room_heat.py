@@ -8,7 +8,7 @@ from bus.host_marks import DISABLED
 from bus.known_trees import KnownInventory, KnownProvider, KnownTree, TreesFound
 from control_room.core.heat import Fleet, HostHeat, ProviderHeat, as_columns, as_news, flavor_of, natural
 
-Has = dict[str, tuple[int, int, int]]  # class → capacity, used, most at once
+Has = dict[str, tuple[int, int, int]]
 
 
 def a_host(*has: Has, name: str = "h1", **given: Any) -> HostHeat:
@@ -22,7 +22,7 @@ def a_host(*has: Has, name: str = "h1", **given: Any) -> HostHeat:
         ([{"VCPU": (8, 2, 8)}], {"VCPU": 2}, 3),
         ([{"VCPU": (8, 2, 8), "DISK_GB": (10, 0, 10)}], {"VCPU": 1, "DISK_GB": 4}, 2),
         ([{"VCPU": (8, 9, 8)}], {"VCPU": 1}, 0),  # more is held than there is: its total went down
-        ([{"VCPU": (8, 0, 2)}], {"VCPU": 4}, 0),  # so many at once are not given
+        ([{"VCPU": (8, 0, 2)}], {"VCPU": 4}, 0),
         ([{"VCPU": (8, 0, 8)}], {"VCPU": 1, "CUSTOM_X": 1}, 0),
         ([{"DISK_GB": (9, 0, 9)}, {"VCPU": (4, 0, 4)}, {"VCPU": (6, 0, 6)}], {"VCPU": 2, "DISK_GB": 1}, 3),
         ([{"VCPU": (8, 0, 8)}], {}, 0),

@@ -1,4 +1,4 @@
-"""What the control room asks again and again, and how seldom what is costly."""
+"""Repeated queries of the control room, less often if they are expensive."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -137,7 +137,6 @@ def test_what_a_mix_leaves_and_what_one_more_would_lack() -> None:
 
 
 def test_what_is_said_to_fit_does_and_seldom_more_would() -> None:
-    """Small random halls, beside the best packing there is, found by trying all."""
     chance = random.Random(7)
     said = possible = 0
     for _ in range(40):

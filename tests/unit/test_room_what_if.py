@@ -1,4 +1,4 @@
-"""What a form, or an address, is read as; and what is wrong with it, field by field."""
+"""The fields of the what-if form or URL, and errors by field."""
 
 from urllib.parse import parse_qsl, urlsplit
 

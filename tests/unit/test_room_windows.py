@@ -1,4 +1,4 @@
-"""What the control room has heard lately: counted by the tick, never more than ten minutes of it."""
+"""Recent events in the control room, counted per tick for at most ten minutes."""
 
 import pytest
 
@@ -94,4 +94,4 @@ def test_percentiles_are_of_all_that_were_counted() -> None:
     assert 1.0 <= high <= 1.1
     assert 60 <= most <= 66
     assert percentiles({}, (0.5,)) == [None]
-    assert percentiles({bucket(1e9): 1}, (0.5,)) != [None]  # longer than is told apart
+    assert percentiles({bucket(1e9): 1}, (0.5,)) != [None]

@@ -1,4 +1,4 @@
-"""What the control room says in words and draws: durations, lists, charts, alarms."""
+"""Texts and drawings of the control room: durations, lists, charts, alarms."""
 
 from collections import Counter
 

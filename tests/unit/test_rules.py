@@ -1,4 +1,4 @@
-"""One row for each rule: whom it admits, and what the others are told."""
+"""One row for each filter: accepted hosts, and the reasons of rejected ones."""
 
 from typing import Any
 
@@ -525,7 +525,6 @@ ROWS = [
 def test_rule(name: str, options: dict[str, Any], host: HostFacts, wish: Wish, why: str | None) -> None:
     rule = RULES[name](**options)
     assert rule.refuses(host, wish) == why
-    # Whom it does not concern nobody need ask.
     assert rule.concerns is None or rule.concerns(wish) or why is None
 
 

@@ -1,4 +1,4 @@
-"""What is asked of all hosts at once is what is asked of each: masks as sentences, and weights alike."""
+"""Filters over arrays agree with filters for one host, and so do weights."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What `berth rules` shows, and that the page on choosing says the same."""
+"""The output of `berth rules` equals the page in docs."""
 
 from pathlib import Path
 from typing import Any

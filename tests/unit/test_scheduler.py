@@ -1,4 +1,4 @@
-"""Placing many: what is claimed, what is said of it, and what redelivery, races and full clouds change."""
+"""Placing batches: claims, messages, redelivery, conflicts and full clouds."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -71,7 +71,6 @@ def hosts(count: int, **fields: object) -> FakePlacement:
 
 
 async def said(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPlaced | BuildUnplaceable]:
-    """What comes of these requests delivered together."""
     messages: list[BuildPlaced | BuildUnplaceable] = []
     for verdict in await scheduler.place_many(requests):
         assert not isinstance(verdict, Retry | Poison), verdict
@@ -122,8 +121,6 @@ async def test_a_hint_that_no_filter_goes_by_is_noted() -> None:
 
 
 async def test_one_s_own_filter_reads_the_very_request() -> None:
-    """Such as are otherwise alike share what was worked out for the first of them."""
-
     def its_own(host: HostFacts, wish: Wish) -> str | None:
         return None if wish.request.metadata.get("on") == host.host else "not asked for"
 
@@ -206,7 +203,6 @@ async def test_the_same_request_and_candidates_give_the_same_decision() -> None:
 async def test_where_all_want_the_fullest_more_are_named(
     weighers: dict[str, float], asked: int, choices: int, alternates: int
 ) -> None:
-    """In the claim, and for the cell: those named are soon full."""
     placement = hosts(24)
     policy = ChoicePolicy.from_names(weighers=weighers)
     (message,) = await placed(a_scheduler(placement, policy=policy), a_request(alternates=asked))
@@ -322,16 +318,12 @@ async def test_a_build_that_has_ended_is_not_mentioned_again() -> None:
 
 
 async def test_unplaceable_is_said_again_in_the_same_words() -> None:
-    """A crash between fencing and saying so must not lose the end of the build, even with room now."""
     placement = hosts(3)
     placement.retired[a_request().instances[0]] = "no host then"
     placement.unplaceable.add(a_request().instances[0])
     message = await unplaceable(a_scheduler(placement), a_request(reply_to="me"))
     assert (message.reason, message.reply_to) == ("no host then", "me")
     assert message.instances == a_request().instances
-
-
-# Several instances: all or none
 
 
 async def test_instances_of_a_request_are_claimed_together_on_hosts_of_their_own() -> None:
@@ -424,7 +416,6 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
 
 
 async def test_when_all_choices_are_full_it_looks_again_elsewhere() -> None:
-    """The only host with room is the one that weighs least."""
     placement = FakePlacement.of(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
     placement.source.lag = True
     for number in range(9):
@@ -595,7 +586,6 @@ async def test_a_broker_that_was_away_makes_no_host_unfit() -> None:
 
 
 async def test_a_wall_clock_that_jumps_back_holds_nothing_up() -> None:
-    """What was chosen in the last second is over a second later, whatever the wall clock says."""
     placement, time = hosts(1), TurnedClock()
     wall = [1000.0]
     time.clock = Clock(now=lambda: wall[0], chance=time.clock.chance, monotonic=lambda: time.now)
@@ -643,7 +633,6 @@ async def test_a_full_cell_is_not_an_unknown_one() -> None:
 
 
 async def test_a_twin_that_placed_it_wins_over_no_host() -> None:
-    """Between our search and our fence another delivery placed it: that is what is said."""
     placement = hosts(2)
     (first,) = await placed(a_scheduler(placement), a_request())
     for root in placement.hosts:
@@ -700,7 +689,6 @@ async def test_what_is_too_large_to_travel_on_is_refused_before_anything_is_clai
 
 
 async def test_many_large_requests_take_turns() -> None:
-    """Each says 8 MB in the end: two go at once, however many come together, and none is lost."""
     placement = hosts(40, free={"VCPU": 1000, "MEMORY_MB": 10**7, "DISK_GB": 10**6})
     scheduler = a_scheduler(placement, policy=PLENTY)
     large = [a_request(n, instances=400, metadata={"notes": "x" * 20_000}) for n in range(5)]
@@ -812,9 +800,6 @@ async def test_reports_decide_until_the_next_one() -> None:
     assert scheduler.book.state("cell1", uid(0, "c")) == a_state(0)
 
 
-# A cell whose conductor does not hear
-
-
 async def test_what_no_conductor_hears_of_is_given_back_only_after_a_while() -> None:
     """However often its request came before: it may have waited for room, and the conductor just starts."""
     placement, time = hosts(1), TurnedClock()
@@ -827,7 +812,7 @@ async def test_what_no_conductor_hears_of_is_given_back_only_after_a_while() -> 
         assert placement.held.keys() == {first.build, second.build}
         time.now += 9.9
     time.now += 1
-    for one in (first, second):  # whose first turn it is: it was the same request that went unheard
+    for one in (first, second):
         ended = await scheduler.ending.take_back(one)
         assert ended is not None and ended.instances == (one.build,)
     assert placement.held == {}

@@ -1,4 +1,4 @@
-"""A scheduler whose source is behind: nobody is told that there is no host by what was known before."""
+"""A scheduler with an outdated replica ends no request as unplaceable."""
 
 from typing import Any
 
@@ -16,8 +16,6 @@ TIGHT = {"VCPU": 1, "MEMORY_MB": 8192, "DISK_GB": 80}
 
 
 class World:
-    """Hosts that placement has told of, and hosts that it has not told of yet."""
-
     def __init__(self, told: list[Candidate], untold: list[Candidate]):
         self.placement = FakePlacement.of(*told, *untold)
         self.source = self.placement.source
@@ -31,7 +29,6 @@ class World:
         )
 
     async def hosts(self, *requests: dict[str, Any]) -> list[str]:
-        """What becomes of requests that come together: hosts, or nothing."""
         asked = [a_request(number, **fields) for number, fields in enumerate(requests, 1)]
         found: list[str] = []
         for verdict in await self.scheduler.place_many(asked):

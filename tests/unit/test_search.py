@@ -95,7 +95,6 @@ def test_pages_offer_each_host_once(seed: int) -> None:
                 assert bool(one.mappings) == any(group.suffix for group in query.groups)
             at_anchors = Counter(one for ways in by_anchor.values() for one in ways)
             for root, ways in by_anchor.items():
-                # What others could have as well is offered at one of them.
                 its_own = sum(at_anchors[one] == 1 for one in ways)
                 assert min(its_own, query.per_host) <= times[root] <= min(len(ways), query.per_host)
             assert bool(found) == bool(at_anchors)

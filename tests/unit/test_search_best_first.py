@@ -1,4 +1,4 @@
-"""Candidates in an order over the bus: best first over all that fit, page by page, the scale said."""
+"""Ordered candidates over the bus: best first over all fitting hosts, page by page, with the scale."""
 
 from collections.abc import Iterable, Sequence
 from random import Random
@@ -48,7 +48,6 @@ def some_order(chance: Random) -> tuple[OrderBy, ...]:
 
 
 def amount(tree: Tree, order: OrderBy) -> float:
-    """What a tree has of it; one provider's lack lessens nothing of the others."""
     total = 0
     for one in tree.providers:
         if (stock := one.inventories.get(order.resource_class)) is not None:
@@ -100,7 +99,6 @@ def test_the_best_come_first_as_a_plain_evaluation_has_them(
             told = [one.root for found in pages for one in found.candidates]
             assert len(told) == len(set(told))
             assert set(told) == {root for root, ways in expected.items() if ways}, query
-            # The scale is that of all that fit as far as arrays tell: those with a way are among them.
             scale = pages[0].order
             assert all(found.order == scale for found in pages)
             fitting = [tree for tree in world if expected[tree.root]]

@@ -76,7 +76,6 @@ def wide(children: int) -> Tree:
 
 
 def tied(groups: int, amount: int) -> FindCandidates:
-    """Each at a provider of its own, and one of them above all the others: there is none."""
     suffixes = tuple(f"_{nth}" for nth in range(groups))
     return FindCandidates(
         groups=tuple(ResourceGroup(suffix=one, resources={"CUSTOM_VF": amount}) for one in suffixes),

@@ -1,4 +1,4 @@
-"""The rules of candidates one by one: who serves whom, what goes together, and what is said of nothing."""
+"""Rules of candidates one by one: providers for groups, combinations, reasons of empty results."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -29,7 +29,6 @@ def asking(*groups: ResourceGroup, **demands: Any) -> FindCandidates:
 
 
 def offered(index: Index, query: FindCandidates) -> set[tuple[str, ...]]:
-    """Who serves each group, in the order of the groups: `3` or `3+4`; and once only."""
     told = []
     for fit in search(index, query).fits:
         served = [fit.mappings[one.suffix] for one in query.groups]
@@ -357,7 +356,6 @@ def test_a_candidate_of_a_tree_tells_of_the_whole_tree() -> None:
 
 
 def plainly(removals: Iterable[Removal]) -> tuple[Removal, ...]:
-    """Without what programs are told besides."""
     return tuple(structs.replace(one, code="", hosts=()) for one in removals)
 
 
@@ -366,7 +364,6 @@ def removals(*each: tuple[str, int, int]) -> tuple[Removal, ...]:
 
 
 def full(number: int) -> Iterable[Any]:
-    """A host with two ports of 4, of which the second has 1 left."""
     yield state(number, None, {"VCPU": 8}, traits=["HW_NUMA_ROOT"])
     yield state(number + 1, number, {"CUSTOM_VF": 4}, traits=[A])
     yield state(number + 2, number, {"CUSTOM_VF": Inventory(total=4, max_unit=3)}, {"CUSTOM_VF": 3})

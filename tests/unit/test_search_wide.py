@@ -1,4 +1,4 @@
-"""Wide trees: the first ways are found at once however many there are, nobody starves, memory stays small."""
+"""Wide trees: first results quickly, fair progress, small memory."""
 
 import tracemalloc
 from collections import Counter
@@ -39,7 +39,6 @@ def groups(*amounts: int, isolate: bool = False, limit: int = 1000) -> FindCandi
 
 
 def steps_of(world: Tree, query: FindCandidates) -> tuple[int, int]:
-    """How many ways there are, and how many steps it takes to see that."""
     index = an_index([world])
     made = plan(index, query)
     root = index.rows[world.root]
@@ -125,7 +124,6 @@ def test_a_dead_end_is_recognised_when_it_comes_again(world: Tree, query: FindCa
 
 
 def test_providers_that_are_alike_but_for_a_trait_are_not_taken_for_one_another() -> None:
-    """Nine groups that must differ, five of which only four providers can serve."""
     children = [
         state(nth, 0, {"CUSTOM_VF": 8}, traits=["CUSTOM_A"] if nth <= 4 else []) for nth in range(1, 13)
     ]
@@ -144,7 +142,6 @@ def test_providers_that_are_alike_but_for_a_trait_are_not_taken_for_one_another(
 
 
 def hard(number: int) -> Tree:
-    """Boxes and things of all sizes, which do not go together, and nobody can say so quickly."""
     boxes = (state(number + nth, number, {"CUSTOM_VF": 10 + nth}) for nth in range(1, 13))
     return tree(state(number), *boxes)
 

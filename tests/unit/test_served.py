@@ -1,4 +1,4 @@
-"""Who serves which group of a claim whose chooser was killed: found again from what is held, or not told."""
+"""Assignment of providers to groups, derived from allocations after a killed scheduler."""
 
 import pytest
 

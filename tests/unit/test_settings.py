@@ -1,4 +1,4 @@
-"""Settings: where each comes from, who wins, and what is said of one that cannot be used."""
+"""Settings: sources, precedence, and errors."""
 
 import inspect
 from collections.abc import Mapping
@@ -29,9 +29,6 @@ def settings_of(environment: Mapping[str, str] | None = None, toml: str = "", **
     if toml:
         Path("berth.toml").write_text(toml)
     return read(flags, environment=environment or {})
-
-
-# Who wins
 
 
 def test_without_anything_said_every_setting_is_its_default() -> None:
@@ -147,7 +144,6 @@ database = "postgresql://h/b"
         ({}, 'cells = ["a", "b"]', {}, (Cell("a"), Cell("b"))),
         ({}, 'cells = "a,b"', {}, (Cell("a"), Cell("b"))),
         ({}, TABLES, {}, (Cell("a", "amqp://a@h/"), Cell("b", database="postgresql://h/b"))),
-        # who names other cells hears nothing of the tables of those left out
         ({}, TABLES, {"cells": ("b", "c")}, (Cell("b", database="postgresql://h/b"), Cell("c"))),
         ({}, TABLES, {"cell_amqp_urls": {"b": "amqp://b@h/"}},
          (Cell("a"), Cell("b", "amqp://b@h/", "postgresql://h/b"))),
@@ -370,7 +366,7 @@ def test_keystones_catalogue_may_tell_where_ironic_is() -> None:
     ("given", "cells"),
     [
         ({}, ()),
-        ({"ironic_amqp_url": "amqp://h"}, ()),  # who only hears builds nothing
+        ({"ironic_amqp_url": "amqp://h"}, ()),
         ({"ironic_api_url": "http://h"}, ("c1",)),
         ({"ironic_api_url": "http://h", "ironic_cell": "c2"}, ("c2",)),
         ({"ironic_api_url": "http://h", "ironic_cell_by": "shard", "ironic_cells": {"s": "c2"}}, ("c2",)),
@@ -476,9 +472,6 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
     told = settings_of(tenant_aggregates=str(only == "false").lower(), tenant_aggregates_required=only)
     read = request_options(told.settings)
     assert (read.tenant_aggregates, read.tenant_aggregates_required) == options
-
-
-# Bad ones
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ def whose(node: SimNode) -> tuple[str, str, str]:
 
 
 class Told:
-    """A bus that hears, once it is there."""
-
     def __init__(self, away: int = 0) -> None:
         self.away = away
         self.messages: list[NodeChanged] = []
@@ -73,7 +71,7 @@ def test_every_change_is_told_as_it_is_and_requests_are_not() -> None:
         ("provision_set", "active", False, INSTANCE),
         ("provision_set", "deleting", False, INSTANCE),
         ("provision_set", "error", False, INSTANCE),
-        ("update", "error", False, None),  # Ironic tells nobody of this; we do
+        ("update", "error", False, None),
     ]
     assert [message.at for message in told] == sorted({message.at for message in told})
     assert {(message.cell, message.agent, message.zone) for message in told} == {("c1", "c1-agent1", "z1")}

@@ -1,4 +1,4 @@
-"""What is on the wire: field for field, and kind for kind, as in the messages recorded from an Ironic 39."""
+"""Messages of the simulated Ironic have the fields and types of those recorded from Ironic 39."""
 
 import asyncio
 import json

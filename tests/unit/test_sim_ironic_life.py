@@ -1,4 +1,4 @@
-"""A simulated node's life: what is told, step by step, is what a real Ironic was recorded telling."""
+"""The notifications of a simulated node equal those recorded from a real Ironic, step by step."""
 
 from typing import Any
 

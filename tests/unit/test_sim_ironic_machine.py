@@ -65,7 +65,6 @@ def test_what_only_the_conductor_may_do_is_no_verb(word: str, state: str) -> Non
     assert event_of(word, state) is None
 
 
-# What real notifications called these steps, and the target they showed.
 STEPS = [
     ("enroll", "manage", "verifying", "manageable", "start"),
     ("verifying", "done", "manageable", None, "end"),

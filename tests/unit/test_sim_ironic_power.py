@@ -1,4 +1,4 @@
-"""Power: what a BMC says against what Ironic believes, as recorded from the periodic look of a real one."""
+"""Power states of BMC and Ironic, as recorded from the periodic check of a real Ironic."""
 
 import pytest
 

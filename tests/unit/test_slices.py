@@ -1,4 +1,4 @@
-"""Several schedulers: every host is for one of them to look at first, and all agree which."""
+"""Several schedulers: every host is in exactly one slice, and all schedulers agree."""
 
 from collections.abc import Iterable
 
@@ -52,7 +52,7 @@ def test_names_that_hash_alike_still_share_nothing() -> None:
 async def test_who_is_silent_for_some_seconds_shares_no_longer() -> None:
     turned = TurnedClock()
     roster = Roster(turned.clock, "b")
-    await roster.hear(await roster.say())  # its own word comes back to it
+    await roster.hear(await roster.say())
     assert list(roster.live) == ["b"]
     await roster.hear(SchedulerAlive(scheduler="c"))
     turned.now += GONE_SECONDS - 0.1
@@ -68,7 +68,6 @@ async def test_who_is_silent_for_some_seconds_shares_no_longer() -> None:
 
 
 def a_shared_hall(own: str, *schedulers: str) -> tuple[Hall, set[str]]:
-    """Thirty hosts, each freer than the one before, with room for one build; and those it looks at first."""
     hall = a_hall(*(free(number, 1024 * number, vcpus=1) for number in range(1, 31)))
     hall.hosts.level()
     hall.hosts.share(schedulers, own)
@@ -109,7 +108,6 @@ def test_a_host_outside_stays_behind_ours_when_it_is_weighed_again() -> None:
 
 
 def test_hosts_outside_that_differ_by_next_to_nothing_keep_their_order() -> None:
-    """A decision made again from its record tells them apart, and so must the choice."""
     hall = a_hall(*(free(number, 2**43 + number, vcpus=1) for number in range(1, 31)))
     hall.hosts.level()
     hall.hosts.share(("a", "b"), "a")

@@ -1,4 +1,4 @@
-"""The search in a scheduler's own process: what it finds, and what has been promised beside it."""
+"""The candidate search inside a scheduler's process, with reservations."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -97,7 +97,6 @@ def test_it_offers_what_full_products_find_each_once() -> None:
 
 
 def some_promises(chance: Random, trees: Sequence[Tree]) -> list[Allocations]:
-    """What providers could bear, and a little more: other schedulers choose as well."""
     made: list[Allocations] = []
     for tree in trees:
         for one in tree.providers:
@@ -201,7 +200,6 @@ def test_promises_made_since_a_search_count_in_its_ways_and_reasons() -> None:
             source.promise(one)
         expected = offered(really.search(query), query)
         found = offered(search, query)
-        # Of hosts that offer nothing of their own, another may now be the first with what is shared.
         assert {one for ways in found.values() for one in ways} <= {
             one for ways in expected.values() for one in ways
         }
@@ -243,12 +241,11 @@ def test_arrays_follow_what_is_promised_and_forget_what_was_taken_back() -> None
     promises.add({one: {"VCPU": 1}})
     assert levelled("VCPU") == [1, 0, 0]
     promises.take_back({one: {"VCPU": 1}})
-    promises.add({other: {"VCPU": 4}})  # between two looks
+    promises.add({other: {"VCPU": 4}})
     assert levelled("VCPU") == [0, 4, 0]
 
 
 def test_a_promise_counts_where_something_is_used_that_the_provider_has_no_more() -> None:
-    """What is told of its usage then names that, and not each class it has."""
     index = an_index([a_tree(state(0), state(1, 0, {"VCPU": 8}))])
     change = ProviderChange(uid(1, "a"), uid(0, "a"), 2, {"CUSTOM_GONE": 2})
     index.accept(index.seen + 100, [change])
@@ -262,7 +259,6 @@ def test_a_promise_counts_where_something_is_used_that_the_provider_has_no_more(
 
 
 def hopeless(number: int) -> Tree:
-    """Children enough for eight groups, and none above all but the root, who has nothing."""
     children = (state(number + nth, number, {"CUSTOM_VF": 4}) for nth in range(1, 400))
     return a_tree(state(number), *children)
 
@@ -270,7 +266,6 @@ def hopeless(number: int) -> Tree:
 def test_looking_in_vain_at_many_hosts_has_an_end_and_who_was_not_looked_at_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is offered at the first look is offered nevertheless, and what is not known is not called full."""
     suffixes = tuple(f"_{nth}" for nth in range(8))
     question = FindCandidates(
         groups=tuple(ResourceGroup(suffix=one, resources={"CUSTOM_VF": 3}) for one in suffixes),
@@ -343,7 +338,6 @@ def test_promises_stay_where_they_are_when_the_index_grows_or_is_another() -> No
 def test_a_host_that_gets_another_agent_cell_or_name_counts_as_moved(
     fields: dict[str, Any], moves: bool
 ) -> None:
-    """Who is up and who is served is known by position, and wishes that were read once name hosts."""
     world = a_world(Random(7))
     memory = Remembered(an_index(world))
     source = IndexedSource(memory)
@@ -424,7 +418,6 @@ def test_arrays_are_of_the_moment_of_the_search_and_amounts_of_now() -> None:
 
 
 def test_a_class_is_there_as_long_as_somebody_has_it_used_or_not() -> None:
-    """By this a weigher is spared what would be nought for all."""
     one, other = (
         a_tree(state(0, None, {"VCPU": 8, "VGPU": 1}, {"VGPU": 1})),
         a_tree(state(1, None, {"VCPU": 8})),

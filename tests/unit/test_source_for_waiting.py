@@ -1,4 +1,4 @@
-"""What the source tells those who wait: where there is more than before, and which hosts could ever do."""
+"""The candidate source for waiting requests: hosts with more free capacity, and hosts that could ever fit."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -66,7 +66,7 @@ ROOT, CHILD = uid(1, "a"), uid(2, "a")
         (ProviderChange(CHILD, ROOT, 2, {"VCPU": 2}), False),
         (ProviderChange(CHILD, ROOT, 2, {"VCPU": 1}), True),
         (ProviderChange(CHILD, ROOT, 2, {}), True),
-        (ProviderChange(CHILD, ROOT, 2, {"VCPU": 3, "DISK_GB": 0}), True),  # one of them is
+        (ProviderChange(CHILD, ROOT, 2, {"VCPU": 3, "DISK_GB": 0}), True),
         (ProviderChange(CHILD, ROOT, 2, {"VCPU": 3}, reshaped=True), True),
     ],
 )
@@ -76,7 +76,7 @@ def test_only_where_there_is_more_or_something_else_is_told(change: ProviderChan
     memory = Remembered(an_index([world]))
     source, heard = IndexedSource(memory), list[str]()
     source.watch_for_more(lambda roots, aggregates: heard.extend(roots))
-    memory.watchers[0]((), ())  # whatever changes first is told: what there was before is not known
+    memory.watchers[0]((), ())
     for number in (2, 3):  # the second time nothing is new
         tell(memory, number, change)
     assert heard == ([ROOT] if told else [])

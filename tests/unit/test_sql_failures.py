@@ -1,4 +1,4 @@
-"""What a database's error means, as a table: every SQLSTATE the driver knows, every code SQLite has."""
+"""The meaning of database errors, as a table of all SQLSTATEs and SQLite codes."""
 
 import sqlite3
 from typing import Any
@@ -86,7 +86,7 @@ SAID: list[tuple[Exception, type[Exception], str]] = [
     (a_postgres_error("40001"), Conflict, "db: the server's words"),
     (a_postgres_error("25006"), Unavailable, "db: the server's words"),
     (a_postgres_error("23505"), exc.IntegrityError, "the server's words"),
-    (sqlite3.IntegrityError("UNIQUE"), sqlite3.IntegrityError, "UNIQUE"),  # not said by SQLite: no code
+    (sqlite3.IntegrityError("UNIQUE"), sqlite3.IntegrityError, "UNIQUE"),
     (ConnectionRefusedError(111, "x"), Unavailable, "db: no connection: connection refused"),
     (TimeoutError(), Unavailable, "db: no answer in time"),
     (exc.TimeoutError("pool"), Unavailable, "db: all connections are busy and none came free in time"),

@@ -22,7 +22,7 @@ from tests.support.scheduler_builders import a_request, a_state
 
 AFFINITY = ServerGroup(id=uid(1, "e"), name="g", policy="affinity")
 ONE_EACH = [free(number, 9000 + number, vcpus=1) for number in (1, 2, 3)]
-TWO = free(4, 2048, vcpus=2)  # less free memory, so worse than those with room for one
+TWO = free(4, 2048, vcpus=2)
 
 
 def an_order(hall: Hall, instances: int, at_least: int = 0, group: ServerGroup | None = AFFINITY) -> Order:
@@ -32,7 +32,6 @@ def an_order(hall: Hall, instances: int, at_least: int = 0, group: ServerGroup |
 
 
 def chosen(hall: Hall, order: Order) -> list[str]:
-    """Their hosts, or none."""
     (answer,) = hall.choosing().choose([order])
     return [pick.choices[0].host for pick in answer.picks] if isinstance(answer, Chosen) else []
 
@@ -97,7 +96,6 @@ def a_world(*trees: Tree) -> Hall:
 
 
 def numa(number: int, *cells: float) -> Tree:
-    """A host whose cells have memory for so many instances each."""
     parts = [
         state(number + 1 + nth, number, {"VCPU": 8, "MEMORY_MB": int(1024 * ram)})
         for nth, ram in enumerate(cells)
@@ -109,7 +107,6 @@ def numa(number: int, *cells: float) -> Tree:
     ("instances", "expected"), [(1, "p0"), (2, "p0"), (3, "p10"), (4, "p20"), (5, "p20"), (6, "")]
 )
 def test_a_tree_has_as_much_room_as_its_parts_have_each(instances: int, expected: str) -> None:
-    """The one with most memory free has it in pieces of which each is too small for two."""
     hall = a_world(numa(0, 1.9, 1.9, 0.9, 0.9), numa(10, 1.5, 1.5, 1.5, 0.7), numa(20, 2, 3))
     assert chosen(hall, an_order(hall, instances)) == [expected] * (instances if expected else 0)
 
@@ -132,8 +129,6 @@ def test_who_has_room_for_some_only_is_counted_and_named() -> None:
 
 
 def test_what_a_pool_gives_counts_for_all_of_them() -> None:
-    """Disk is none of the hosts' own: the pool of the better one has 10 GB for one of them."""
-
     def host(number: int, ram: int, pool: int) -> Tree:
         return tree(state(number, None, {"VCPU": 8, "MEMORY_MB": ram}, aggregates=[pool]))
 
@@ -165,7 +160,6 @@ def test_only_those_that_start_a_hard_group_look_so_far(
 
 
 def test_those_beside_an_instance_need_not_be_together() -> None:
-    """`same_host` names instances that are there: each goes beside one of them, wherever there is room."""
     hall = a_hall(*ONE_EACH, policy=ChoicePolicy.from_names(weighers=["ram"]))
     order = an_order(hall, 2, group=None)
     wish = replace(order.wish, same=frozenset([uid(1, "c"), uid(2, "c")]))

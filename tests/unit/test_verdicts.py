@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler raised, as a table."""
+"""The verdict for every exception of a handler, as a table."""
 
 import msgspec
 import pytest

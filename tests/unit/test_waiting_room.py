@@ -1,4 +1,4 @@
-"""Who of those that wait is called, by which change, and in which order."""
+"""Which waiting requests are woken by which change, and in which order."""
 
 import random
 from collections.abc import Collection
@@ -68,7 +68,7 @@ def test_a_host_goes_to_the_first_it_is_enough_for_and_what_is_left_to_the_next(
     cloud.park(0, "large", since=0)
     cloud.park(1, "small", since=1)
     cloud.park(2, "small", since=2)
-    assert cloud.plays() == []  # there is room for three small ones, on the host that is kept
+    assert cloud.plays() == []
     assert set(cloud.room.kept) == {"kept"}
     cloud.frees("h", VCPU=freed)
     assert [request for request, _ in cloud.plays()] == called
@@ -101,7 +101,7 @@ def test_who_could_never_be_there_keeps_nothing() -> None:
     cloud.frees("gpu", VCPU=4)
     assert cloud.plays() == []
     cloud.frees("gpu", GPU=1)
-    assert cloud.plays() == [("r00001", "gpu"), ("r00002", "gpu")]  # nobody keeps it any more
+    assert cloud.plays() == [("r00001", "gpu"), ("r00002", "gpu")]
 
 
 def test_new_requests_stay_beside_what_is_kept_for_those_before_them() -> None:
@@ -118,7 +118,7 @@ def test_new_requests_stay_beside_what_is_kept_for_those_before_them() -> None:
 
 def test_what_changes_while_a_request_is_on_its_way_here_is_not_missed() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
-    mark = cloud.room.mark  # it looks, and finds nothing
+    mark = cloud.room.mark
     cloud.frees("h", VCPU=8)
     assert cloud.plays() == []
     cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
@@ -142,7 +142,7 @@ def test_hosts_that_only_a_rule_refuses_are_asked_again_when_they_say_something_
     cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0), cloud.room.mark if looked else None)
     assert cloud.plays() == []
     cloud.asked.clear()
-    cloud.room.reported(["h2"])  # it is full: whatever it says helps nobody
+    cloud.room.reported(["h2"])
     assert (cloud.plays(), cloud.asked) == ([], [])
     cloud.hosts["h1"].refuses.clear()
     cloud.room.reported(["h1"])
@@ -150,12 +150,11 @@ def test_hosts_that_only_a_rule_refuses_are_asked_again_when_they_say_something_
 
 
 def test_what_changed_while_one_of_a_line_was_on_its_way_is_looked_at_again_for_it() -> None:
-    """The others of its line had to stay beside the host; it need not."""
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL, "large": LARGE}))
     cloud.park(0, "small")
     cloud.park(1, "large", priority=1)
     cloud.plays()
-    mark = cloud.room.mark  # one of a higher priority looks, and finds nothing
+    mark = cloud.room.mark
     cloud.frees("h", VCPU=2)
     assert cloud.plays() == []  # it is kept for the large one, which it is not enough for
     cloud.room.enter(Waiter("r9", "small", 2, 9.0, 1e9), mark)
@@ -184,7 +183,7 @@ def test_what_is_due_while_all_are_on_trial_is_due_once_and_looked_at_when_they_
     cloud.frees("other", VCPU=2)
     assert [turn.waiter.request for turn in cloud.room.turns(10.5)] == ["r00001"]
     assert cloud.room.turns(11.0) == []
-    assert cloud.room.next_look() is None  # else the scheduler looks again and again, without a pause
+    assert cloud.room.next_look() is None
     cloud.hosts["h"].refuses.clear()
     cloud.hosts["other"].free = {"VCPU": 0}
     cloud.room.back("r00001")
@@ -269,7 +268,7 @@ def test_the_sweep_finds_who_was_forgotten() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     cloud.park(1, "small")
     cloud.plays()
-    cloud.hosts["h"].free["VCPU"] = 8  # and nobody said so
+    cloud.hosts["h"].free["VCPU"] = 8
     assert cloud.plays() == []
     cloud.room.sweep(0.0)
     assert cloud.plays() == [("r00001", "h")]
@@ -281,7 +280,6 @@ SEEDS = [*range(100), *(pytest.param(seed, marks=pytest.mark.soak) for seed in r
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nobody_waits_who_would_fit(seed: int) -> None:
-    """Random changes of every kind, trials that overlap with them, and a plain look at everybody."""
     chance = random.Random(seed)
     kinds = {f"k{nth}": {"VCPU": chance.choice((1, 2, 4, 8))} for nth in range(chance.randint(1, 6))}
     for asked in kinds.values():
@@ -341,7 +339,6 @@ def test_nobody_waits_who_would_fit(seed: int) -> None:
 
 
 def free(cloud: PlainCloud, chance: random.Random) -> None:
-    """Somebody gives back what he held."""
     root = chance.choice(list(cloud.hosts))
     host = cloud.hosts[root]
     freed = {name: chance.randint(0, whole - host.free.get(name, 0)) for name, whole in host.capacity.items()}
@@ -349,7 +346,6 @@ def free(cloud: PlainCloud, chance: random.Random) -> None:
 
 
 def test_whose_kind_cannot_be_told_has_not_entered_and_may_enter_later() -> None:
-    """Or it would wait without a line: nobody would ever call it, and it could not leave."""
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {}))
     with pytest.raises(KeyError):
         cloud.park(0, "small")

@@ -89,7 +89,6 @@ def test_remembering_dead_ends_loses_no_way(seed: int, monkeypatch: pytest.Monke
             assert found[0] == found[1]
 
 
-# Two cells, 1 and 2, with a port and a disk below each. Only cell 1 and its port serve who is picky.
 CELLS = tree(
     state(0),
     state(1, 0, {"VCPU": 1}, traits=["CUSTOM_A"]),

@@ -1,4 +1,4 @@
-"""One row for each weigher: what it reads of a host, where the host says nothing too."""
+"""One row for each weigher: its value, also for hosts without a report."""
 
 from typing import Any
 

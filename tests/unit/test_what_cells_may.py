@@ -1,4 +1,4 @@
-"""Whose word counts for what: a table of what a cell may hold, take, leave behind and report."""
+"""What a cell may hold, take, leave and report: a table."""
 
 import pytest
 
@@ -17,7 +17,7 @@ POOL, LONE, SHADOW = ("pool", "r7"), ("lone", "r8"), ("lone", "r4")  # of operat
         ([OURS], True, True),
         ([OURS, ALSO_OURS], True, True),
         ([OURS, POOL], True, True),
-        ([OURS, LONE], True, False),  # what was placed there is given back; nobody is put there
+        ([OURS, LONE], True, False),
         ([OURS, SHADOW], True, False),
         ([THEIRS], False, False),
         ([OURS, THEIRS], False, False),
@@ -65,9 +65,9 @@ A_DAY = int(DAY * 1_000_000)
 @pytest.mark.parametrize(
     ("owner", "known", "sequence", "why"),
     [
-        ("", False, AT, ""),  # nobody's: it is ours from now on
+        ("", False, AT, ""),
         ("c1", True, AT, ""),
-        ("c1", False, AT, ""),  # gone, and back
+        ("c1", False, AT, ""),
         ("c2", True, AT, "of cell c2"),
         ("c2", False, AT, "of cell c2"),
         ("", True, AT, "an operator made it"),

@@ -1,4 +1,4 @@
-"""What goes through a cell's wall, and which way: all of it, nothing else, and only what the cell may say."""
+"""Messages that cross the border of a cell, and their direction."""
 
 import re
 from collections.abc import Sequence
@@ -38,7 +38,6 @@ def of_c1(worker: Worker) -> bool:
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
 def test_a_topic_is_carried_stays_within_or_is_no_cells(topic: Topic[Any]) -> None:
-    """Read off the tables here in another way: by the keys that each side says and hears."""
     inside, outside = [w for w in WORKERS if of_c1(w)], [w for w in WORKERS if not of_c1(w)]
     carried = [one for one in CROSSINGS if one.of is topic]
     for side, other, way in ((inside, outside, Way.OUT), (outside, inside, Way.IN)):
@@ -83,9 +82,6 @@ def test_the_page_about_cells_names_all_that_crosses() -> None:
         assert f"`{one.name}" in column[one.way], (
             f"{one.name} goes {one.way.value}, and the page does not say so"
         )
-
-
-# A topic that somebody adds
 
 
 class FerriedSaying(Message, frozen=True):
@@ -189,7 +185,7 @@ def test_a_question_that_is_sent_again_has_the_key_of_its_cell() -> None:
 @pytest.mark.parametrize(
     ("name", "key", "framed"),
     [
-        ("build.ended.c1", "build.ended.c1", False),  # people read it with tools of their own
+        ("build.ended.c1", "build.ended.c1", False),
         ("build.ended.c1", "build.ended.c1.me", True),
         ("host.reported.c1", "host.reported.c1", True),
         ("ask.placement.claim.c1", "ask.placement.claim.c1", True),

@@ -1,4 +1,4 @@
-"""What would become of moves: by the same rules as those that are asked for, each beside those before it."""
+"""What-if questions about moves: same rules as real moves, each after those before it."""
 
 import pytest
 from msgspec.structs import replace
@@ -27,7 +27,6 @@ async def supposed(
 
 
 def where(answers: list[WhatIfAnswered]) -> list[str]:
-    """The host of each, or the code of why there is none."""
     return [one.placed[0].host if one.placed else one.decision.code for one in answers]
 
 

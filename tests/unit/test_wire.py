@@ -45,7 +45,6 @@ class OneChannel:
         self.channel.heard["me"] = self.heard.append
 
     async def others(self) -> bytes:
-        """What was left to aio-pika."""
         self.wire.feed_eof()
         return await self.wire.read()
 
@@ -223,7 +222,6 @@ async def test_a_name_longer_than_amqp_carries_is_refused_before_anything_is_wri
 
 
 async def test_aio_pika_knows_that_the_broker_lives_while_it_sends_only_our_frames() -> None:
-    """It gives a connection up that it reads nothing from for three heartbeats."""
     world = OneChannel()
     now = asyncio.get_running_loop().time()
     world.wire._clock = lambda: now

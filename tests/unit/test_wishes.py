@@ -1,4 +1,4 @@
-"""What a request asks placement for: each rule of the grammar of flavors and images, and what comes of it."""
+"""Queries for flavors and images: each rule of the grammar with its result."""
 
 from dataclasses import replace as but
 from typing import Any
@@ -21,7 +21,6 @@ PINNED = {"hw:cpu_policy": "dedicated"}
     ("specs", "expected"),
     [
         ({}, {"": REST}),
-        # Resources: a class that any group speaks of is not filled from the flavor; zeros are dropped.
         ({"resources:VCPU": "7"}, {"": "VCPU 7, MEMORY_MB 4096, DISK_GB 5"}),
         ({"resources:PCPU": "2"}, {"": "PCPU 2, MEMORY_MB 4096, DISK_GB 5"}),
         ({"resources:VGPU": "1", "resources:DISK_GB": "0"}, {"": "VGPU 1, VCPU 4, MEMORY_MB 4096"}),
@@ -36,13 +35,11 @@ PINNED = {"hw:cpu_policy": "dedicated"}
             {"resources_n:VGPU": "1", "trait_n:A": "any", "trait_n:B": "any", "trait_n:C": "forbidden"},
             {"": REST, "_n": "VGPU 1, -C, A|B"},
         ),
-        # A group that asks for nothing, to which others are to be related.
         (
             {"resources_c:VCPU": "2", "trait_n:A": "required", "same_subtree": "_n,_c"},
             {"": "MEMORY_MB 4096, DISK_GB 5", "_c": "VCPU 2", "_n": "+A"},
         ),
         (METAL.extra_specs, {"": "CUSTOM_BAREMETAL 1"}),
-        # Processors of its own.
         ({"hw:cpu_policy": "shared"}, {"": REST}),
         (PINNED, {"": "DISK_GB 5", "_numa0": "PCPU 4, MEMORY_MB 4096"}),
         (
@@ -176,7 +173,7 @@ def test_what_is_asked_of_the_host_itself(specs: dict[str, str], required: str, 
     [
         (NUMA, (), ("_numa0", "_numa1")),
         (PINNED, (), ()),
-        (NUMA | {"group_policy": "isolate"}, (), ()),  # which says it of all groups
+        (NUMA | {"group_policy": "isolate"}, (), ()),
         (
             NUMA | {"pci_passthrough:alias": "nic:3"},
             (("_numa0", "_pci0_nic"), ("_numa1", "_pci1_nic"), ("_numa0", "_pci2_nic")),
@@ -299,7 +296,7 @@ def test_where_it_may_go(request_fields: dict[str, Any], expected: dict[str, Any
     [
         ({}, {}, {}),
         ({"trait:A": "preferred", "trait:B": "preferred:-2.5"}, {}, {"A": 1.0, "B": -2.5}),
-        ({"trait:A": "preferred"}, {"A": 3.0, "C": 1.0}, {"A": 3.0, "C": 1.0}),  # the request's word counts
+        ({"trait:A": "preferred"}, {"A": 3.0, "C": 1.0}, {"A": 3.0, "C": 1.0}),
     ],
 )
 def test_traits_that_are_only_preferred(

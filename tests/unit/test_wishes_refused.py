@@ -1,4 +1,4 @@
-"""Requests that cannot be meant are refused by the field; what only means nothing here is said."""
+"""Unreadable requests are refused with the field; keys without effect become notes."""
 
 import tracemalloc
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""Interfaces for Ironic's fake hardware that do what a node's driver_info says: loaded by Ironic, not by us.
+"""Interfaces for Ironic's fake hardware, controlled by a node's driver_info. Loaded by Ironic.
 
-berth_power    unreachable | error: what its BMC says
-berth_deploy   fail | wait: how its next deploys go;  berth_tear_down  fail
-berth_clean    fail, or for how many seconds it is cleaned
+berth_power   unreachable, error: the BMC's answer
+berth_deploy  fail, wait: the next deployments; berth_tear_down fail
+berth_clean   fail, or the seconds that cleaning takes
 """
 
 import time
