@@ -33,7 +33,6 @@ _ORDER = ("unit", "contract", "browser", "simulation", "integration")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Files of tests are in memory where there is room: who kills a process does not take them with it."""
     if "TMPDIR" not in os.environ and roomy(MEMORY):
         os.environ["TMPDIR"] = str(MEMORY)  # also for what is started from here
         tempfile.tempdir = None
@@ -113,7 +112,6 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres | ExternalServ
 
 @pytest.fixture(scope="session")
 def authority(_server_directory: Path) -> Authority | None:
-    """Who has signed for the servers that speak TLS; None where there is no openssl."""
     return Authority(_server_directory / "authority") if shutil.which("openssl") else None
 
 

@@ -68,7 +68,6 @@ async def _operator(chromium: Chromium, berth: OpenBerth) -> AsyncIterator[Tab]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def operator(_operator: Tab) -> AsyncIterator[Tab]:
-    """Somebody who may act, and has long been here: for tests that leave nothing behind in the browser."""
     yield _operator
     await _operator.wide(1280)
     await _operator.colours("light")

@@ -34,7 +34,6 @@ EACH_DIALECT = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What is written for a database holds on either; a module that is about databases names more."""
     if "opening" in metafunc.fixturenames:
         kinds = getattr(metafunc.module, "DATABASES", EACH_DIALECT)
         metafunc.parametrize("opening", kinds, indirect=True)
@@ -139,7 +138,6 @@ async def near() -> AsyncIterator[HttpPlacement]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def furnished_url(postgres: Any) -> AsyncIterator[str]:
-    """A database for all tests of two worlds, with what every one of them begins with put by."""
     async with a_database(postgres) as url:
         await locked_and_calm.put_by(url)
         yield url
@@ -147,7 +145,6 @@ async def furnished_url(postgres: Any) -> AsyncIterator[str]:
 
 @pytest.fixture
 def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What PostgreSQL said when it ended one."""
     found: list[str] = []
 
     def noticed(error: Exception, database: str) -> Exception:
@@ -210,7 +207,6 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> locked_and_calm.Tries:
 
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever was disturbed is not calm again in this test, however long it takes."""
     for name in ("SHORTEST_UNREST", "LONGEST_UNREST"):
         monkeypatch.setattr(f"placement_worker.providers.{name}", math.inf)
 

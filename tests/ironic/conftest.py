@@ -38,7 +38,6 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def broker(directory: Path) -> Iterator[RabbitMQ]:
-    """One that only berth and Ironic use."""
     installed(find_rabbitmq)
     with RabbitMQ(directory / "rabbitmq") as server:
         yield server
@@ -53,7 +52,6 @@ def ironic(directory: Path, broker: RabbitMQ) -> Iterator[IronicServer]:
 
 @pytest.fixture(scope="session")
 def delays() -> Iterator[Delays]:
-    """Of the whole run; told when it ends."""
     all_ = Delays()
     yield all_
     print(f"\n  {all_}")

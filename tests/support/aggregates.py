@@ -34,7 +34,6 @@ async def done(placement: Placement, one: AggregateEdit) -> AggregateEdited:
 
 
 async def members(placement: Placement, id_: str) -> set[str]:
-    """As the Placement API tells them: there is no other list."""
     return {one.id for one in await find_providers(placement) if id_ in one.aggregates}
 
 

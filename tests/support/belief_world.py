@@ -22,8 +22,6 @@ PASSING = 0.004  # seconds between one thing and the next
 
 
 class History(Protocol):
-    """How every node really was, at any time."""
-
     def at(self, uuid: str, now: float) -> IronicNode | None: ...
 
     def nodes(self, now: float) -> Iterator[tuple[str, IronicNode | None]]: ...
@@ -77,8 +75,6 @@ def tells_of_closing(said: HeardNotification) -> bool:
 
 
 class NodeWorld:
-    """Of one root the report with the highest sequence counts; reads begin and end as chance will have it."""
-
     def __init__(self, history: History, *, can_read: bool, chance: random.Random) -> None:
         self.history = history
         self.beliefs = Beliefs(BeliefRules(place=lambda node: PLACE, can_read=can_read))
@@ -114,7 +110,6 @@ class NodeWorld:
                 self._take(uuid, self.beliefs.read(uuid, node, began, known=known, again=True, was=PLACE))
 
     def differences(self) -> list[str]:
-        """Nodes of which placement has something else than it should."""
         found = []
         for uuid, node in self.history.nodes(self.now):
             has, should = self._both(uuid, node)
@@ -123,7 +118,6 @@ class NodeWorld:
         return found
 
     def open_against_the_truth(self) -> list[str]:
-        """Nodes that are open though they are closed, and though something has said so since they are."""
         return [
             uuid
             for uuid, node in self.history.nodes(self.now)
@@ -136,7 +130,6 @@ class NodeWorld:
     def _both(
         self, uuid: str, node: IronicNode | None
     ) -> tuple[InventoryReported | None, InventoryReported | None]:
-        """What placement has of it, and what it should have."""
         has = self.placement.get(uuid)
         has = None if has is None or has.gone else replace(has, sequence=0)
         return has, None if node is None else self.beliefs.rules.report(node, PLACE)

@@ -65,7 +65,6 @@ class Running:
         os.kill(process[0], number)
 
     def starts(self) -> dict[str, int]:
-        """How often each worker was started."""
         return {child.name: child.starts for child in self.supervisor.children}
 
 
@@ -131,8 +130,6 @@ async def settled(settings: Settings, seconds: float = 60.0, *, builds: int = 0)
 
 
 class Up:
-    """`python -m berth up` as a process of its own, and the command line of whoever uses it."""
-
     def __init__(self, directory: Path, environment: Mapping[str, str], *flags: str) -> None:
         self.directory = directory
         self.log_path = directory / "up.log"
@@ -153,7 +150,6 @@ class Up:
 
     @property
     def pid(self) -> int | None:
-        """None when it is not running."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
@@ -161,7 +157,6 @@ class Up:
         return self.log_path.read_text()
 
     def start(self) -> None:
-        """Returns when it says that it is up. Others come up beside it: its page is at a port of its own."""
         up = [sys.executable, "-m", "berth", "up", "--control-room", "127.0.0.1:0", *self._flags]
         with self.log_path.open("w") as log:
             self._process = subprocess.Popen(
@@ -189,7 +184,6 @@ class Up:
             raise AssertionError(f"berth up took more than {seconds} s to end:\n{self.log}") from None
 
     def workers(self) -> dict[str, int]:
-        """Every worker it has told of, and its process id."""
         return {name: int(pid) for name, pid in re.findall(r"^  (\S+): process (\d+)", self.log, re.M)}
 
     def berth(self, *arguments: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
@@ -215,7 +209,6 @@ class Up:
 
 
 def alive(pid: int) -> bool:
-    """Is it still at work? A zombie that nobody has asked about is not."""
     try:
         os.kill(pid, 0)
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

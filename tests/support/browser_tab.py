@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from tests.support.chromium import BrowserGone, Chromium
 from tests.support.waiting import until
 
-# name → (key, code, number, text): those that a page is used with
 _KEYS = {
     "Tab": ("Tab", "Tab", 9, ""),
     "Enter": ("Enter", "Enter", 13, "\r"),
@@ -69,7 +68,6 @@ class Tab:
 
     @asynccontextmanager
     async def loading(self) -> AsyncIterator[None]:
-        """What is done in the block leads to another page; it is there after it."""
         before = self._loads
         yield
         await until(lambda: self._loads > before, "another page is loaded", picture=lambda: self.troubles)
@@ -84,7 +82,6 @@ class Tab:
             await self.press("Enter")
 
     async def still(self) -> None:
-        """What it asked for by itself has come, and is drawn."""
         await until(
             lambda: not self._open_requests,
             "all that it asks for is there",
@@ -93,7 +90,6 @@ class Tab:
         await self.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")
 
     async def heard_out(self) -> None:
-        """What the page has said until now was heard."""
         await self.evaluate("new Promise((then) => setTimeout(then))")
 
     # Reading
@@ -109,12 +105,10 @@ class Tab:
         return said["result"].get("value")
 
     async def text(self, selector: str = "main") -> str:
-        """As one sees it, without what is hidden; empty: there is no such place."""
         said = await self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
         return " ".join(str(said).split())
 
     async def sees(self, text: str | re.Pattern[str], selector: str = "main") -> None:
-        """It is there, or comes without the page being loaded again."""
         loads = self._loads
         wanted = re.compile(re.escape(text)) if isinstance(text, str) else text
 
@@ -138,7 +132,6 @@ class Tab:
         await self.tell("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     async def fill(self, selector: str, text: str) -> None:
-        """Instead of what is in this field."""
         field = f"document.querySelector({json.dumps(selector)})"
         await self.evaluate(f"({field}.focus(), {field}.select?.())")
         await self.type(text)
@@ -187,8 +180,6 @@ class Tab:
         path.write_bytes(base64.b64decode(made["data"]))
 
     async def axe(self, rules: Sequence[str] = ()) -> list[str]:
-        """What axe finds serious or worse, by these of its rules or all. It is no part of the page, so no
-        policy of the page is softened."""
         if not await self.evaluate("'axe' in window"):
             await self.evaluate(_axe())
         only = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else {}
@@ -202,8 +193,6 @@ class Tab:
         ]
 
     async def stops(self, most: int = 400) -> Sequence[str]:
-        """All that Tab leads to from the top of the page to its end: what each is called. One where nobody
-        sees that the keyboard is there is a trouble."""
         await self.evaluate(_TO_THE_TOP)
         found: list[str] = []
         for _ in range(most):
@@ -217,19 +206,20 @@ class Tab:
         return found
 
     async def missed(self) -> list[str]:
-        """What can be clicked, and `stops` did not come to."""
         return list(await self.evaluate(_MISSED))
 
     def judged(self) -> None:
-        """Of the troubles until now, none is; the next begin anew."""
         troubles, self.troubles, self._expected = self.troubles, [], []
         assert troubles == [], "\n".join(troubles)
 
     def expects(self, *texts: str) -> None:
-        """A trouble that says one of these is meant to be."""
-        self._expected += texts
+        """#20 |
 
-    # What it says by itself
+        #233 |
+
+        #316 |
+        """
+        self._expected += texts
 
     def heard(self, event: str, said: dict[str, Any]) -> None:
         if event == "Page.loadEventFired":
@@ -301,7 +291,6 @@ def _axe() -> str:
 
 @asynccontextmanager
 async def a_tab(browser: Chromium, origin: str, path: str = "") -> AsyncIterator[Tab]:
-    """A tab of somebody new: without cookies, and with nothing kept. A trouble that it had fails the test."""
     context = (await browser.tell("Target.createBrowserContext"))["browserContextId"]
     target = (await browser.tell("Target.createTarget", url="about:blank", browserContextId=context))[
         "targetId"
@@ -312,7 +301,6 @@ async def a_tab(browser: Chromium, origin: str, path: str = "") -> AsyncIterator
     try:
         for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
             await tab.tell(f"{domain}.enable")
-        # it has the focus, as the one tab that somebody looks at
         await tab.tell("Emulation.setFocusEmulationEnabled", enabled=True)
         await tab.wide(1280)
         if path:

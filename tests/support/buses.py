@@ -12,7 +12,6 @@ from bus.worker import Worker
 
 Connect = Callable[[], Transport]  # one more connection to the same broker
 
-# For what is no more the broker's than a test beside it, which runs on either.
 LOCALLY = pytest.mark.parametrize("connect", ["local"], indirect=True)
 
 
@@ -23,7 +22,7 @@ def queues_of(worker: Worker, replica: str = "") -> list[QueueSpec]:
 
 @asynccontextmanager
 async def serving(connect: Connect, *workers: Worker) -> AsyncIterator[Bus]:
-    """These workers, at work until the block ends; asks of theirs go through the bus it gives."""
+    """#15 |"""
     stopping = asyncio.Event()
     async with Bus(connect()) as bus, asyncio.TaskGroup() as group:
         for worker in workers:

@@ -57,7 +57,6 @@ def a_move_report(
     outcome: MoveOutcome,
     **more: Any,
 ) -> MoveReported:
-    """What the agent says to this order."""
     return MoveReported(
         move=order.move,
         build=order.build,
@@ -76,7 +75,6 @@ def a_move_report(
 def a_report_of(
     placed: MovePlaced, phase: MovePhase, step: int, outcome: MoveOutcome, **more: Any
 ) -> MoveReported:
-    """What is said of this phase, whoever it is that says it."""
     here = placed.chosen or a_selection(0)
     return MoveReported(
         move=placed.move,
@@ -132,5 +130,4 @@ def in_short(effect: Message) -> str:
 
 
 def _kept(consumer: str | None, build: str) -> int:
-    """Which attempt's room this consumer keeps."""
     return next(attempt for attempt in range(1, 20) if keeper(build, attempt) == consumer)

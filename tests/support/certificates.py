@@ -9,8 +9,6 @@ _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 class Authority:
-    """Who signs certificates; `file` is what those have who believe it."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
@@ -24,7 +22,6 @@ class Authority:
         )  # fmt: skip
 
     def certificate(self, *names: str) -> Certificate:
-        """Of a server that is called by these names, and by no other."""
         self._signed += 1
         place = self._directory / f"server-{self._signed}"
         made = Certificate(place.with_suffix(".pem"), place.with_suffix(".key"))

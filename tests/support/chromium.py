@@ -21,7 +21,7 @@ _APPLICATIONS = (
 )
 _OPTIONS = (
     "--headless",
-    "--no-sandbox",  # root, and containers, have none
+    "--no-sandbox",  # #36 |
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--disable-background-networking",
@@ -33,7 +33,6 @@ _OPTIONS = (
     "--no-default-browser-check",
     "--hide-scrollbars",
     "--mute-audio",
-    # it finds nobody but this machine, whatever a page or the browser itself would like
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--remote-debugging-pipe",
 )
@@ -45,11 +44,11 @@ _AT_3_AND_4 = (
 )
 SECONDS = 90.0  # an answer of the browser may take, on a machine that does much else
 
-Heard = Callable[[str, dict[str, Any]], None]  # the event's name, and what it says
+Heard = Callable[[str, dict[str, Any]], None]
 
 
 class BrowserGone(Exception):
-    """It ended, or does not do what it was told."""
+    pass
 
 
 def find_chromium() -> Path:
@@ -71,8 +70,6 @@ def find_chromium() -> Path:
 
 
 class Chromium:
-    """One browser: what it is told, its answers, and what each of its pages says by itself."""
-
     def __init__(self, talking: asyncio.StreamWriter) -> None:
         self._talking = talking
         self._numbers = itertools.count(1)
@@ -107,7 +104,6 @@ class Chromium:
         self._heard.pop(session, None)
 
     async def hear(self, listening: asyncio.StreamReader) -> None:
-        """All it says, until it ends."""
         while True:
             try:
                 said = json.loads((await listening.readuntil(b"\0"))[:-1])
@@ -131,7 +127,6 @@ class Chromium:
 
 @asynccontextmanager
 async def a_chromium(*options: str) -> AsyncIterator[Chromium]:
-    """A browser with a profile of its own, gone with the block."""
     loop = asyncio.get_running_loop()
     hears, tells = os.pipe()
     listens, says = os.pipe()

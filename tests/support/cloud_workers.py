@@ -39,7 +39,6 @@ def of_one_cell(
 
 
 def a_scheduler(bus: Bus, clock: Clock, claim_many: Claims | None = None, **options: Any) -> Worker:
-    """It and its replica of placement's memory, as one worker: it hears requests before that is loaded."""
     keeper, scheduler = a_scheduler_apart(bus, clock, claim_many, waits=False, **options)
     return replace(
         scheduler,
@@ -53,7 +52,6 @@ def a_scheduler(bus: Bus, clock: Clock, claim_many: Claims | None = None, **opti
 def a_scheduler_apart(
     bus: Bus, clock: Clock, claim_many: Claims | None = None, *, waits: bool = True, **options: Any
 ) -> tuple[Worker, Worker]:
-    """The keeper of its replica, and itself, who waits until that is loaded: as berth serves them."""
     described = bus.asker(topics.AGGREGATES), bus.asker(topics.CELLS)
     memory, keeper = replica(bus.asker(topics.TREES), bus.asker(topics.CHANGES), *described, clock)
     scheduler = scheduler_worker(
@@ -72,13 +70,11 @@ def a_scheduler_apart(
 
 
 def parking_of(worker: Worker) -> Parking:
-    """Who waits with this scheduler."""
     whose = (getattr(run, "__self__", None) for run in worker.runs)
     return next(one for one in whose if isinstance(one, Parking))
 
 
 def claims_and_hangs(bus: Bus) -> Claims:
-    """When a claim is held it gets no further: nobody was told of it."""
     claim_many = bus.asker_of_many(topics.CLAIM)
 
     async def claim_and_hang(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
@@ -91,5 +87,4 @@ def claims_and_hangs(bus: Bus) -> Claims:
 
 
 def scheduler_that_never_tells(bus: Bus, clock: Clock) -> tuple[Worker, Worker]:
-    """It claims, and gets no further: to be killed."""
     return a_scheduler_apart(bus, clock, claims_and_hangs(bus))

@@ -18,7 +18,6 @@ T = TypeVar("T")
 
 
 async def plainly(work: Awaitable[T]) -> T:
-    """What came of it; a problem comes without the task groups that it came through."""
     try:
         return await work
     except BaseExceptionGroup as several:
@@ -35,7 +34,6 @@ class CommandLine:
         self._group, self._module, self._patch, self._capsys = group, module, patch, capsys
 
     async def __call__(self, *words: str, ends: int = 0) -> str:
-        """What it prints, as it ends with this code."""
         begun: list[Any] = []
         told = io.StringIO()
         console = Console(file=told, highlight=False, soft_wrap=True, width=200)
@@ -50,5 +48,4 @@ class CommandLine:
         return told.getvalue() + self._capsys.readouterr().out
 
     async def json(self, *words: str, ends: int = 0) -> list[Any]:
-        """What it prints for programs, a value a line."""
         return [json.loads(line) for line in (await self(*words, "--json", ends=ends)).splitlines()]

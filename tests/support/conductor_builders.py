@@ -71,7 +71,6 @@ def an_agent_report(
     retry: bool = True,
     cause: str = "",
 ) -> AgentReported:
-    """What the agent says to this order."""
     return AgentReported(
         build=order.build,
         attempt=order.attempt,
@@ -86,7 +85,7 @@ def an_agent_report(
 
 
 def a_build_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> BuildOrdered:
-    """The order for this attempt; on the host as far down the list, when none was refused."""
+    """@Books |"""
     host = (placed.chosen, *placed.alternates)[attempt - 1 if at is None else at]
     return BuildOrdered(
         build=placed.build,
@@ -118,8 +117,6 @@ def a_delete(placed: BuildPlaced, reply_to: str = "") -> BuildDeleteRequested:
 
 
 class Books:
-    """A placement for one test: who holds what, fenced by generations, as the real one answers."""
-
     def __init__(self, *placed: BuildPlaced) -> None:
         self.held: dict[str, tuple[int, Allocations]] = {}
         self.retired: dict[str, str] = {}
@@ -131,7 +128,6 @@ class Books:
             self.hold(message)
 
     def hold(self, placed: BuildPlaced) -> None:
-        """What the scheduler's claim did."""
         self.held[placed.build] = placed.generation, placed.chosen.choice.allocations
 
     async def claim_many(self, questions: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
@@ -187,7 +183,6 @@ class Books:
         return Claimed(choice=0, generation=generation + 1, number=0)
 
     def begin(self, consumer: str, to: Allocations, keep: str | None) -> int:
-        """What the scheduler's claim for a move did; gives the consumer's generation."""
         generation, allocations = self.held.get(consumer, (0, {}))
         assert self.retired.pop(consumer, SHELVED) == SHELVED
         self._keep(keep, allocations)

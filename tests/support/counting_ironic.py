@@ -18,8 +18,6 @@ READING = 0.01  # seconds
 
 
 class CountingIronic:
-    """Answers after a while; counts who is being read."""
-
     def __init__(self) -> None:
         self.away = False
         self.refused: set[str] = set()

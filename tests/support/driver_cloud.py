@@ -44,8 +44,6 @@ _NUMBERS = count(1)
 
 
 class DriverCloud:
-    """Workers on buses of their own, a client beside them, and the agent's disk to look at."""
-
     def __init__(self, bus: Bus, agent: "RestartedAgent") -> None:
         self.bus = bus
         self.agent = agent
@@ -60,7 +58,6 @@ class DriverCloud:
         return self.agent.disk
 
     async def selected(self, *builds: str) -> list[Allocations]:
-        """What their conductor knows of what they hold."""
         found = await self.bus.asker(topics.FIND_BUILDS)(FindBuilds(cell=CELL, builds=builds))
         hosts = {one.build: (one.host, (one.placed.chosen, *one.placed.alternates)) for one in found.builds}
         return [
@@ -95,7 +92,6 @@ class DriverCloud:
     async def booted(
         self, *flavors: Flavor, aggregates: tuple[tuple[str, ...], ...] = ()
     ) -> list[BuildEnded | BuildUnplaceable]:
-        """How they ended, asked for all at once."""
         builds = [uid(next(_NUMBERS), "b") for _ in flavors]
         asked = [
             BuildRequested(request=f"a{build[1:]}", instances=(build,), flavor=flavor, aggregates=aggregates)
@@ -111,7 +107,6 @@ class DriverCloud:
         await in_time(deleted.get())
 
     async def held(self, build: str) -> Allocations:
-        """What placement has given it."""
         (held,) = await self.all_held(build)
         return held
 
@@ -121,12 +116,10 @@ class DriverCloud:
         return [held.get(build, {}) for build in builds]
 
     def guest(self, build: str) -> GuestRecord:
-        """What the agent was told of it."""
         (guest,) = self.disk.hosted.there[build].values()
         return guest
 
     async def pool(self, name: str, inventories: dict[str, Inventory], aggregate: str) -> str:
-        """What an operator makes: somebody who serves all hosts of an aggregate."""
         id_ = uid(next(_NUMBERS), "e")
         edits: list[Edit] = [
             MakeProvider(provider=id_, name=name),

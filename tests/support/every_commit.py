@@ -40,8 +40,6 @@ Held = dict[str, dict[str, int]]  # consumer → class → how much in all
 
 
 class EveryCommit:
-    """`kept` are consumers who are to hold as much as is said here, at every commit, wherever it is."""
-
     def __init__(self) -> None:
         self.commits = 0
         self.broken: list[str] = []

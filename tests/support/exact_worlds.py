@@ -30,7 +30,7 @@ WEIGHERS = (
 GROUP_RULES = ("server_group_anti_affinity", "server_group_affinity")
 RULES = ("up", "enabled", "io_ops", "num_instances", "compute_capabilities", *GROUP_RULES)
 SAID = {"ram_weight_multiplier": "-2.5", "max_io_ops_per_host": "2", "cpu_weight_multiplier": "0.5"}
-POOLS = (3, 4)  # aggregates whose members share a pool
+POOLS = (3, 4)
 FLAVORS = tuple(
     Flavor(name=f"f{nth}", vcpus=cpus, memory_mb=ram, disk_gb=disk, extra_specs=specs)
     for nth, (cpus, ram, disk, specs) in enumerate(
@@ -79,7 +79,6 @@ def a_policy(chance: Random) -> ChoicePolicy:
 
 
 def a_source(chance: Random, trees: Sequence[Tree]) -> IndexedSource:
-    """These in placement's memory; aggregates say something of weighers and rules."""
     memory = FilledMemory()
     for one in trees:
         memory.index.put(one, 1)
@@ -90,7 +89,7 @@ def a_source(chance: Random, trees: Sequence[Tree]) -> IndexedSource:
 
 
 def some_trees(chance: Random) -> list[Tree]:
-    """Some hosts have NUMA cells or devices below them, some no disk of their own; there are pools of it."""
+    """@PlainRoom |"""
     numbers, trees = iter(range(1000)), list[Tree]()
     sizes = [(chance.choice((4, 8, 64)), chance.choice((4096, 9000, 65_536))) for _ in range(2)]
     for nth in range(chance.choice((1, 2, 4, 7, 9))):
@@ -122,8 +121,6 @@ def some_trees(chance: Random) -> list[Tree]:
 
 
 class PlainRoom:
-    """Who has room, by full products over everything, beside all that was taken."""
-
     def __init__(self, trees: Sequence[Tree]) -> None:
         self._trees = list(trees)
         self._found: dict[int, dict[str, set[Way]]] = {}
@@ -153,7 +150,6 @@ def _with(provider: ProviderState, amounts: Mapping[str, int], sign: int) -> Pro
 
 
 def some_orders(chance: Random, hall: Hall) -> list[Order]:
-    """Alike and unlike, of one or several instances, all or some of which will do, in groups and without."""
     roots = [host.uuid for host in hall.source.hosts()]
     groups = [
         ServerGroup(
@@ -183,7 +179,6 @@ def some_orders(chance: Random, hall: Hall) -> list[Order]:
 
 
 def orders_that_start_groups(chance: Random, hall: Hall) -> list[Order]:
-    """Each of several instances that are to be on one host, where nobody of theirs is yet."""
     orders = list[Order]()
     for number in range(chance.choice((1, 2, 3))):
         request = a_request(
@@ -198,7 +193,6 @@ def orders_that_start_groups(chance: Random, hall: Hall) -> list[Order]:
 
 
 def a_kind(chance: Random) -> dict[str, Any]:
-    """What requests of one kind have in common."""
     return {
         "flavor": chance.choice(FLAVORS),
         "image": Image(name="img") if chance.random() < 0.5 else None,

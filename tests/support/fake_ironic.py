@@ -41,7 +41,6 @@ class FakeIronic:
         return IronicApi(Access(url="http://ironic.test"), transport=self.transport, **more)
 
     def have(self, number: int, **more: Any) -> str:
-        """A node that is ready, unless told otherwise."""
         self.now += 1
         found = {
             "uuid": node_number(number),
@@ -69,7 +68,6 @@ class FakeIronic:
         self.nodes[node_number(number)] |= {"updated_at": self._time()} | more
 
     def paths(self, method: str = "GET") -> list[str]:
-        """Those asked for, without the search for a version."""
         return [one.url.path for one in self.requests if one.method == method and VERSION in one.headers]
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -105,7 +103,7 @@ class FakeIronic:
     def _list(self, params: dict[str, str], fields: list[str] | None) -> httpx.Response:
         listed = list(self.nodes.values())
         key, down = params.get("sort_key"), params.get("sort_dir") == "desc"
-        if key:  # nodes of one time, or none, in the order of their making
+        if key:
             none = "~" if self.nulls_first else ""
             listed = sorted(listed[::-1] if down else listed, key=lambda one: one[key] or none, reverse=down)
         for name in ("owner", "resource_class", "conductor_group"):
@@ -131,7 +129,6 @@ class FakeIronic:
 
 
 def fault(status: int, says: str) -> httpx.Response:
-    """As Ironic says it: JSON in JSON."""
     return httpx.Response(status, json={"error_message": json.dumps({"faultstring": says})})
 
 

@@ -66,8 +66,6 @@ def an_instance_there(
 
 @dataclass
 class FakeMovers:
-    """Builds of one cell. `doing` says what is said of a move that is asked for; without it, all is done."""
-
     builds: dict[str, BuildStands] = field(default_factory=dict)
     moves: dict[str, MoveStands] = field(default_factory=dict)
     asked: list[MoveRequested] = field(default_factory=list)
@@ -76,14 +74,14 @@ class FakeMovers:
     steering: Callable[[MoveSteered], Iterable[Message]] | None = None
     spare: int = 9  # the host all go to
     waiting: list[WaitingRequest] = field(default_factory=list)
-    told_waiting: int = 0  # how often somebody was told of one that waits
+    told_waiting: int = 0
     cancelled: list[BuildCancelRequested] = field(default_factory=list)
     cancels: bool = True  # false: what is to be cancelled has begun just then, as
     begun: list[MoveStands] = field(default_factory=list)
     would: Callable[[MoveRequested], WhatIfAnswered] | None = None  # without it, all would go to the spare
-    looked: int = 0  # how often somebody looked for moves
+    looked: int = 0
     supposed: list[WhatIfMoves] = field(default_factory=list)
-    alone: bool = True  # no placement answers beside it, and hosts are nobody's
+    alone: bool = True
 
     def have(self, *builds: BuildStands) -> None:
         self.builds |= {one.build: one for one in builds}
@@ -148,10 +146,7 @@ class FakeMovers:
         self.waiting.append(waits)
         return waits
 
-    # What may be said of a move
-
     def well(self, asked: MoveRequested) -> list[Message]:
-        """It goes to the spare host; or where it was told to."""
         number = int((asked.wanted_host or f"host-{self.spare}").rpartition("-")[2])
         self.builds[asked.build] = an_instance_there(int(asked.build[-12:]), number)
         return [self.told(asked, "prepare", number), self.ended(asked, host=f"host-{number}")]
@@ -178,7 +173,6 @@ class FakeMovers:
         )  # fmt: skip
 
     def keeps(self, number: int, build: int, phase: str = "send", **facts: object) -> MoveStands:
-        """What the cell keeps of a move that is under way, or over."""
         stands = MoveStands(
             move=uid(number, "e"), build=uid(build), kind="migrate", cell="c1", phase=phase, source="host-1",
             host="host-9", since=1000.0,

@@ -43,7 +43,6 @@ class SaidByHand:
         await asyncio.get_running_loop().create_future()
 
     async def say(self, event: str, at: float, node: dict[str, Any]) -> None:
-        """Returns when all that comes of it at once is safe."""
         await self.bound.wait()
         await self._hear([a_notification(event, at, node)])
 
@@ -61,8 +60,6 @@ class SaidByHand:
 
 
 class FollowedWorld:
-    """An Ironic, any number of replicas that follow it, and a placement that takes in what they tell."""
-
     def __init__(self, bus: Bus, broker: LocalBroker, group: asyncio.TaskGroup, **more: Any) -> None:
         self.ironic = FakeIronic()
         self.placed = PlacedTrees()
@@ -80,11 +77,9 @@ class FollowedWorld:
 
     @property
     def time(self) -> float:
-        """As Ironic's clock has it."""
         return NOON + self._loop.time()
 
     async def start(self) -> SaidByHand:
-        """Another replica, which may hear of Ironic from now on."""
         voice = SaidByHand()
         clock = Clock(now=lambda: self.time + self.ahead, chance=random.Random(1), monotonic=self._loop.time)
         ironic = FollowedIronic(
@@ -102,7 +97,7 @@ class FollowedWorld:
         self.replicas.append(voice)
         self._lives.append(self._group.create_task(live()))
         await voice.bound.wait()
-        await asyncio.sleep(20.0)  # its first look at everything
+        await asyncio.sleep(20.0)
         return voice
 
     async def kill_all(self) -> None:
@@ -113,7 +108,6 @@ class FollowedWorld:
         self.replicas.clear()
 
     async def change(self, heard_by: SaidByHand | None, number: int, event: str, **changes: Any) -> None:
-        """As Ironic does it: first it is so, then it is said, and one of the replicas hears it; or none."""
         await asyncio.sleep(3.0)
         self.ironic.now = int(self.time)
         self.ironic.change(number, **changes)
@@ -121,7 +115,6 @@ class FollowedWorld:
             await heard_by.say(event, self.time, self.ironic.nodes[node_number(number)])
 
     async def takes(self, number: int, *, open: bool) -> float:
-        """How many seconds it takes until placement has the node like this."""
         began = self._loop.time()
         async with asyncio.timeout(7200.0):
             while self.placed.is_open(number) != open:
@@ -152,7 +145,6 @@ class FollowedWorld:
         return None
 
     def hold_changes_back(self) -> None:
-        """What placement has taken in it tells nobody for now."""
         self._held_back = []
 
     async def tell_changes(self) -> None:
@@ -160,7 +152,6 @@ class FollowedWorld:
         await self._bus.publish(*held)
 
     def reopen_by_hand(self, number: int) -> None:
-        """Another tells placement, and nobody hears that it did."""
         before = self.placed.trees[node_number(number)]
         node = from_rest(self.ironic.nodes[before.root] | {"maintenance": False})
         said = report(node, Place(cell=before.cell, agent=before.agent), before.sequence + 1)

@@ -13,7 +13,6 @@ from typing import Self
 
 from tests.support.forking import started
 
-# As little Python as starts in milliseconds: says who it is, passes signals on, and ends as the command does.
 _STUB = """#!{python} -ISE
 import json, os, signal, socket, sys
 with socket.socket(socket.AF_UNIX) as way:
@@ -53,7 +52,7 @@ class ForkedCommands:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for child in tuple(self._running):  # whoever started it is dead, and told it nothing
+        for child in tuple(self._running):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         self._listening.shutdown(socket.SHUT_RDWR)
@@ -86,7 +85,7 @@ class ForkedCommands:
                     self._running.discard(child.pid)
                     way.sendall(b"%d\n" % child.code())
             except BrokenPipeError:
-                pass  # who asked was killed
+                pass
             finally:
                 for file in files:
                     os.close(file)

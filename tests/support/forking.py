@@ -37,7 +37,6 @@ LIBRARIES = (
 def run_berth(
     arguments: Iterable[str], directory: Path, environment: Mapping[str, str], seconds: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` does it, for `python -W error::ResourceWarning -m berth ARGUMENTS`."""
     words = [str(word) for word in arguments]
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
         asked = {"arguments": words, "directory": str(directory), "environment": dict(environment)}
@@ -69,10 +68,6 @@ class Child:
 def started(
     arguments: Sequence[str], directory: str, environment: Mapping[str, str], said: int, complained: int
 ) -> Iterator[Child]:
-    """The same without waiting for its end; it writes into these file descriptors.
-
-    The command line is loaded as well, which is quicker still: its tables are as wide as those of a pipe.
-    """
     asked = {"arguments": list(arguments), "directory": directory, "environment": dict(environment)}
     with _Waiting.get(whole=True).started(asked, said, complained) as child:
         yield child
@@ -85,7 +80,6 @@ class _Waiting:
         self._asking = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
-            # A terminal's width is that of who runs the tests: tables are as wide as in a pipe.
             around = {
                 key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "COLUMNS"))
             }
@@ -121,7 +115,7 @@ class _Waiting:
 
     @contextmanager
     def started(self, asked: dict[str, Any], said: int, complained: int) -> Iterator["Child"]:
-        """It runs, and writes into these files, which are its own copies."""
+        """#88 |"""
         reading, writing = os.pipe()
         with open(reading, "rb", buffering=0) as ended:
             with self._asking:
@@ -139,18 +133,17 @@ class _Waiting:
 
 
 def _serve(way: socket.socket) -> bool:
-    """Forks whom it is asked for; True in such a child, which is then to be that command."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks us how they ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         asked, files, _, _ = socket.recv_fds(way, 1 << 16, 3)
         if not asked:
-            return False  # who asked has ended
+            return False
         while not asked.endswith(b"\n"):
             asked += way.recv(1 << 16)
         said, complained, writing = files
         if _fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            if child := _fork():  # we stay, to tell of its end
+            if child := _fork():
                 os.write(writing, b"%d\n" % child)
                 os.write(writing, b"%d\n" % os.waitpid(child, 0)[1])
                 os._exit(0)

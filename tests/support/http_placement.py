@@ -38,7 +38,6 @@ class HttpPlacement:
         return await self.client.request(method, path, json=body, headers=sent)
 
     async def made(self, path: str, body: Any = None, *, minor: int = LATEST, method: str = "PUT") -> Any:
-        """What must work for the test to begin."""
         answer = await self(method, path, body, minor=minor)
         assert answer.status_code in (200, 201, 204), answer.text
         return answer.json() if answer.content else None

@@ -27,8 +27,6 @@ API = ["create", "update", "delete", "maintenance_set"]
 
 
 class BeliefCase:
-    """Beliefs of one node, and what placement was told of it last."""
-
     def __init__(self, *, can_read: bool, **rules: Any) -> None:
         said: dict[str, Any] = {"place": lambda node: PLACE, "can_read": can_read}
         self.beliefs = Beliefs(BeliefRules(**said | rules))

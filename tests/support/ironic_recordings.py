@@ -33,11 +33,10 @@ class Recorded(msgspec.Struct, frozen=True):
     began: float
     ended: float
     messages: tuple[RecordedMessage, ...]
-    nodes: dict[str, dict[str, Any] | None]  # as REST tells of them afterwards
+    nodes: dict[str, dict[str, Any] | None]
 
     @property
     def said(self) -> tuple[HeardNotification, ...]:
-        """What was said of nodes."""
         return _said(self.step)
 
 
@@ -55,8 +54,6 @@ def _said(step: str) -> tuple[HeardNotification, ...]:
 
 
 class Truth:
-    """How every node was at any time, as far as it is known: what a read would have told."""
-
     def __init__(self) -> None:
         self._of: dict[str, list[tuple[float, IronicNode | None]]] = {}
         for step in recorded():
@@ -70,7 +67,6 @@ class Truth:
                 self._add(uuid, ended.get(uuid, step.ended), None if node is None else from_rest(node))
 
     def at(self, uuid: str, now: float) -> IronicNode | None:
-        """None: there was none, or it is not known yet."""
         found = None
         for since, node in self._of.get(uuid, ()):
             if since > now:
@@ -79,7 +75,6 @@ class Truth:
         return found
 
     def nodes(self, now: float) -> Iterator[tuple[str, IronicNode | None]]:
-        """All that were ever heard of until now."""
         return ((uuid, self.at(uuid, now)) for uuid, known in self._of.items() if known[0][0] <= now)
 
     def since(self, uuid: str, now: float) -> float:

@@ -45,14 +45,12 @@ class TwoProcesses:
     other: Placement
 
     async def level(self) -> None:
-        """Both have heard of everything, and what they know is what there is."""
         for one in (self.mine, self.other):
             await one.memory.fresh()
             await keeps_its_index(one)
 
 
 async def furnish(mine: Placement) -> None:
-    """A has a child B, and both are used; D has nothing; somebody reports the tree of R, once that of G."""
     kinds: list[NameKind] = ["resource class", "trait"]
     for kind in kinds:
         for name in ("CUSTOM_A", "CUSTOM_IDLE"):
@@ -87,7 +85,10 @@ async def furnisher(url: str) -> AsyncIterator[Transaction]:
 
 
 async def put_by(url: str) -> None:
-    """What every test begins with."""
+    """@LockedAndCalm |
+
+    @Tries |
+    """
     for namespace in NAMESPACES:
         async with a_placement(url, Wall().clock, namespace=namespace) as mine:
             mine.providers._calm_at = math.inf
@@ -120,14 +121,11 @@ async def two_processes(url: str, wall: Wall, namespace: str) -> AsyncIterator[T
 
 @dataclass(frozen=True)
 class LockedAndCalm:
-    """The same world twice: in one all edits lock, in the other `mine` is calm from now on."""
-
     locked: TwoProcesses
     calm: TwoProcesses
-    deadlocks: Sequence[str]  # what PostgreSQL had to end: seconds in which perhaps nobody could commit
+    deadlocks: Sequence[str]
 
     async def agree(self) -> None:
-        """What is stored, numbered, logged and known is the same in both."""
         assert not self.deadlocks
         assert await stored(self.calm.mine) == await stored(self.locked.mine)
         assert await breaches(self.calm.mine.database) == []
@@ -176,12 +174,10 @@ async def stored(placement: Placement) -> Mapping[str, Sequence[Any]]:
 
 @dataclass
 class Tries:
-    """What came of each edit that was tried without locks: its number, None where nothing was done."""
-
     numbers: list[int | None] = field(default_factory=list)
     locks: int = 0  # how often trees were read under locks
     between: Callable[[], Awaitable[object]] | None = None  # once, between the reading and the writing
-    between_reads: Callable[[], Awaitable[object]] | None = None  # once, before ids and names are looked for
+    between_reads: Callable[[], Awaitable[object]] | None = None
 
     async def over(self) -> bool:
         return bool(self.numbers)

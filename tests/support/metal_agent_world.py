@@ -23,24 +23,22 @@ from tests.support.ids import uid
 AGENT = f"{CELL}-metal"
 SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"}))
 QUIET = 300.0  # virtual seconds in which whatever would still happen has happened
-US, THEM = uid(1, "b"), uid(2, "b")  # builds: the first of ours, and somebody else's
+US, THEM = uid(1, "b"), uid(2, "b")
 SLOW = SimPlan(step_time=Durations("constant", (60.0,)))
 CALLS_BACK = SimPlan(step_time=Durations("constant", (60.0,)), call_back=True)
 
 
 class Killed(BaseException):
-    """What a process that is killed gets to see: nothing it could catch."""
+    pass
 
 
 class WayToSimulatedIronic(httpx.AsyncBaseTransport):
-    """The way to the simulated Ironic: it can be cut, and whoever uses it killed in mid-call."""
-
     def __init__(self, simulation: Simulation) -> None:
         self._asgi = httpx.ASGITransport(simulation.app)
         self.cut = False
         self.refused: dict[str, int] = {}  # method: status
         self.calls: list[str] = []
-        self.sent: list[str] = []  # methods, also of those that are still on their way
+        self.sent: list[str] = []
         self.slow = 0.0  # seconds until a write arrives
         self.kill_at: int | None = None  # of the moments before and after every call
         self.moments = 0
@@ -81,7 +79,7 @@ class MetalWorld:
         self.beats: Listener[HostReported]
         self._group: asyncio.TaskGroup
         self._process: asyncio.Task[None] | None = None
-        self.retry = True  # what the last report says of other nodes
+        self.retry = True
         self.leftover = False  # and of this one
         self.more: dict[str, Any] = {}  # for the agents that are started
 
@@ -90,7 +88,6 @@ class MetalWorld:
         self._process = self._group.create_task(self._live())
 
     async def kill(self) -> None:
-        """As kill -9 does: what it had in hand goes back to its queue."""
         assert self._process is not None
         self._process.cancel()
         await asyncio.wait([self._process])
@@ -102,7 +99,7 @@ class MetalWorld:
             async with Bus(LocalTransport(self.broker)) as bus:
                 await bus.serve(agent, asyncio.Event())
         except* Killed:
-            self.start()  # somebody looks after it
+            self.start()
 
     def build(self, node: int = 0, attempt: int = 1, build: int = 1) -> BuildOrdered:
         root = self.nodes[node].uuid
@@ -117,7 +114,6 @@ class MetalWorld:
         )
 
     async def order(self, *orders: BuildOrdered | DestroyOrdered) -> list[tuple[str, str]]:
-        """What is said of each in its turn; progress left out."""
         said = []
         for one in orders:
             await self.bus.publish(one)
@@ -132,7 +128,6 @@ class MetalWorld:
         return report.outcome, report.cause
 
     async def silence(self) -> bool:
-        """Nothing more is said, however long one waits."""
         try:
             said = await self.next_report()
         except TimeoutError:
@@ -145,12 +140,10 @@ class MetalWorld:
                 await asyncio.sleep(0.01)
 
     def waiting(self) -> int:
-        """Orders that are in nobody's hands."""
         queues = self.broker.queues
         return sum(len(queues[name].items) for name in queues if name.startswith("agent."))
 
     def calls(self) -> list[str]:
-        """What the agent asked of Ironic, in order, without the reads."""
         return [call for call in self.line.calls if not call.startswith("GET")]
 
     def state(self, node: int = 0) -> tuple[str, str | None]:

@@ -14,12 +14,10 @@ from tests.support.waiting import until
 T = TypeVar("T")
 
 
-SOON = 0.9  # less than PostgreSQL lets those wait who wait for one another
+SOON = 0.9
 
 
 class Gate:
-    """Somebody is stopped in the middle of a transaction, until told to go on."""
-
     def __init__(self) -> None:
         self.times = 0
         self.reached = asyncio.Event()
@@ -48,7 +46,6 @@ class Gate:
 
 @asynccontextmanager
 async def begun(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Future[T]"]:
-    """It is over on leaving, in one way or the other."""
     task = asyncio.ensure_future(work)
     try:
         yield task
@@ -59,7 +56,6 @@ async def begun(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Future[T
 
 @asynccontextmanager
 async def under_way(gate: Gate, work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Future[T]"]:
-    """It has come to the gate."""
     async with begun(work) as task:
         try:
             async with begun(gate.reached.wait()) as arriving:
@@ -83,8 +79,6 @@ async def count(database: Database, query: Any) -> int:
 
 
 async def waits(placement: Placement, work: "asyncio.Future[Any]") -> None:
-    """Until somebody waits for a lock; this work must not end before."""
-
     async def waiting() -> int:
         assert not work.done(), work
         return await count(placement.database, WAITING)
@@ -93,8 +87,6 @@ async def waits(placement: Placement, work: "asyncio.Future[Any]") -> None:
 
 
 async def others_can_commit(placement: Placement) -> None:
-    """Whoever waits has not locked the number, or soon gives it up."""
-
     async def free() -> bool:
         async with placement.database.write() as tx:
             query = text("SELECT 1 FROM changes WHERE id = 1 FOR UPDATE SKIP LOCKED")

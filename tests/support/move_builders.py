@@ -43,7 +43,7 @@ def a_build_that_stands(
     cell: str = "cell1",
     **fields: Any,
 ) -> BuildStands:
-    """As its cell tells of it."""
+    """@Cells |"""
     spec = BuildSpec(flavor=SMALL, project="p", user="u", name="web-1", metadata={"a": "b"})
     chosen = on_host(host)
     placed = BuildPlaced(
@@ -61,8 +61,6 @@ def a_build_that_stands(
 
 @dataclass
 class Cells:
-    """The conductors of some cells: what they say of their builds."""
-
     stands: dict[str, dict[str, BuildStands]] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     questions: list[FindBuilds] = field(default_factory=list)

@@ -46,8 +46,6 @@ def a_destroy(attempt: int, root: str = SOURCE, above: int = 0) -> DestroyOrdere
 
 
 class MovingAgent:
-    """One agent with two hosts: its own process, on a disk that may be another's before it."""
-
     def __init__(
         self, disk: AgentDisk | None = None, faults: FaultPlan | None = None, ask: Any = None, **crash: Any
     ) -> None:
@@ -65,14 +63,12 @@ class MovingAgent:
         return self
 
     async def move(self, *orders: MoveOrdered) -> list[str]:
-        """What is said of them: the outcome, and after a colon why."""
         return [told(await self.moves.move(order)) for order in orders]
 
     async def destroy(self, order: DestroyOrdered) -> AgentReported:
         return await self.does.destroy(order)
 
     def guests(self) -> dict[int, tuple[str, str]]:
-        """Of the build, by attempt: on which host, and how it is; in brackets what is to run and does not."""
         awake = {(one.build, one.attempt) for one in self.disk.running()}
         return {
             one.attempt: (
@@ -94,8 +90,6 @@ def told(said: MoveReported | None) -> str:
 
 
 class SmallPlacement:
-    """Who holds something of which host, as an agent is told."""
-
     def __init__(self) -> None:
         self.held: dict[str, tuple[str, str]] = {}  # consumer → provider, type
         self.away: Exception | None = None

@@ -41,7 +41,7 @@ from tests.support.watched_agents import NOTES, AgentNotes, WatchingSupervisor
 
 CELL = "c1"
 SOURCE, DESTINATION = "c1-agent1", "c1-agent2"
-PEOPLE = {  # who may be killed, and what its process is called
+PEOPLE = {
     "source agent": f"compute.{CELL}.{SOURCE}",
     "destination agent": f"compute.{CELL}.{DESTINATION}",
     "conductor": f"conductor.{CELL}",
@@ -54,7 +54,7 @@ FAILING = 0.1  # of each phase; tests choose ids of moves that fail where they a
 
 
 def moving_settings(amqp_url: str, database_url: str, bus_name: str, seconds: float, **more: Any) -> Settings:
-    """What takes its time takes so many seconds."""
+    """@MovingSite |"""
     given: dict[str, Any] = {
         "cells": (CELL,), "hosts": 6, "agents_per_cell": 2, "build_timeout": 60.0, "move_fail": FAILING,
         "build_time": f"constant:{seconds}", "move_time": f"constant:{seconds}",
@@ -65,8 +65,6 @@ def moving_settings(amqp_url: str, database_url: str, bus_name: str, seconds: fl
 
 
 class MovingSite:
-    """What is asked for in it, and what was heard of that."""
-
     def __init__(self, berth: Running, notes: AgentNotes) -> None:
         self.berth, self.bus, self.settings, self.notes = berth, berth.bus, berth.settings, notes
         self.clock = Clock()
@@ -76,8 +74,6 @@ class MovingSite:
         self.builds: dict[str, BuildEnded] = {}
         self.ends: dict[str, list[MoveEnded]] = defaultdict(list)
         self.refused: dict[str, MoveRefused] = {}
-
-    # What it hears
 
     async def listen(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         builds = await self.bus.listen(topics.BUILD_ENDED.at())
@@ -118,7 +114,6 @@ class MovingSite:
         return builds
 
     def move_that_fails(self, phase: MovePhase | Literal[""] = "") -> str:
-        """The id of a move of which this phase fails at the first destination, and nothing else."""
         faults = FaultPlan(
             seed=self.settings.compute.seed, moves=MoveFaults.of_each(self.settings.compute.move_fail)
         )
@@ -130,7 +125,6 @@ class MovingSite:
                 return move
 
     async def order(self, move: str, build: str, kind: MoveKind, **more: Any) -> None:
-        """It goes to the second agent's hosts, where it goes somewhere."""
         seeks = kind not in ("shelve", "rebuild")
         away = tuple(self.hosts[SOURCE]) if seeks else ()
         await self.bus.publish(
@@ -149,7 +143,6 @@ class MovingSite:
     # How it stands
 
     async def stands(self, moves: Collection[str]) -> dict[str, MoveStands]:
-        """As their cell says; nothing while nobody answers there."""
         if not moves:
             return {}
         ask = self.bus.asker(topics.FIND_MOVES, timeout=2.0)
@@ -160,8 +153,6 @@ class MovingSite:
         return {one.move: one for one in found.moves}
 
     async def reached(self, phases: dict[str, str], seconds: float = DEADLINE) -> None:
-        """Returns when each of these moves is shown in its phase, at one look."""
-
         async def all_there() -> bool:
             stands = await self.stands(phases)
             return all(move in stands and stands[move].phase == phase for move, phase in phases.items())
@@ -169,15 +160,12 @@ class MovingSite:
         await until(all_there, f"{set(phases.values())}", seconds, picture=lambda: self.stands(phases))
 
     async def known(self, moves: Collection[str]) -> None:
-        """Returns when its cell knows of each of these."""
-
         async def all_known() -> bool:
             return {*moves} <= (await self.stands(moves)).keys()
 
         await until(all_known, "placed")
 
     async def over(self, moves: Collection[str]) -> None:
-        """Each has ended, in the same words however often it was said."""
         await until(
             lambda: all(move in self.ends or move in self.refused for move in moves),
             "ended",
@@ -187,19 +175,14 @@ class MovingSite:
         assert not self.refused
 
     async def clean(self) -> None:
-        """What is held is held by instances, and all that is there adds up."""
-
         async def settled() -> bool:
-            await asyncio.sleep(0.2)  # a look costs more than what it looks at
+            await asyncio.sleep(0.2)
             found = await audit(self.settings, settled=True)
             return found.clean and set(found.types) <= {"INSTANCE"}
 
         await until(settled, "clean", picture=lambda: audit(self.settings, settled=True))
 
-    # Who is killed or stopped
-
     async def kill(self, *roles: str) -> None:
-        """As a crash would; of an agent it is noted that its guests run no more."""
         processes = self.berth.supervisor.processes
         await until(lambda: {*roles} <= processes().keys(), f"{roles} run")
         ids = [processes()[role][0] for role in roles]
@@ -220,7 +203,6 @@ class MovingSite:
             await self.berth.signal(role, signal.SIGCONT)
 
     def forget_failures(self) -> None:
-        """Whoever was killed by us is started again as soon as the first time."""
         for child in self.berth.supervisor.children:
             child.failures = 0
 

@@ -34,8 +34,6 @@ SOURCE = PLACED.chosen.root
 
 
 class MovingAgents:
-    """What the agents of all hosts do; what they say of one step, or of one attempt, they say again."""
-
     def __init__(self, chance: random.Random, faults: float) -> None:
         self.guests: dict[str, dict[int, State]] = {SOURCE: {1: "running"}}
         self.dead: set[str] = set()
@@ -181,7 +179,6 @@ class MovingWorld:
         raise AssertionError(f"it does not end: {self.known}")
 
     def _remind(self) -> bool:
-        """Time goes by; the conductor restarts, and looks what is overdue."""
         build = self.known
         settled = build.status in ("active", "shelved", "deleted", "verifying")
         if settled and not build.leftovers:
@@ -198,7 +195,7 @@ class MovingWorld:
         chance = self.chance
         if isinstance(event, MoveOrdered | BuildOrdered | DestroyOrdered):
             if event.root in self.agents.dead:
-                self.waiting.append(event)  # it waits in its queue, and others go on
+                self.waiting.append(event)
                 if all(getattr(one, "root", "") in self.agents.dead for one in self.waiting):
                     self.agents.dead.clear()
                 return
@@ -228,7 +225,6 @@ class MovingWorld:
                     self.waiting.append(one)
 
     def _advance(self, event: Event) -> list[Message] | None:
-        """As the shell does: judge, ask, judge the answer. None: placement is away, or its answer lost."""
         said: list[Message] = []
         for _ in range(6):
             self.build, effects = step(self.build, event, self.now, LIMITS)
@@ -263,7 +259,7 @@ class MovingWorld:
         build = self.known
         running = self.agents.running()
         abandoned = {(build.hosts[left.at].root, left.attempt) for left in build.leftovers if not left.gone}
-        if self.kind in ("evacuate", "unshelve"):  # as of a boot, one that was slow may come late
+        if self.kind in ("evacuate", "unshelve"):
             running = [one for one in running if one not in abandoned]
         assert len(running) <= 1, f"two run: {running}"
         held = [root for _, allocations in self.books.held.values() for root in allocations]
@@ -272,7 +268,6 @@ class MovingWorld:
         assert there <= set(held), f"a guest without room: {there} {self.books.held}"
 
     def check_the_end(self) -> None:
-        """All is said: what is stored, what is held and what is there are the same."""
         build = self.known
         assert build.moving is None or build.status == "verifying", build.move
         expected = {}

@@ -32,13 +32,11 @@ _HEAD_BYTES = 7
 
 @dataclass
 class OddBroker:
-    silent: Callable[[Any], bool] = lambda _: (
-        False
-    )  # of what it is asked; of a message the name is ContentBody
+    silent: Callable[[Any], bool] = lambda _: False
     heard: Counter[str] = field(default_factory=Counter)
     url: str = ""
     reads: asyncio.Event = field(default_factory=asyncio.Event)  # while it is set
-    there: list[asyncio.StreamWriter] = field(default_factory=list)  # those that are connected
+    there: list[asyncio.StreamWriter] = field(default_factory=list)
 
     def say_blocked(self, blocked: bool) -> None:
         """To all: it is short of memory, or not any more."""

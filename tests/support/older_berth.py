@@ -59,7 +59,6 @@ def checked_out(commit: str, directory: Path) -> Path:
 def older_workers(
     tree: Path, roles: Sequence[tuple[str, str]], settings: Mapping[str, Any], log: Path
 ) -> Iterator[subprocess.Popen[str]]:
-    """They run while the block does, in one process; a role is a worker and its cell."""
     asked = json.dumps({"tree": str(tree), "roles": roles, "settings": settings})
     around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
     with log.open("w") as said:

@@ -16,10 +16,6 @@ Who = tuple[str, str]  # a worker, and its cell
 
 @asynccontextmanager
 async def in_one_process(settings: Settings, workers: Sequence[Who] | None = None) -> AsyncIterator[Bus]:
-    """A client's bus beside all workers of a berth, or these; hosts are known.
-
-    When it is left they end as by a crash: in the middle of it all.
-    """
     if workers is None:
         everybody = [(role.worker, role.cell) for role in wiring.roles(settings)]
         workers = [one for one in everybody if one[0] not in _WITHOUT]
@@ -30,7 +26,6 @@ async def in_one_process(settings: Settings, workers: Sequence[Who] | None = Non
 
 @asynccontextmanager
 async def joined(settings: Settings, workers: Sequence[Who]) -> AsyncIterator[None]:
-    """These, beside whoever is there."""
     async with asyncio.TaskGroup() as group:
         serving = [
             group.create_task(

@@ -44,7 +44,6 @@ class OpenBerth:
         return found
 
     async def moved(self, build: str, **more: Any) -> MoveTold:
-        """On another host, where it waits for a word: to stay there, or to go back."""
         asked = MoveRequested(
             move=self.bus.clock.uuid(),
             build=build,

@@ -50,7 +50,7 @@ def _all_that_is_done() -> str:
     said = io.StringIO()
     try:
         tasks = asyncio.all_tasks()
-    except RuntimeError:  # none runs
+    except RuntimeError:
         tasks = set()
     for task in tasks:
         task.print_stack(file=said)

@@ -124,7 +124,7 @@ def looking_for(resources: Resources, *, limit: int = 256, cell: str = "", **dem
 async def a_placement(
     url: str, clock: Clock | None = None, *, namespace: str = "placement", **options: Any
 ) -> AsyncIterator[Placement]:
-    """A started Placement; the database is migrated first, when nobody has yet."""
+    """@Wall |"""
     database = Database(url, namespace=namespace if url.startswith("postgresql") else "", **options)
     try:
         await migrate(database, "placement_worker")
@@ -149,15 +149,12 @@ async def tell_all(placement: Placement) -> None:
 
 
 class Wall:
-    """A clock whose time the test moves."""
-
     def __init__(self) -> None:
         self.time = 1_000_000.0
         self.clock = Clock(now=lambda: self.time, chance=random.Random(5), monotonic=lambda: self.time)
 
 
 async def keeps_its_index(placement: Placement) -> None:
-    """What the index holds is what a fresh load would."""
     fresh = Placement(placement.database, placement.clock)
     await fresh.start()
     assert seen_by(placement) == seen_by(fresh)

@@ -11,8 +11,6 @@ from scheduler_worker.core.wish import Wish
 
 
 class PlainChoice:
-    """The scales are those of the beginning; what is asked of it is as things are when it is asked."""
-
     def __init__(
         self,
         wish: Wish,

@@ -17,7 +17,7 @@ class CountedHost:
     capacity: Amounts
     free: Amounts
     refuses: set[str] = field(default_factory=set)  # kinds a rule keeps away
-    passing: bool = False  # by a rule whose refusal passes by itself
+    passing: bool = False
 
     def fits(self, asked: Mapping[str, int]) -> int:
         return min(self.free.get(name, 0) // amount for name, amount in asked.items())
@@ -27,15 +27,13 @@ class CountedHost:
 
 
 class PlainCloud:
-    """Its own eyes. `turns` plays them out: who fits is placed, on the first host that will do."""
-
     def __init__(self, hosts: Mapping[str, Amounts], kinds: Mapping[str, Amounts]) -> None:
         self.hosts = {root: CountedHost(dict(amounts), dict(amounts)) for root, amounts in hosts.items()}
         self.kinds = dict(kinds)
         self.room = WaitingRoom(self)
         self.placed: list[tuple[str, str]] = []  # request, root
-        self.rescued: list[str] = []  # of these, by the sweep
-        self.asked: list[str] = []  # kinds that looked
+        self.rescued: list[str] = []
+        self.asked: list[str] = []
 
     # What the room sees
 
@@ -89,7 +87,6 @@ class PlainCloud:
     # What happens
 
     def park(self, number: int, kind: str, *, priority: int = 0, since: float = 0.0, needs: int = 1) -> None:
-        """It looked, and found nothing."""
         request = f"r{number:05}"
         self.room.enter(Waiter(request, kind, priority, since, 1e9, needs), self.room.mark)
 
@@ -103,7 +100,6 @@ class PlainCloud:
             self.hosts[root].free[name] -= sign * amount
 
     def place(self, kind: str, beside: Collection[str], needs: int = 1) -> list[str]:
-        """Room for all of it, on the first hosts that will do; or none."""
         taken: list[str] = []
         for root, host in self.hosts.items():
             while len(taken) < needs and root not in beside and kind not in host.refuses:
@@ -118,7 +114,6 @@ class PlainCloud:
         return taken
 
     def plays(self, now: float = 0.0) -> list[tuple[str, str]]:
-        """Everybody whose turn it is, until it is nobody's; who was placed where."""
         before = len(self.placed)
         while turns := self.room.turns(now):
             for turn in turns:
@@ -136,7 +131,6 @@ class PlainCloud:
         self.room.leave(waiter.request)
 
     def overlooked(self) -> list[str]:
-        """Who waits, and would fit now beside what is kept for those before him; found the slow way."""
         kept = self.room.kept
         found = []
         for request, waiter in self.room.everybody.items():

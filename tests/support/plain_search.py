@@ -9,13 +9,12 @@ from placement_worker.core.trees import ProviderState, Tree
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
-Given = dict[str, ProviderState]  # class → who gives it; "" → who serves a group without resources
+Given = dict[str, ProviderState]
 Way = tuple[frozenset[tuple[str, str, int]], frozenset[tuple[str, frozenset[str]]]]  # amounts, mappings
 
 
 class PlainSearch:
     def __init__(self, trees: Sequence[Tree], zones: Mapping[str, str] | None = None) -> None:
-        """`zones` are those of aggregates."""
         self.zones = zones or {}
         self.trees = [tree for tree in trees if tree.providers]
         self.all = {one.uuid: one for tree in self.trees for one in tree.providers}
@@ -49,7 +48,6 @@ class PlainSearch:
         return {told(query, one) for one in chosen if self.goes_together(query, one)}
 
     def serves(self, one: ProviderState, anchor: ProviderState) -> bool:
-        """It is of the anchor's tree, or shares an aggregate with a provider of it."""
         tree = [other for other in self.all.values() if self.root[other.uuid] == anchor.uuid]
         return one in tree or (
             SHARES in one.traits and any(set(one.aggregates) & set(other.aggregates) for other in tree)
@@ -80,7 +78,6 @@ class PlainSearch:
                 yield dict(zip(group.resources, chosen, strict=True))
 
     def usable(self, group: ResourceGroup, one: ProviderState, anchor: ProviderState) -> bool:
-        """Without a suffix aggregates of the root count for its tree; and `in_tree` lets nobody share."""
         if self.root[one.uuid] != anchor.uuid:
             return group.in_tree is None and is_member(one, group) and is_stranger(one, group)
         either = is_member(one, group) or is_member(anchor, group)
@@ -109,7 +106,6 @@ class PlainSearch:
         return True
 
     def path(self, one: ProviderState) -> list[str]:
-        """It and all above it."""
         return [one.uuid] + (self.path(self.all[one.parent]) if one.parent else [])
 
 

@@ -105,7 +105,6 @@ class PlainSource:
         return PlainSourceSearch(self, question, empty=empty)
 
     def taken(self, root: str) -> dict[str, int]:
-        """What is promised of it."""
         taken: dict[str, int] = {}
         for allocations in self.promised:
             for name, amount in allocations.get(root, {}).items():

@@ -9,7 +9,6 @@ from tests.support.ids import uid
 
 
 def sql(settings: Settings, store: str, statement: str, *values: object) -> None:
-    """What a bug could have written."""
     with closing(sqlite3.connect(Path(settings.database.state_dir) / f"{store}.db")) as database, database:
         assert database.execute(statement, values).rowcount > 0
 

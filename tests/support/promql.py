@@ -22,7 +22,6 @@ class AskedOfPrometheus:
 
 
 def asked(expression: str) -> AskedOfPrometheus:
-    """ValueError where it is none that is read here."""
     tokens = _tokens(expression)
     found = AskedOfPrometheus()
     at, depth = 0, 0

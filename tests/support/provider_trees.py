@@ -70,7 +70,6 @@ def with_zones(index: Index) -> Index:
 
 
 def narrowed(chance: Random, query: FindCandidates, world: Sequence[Tree]) -> FindCandidates:
-    """The same, of some hosts only."""
     roots = [*(one.root for one in world), uid(99, "a")]
     return structs.replace(
         query,
@@ -92,7 +91,6 @@ def some(chance: Random, of: Sequence[str], probability: float) -> tuple[str, ..
 
 
 def a_world(chance: Random, *, more: int = 0, nobody_shares: bool = False) -> list[Tree]:
-    """One to four trees, and so many more, of up to five providers, some of which share."""
     trees: list[Tree] = []
     number = 0
     for _ in range(chance.choice((1, 2, 2, 3, 3, 4)) + more):
@@ -126,7 +124,6 @@ def _inventory(chance: Random) -> Inventory | int:
 
 
 def a_query(chance: Random, world: Sequence[Tree], limit: int = 100_000) -> FindCandidates:
-    """Up to four groups, of which the later ones may be without resources."""
     suffixes = ["", "_0", "_1", "2"][chance.choice((0, 0, 0, 1)) : chance.choice((1, 2, 2, 3, 3, 4))] or [""]
     groups = [
         _group(chance, world, suffix, bare=bool(suffix) and nth > 0 and chance.random() < 0.2)

@@ -19,8 +19,6 @@ SAID_AFTER = 0.002  # seconds from a change to its notification
 
 
 class RandomIronic:
-    """Its one node's history, and what was said of it, by the time it was said."""
-
     def __init__(
         self, chance: random.Random, *, reads_tell_times: bool = True, tells_all: bool = False
     ) -> None:
@@ -55,7 +53,6 @@ class RandomIronic:
     # What happens to it
 
     def happens(self) -> list[HeardNotification]:
-        """One thing after another, for a while: what was said meanwhile, in the order it was said."""
         before = len(self.said)
         self._pass(0.0, 0.9)
         if not self._exists:
@@ -91,7 +88,6 @@ class RandomIronic:
         self._say("delete", "end", node)
 
     def _provision(self) -> None:
-        """The next state on its way round, with those between; now and then it fails."""
         state = self._node.provision_state
         if state == "available":
             if self._chance.random() < 0.3:
@@ -108,7 +104,7 @@ class RandomIronic:
             if self._chance.random() < 0.2:
                 self._change(provision_state="error")
                 self._conductor("provision_set", "error")
-                self._change(instance_uuid=None)  # of which nobody is told
+                self._change(instance_uuid=None)  # #195 |
                 return
             self._change(provision_state="cleaning", instance_uuid=None)
             self._conductor("provision_set", "success")
@@ -149,7 +145,6 @@ class RandomIronic:
         self._say(event, "end", self._node)
 
     def _set_traits(self) -> None:
-        """The call waits until nobody else is at work on the node, and does not look at it again."""
         traits = tuple(sorted(self._chance.sample(["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"], 2)))
         snapshot = replace(self._node, traits=traits)
         self._say("update", "start", snapshot)
@@ -186,13 +181,10 @@ class RandomIronic:
         self._conductor("power_set", "end")
 
     def _allocated(self) -> None:
-        """By Ironic's own allocation API, which tells of nodes only when it lets them go."""
         self._change(instance_uuid=uid(8, "b") if self._node.instance_uuid is None else None)
 
     def _nothing(self) -> None:
         self._pass(0.0, 2.0)
-
-    # How it is told
 
     @property
     def _node(self) -> IronicNode:

@@ -61,8 +61,6 @@ MOST_VALUES = 3000  # in one message
 
 
 class RandomMessages:
-    """A seeded stream of messages that name only ids of their own, the given cells and the given agents."""
-
     def __init__(self, seed: int, cells: Sequence[str], agents: Sequence[str]) -> None:
         self._chance = Random(seed)
         self._kinds = list(KINDS)
@@ -77,7 +75,7 @@ class RandomMessages:
         self._bulky, self._left = False, MOST_VALUES
         self._word = {name: chance.choice(words) for name, words in self._words.items()}
         if kind in (HostReported, InventoryReported):
-            self._word["agent"] = "nobody"  # the hosts of the real ones stay as they are
+            self._word["agent"] = "nobody"
         fields = self._value(self._types[kind], kind.__name__)
         key = KINDS[kind].format_map(defaultdict(lambda: "a", self._word))
         return Envelope(

@@ -70,7 +70,6 @@ class ReplicatedPlacement:
         self._serving = AsyncExitStack()
 
     async def follow(self, lose: Lose | None = None, *, patience: float = 1.0) -> Replica:
-        """A replica in a process of its own, to which these messages do not come."""
         stopping = asyncio.Event()
         bus = await self._stack.enter_async_context(Bus(self._connect()))
         changes = bus.asker(CHANGES, patience)
@@ -89,7 +88,6 @@ class ReplicatedPlacement:
         return kept
 
     async def agrees(self, kept: Replica) -> None:
-        """It comes to know what placement knows, and all of that."""
         here = self.placement.memory
         await here.fresh()
         await kept.loaded()
@@ -123,13 +121,11 @@ async def replicated(connect: Connect, url: str) -> AsyncIterator[ReplicatedPlac
 
 
 class Doings:
-    """What reports, operators and claims do to a small cloud, by chance."""
-
     def __init__(self, chance: Random, hosts: int = 6) -> None:
         self._chance = chance
         self._hosts = hosts
         self._sequence = 0
-        self._consumers: dict[int, int] = {}  # those who hold something, and their generation
+        self._consumers: dict[int, int] = {}
 
     async def some(self, placement: Placement, times: int) -> None:
         for _ in range(times):
@@ -193,7 +189,6 @@ class Doings:
         await edit(placement, SetAggregates(provider=self._one(), aggregates=aggregates))
 
     async def _describe(self, placement: Placement) -> None:
-        """Say something else of an aggregate, or drop it."""
         one, named = uid(self._chance.randint(1, 4), "e"), f"rack-{self._chance.randrange(1000)}"
         edits: tuple[AggregateEdit, ...] = (
             MakeAggregate(aggregate=one, name=named, metadata={"ssd": "yes"}),
@@ -204,7 +199,6 @@ class Doings:
         await placement.aggregates.edit(AggregateEditRequested(edit=self._chance.choice(edits)))
 
     async def _cell(self, placement: Placement) -> None:
-        """Say something of a cell, or end it."""
         cell, chance = self._chance.choice(("c1", "c2", "c3")), self._chance
         enabled, note = chance.choice((True, False, None)), chance.choice((None, "as it was", "new"))
         edits: tuple[CellEdit, ...] = (

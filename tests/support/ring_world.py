@@ -49,12 +49,10 @@ class MetalBooks(Books):
 
 
 class TwoActed(AssertionError):
-    """A write by one who may not."""
+    pass
 
 
 class WatchedWay(httpx.AsyncBaseTransport):
-    """One process's way to Ironic. A request that was sent off arrives, whatever becomes of who sent it."""
-
     def __init__(self, world: "RingCloud", agent: str, life: int) -> None:
         self._world, self._agent, self._life = world, agent, life
         self._asgi = httpx.ASGITransport(world.ironic.app)
@@ -81,7 +79,6 @@ class RingProcess:
 
     @property
     def own(self) -> set[str]:
-        """What it may act on, as it knows."""
         return set(self.lease._lent._nodes) if self.lease.good() and not self.process.stopped else set()
 
 
@@ -112,8 +109,6 @@ class RingCloud:
         self.bus: Bus
         self.group: asyncio.TaskGroup
 
-    # Who is there
-
     def start(self, name: str) -> None:
         self.lives += 1
         life = self.lives
@@ -133,7 +128,6 @@ class RingCloud:
         one.task = one.process.start(self.group, live())
 
     async def kill(self, name: str) -> None:
-        """It may be stopped: a process that is killed does nothing any more."""
         one = self.agents.pop(name)
         one.process.go_on()
         one.lease._lent.until = float("-inf")
@@ -175,12 +169,10 @@ class RingCloud:
         self._wrote[node] = epoch, agent, life
 
     def owners(self) -> dict[str, str]:
-        """As the database has it."""
         rows = inline_connection(self.database).execute("SELECT root, owner FROM ring_nodes")
         return dict(rows.fetchall())
 
     def known(self) -> dict[str, str]:
-        """As the agents have it: node → who may act there. Nobody beside another."""
         found: dict[str, str] = {}
         for name, one in self.agents.items():
             for root in one.own:
@@ -227,7 +219,7 @@ class RingCloud:
         await self.bus.publish(BuildDeleteRequested(build=build, cell=CELL))
 
     async def until(self, true: Any, seconds: float = 300.0, why: str = "") -> float:
-        """How long that took."""
+        """#115 |"""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while not true():

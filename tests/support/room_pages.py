@@ -28,7 +28,6 @@ PAGES = {
 WIDTHS = (1280, 390)
 SCHEMES = ("light", "dark")
 
-# What an operator does there, as its button says.
 ACTS = {
     "waiting": ("button Show", "button End the wait of {waits}"),
     "moves": ("button Confirm: it stays there", "button Revert: it goes back"),

@@ -31,7 +31,6 @@ def an_aggregate(number: int = 1, **metadata: str) -> Aggregate:
 
 
 def the_facts(number: int = 1, *aggregates: Aggregate, sent: int = 0, **fields: object) -> HostFacts:
-    """Host `number`; the fields are its state's, or its own. `sent`: builds that it may not count yet."""
     of_state = {name: fields.pop(name) for name in list(fields) if name in HostState.__struct_fields__}
     root, host = uid(number, "c"), f"host{number}"
     state = HostState(root=root, host=host, **of_state) if of_state else None  # type: ignore[arg-type]
@@ -41,7 +40,6 @@ def the_facts(number: int = 1, *aggregates: Aggregate, sent: int = 0, **fields: 
 
 
 def a_wish(request: BuildRequested | None = None, **fields: object) -> Wish:
-    """For this request, or one with these fields; those of the wish are the wish's."""
     of_wish = {name: fields.pop(name) for name in list(fields) if name in _OF_WISH}
     request = request or a_request(**fields)  # type: ignore[arg-type]
     return Wish(request, request.flavor, ASKED, **of_wish)  # type: ignore[arg-type]
@@ -180,16 +178,11 @@ class ListedSearch:
 
 
 def reported_by(facts: HostFacts, sequence: int = 1) -> HostReported:
-    """What its agent says of it."""
     hosts = () if facts.state is None else (facts.state,)
     return HostReported(cell=facts.cell, agent=facts.agent, sequence=sequence, hosts=hosts)
 
 
 def seen_at_once(facts: Sequence[HostFacts]) -> tuple[AllHosts, list[HostFacts]]:
-    """These hosts in the two ways that a scheduler sees them: all at once, and one by one.
-
-    Whoever is `down` in the facts is never heard; who is building more than it says was sent that much.
-    """
     book, source = HostBook(0.0, grace=0.0), ListedHosts.of(facts)
     for one in facts:
         if not one.down:

@@ -105,13 +105,11 @@ class Holding:
 
 @dataclass
 class FakePlacement:
-    """Placement without a database: claims fenced by generation, orders all or none, tombstones."""
-
     source: PlainSource = field(default_factory=PlainSource)
     hosts: dict[str, Candidate] = field(default_factory=dict)
     held: dict[str, Holding] = field(default_factory=dict)
     retired: dict[str, str] = field(default_factory=dict)
-    unplaceable: set[str] = field(default_factory=set)  # of these, for want of a host
+    unplaceable: set[str] = field(default_factory=set)
     number: int = 0
     orders: list[ClaimRequested] = field(default_factory=list)
     releases: list[ReleaseRequested] = field(default_factory=list)
@@ -126,7 +124,6 @@ class FakePlacement:
         return self.source.left
 
     def take(self, root: str, resources: Resources) -> None:
-        """Somebody else's claim."""
         for name, amount in resources.items():
             self.free[root][name] -= amount
 
@@ -142,7 +139,6 @@ class FakePlacement:
         return ReleaseAnswered(result=self._release(question))
 
     async def providers(self, question: FindProviders) -> ProvidersFound:
-        """Each is a tree of its own; a host without an agent is reported by nobody."""
         known = [self.hosts[one] for one in question.ids if one in self.hosts]
         return ProvidersFound(
             providers=tuple(

@@ -11,7 +11,6 @@ from compute_sim.ironic import Simulation, enrolled
 
 @asynccontextmanager
 async def a_served_ironic() -> AsyncIterator[Simulation]:
-    """Of five nodes one is in maintenance, one has failed to be cleaned, and one is not to be used yet."""
     nodes = enrolled(5, now=Clock().now())
     nodes[1].maintenance, nodes[1].maintenance_reason = True, "a fan"
     nodes[2].provision_state, nodes[2].last_error = "clean failed", "no disk"

@@ -94,7 +94,6 @@ async def a_database(postgres: Postgres | ExternalServer, like: str = "") -> Asy
 
 @contextmanager
 def a_module_database(postgres: Postgres | ExternalServer) -> Iterator[str]:
-    """The same for fixtures that serve more than one test, and so have no event loop of their own."""
     name = _new_name()
     asyncio.run(_execute(postgres, f'CREATE DATABASE "{name}"'))
     try:

@@ -100,7 +100,6 @@ class SimIronicPlayer:
                 raise AssertionError(words)
 
     async def attempt(self, words: str) -> None:
-        """An act, or a line that says it was refused."""
         try:
             await self.act(words)
         except ApiRefusal as refused:

@@ -28,7 +28,6 @@ async def client_of(sim: Simulation, **headers: str) -> AsyncIterator[httpx.Asyn
 
 
 def a_simulated_ironic() -> Simulation:
-    """Of 25 nodes some are in shards, owned, in maintenance, taken or out of the pool."""
     nodes = enrolled(25, now=NOW, conductor_groups=("", "rack1"), resource_classes=("baremetal", "gold"))
     for number, node in enumerate(nodes):
         node.shard = f"s{number % 3}" if number % 3 else None
@@ -50,7 +49,6 @@ def fault_of(response: httpx.Response) -> str:
 async def read_until(
     client: httpx.AsyncClient, path: str, check: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
-    """What is there, once it is as it should be."""
     async with asyncio.timeout(60):
         while True:
             told: dict[str, Any] = (await client.get(path)).json()

@@ -44,7 +44,6 @@ _FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
-# What does not end by itself, and what it says once it serves.
 _LASTING = re.compile(r"^(?:\w+=\S+ )*berth (?:--\S+ \S+ )*(?:up|run|ironic sim)\b")
 _SERVES = re.compile(r"berth is up|Ctrl-C stops it|is ready|listens|serves|at http://")
 
@@ -95,7 +94,7 @@ def needs_services(page: Path) -> bool:
 
 
 def commands(text: str) -> Iterator[str]:
-    """Of a block of shell: what is one command to a shell, however many lines it has."""
+    """@PageReader |"""
     lines: list[str] = []
     for line in text.splitlines():
         if not lines and (not line.strip() or line.startswith("#")):
@@ -118,11 +117,9 @@ class _Lasting:
 
 @dataclass
 class PageReader:
-    """Somebody with a shell in an empty directory, who does what a page says."""
-
     directory: Path
     services: Mapping[str, str] = field(default_factory=dict)  # what the page calls them: what they are here
-    tools: Path | None = None  # a directory of commands for these services
+    tools: Path | None = None
     seconds: float = 2 * DEADLINE
     _instead: dict[str, str] = field(default_factory=dict)
     _lasting: list[_Lasting] = field(default_factory=list)
@@ -238,7 +235,7 @@ class PageReader:
             sleep(0.05)
 
     def _compare(self, one: Snippet) -> None:
-        """Every line of the page is among those that were printed."""
+        """#47 |"""
         printed = [" ".join(line.split()) for line in self.printed.splitlines()]
         for line in one.text.splitlines():
             wanted = ".*".join(re.escape(part.strip()) for part in " ".join(line.split()).split("…"))
@@ -281,7 +278,6 @@ def _unnamed(command: str) -> str:
 
 
 def _free_ports() -> int:
-    """The first of several free ones in a row, below those that the system gives out by itself."""
     while True:
         first = 10000 + secrets.randbelow(20000)
         try:

@@ -10,8 +10,6 @@ _whose: contextvars.ContextVar["StoppableProcess | None"] = contextvars.ContextV
 
 
 class StoppableProcess:
-    """All tasks that are begun by what `start` runs belong to it."""
-
     def __init__(self) -> None:
         self._going = asyncio.Event()
         self._going.set()
@@ -40,7 +38,6 @@ class StoppableProcess:
 
 
 def outside(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """A task that belongs to no process: another machine's work."""
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
 
 

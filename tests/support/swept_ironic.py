@@ -35,7 +35,6 @@ class PlacedTrees:
             self.trees[one.root] = reported(self.trees.get(one.root, Tree(one.root)), one)
 
     def hold(self, number: int, amount: int = 1) -> None:
-        """Somebody takes the node, or gives it back."""
         tree = self.trees[node_number(number)]
         (provider,) = tree.providers
         used = dict.fromkeys(provider.inventories, amount)
@@ -122,7 +121,6 @@ class SweptIronic:
         self.placed.report(*(said for one in seen if (said := one.report(self.rules)) is not None))
 
     def event(self, number: int, at: float, **node: Any) -> None:
-        """Ironic's node changes, and placement hears of it at once, as of this time."""
         self.ironic.change(number, **node)
         self.say(number, at)
 

@@ -62,7 +62,7 @@ from tests.support.scheduler_builders import a_request
 
 HOSTS = {1: "c1", 2: "c1", 3: "c2", 4: "c2"}
 LIMITS = AttemptLimits(3, 100.0, 50.0, 400.0)
-STEP_SECONDS = 120.0  # that pass when nobody has anything to say
+STEP_SECONDS = 120.0
 SMALL = Flavor(name="small", vcpus=2)
 MOST_STEPS = 3000
 
@@ -82,8 +82,6 @@ def root(number: int) -> str:
 
 @dataclass
 class Unkind:
-    """How often what happens."""
-
     twice: float = 0.0
     dies: float = 0.0
     fails: float = 0.0  # an order
@@ -134,8 +132,6 @@ class PlainCell:
 
 @dataclass
 class PlainGuests:
-    """What agents have of builds: (root, build) → attempt → how that guest is."""
-
     there: dict[tuple[str, str], dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
     void: dict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
     steps: dict[tuple[str, str], tuple[int, MoveReported | None]] = field(default_factory=dict)
@@ -234,7 +230,7 @@ class CellsApart:
         self.guests = PlainGuests()
         self.unkind = Unkind()
         self.on_its_way: list[Message] = []
-        self.said: list[Message] = []  # to whoever asked
+        self.said: list[Message] = []
         self.failing = ""  # the phase that always does
         self.databases = databases
         source, lookups = IndexedSource(placement.memory), placement.lookups
@@ -299,7 +295,6 @@ class CellsApart:
     # How it goes on
 
     async def comes_to(self, *messages: Message) -> None:
-        """Until nobody has anything to say, nor will have."""
         self.on_its_way += messages
         await self.goes_on(MOST_STEPS)
         assert not self.on_its_way, [type(one).__name__ for one in self.on_its_way]
@@ -318,7 +313,6 @@ class CellsApart:
             await self.step()
 
     async def until(self, message: Message, kind: type[Message], cell: str = "") -> None:
-        """Such a message is on its way, to this cell."""
         self.on_its_way.append(message)
         for _ in range(100):
             ways = [one for one in self.on_its_way if isinstance(one, kind)]
@@ -379,7 +373,6 @@ class CellsApart:
             assert len(running) <= 1, f"{build} runs on {running}"
 
     async def holds(self, build: str) -> dict[str, set[str]]:
-        """Who holds what for it."""
         names = {build: "itself"} | {keeper(build, n): f"keeper {n}" for n in range(1, 30)}
         found = await self.placement.lookups.allocations(FindAllocations(consumers=tuple(names)))
         return {names[one.id]: set(one.allocations) for one in found.consumers}
@@ -404,7 +397,7 @@ class CellsApart:
 
 
 def _is_chatter(message: Message) -> bool:
-    """Said again and again while one waits for another."""
+    """@SteppedTime |"""
     match message:
         case MoveReported() | AgentReported():
             return message.outcome == "overdue"
@@ -433,8 +426,6 @@ async def two_cells(
 
 @dataclass
 class SteppedTime:
-    """What the world's time is."""
-
     world: CellsApart | None = None
 
     def __call__(self) -> float:

@@ -39,8 +39,6 @@ class SetClock:
 
 @dataclass
 class VisitedRoom:
-    """Its pages, by a browser that keeps cookies; and what it hears."""
-
     browser: httpx.AsyncClient
     hearing: Hearing
     bus: Bus
@@ -52,7 +50,6 @@ class VisitedRoom:
         return sessions.open_streams
 
     def end_streams(self) -> None:
-        """They never end by themselves."""
         self.app.state.sessions.close()
 
     async def page(self, path: str, status: int = 200) -> str:
@@ -72,7 +69,6 @@ class VisitedRoom:
 
     @asynccontextmanager
     async def following(self, path: str) -> AsyncIterator[list[str]]:
-        """What a page that is open is told, piece by piece as it comes; the room closes with the block."""
         told = list[str]()
 
         async def watched(scope: Any, receive: Any, send: Any) -> None:
@@ -96,13 +92,10 @@ class VisitedRoom:
 
 
 async def nobody(_: Any) -> Any:
-    """Whoever is asked is not running; it takes no time to find out."""
     raise Unroutable("no queue")
 
 
 def saying(answer: Any) -> Any:
-    """Whoever is asked says this, whatever he is asked."""
-
     async def say(_: Any) -> Any:
         return answer
 
@@ -114,7 +107,6 @@ def _telling(answer: Any) -> Any:
 
 
 def asked_of(bus: Bus, answered: Collection[str]) -> RoomQuestions:
-    """These go over the bus, and nobody answers the others."""
     every = [one.name for one in fields(RoomQuestions)]
     return replace(questions(bus), **{name: nobody for name in every if name not in answered})
 
@@ -123,7 +115,7 @@ def asked_of(bus: Bus, answered: Collection[str]) -> RoomQuestions:
 async def a_visited_room(
     *workers: Worker,
     answered: Collection[str] = (),
-    told: Mapping[str, Any] | None = None,  # answers, or who answers
+    told: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
     cells: Sequence[str] = ("c1",),
 ) -> AsyncIterator[VisitedRoom]:

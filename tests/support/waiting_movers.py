@@ -30,13 +30,11 @@ TWO = Flavor(name="two", vcpus=2)
 
 @dataclass
 class WaitingMovers:
-    """Builds that are there, and what was said of their moves."""
-
     world: WaitingWorld
     stands: dict[str, BuildStands] = field(default_factory=dict)
     placed: list[MovePlaced] = field(default_factory=list)
     refused: list[MoveRefused] = field(default_factory=list)
-    stories: dict[str, str] = field(default_factory=dict)  # move → the correlation of what was said last
+    stories: dict[str, str] = field(default_factory=dict)  # #122 |
     deaf: bool = False
 
     async def live(self) -> None:
@@ -57,13 +55,11 @@ class WaitingMovers:
         await self.world.report(number, {"VCPU": Inventory(total=max(vcpus, 1), reserved=0 if vcpus else 1)})
 
     async def heard(self, seconds: float, of: int) -> None:
-        """So long the agent of this host is heard."""
         for _ in range(int(seconds / 2)):
             await self.world.host_says(of)
             await asyncio.sleep(2.0)
 
     async def boot(self, number: int, on: int, **fields: Any) -> str:
-        """It runs on this host."""
         several = len(self.world.placed)
         given = {"flavor": TWO, "forced_host": f"host-{on}", **fields}
         await self.world.bus.publish(a_request(number, **given))
@@ -92,7 +88,6 @@ class WaitingMovers:
         self.change(build, status="deleted", generation=None, chosen=None)
 
     async def was_moved(self, build: str, to: int) -> None:
-        """By somebody else, to a host that is closed to others."""
         stands = self.stands[build]
         assert stands.chosen is not None
         await self.world.host_says(to, enabled=False)
@@ -109,7 +104,6 @@ class WaitingMovers:
         self.change(build, attempt=stands.attempt + 1, generation=result.generation, chosen=chosen)
 
     def has_moved(self, placed: MovePlaced) -> None:
-        """It is over: the build is where it went."""
         assert placed.chosen is not None
         self.change(
             placed.build, move=placed.move, attempt=placed.attempt + 1, generation=placed.generation,
@@ -118,8 +112,6 @@ class WaitingMovers:
 
     async def waiting(self) -> list[WaitingRequest]:
         return list((await self.world.waiting()).waiting)
-
-    # What a cell hears and says
 
     async def _hear_placed(self, said: MovePlaced) -> None:
         self.placed.append(said)

@@ -93,7 +93,6 @@ class WaitingWorld:
         await self.bus.publish(*messages)
 
     async def until(self, several: int, what: list[Any]) -> None:
-        """In virtual time, so many of these."""
         for _ in range(3000):
             if len(what) >= several:
                 return

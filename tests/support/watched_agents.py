@@ -25,8 +25,6 @@ NOTES = "BERTH_TESTS_NOTES"  # the directory
 
 
 class RunningNow(msgspec.Struct, frozen=True):
-    """From this moment on these run at one agent, and no others: build, attempt, root."""
-
     at: float
     running: tuple[tuple[str, int, str], ...]
 
@@ -95,8 +93,6 @@ class WatchingSupervisor(Supervisor):
 
 
 class AgentNotes:
-    """What the agents of a directory have noted."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
@@ -109,11 +105,9 @@ class AgentNotes:
         return [msgspec.json.decode(line, type=RunningNow) for line in lines]
 
     def stands_still(self, agent: str) -> None:
-        """It was stopped, or killed."""
         note(self.path(agent), ())
 
     def now(self) -> dict[str, list[tuple[int, str]]]:
-        """Of each build the attempts that run now, with their roots."""
         found = defaultdict(list)
         for path in self.directory.iterdir():
             for build, attempt, root in self.of(path.name.rpartition("-")[0])[-1].running:

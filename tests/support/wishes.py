@@ -36,7 +36,6 @@ def wishes(options: RequestOptions = OPTIONS, **request: Any) -> tuple[Wish, ...
 
 
 def asked(specs: Mapping[str, str], **figures: int) -> FindCandidates:
-    """The one question a flavor with these extra specs comes to."""
     (wish,) = wishes(flavor=flavor(specs, **figures))
     return wish.question
 

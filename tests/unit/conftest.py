@@ -18,7 +18,6 @@ def ironic() -> FakeIronic:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was waited, without waiting."""
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
