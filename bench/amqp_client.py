@@ -1,8 +1,8 @@
-"""aio-pika's classes, its underlay channel, and our own frames: messages a second, and what each costs us.
+"""Compares aio-pika's classes, its underlay channel, and berth's own AMQP frames: messages per second and
+processor time.
 
-All publish the same persistent messages with confirms, as many at once as the bus does, and read them with
-the same prefetch, acknowledging each. Turns alternate in one run. What they say is written down in
-bus/rabbit/underlay.py; bus/rabbit/wire.py is there because of it.
+All publish the same persistent messages with confirms, with the same number in flight as the bus, and
+consume them with the same prefetch and one acknowledgement each, alternating in one run.
 """
 
 import argparse
@@ -53,7 +53,7 @@ async def publish_above(connection: Connection, queue: str, count: int) -> None:
 async def publish_below(connection: Connection, queue: str, count: int) -> None:
     channel = await connection.channel(on_return_raises=True)
     under = await channel.get_underlay_channel()
-    assert isinstance(under, Channel)  # `wait` is its own
+    assert isinstance(under, Channel)  # `wait` is defined there
 
     async def some() -> None:
         for _ in range(count // AT_ONCE):

@@ -1,8 +1,8 @@
-"""Where the processor time of a boot goes: workers are sampled with py-spy during a load, the samples summed.
+"""Profiles a boot: workers are sampled with py-spy during a load, and the samples are summed by function.
 
-Each worker's milliseconds a boot are what the system counted for it; its samples say what they were spent on.
-A sample belongs to the innermost function of ours on its stack, or to the event loop when none is. One whose
-innermost frame is where a thread waits for work is of a moment before or after some, and is left out.
+Each worker's milliseconds per boot are its measured processor time, divided by its samples. A sample counts
+for the innermost function of berth on its stack, or for the event loop if there is none. Samples of a
+waiting thread are omitted.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> None:
 
 @contextmanager
 def _sampled(processes: ProcessorTime, kept: Path, hertz: int) -> Iterator[None]:
-    """Run py-spy on each worker; it writes its samples when it is told to end."""
+    """Run py-spy on each worker; it writes its samples when it is stopped."""
     spy = Path(sys.executable).with_name("py-spy")
     spies = [
         subprocess.Popen(

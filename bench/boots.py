@@ -1,8 +1,9 @@
-"""Boots a second, end to end, on RabbitMQ and PostgreSQL with every worker its own process; what each costs.
+"""Boots per second, end to end, on RabbitMQ and PostgreSQL with every worker a process, and the processor
+time per boot.
 
-Seconds depend on what else the machine does; processor time a boot hardly does. Both are printed, for frames
-on and off, so that their ratio comes from one run. p50 and p99 are from request to end and include the
-simulated build, 0.1 s in the mean.
+Throughput depends on other work of the machine; processor time per boot hardly does. Both are printed with
+and without frames, so that the ratio comes from one run. p50 and p99 are from request to end and include the
+simulated build, 0.1 s on average.
 """
 
 import argparse

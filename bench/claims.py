@@ -2,10 +2,10 @@
 
     python -m bench.claims [--database-url URL] [--hosts N] [--seconds S]
 
-Without a URL it starts a private PostgreSQL, and says what a claim costs of processor time, which depends
-less on what else the machine does: of this process, and of PostgreSQL. Every claim asks three classes of one
-host; two transactions are in flight, as the worker has it; a relay meanwhile tells nobody of the changes.
-With `--hosts 1` all claim from the same one, and every claim must hold: there is room for all.
+Without a URL it starts a private PostgreSQL, and prints the processor time per claim of this process and of
+PostgreSQL. Every claim takes three classes of one host; two transactions are in flight, as in the worker;
+the relay publishes to a dummy bus. With `--hosts 1` all claims are for one host with capacity for all, so
+every claim must succeed.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""A scheduler's decisions alone: claims are answered at once, and no message is written or read.
+"""A scheduler's decisions alone: claims are answered immediately, and no message is encoded.
 
     python -m bench.decisions [--hosts 1000,10000] [--flavors 1,20] [--batch 1024] [--packing]
 
-Placement's memory is in the process and learns of each claim before the next batch, as it would from the bus;
-that is not counted. Seconds are those of the processor, and garbage is collected as in a worker's process.
-All hosts have reported their states, and all default rules and weighers are on.
+Placement's index is in the process and learns each claim before the next batch, which is not measured. Times
+are processor seconds, with garbage collection as in a worker. All hosts have reported their states, and all
+default filters and weighers are enabled.
 """
 
 import argparse

@@ -1,9 +1,8 @@
-"""Hosts drained under a running load of boots: how long it takes, and what it does to the boots.
+"""Drains hosts during a load of boots: the duration of the drain, and its effect on the boots.
 
-Everything real and durable, every worker a process of its own. Hosts are filled first; then boots come at a
-steady rate and go again, for a while alone, and then while `berth drain` empties all hosts of one agent.
-Their latencies beside each other are the price of the drain; the audit afterwards says whether
-anything was lost.
+Real services, durable, every worker a process. Hosts are filled first; then boots arrive and are deleted at
+a steady rate, for some time alone, and then while `berth drain` empties all hosts of one agent. The
+difference of the latencies is the cost of the drain; the audit afterwards shows whether anything was lost.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested
 
-_AGENTS = 4  # agents in a cell: when one is drained, the others take its instances
+_AGENTS = 4  # agents per cell: the others take the instances of the drained one
 _SHARES = ("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)
 
 

@@ -103,7 +103,7 @@ def _ratio(figure: Figure, now: Measured, was: Figure, then: Measured) -> float 
 
 
 def _normal(figure: Figure, yardstick: Yardstick) -> float:
-    """Return the value on a machine whose loop runs once in a second."""
+    """Return the value on a machine that runs the yardstick's loop once per second."""
     if not figure.scales:
         return figure.value
     speed = yardstick.clock if figure.scales == "clock" else yardstick.processor

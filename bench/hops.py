@@ -1,7 +1,7 @@
-"""How many hops a second: consume, publish with confirm, ack, one message at a time and coalesced.
+"""Hops per second: consume, publish with confirm, acknowledge, one message at a time and coalesced.
 
-A hop is what one worker does to a message: takes it from a durable queue, handles it, publishes the result
-persistently, waits for the confirm, acks. Without coalescing every message is an AMQP message of its own.
+A hop is the work of a worker for a message: take it from a durable queue, handle it, publish the result
+persistently, wait for the confirm, acknowledge. Without coalescing every message is a separate AMQP message.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Time from Ironic's event to a claimable node: at a steady rate, in a storm, and for the next build.
 
-A simulated Ironic with 10,000 nodes, RabbitMQ and PostgreSQL, every worker a process of its own. ironic_sync
-receives the notifications and confirms what opens a node by a read. A node is claimable when placement has
-published its free inventory, by which schedulers decide, or returned it to a query. The time starts at the
-timestamp in Ironic's event.
+A simulated Ironic with 10,000 nodes, RabbitMQ and PostgreSQL, every worker a process. ironic_sync receives
+the notifications and confirms available nodes by a read. A node is claimable when placement has published
+its free inventory, which schedulers use, or returned it to a query. The time starts at the timestamp in
+Ironic's event.
 """
 
 import argparse
@@ -341,7 +341,7 @@ def steady(nodes: int, rate: float, seconds: float, boots: float = 0.0, hosts: i
 
 
 def _run(nodes: int, more: dict[str, Any], work: Stage[R]) -> R:
-    """Run one stage on servers of its own."""
+    """Run one stage on new servers."""
     with broker_and_database() as (amqp_url, database_url):
         site = Site(amqp_url=amqp_url, database_url=database_url, port=free_port(), nodes=nodes, **more)
         return asyncio.run(_stage(site, work))

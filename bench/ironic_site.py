@@ -1,4 +1,4 @@
-"""A berth that follows a simulated Ironic, with hosts of virtual machines, every worker a process of its own.
+"""A berth that follows a simulated Ironic and has hosts of virtual machines, every worker a process.
 
 The processes share their settings in one JSON object, the site.
 """
@@ -45,11 +45,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     database_url: str
     port: int  # of the simulated Ironic's API
     nodes: int = 10_000
-    waiting: int = 0  # of those, how many are manageable; the rest are available
-    alone: int = 0  # more nodes, each with a class of its own
+    waiting: int = 0  # manageable nodes; the rest are available
+    alone: int = 0  # additional nodes, each with a different resource class
     step_time: str = "constant:0"
     churn: float = 0.0  # notifications a second
-    hosts: int = 0  # hosts of virtual machines, in a cell of their own
+    hosts: int = 0  # hosts of virtual machines, in a separate cell
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A berth in service mode on servers of its own, and the loads that are measured on it.
+"""Starts a berth in service mode on new servers, and runs the measured loads on it.
 
 The load runs in the process of the benchmark, so that its cost is measured separately. The audit reads every
 build, so it runs after the measurement.
@@ -93,7 +93,7 @@ def a_berth(hosts: int, cells: int = 4, **more: object) -> Iterator[BenchBerth]:
 
 
 def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **more: object) -> BenchBerth:
-    """Return a berth on these servers that is not started yet."""
+    """Return a berth on the servers that is not started yet."""
     environment = of_berth(amqp_url, database_url, cells, hosts, **more)
     names = tuple(environment["BERTH_CELLS"].split(","))
     settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
@@ -103,7 +103,7 @@ def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **mor
 
 @contextmanager
 def a_worker(environment: dict[str, str], *words: str) -> Iterator[None]:
-    """Run one more worker, with these arguments of `berth run`."""
+    """Run one more worker, with arguments of `berth run`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "berth", "run", *words], env=environment, stderr=subprocess.DEVNULL
     )

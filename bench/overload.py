@@ -1,8 +1,8 @@
-"""Boots that come at a rate: what one can count on, and what happens when more come than can be built.
+"""Boots at a given rate: latency below the peak, and the behaviour above it.
 
-First as many as go, which is the peak; then so many a second as are asked for (or half of the peak, where the
-machine cannot), for their latencies; then three times the peak for a while. What comes too fast waits before
-the scheduler, on the broker's disk: nowhere else may it pile up, and no worker may grow with it.
+First the peak; then the requested rate (or half of the peak if the machine cannot reach it), for latencies;
+then three times the peak for some time. Excess requests wait in the scheduler's queue on the broker's disk:
+no other queue may grow, and no worker's memory.
 """
 
 import argparse
@@ -115,9 +115,7 @@ async def _watched(
 
 
 async def _lengths(url: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the number of messages in each of these queues, without deleted ones and those of other
-    connections.
-    """
+    """Return the depth of the queues, without deleted ones and those of other connections."""
     lengths: dict[str, int] = {}
     async with await aio_pika.connect(url) as connection:
         for name in names:

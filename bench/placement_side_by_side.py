@@ -1,12 +1,12 @@
-"""OpenStack Placement from its package and berth, one after the other on this machine, asked the same.
+"""Compares OpenStack Placement and berth with the same requests, one after the other on this machine.
 
     python -m bench.placement_side_by_side [--only berth|placement] [--seconds S]
 
-Each gets a PostgreSQL of its own; OpenStack Placement runs in two uWSGI processes, berth in one. Both are
-asked by the same light client on loopback: candidates by one client (limit 1000 of flat hosts, 100 of trees;
-the median), allocations by 32. Only what is measured goes through the APIs: further hosts are put into
-OpenStack Placement's tables directly, because that takes it minutes. It has no bulk; its figure there is the
-one by one.
+Each gets a separate PostgreSQL; OpenStack Placement runs in two uWSGI processes, berth in one. The same
+client on loopback asks both: candidates by one client (limit 1000 of flat hosts, 100 of trees; the median),
+allocations by 32. Only the measured part goes through the APIs: further hosts are written directly into
+OpenStack Placement's tables, because that takes it minutes. It has no bulk load; its figure there is for
+single requests.
 """
 
 import argparse
@@ -174,7 +174,7 @@ class Side:
         return rate
 
     async def fill(self, hosts: list[FlatHost]) -> None:
-        """Create these hosts as fast as possible; this is not measured."""
+        """Create the hosts as fast as possible; this is not measured."""
         if self.kind == "berth":
             await self.bulk(hosts)
         else:

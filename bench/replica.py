@@ -1,10 +1,10 @@
-"""A scheduler's replica of placement's memory: loading it, what it takes of memory, what following costs.
+"""A scheduler's replica of placement's index: time to load it, its memory, and the cost of following changes.
 
     python -m bench.replica [--hosts 10000,100000] [--claims 20000]
 
-PostgreSQL, RabbitMQ, one placement and the replica, each a process of its own. The hosts are flat, alike in
-what they have, of several cells and agents, each with another usage. RSS is that of the replica's process,
-by how much it grows; following is its processor time for each claim that it is told of.
+PostgreSQL, RabbitMQ, one placement worker and the replica, each a process. The hosts are flat and equal, in
+several cells, with different usages. RSS is the growth of the replica's process; following is its processor
+time per claim.
 """
 
 import argparse
@@ -177,7 +177,9 @@ def _uuid(number: int) -> str:
 
 
 async def follow(url: str) -> None:
-    """The replica's process: says what loading took, then what following to a number it is told."""
+    """Run the replica's process: print the cost of loading, then that of following to a given change
+    number.
+    """
     async with Bus(way(url)) as bus, asyncio.TaskGroup() as group:
         kept, worker = replica(
             bus.asker(topics.TREES),

@@ -1,9 +1,9 @@
-"""One berth after another with more processes of a kind, more cells, or the other kind of queue: what helps?
+"""Several configurations one after another: more processes of a kind, more cells, or the other kind of queue.
 
     python -m bench.scaling [--boots 6000] [--hosts 10000] [schedulers placements conductors agents cells ...]
 
-Everything real and durable, every worker a process of its own, a mix of flavors. The first line of each kind
-is the same berth as that of the others, measured again: so much a figure moves by itself.
+Real services, durable, every worker a process, a mix of flavors. The first line of each kind is the same
+configuration, measured again, which shows the noise.
 """
 
 import argparse

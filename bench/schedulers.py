@@ -1,8 +1,9 @@
-"""Several schedulers at work: how often one is refused because another was there first, and what that costs.
+"""Several schedulers at work: how often a claim is refused because of another scheduler, and the cost of
+that.
 
-Everything real and durable, every worker a process of its own: RabbitMQ, PostgreSQL, 1, 2 and 4 schedulers;
-spreading (as by default) and packing, which all would send to the same host. p99 is from request to end and
-includes the simulated build, 0.1 s in the mean.
+Real services, durable, every worker a process: RabbitMQ, PostgreSQL, 1, 2 and 4 schedulers; spreading (the
+default) and packing, which sends all of them to the same host. p99 is from request to end and includes the
+simulated build, 0.1 s on average.
 """
 
 import argparse
@@ -67,7 +68,7 @@ def main() -> None:
 def _run(
     arguments: argparse.Namespace, weighers: dict[str, float], several: int
 ) -> tuple[dict[str, Any], defaultdict[str, float], defaultdict[str, float]]:
-    """Run one load on servers of its own. Return the result, processor time per boot, and the schedulers'
+    """Run one load on new servers. Return the result, processor time per boot, and the schedulers'
     counters.
     """
     with ExitStack() as stack:
@@ -99,7 +100,7 @@ def _run(
 
 
 def _counted(ports: Sequence[int]) -> defaultdict[str, float]:
-    """Return all samples of these processes, summed by name, and by name and labels."""
+    """Return all metrics of the processes, summed by name, and by name and labels."""
     counted: defaultdict[str, float] = defaultdict(float)
     for port in ports:
         with urlopen(f"http://127.0.0.1:{port}/metrics") as page:

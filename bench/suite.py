@@ -1,6 +1,6 @@
 """The benchmarks of `make bench`, by name, each with its duration and its figures.
 
-Each starts its own servers, so a benchmark that runs alone has the same figures as among all.
+Each starts new servers, so a benchmark that runs alone has the same figures as in the suite.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class BenchSizes:
     nodes: int = 10_000  # of Ironic
     events: float = 12.0  # seconds of Ironic's
     boots_beside: float = 300.0  # of virtual machines a second
-    hosts_beside: int = 1000  # hosts of virtual machines for those
+    hosts_beside: int = 1000  # hosts of virtual machines for them
 
 
 SHORT = BenchSizes()
@@ -86,7 +86,9 @@ def _rest(figure: Figure) -> tuple[float, str, Any, Any]:
 
 
 def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
-    """Run loads on one berth, with as many boots at once as the window allows; one in ten attempts fails."""
+    """Run loads on one berth, with as many concurrent boots as the window allows; one in ten attempts
+    fails.
+    """
     with a_berth(hosts, fail=0.1) as berth:
         berth.load(LoadPlan(boots=min(_WARM, sizes.boots), flavors=mixed(flavors)))
         runs = [

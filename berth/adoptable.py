@@ -70,7 +70,7 @@ def judge(
 
 
 def flavor_of(held: Allocations, server: OldServer) -> Flavor:
-    """Return a flavor that requests exactly these allocations, with a group for each provider if a class is
+    """Return a flavor that requests exactly the allocations, with a group for each provider if a class is
     on several.
     """
     where: dict[str, dict[str, int]] = defaultdict(dict)

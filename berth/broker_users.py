@@ -38,7 +38,7 @@ class BrokerUsers(Protocol):
         """Make or change all that is defined there."""
 
     async def drop(self, user: str, *policies: str) -> None:
-        """Delete the user, which closes its connections, and these policies."""
+        """Delete the user, which closes its connections, and the policies."""
 
     async def queues(self) -> list[str]: ...
 

@@ -11,7 +11,7 @@ Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong 
 
 
 def policy(settings: Settings) -> ChoicePolicy:
-    """Return the policy of these settings, or raise BadSetting."""
+    """Return the policy of the settings, or raise BadSetting."""
     return chosen(settings, _refuse(settings))
 
 

@@ -13,7 +13,7 @@ from bus.worker import cell_of
 async def replay(
     transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
 ) -> int:
-    """Send these letters, or all, as new messages, then delete them; `stays` is called for each that stays.
+    """Send the letters, or all, as new messages, then delete them; `stays` is called for each that stays.
 
     A letter that cannot be sent does not stop the others.
     """

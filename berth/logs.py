@@ -91,7 +91,7 @@ def _passwords(url: str) -> Iterator[str]:
 
 
 def ids_of(envelopes: Iterable[Envelope]) -> dict[str, list[str]]:
-    """Return the requests, builds and moves of these messages."""
+    """Return the requests, builds and moves of the messages."""
     found: dict[str, dict[str, None]] = {kind: {} for kind in _KINDS}
     for envelope in envelopes:
         try:

@@ -121,7 +121,7 @@ class Mending:
         return hosts
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
-        """Return the agents' guests of these builds; agents that did not answer in time are missing."""
+        """Return the agents' guests of the builds; agents that did not answer in time are missing."""
         words: dict[Agent, dict[str, list[GuestTold]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:

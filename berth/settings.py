@@ -190,9 +190,9 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
     """The selection of Ironic's nodes, and their cells, zones and aggregates."""
 
     conductor_groups: tuple[str, ...] = ()  # - is the one without a name
-    shards: tuple[str, ...] = ()  # only nodes of these shards; empty: all; the same for the next two
-    owners: tuple[str, ...] = ()  # nodes of these projects
-    resource_classes: tuple[str, ...] = ()  # nodes of these resource classes
+    shards: tuple[str, ...] = ()  # only nodes of the named shards; empty: all; the same for the next two
+    owners: tuple[str, ...] = ()  # nodes with the named owners
+    resource_classes: tuple[str, ...] = ()  # nodes of the resource classes
     cell: str = ""  # cell of nodes without a mapping; empty and no mapping: the first of `cells`
     cell_by: str = ""  # conductor_group, owner, ..., properties.NAME: its value picks the cell
     cells: dict[str, str] = {}  # value: cell
@@ -319,7 +319,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         return self.cell(store.removeprefix("cell_") if store.startswith("cell_") else "").database
 
     def having(self, **named: Any) -> "Settings":
-        """Return the settings with these values, by their external names."""
+        """Return the settings with the values, by their external names."""
         if strange := named.keys() - KINDS.keys():
             raise TypeError(f"no settings: {', '.join(sorted(strange))}")
         return _made(Settings, {**by_name(self), **named})

@@ -284,7 +284,7 @@ async def serve(
     shared: SharedMemory | None = None,
     turns: asyncio.Lock | None = None,
 ) -> None:
-    """Run the workers of these roles on a separate bus until stopped."""
+    """Run the workers of the roles on a separate bus until stopped."""
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(Bus(way, asks_as=_asks_as(together[0], settings), turns=turns))
         served = [
@@ -351,7 +351,7 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
 
 
 def queues(settings: Settings) -> dict[Role, list[QueueSpec]]:
-    """Return the durable queues of the workers in these settings."""
+    """Return the durable queues of the workers in the settings."""
     from bus.sql.database import Database
 
     bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")

@@ -1,4 +1,4 @@
-"""Asks placement, schedulers and cells in parallel, each with a time limit, and names those that do not
+"""Queries placement, schedulers and cells in parallel, each with a time limit, and names workers that do not
 answer.
 """
 
@@ -52,7 +52,7 @@ class RoomQuestions:
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[R]):
-    """An answer, or the reason why there is none."""
+    """An answer, or the reason for its absence."""
 
     who: str
     answer: R | None = None

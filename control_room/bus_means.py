@@ -14,7 +14,7 @@ class EachLetter(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BusMeans:
-    # of the workers of these cells, and of these agents as (cell, agent)
+    # of the workers of the cells, and of the agents as (cell, agent)
     queues: Callable[[Collection[str], Collection[tuple[str, str]]], Awaitable[Sequence[KnownQueue]]]
     elsewhere: Sequence[str]  # cells with queues and dead letters on their own broker
     depths: Callable[[Sequence[str]], Awaitable[BusDepths]]

@@ -62,7 +62,7 @@ class DrainsLooked:
             root=root.id,
             host=name,
             cell=root.cell,
-            # who moves is at his destination for his cell, and may yet come back
+            # a moving instance is recorded at its destination, and may still return
             left=guests.answer.count + under_way if guests.answer else None,
             moved=moved_away(name, known, self._clock.now()),
             under_way=under_way,

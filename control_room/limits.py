@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-# Requests that are being answered, event streams among them. All of them leave a part of the server's
 # connections (berth/operators_page.py) to /healthz, and one address or user leaves most to the others.
 OF_A_SESSION = 30
 OF_A_USER = 100
@@ -58,9 +57,9 @@ class _Failures:
 
 
 class SignInBrake:
-    """Failed sign-ins by address. After a few each failure doubles the pause until the next attempt.
+    """Failed sign-ins by address. After a few, each failure doubles the pause until the next attempt.
 
-    A sign-in that succeeds resets nothing: else one token would be enough to guess others without a pause.
+    A successful sign-in resets nothing: otherwise one token would permit guessing others without a pause.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Bare-metal nodes as read from Ironic: all nodes periodically, and a node at once after a message about
+"""Bare-metal nodes as read from Ironic: all nodes periodically, and a node immediately after a message about
 it.
 """
 
@@ -54,7 +54,7 @@ class MetalLooks:
             return self._seen
 
     async def latest(self) -> MetalSeen:
-        """Return the nodes for an open page, after those with a message about them were read again."""
+        """Return the nodes for an open page, after nodes with a message were read again."""
         if self._seen is None:
             return await self.at()
         due = self._clock.monotonic() >= self._good_until or self.news.all

@@ -43,7 +43,7 @@ class MetalNews(Stirring):
         self.all = False  # too many to name them
 
     def heard(self, nodes: Collection[str]) -> None:
-        """Record messages about these nodes. No names: any node may have changed."""
+        """Record messages about the nodes. No names: any node may have changed."""
         if self._waiting:
             self.nodes.update(dict.fromkeys(nodes))
             self.all = self.all or not nodes

@@ -1,6 +1,6 @@
-"""A private Ironic: API and conductor in one process, nobody authenticated, hardware that is not there.
+"""A private Ironic: API and conductor in one process, without authentication, with fake hardware.
 
-It comes from the package index, into an environment of its own: `make ironic-test` makes it.
+It is installed from the package index into a separate environment, made by `make ironic-test`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class IronicServer(Server):
                 env=self._environment(),
                 start_new_session=True,
             )
-        self._watchdog = Watchdog("KILL", self._process.pid)  # what it forks ends when it is gone
+        self._watchdog = Watchdog("KILL", self._process.pid)  # ends processes that the server forked
 
     def _run(self, command: list[str]) -> None:
         with self.log_path.open("ab") as log:
@@ -149,7 +149,7 @@ class IronicServer(Server):
         self._configuration.write_text("\n".join(lines) + "\n")
 
     def _interfaces(self) -> dict[str, str]:
-        """What is enabled of each kind."""
+        """Return the enabled interfaces of each kind."""
         enabled = {
             "power": "fake", "management": "fake", "boot": "fake", "deploy": "fake,direct", "vendor": "fake",
             "inspect": "fake,no-inspect", "raid": "fake,no-raid", "bios": "fake,no-bios",
@@ -159,7 +159,9 @@ class IronicServer(Server):
         return enabled | {kind: f"{name},{enabled[kind]}" for kind, name in self._drivers.names.items()}
 
     def _announce_drivers(self) -> None:
-        """As an installed package would: by entry points in a directory that Python looks into."""
+        """Register the drivers by entry points in a directory on Python's path, as an installed package
+        would.
+        """
         about = self._plugins / "berth_drivers-1.dist-info"
         about.mkdir(parents=True, exist_ok=True)
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: berth-drivers\nVersion: 1\n")

@@ -1,6 +1,6 @@
-"""Two services that speak the Placement API, each alone on a loopback port: berth's, and OpenStack Placement.
+"""Two servers of the Placement API, each on a loopback port: berth's and OpenStack Placement.
 
-OpenStack Placement and a WSGI server for it are looked for in the environment that `make compliance` builds.
+OpenStack Placement and its WSGI server come from the environment that `make compliance` builds.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Kind = Literal["berth", "placement"]
 
 @dataclass(frozen=True)
 class ApiAccess:
-    """Whom a service lets in."""
+    """The authentication of a server."""
 
     strict: bool = False  # the new policy alone
     policy: str = ""  # the text of a policy file
-    cors_origin: str = ""  # whose pages may ask; empty: nobody's
+    cors_origin: str = ""  # origins permitted by CORS; empty: none
 
 
 class HttpServer(Server):
@@ -73,7 +73,7 @@ class HttpServer(Server):
 
 
 class BerthPlacement(HttpServer):
-    """`berth run placement`, as a process of its own, without any other service."""
+    """`berth run placement` as a process without other services."""
 
     name = "berth"
 

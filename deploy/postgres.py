@@ -53,7 +53,7 @@ def find_postgres() -> PostgresBinaries:
 
 @functools.cache
 def postgres_account() -> pwd.struct_passwd | None:
-    """The account to run PostgreSQL as: it refuses root; anybody else runs it as themselves."""
+    """Return the account that runs PostgreSQL, because it refuses root; None: the present user."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -134,7 +134,9 @@ class Postgres(Server):
         self._watchdog = Watchdog("QUIT", self._process.pid)
 
     def _own_certificate(self, certificate: Certificate) -> dict[str, str]:
-        """Copies in its own directory: of a key it asks that nobody else can read it."""
+        """Copy the certificate into the server's directory, because PostgreSQL requires a private key that
+        only its owner can read.
+        """
         account, found = postgres_account(), {}
         for setting, path in (("ssl_cert_file", certificate.certificate), ("ssl_key_file", certificate.key)):
             copy = self._sockets / path.name
@@ -153,7 +155,7 @@ class Postgres(Server):
             if account is not None:
                 os.chown(made, account.pw_uid, account.pw_gid)
         if account is not None:
-            # This directory is ours to open; the ones above it belong to somebody else.
+            # Only this directory is opened; its parents may belong to another user.
             self.directory.chmod(self.directory.stat().st_mode | 0o011)
             closed = first_closed(self.directory, account)
             if closed is not None:
@@ -220,14 +222,12 @@ class Postgres(Server):
         )
 
     def _ready(self) -> bool:
-        # A start-up packet (protocol 3.0); "R" asks for the password, "E" says "starting up".
+        # A start-up packet (protocol 3.0); "R" requests the password, "E" means "starting up".
         fields = b"user\0" + self.user.encode() + b"\0database\0" + self.database.encode() + b"\0\0"
         packet = struct.pack("!ii", 8 + len(fields), 3 << 16) + fields
         return exchange(self.port, packet, 1) == b"R"
 
     def _signal_processes(self, graceful: bool) -> None:
-        # SIGINT is the fast shutdown.  SIGQUIT is the immediate one: no checkpoint, crash recovery at
-        # the next start.  Not SIGKILL: the backends (sessions of their own) would stay for a moment
-        # and hold the shared memory the next start needs.
+        # the next start. Not SIGKILL: the backends, with separate sessions, would remain for a moment
         assert self._process is not None
         self._process.send_signal(signal.SIGINT if graceful else signal.SIGQUIT)

@@ -1,9 +1,9 @@
-"""What a private server is as a process: its programs, its port, its start, its end, its watchdog.
+"""Private servers as processes: programs, ports, start, stop and watchdog.
 
-When the process that started a server dies without stopping it (a test run killed with SIGKILL), a
-watchdog ends the server.  The watchdog is a ``sh`` that blocks on a pipe whose other end only the
-starting process holds; the kernel closes that end however the process dies.  Preferred over
-PR_SET_PDEATHSIG because that one is Linux-only and fires when the starting *thread* ends.
+If the process that started a server dies without stopping it (a test run killed with SIGKILL), a watchdog
+ends the server. The watchdog is a ``sh`` that blocks on a pipe whose other end only the starting process
+holds; the kernel closes that end however the process dies. PR_SET_PDEATHSIG is not used because it exists
+only on Linux and fires when the starting *thread* ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXTRA_PATH = ("/opt/homebrew/bin", "/opt/homebrew/sbin", "/usr/local/bin", "/us
 
 
 class BinariesMissing(RuntimeError):
-    """A server is not installed on this machine; the message says what to do."""
+    """A server is not installed on this machine; the message says how to install it."""
 
 
 class ServerFailed(RuntimeError):
@@ -56,13 +56,11 @@ _ports_lock = threading.Lock()
 
 
 def free_port(in_a_row: int = 1) -> int:
-    """A loopback port nobody listens on, nor on so many from it on.
+    """Return a free loopback port, followed by the requested number of free ones.
 
-    Taken from below the ephemeral range (32768.. on Linux, 49152.. elsewhere).  A port from inside it
-    could, while the server is down for a restart, be given to an outgoing connection, even to a
-    reconnecting client's own attempt, which then connects to itself.
-
-    It is ours until this process ends: of all that ask here, on this machine, nobody else is given it.
+    Taken from below the ephemeral range (32768.. on Linux, 49152.. elsewhere): a port from that range could
+    be given to an outgoing connection while the server is down for a restart, even to a reconnecting client,
+    which then connects to itself. The port is reserved until this process ends.
     """
     chooser = random.SystemRandom()
     with _ports_lock:
@@ -74,7 +72,7 @@ def free_port(in_a_row: int = 1) -> int:
 
 
 def _reserve(port: int) -> bool:
-    """Holds the UDP port of the same number, which nobody uses, as a sign to other processes."""
+    """Reserve the port for this process by binding the UDP port of the same number."""
     sign = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         sign.bind(("127.0.0.1", port))
@@ -114,7 +112,7 @@ def exchange(port: int, question: bytes, size: int) -> bytes:
 
 
 class Watchdog:
-    """Ends processes when the process that made this object is gone; see the module's docstring."""
+    """Ends processes when the process that made this object has ended; see the module's docstring."""
 
     # A line on the pipe means "all stopped, you may go"; end of file without one means "kill".
     _SCRIPT = 'if read -r line; then exit 0; fi; signal=$1; shift; kill -s "$signal" "$@" 2>/dev/null'
@@ -139,14 +137,14 @@ class Watchdog:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Of a server that speaks TLS, with its key: paths of PEM files."""
+    """A TLS certificate with its key: paths of PEM files."""
 
     certificate: Path
     key: Path
 
 
 class Server(ABC):
-    """What both servers share: one main process, its log, its watchdog, and the waiting."""
+    """Base class of private servers: one main process with its log and watchdog."""
 
     name = "server"
 
@@ -174,7 +172,7 @@ class Server(ABC):
 
     @property
     def pid(self) -> int | None:
-        """The main process, None when the server is stopped."""
+        """Return the main process's id, or None if the server is stopped."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
@@ -227,7 +225,7 @@ class Server(ABC):
         self._clean_up()
 
     def _clean_up(self) -> None:
-        """End what belongs to a main process that is already gone, and forget about it."""
+        """End the remaining processes of a main process that has ended."""
         if self._process is not None:
             _end_group(self._process.pid)
             self._process = None
@@ -260,7 +258,7 @@ def _end_group(group: int) -> None:
     while True:
         try:
             os.killpg(group, 0)
-        except (ProcessLookupError, PermissionError):  # macOS says EPERM when only zombies are left
+        except (ProcessLookupError, PermissionError):  # macOS reports EPERM if only zombies are left
             return
         now = time.monotonic()
         if now > deadline:

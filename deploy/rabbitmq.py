@@ -90,7 +90,7 @@ class RabbitMQ(Server):
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
     def control(self, *arguments: str) -> str:
-        """What rabbitmqctl says to these arguments; it takes a second."""
+        """Run rabbitmqctl with these arguments and return its output; takes a second."""
         ran = subprocess.run(
             [str(find_rabbitmq().server.with_name("rabbitmqctl")), "--quiet", *arguments],
             stdin=subprocess.DEVNULL,
@@ -109,8 +109,7 @@ class RabbitMQ(Server):
         self.directory.mkdir(parents=True, exist_ok=True)
         environment = self.environment()
         with self.log_path.open("ab") as log:
-            # In the foreground as a child of ours: the daemon the Erlang VM would start otherwise
-            # outlives the broker.
+            # In the foreground as a child process: the daemon that the Erlang VM would start otherwise
             self._epmd = subprocess.Popen(
                 [str(binaries.epmd), "-address", "127.0.0.1", "-port", str(self._epmd_port)],
                 stdin=subprocess.DEVNULL,
@@ -132,7 +131,7 @@ class RabbitMQ(Server):
         self._watchdog = Watchdog("KILL", self._process.pid, self._epmd.pid)
 
     def environment(self) -> dict[str, str]:
-        """What its programs, rabbitmqctl too, find it by; its files are written."""
+        """Write the configuration files, and return the environment for the server and rabbitmqctl."""
         home = self.directory
         configuration = home / "rabbitmq.conf"
         lines = [
@@ -145,7 +144,7 @@ class RabbitMQ(Server):
                 f"listeners.ssl.default = 127.0.0.1:{self.tls_port}",
                 f"ssl_options.certfile = {self.certificate.certificate}",
                 f"ssl_options.keyfile = {self.certificate.key}",
-                "ssl_options.verify = verify_none",  # we say who we are by a password
+                "ssl_options.verify = verify_none",  # clients authenticate with a password
             ]
         configuration.write_text("\n".join(lines) + "\n")
         plugins = home / "enabled_plugins"

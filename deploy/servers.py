@@ -88,7 +88,7 @@ def private_directory(prefix: str = "berth-") -> Path:
 
 
 def start_all(*servers: Server) -> None:
-    """Start several servers at once; when one fails the others are stopped again."""
+    """Start several servers in parallel; if one fails, stop the others."""
     with ThreadPoolExecutor(len(servers)) as pool:
         futures = [pool.submit(server.start) for server in servers]
     try:
@@ -100,7 +100,7 @@ def start_all(*servers: Server) -> None:
 
 
 def stop_all(*servers: Server) -> None:
-    """Stop several servers at once."""
+    """Stop several servers in parallel."""
     jobs: list[Callable[[], None]] = [server.stop for server in servers]
     with ThreadPoolExecutor(len(jobs)) as pool:
         futures = [pool.submit(job) for job in jobs]

@@ -90,13 +90,13 @@ class ChangeLog:
         return message.number
 
     async def write_aggregates(self, tx: Transaction, aggregates: Sequence[Aggregate]) -> int:
-        """Log the new names and metadata of these aggregates. Return the change number."""
+        """Log the new names and metadata of the aggregates. Return the change number."""
         message = await changes.announce_aggregates(tx, aggregates)
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number
 
     async def write_cells(self, tx: Transaction, cells: Sequence[RegisteredCell]) -> int:
-        """Log the new state of these cells. Return the change number."""
+        """Log the new state of the cells. Return the change number."""
         message = await changes.announce_cells(tx, cells)
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number

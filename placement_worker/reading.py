@@ -42,7 +42,7 @@ class MemoryReader(Protocol):
         """At most so many changes behind this number; Forgotten when the next is not kept."""
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
-        """Return these trees; a missing one has no providers."""
+        """Return the trees; a missing one has no providers."""
 
     async def described(self) -> Iterable[Aggregate]:
         """Return the aggregates with names or metadata."""

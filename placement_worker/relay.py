@@ -53,7 +53,7 @@ class Relay:
         self._woken.set()
 
     def committed(self, messages: Sequence[PlacementChanged]) -> None:
-        """Publish these changes of this process."""
+        """Publish the changes of this process."""
         new = [one for one in messages if one.number not in self._logged]
         if any(one.number <= self._told for one in new):  # an older database was put back: the log knows
             self._told = self._recorded = 0

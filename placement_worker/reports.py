@@ -131,7 +131,7 @@ class ReportOperations:
         before: Mapping[str, Tree],
         goes: dict[str, Moves],
     ) -> dict[str, str]:
-        """Add the moves of these reports to `goes`; return root → why its reshape is refused."""
+        """Add the moves of the reports to `goes`; return root → why its reshape is refused."""
         refused = {}
         for one in reports:
             if one.reshape is None:
@@ -216,7 +216,7 @@ class ReportOperations:
             await hosts.leave(tx, roots)
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """Delete these roots of a cell by an operator's order; roots in use stay without free capacity or
+        """Delete the roots of a cell by an operator's order; roots in use stay without free capacity or
         unchanged.
         """
         for part in portions(roots, lambda _: 1, TREES_SWEPT_AT_ONCE):

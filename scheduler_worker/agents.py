@@ -161,7 +161,7 @@ class Agents:
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> "AgentsNow":
-        """Return the state of the agents with these numbers."""
+        """Return the state of the agents with the numbers."""
         heard = self._heard.take(agent_at)
         return AgentsNow(
             alive=self._listening.seconds - heard <= self._silence.take(agent_at),
@@ -189,7 +189,7 @@ class Agents:
         return len(self._numbers) > 2 * len(self._known) + 1024
 
     def number_anew(self, named: Iterable[AgentKey]) -> None:
-        """Renumber: these agents are placement's; other numbers stay only for agents with heartbeats."""
+        """Renumber: the agents are placement's; other numbers stay only for agents with heartbeats."""
         self._numbers = {}
         for name in named:
             self._numbers.setdefault(name, len(self._numbers))

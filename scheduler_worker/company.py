@@ -33,7 +33,7 @@ class Company:
         return not self.stirred and not self._asking
 
     def around(self, roots: Collection[str]) -> bool:
-        """Return whether a related instance was on one of these hosts."""
+        """Return whether a related instance was on one of the hosts."""
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:

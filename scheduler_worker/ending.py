@@ -69,7 +69,7 @@ class Ending:
         ]
 
     async def look_up(self, every: Sequence[Held]) -> dict[str, Provider]:
-        """Return the providers of these allocations with their agents."""
+        """Return the providers of the allocations with their agents."""
         ids = tuple(dict.fromkeys(provider for held in every for provider in held.allocations))
         questions = [
             FindProviders(ids=ids[start : start + PROVIDERS_ASKED], parts=("traits", "owner"))

@@ -42,7 +42,7 @@ class MoveCourse:
     again: bool = False  # it has begun before
     verdict: MoveVerdict | None = None
     beside: Collection[str] = ()  # roots that are reserved for others
-    why_reserved: Callable[[str], str] = str  # the reason for reserving one of these roots
+    why_reserved: Callable[[str], str] = str  # the reason for reserving one of the roots
     waited: float = 0.0  # seconds it has waited, if this is its last evaluation
     order: Order | None = None
     park: Park | None = None  # there is no room for it now, and it may wait for some

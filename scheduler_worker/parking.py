@@ -435,7 +435,7 @@ class Parking:
         self.end_later([kept for kept, end in done if not isinstance(end, SayAll)])
 
     def end_later(self, kept: Sequence[ParkedRequest], after: float = SOON) -> None:
-        """Try to end these requests again later, because the result is unknown now."""
+        """Try to end the requests again later, because the result is unknown now."""
         for one in kept:
             if one.request in self.parked:
                 self.leave([one.request])

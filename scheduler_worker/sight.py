@@ -157,7 +157,7 @@ def _place(question: FindCandidates) -> str:
 def narrowed(
     question: FindCandidates, among: Collection[str] | None, beside: Collection[str]
 ) -> FindCandidates | None:
-    """Return the query restricted to these hosts, and without the excluded ones; None if no host remains."""
+    """Return the query restricted to the hosts, and without the excluded ones; None if no host remains."""
     if among is None:
         return without(question, beside)
     left = [root for root in among if root not in beside]

@@ -257,7 +257,7 @@ def request_given(
     prefer_trait: list[str] | None,
     project: str,
 ) -> tuple[BuildRequested, ByName]:
-    """Return the request for these options, and the names in it that are still to be resolved."""
+    """Return the request for the options, and the names in it that are still to be resolved."""
     figures = {"vcpus": vcpus, "memory_mb": memory_mb, "disk_gb": disk_gb}
     described = {name: figure for name, figure in figures.items() if figure is not None}
     if flavor and flavor != _METAL_NAME and not described and not extra_spec:

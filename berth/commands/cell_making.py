@@ -79,7 +79,7 @@ def add_command(
     """Create a cell: a RabbitMQ user with its conductor's permissions, a PostgreSQL login with a database,
     limits for both (settings cell_*), a settings file with their passwords (mode 0600), and its registration.
 
-    It needs the rights to create users, from amqp_url and database_url of these settings or the options.
+    It needs the rights to create users, from amqp_url and database_url of the settings or the options.
     Placement reads the cell's queues from then on; nothing is restarted. Then, on the cell's machine:
 
         berth --config CELL.toml run conductor --cell CELL

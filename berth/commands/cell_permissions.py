@@ -104,7 +104,7 @@ def agent_user_of(settings: Settings, cell: str, agent: str) -> str:
 
 
 def database_of(settings: Settings) -> str:
-    """Return the name of the PostgreSQL database of these settings, or "" if they name none."""
+    """Return the name of the PostgreSQL database of the settings, or "" if they name none."""
     url = settings.database.url
     if not url.startswith("postgresql"):
         return ""

@@ -65,7 +65,7 @@ def add_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Create a client: a RabbitMQ user that may publish only to its key, bound to exactly these projects.
+    """Create a client: a RabbitMQ user that may publish only to its key, bound to the named projects.
 
     A new password is printed once, in the URL, or written to --url-file. A repeated `add` changes the
     projects and keeps the password, unless --rotate. Schedulers apply the new projects immediately.

@@ -151,7 +151,7 @@ async def drop(
 
 
 def _way(settings: Settings, cell: str) -> Transport:
-    """Return the transport of the broker with these letters: the central one, or that of a cell."""
+    """Return the transport of the broker with the letters: the central one, or that of a cell."""
     if cell and not settings.cell(cell).ferry:
         raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own: its dead letters are with all others")
     return wiring.transport(settings, "dead", cell)

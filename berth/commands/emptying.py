@@ -206,7 +206,7 @@ def why_it_stays(outcome: MoveOutcome) -> str:
 
 
 async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
-    """Return the instances on these hosts that have not ended. Raise CommandRefused if a cell does not
+    """Return the instances on the hosts that have not ended. Raise CommandRefused if a cell does not
     answer.
     """
     found: list[Instance] = []

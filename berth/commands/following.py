@@ -230,7 +230,7 @@ async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | No
 
 
 async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest, ...] | None:
-    """Return the moves among these ids, or of these builds, that wait for capacity; None: no scheduler
+    """Return the moves among the ids, or of the builds, that wait for capacity; None: no scheduler
     answers.
     """
     try:

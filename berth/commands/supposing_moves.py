@@ -20,7 +20,7 @@ _SHOWN = 20  # instances shown per reason
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[WhatIfAnswered]:
-    """Return the result of each move, without these hosts as destinations."""
+    """Return the result of each move, without the hosts as destinations."""
     ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
     answers: list[WhatIfAnswered] = []
     for start in range(0, len(moves), AT_ONCE):

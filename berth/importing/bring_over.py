@@ -157,7 +157,7 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """Return the provider with enough inventory for these allocations, in addition to the present
+        """Return the provider with enough inventory for the allocations, in addition to the present
         ones.
         """
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}

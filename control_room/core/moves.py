@@ -135,7 +135,7 @@ class DrainShown:
 
 
 def moved_away(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many of these moves have left the host within a day, and since a guest last came there.
+    """Return how many of the moves have left the host within a day, and since a guest last came there.
     Newest first.
     """
     count = 0

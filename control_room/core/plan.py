@@ -7,7 +7,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Limits of one plan: each of these multiplies the work or the memory that it takes.
+# Limits of one plan: each of the multiplies the work or the memory that it takes.
 MOST_FLAVORS = 8
 MOST_PARTS = 10_000  # of a flavor in one mix
 MOST_KINDS = 20  # lines of hosts to add

@@ -1,4 +1,4 @@
-"""How many flavors fit, by amounts, traits, zones and cells, without rules and weights.
+"""How many flavors fit, by amounts, traits, zones and cells, without filters and weighers.
 
 The flavors are packed host by host, so the number does fit; another packing may fit a little more.
 """
@@ -180,7 +180,7 @@ def _side(hosts: Sequence[PlannedHost], plan: Plan, stopped: Callable[[], bool])
 
 
 def _is_there(host: PlannedHost, plan: Plan) -> bool:
-    """Return whether a host is in the plan's zone and cell. An added host is, unless it names its own."""
+    """Return whether a host is in the plan's zone and cell. An added host without a zone or cell is."""
     anywhere = ("",) if host.new else ()
     return (not plan.cell or host.cell in (plan.cell, *anywhere)) and (
         not plan.zone or host.zone in (plan.zone, *anywhere)
@@ -188,9 +188,10 @@ def _is_there(host: PlannedHost, plan: Plan) -> bool:
 
 
 class _Hall:
-    """Open hosts, the fullest first, so that hosts with much free capacity stay so for large flavors.
+    """Enabled hosts, the fullest first, so that hosts with much free capacity are saved for large flavors.
 
-    The stocks of a class are one flat array over all hosts: a host with many providers costs only its own.
+    The inventories of a class are one flat array over all hosts, so a host with many providers costs no more
+    for the rest.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from control_room.core.latencies import bucket
 TICK = 5.0  # seconds
 TICKS = 120
 RECENT = 2000
-MOST_CAUSES = 30  # causes with a count of their own in a tick; the rest are counted together
+MOST_CAUSES = 30  # causes with a separate count in a tick; the rest are counted together
 OTHER = "other causes"
 _CHANGING = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[\w.-]*\d[\w.-]*\b|'[^']*'")
 

@@ -1,4 +1,4 @@
-"""Builds: those that ended last, and all records of one build."""
+"""Pages of builds: recently ended ones, and all records of one build."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from control_room.pages.live import live
 from control_room.stirring import Pace
 
 LISTED = 100
-ROWS_KEPT = 400  # for who looks at all of them, and for who looks at those that failed
-SECONDS = 5.0  # after which it reads otherwise, where nothing ends: so long ago
+ROWS_KEPT = 400  # rows for the list of all builds, and for the list of failed ones
+SECONDS = 5.0  # seconds after which the list is drawn again, because it shows ages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +48,10 @@ class BuildPages:
     def __init__(self, room: OpenRoom, frame: Frame) -> None:
         self._room = room
         self._frame = frame
-        self._lists: dict[bool, tuple[int, float, str]] = {}  # what was heard by then, when, as it was told
+        # failed only → number of builds, time, and the drawn list
+        self._lists: dict[bool, tuple[int, float, str]] = {}
         self._pace = Pace()
-        # But for how long ago it was a build that has ended reads the same for ever.
+        # Except for its age, an ended build never changes.
         self._row = lru_cache(ROWS_KEPT)(lambda end: frame.part("builds_row.html", end=end))
 
     async def list_all(self, request: Request) -> Response:

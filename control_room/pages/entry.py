@@ -112,7 +112,7 @@ class Entry:
     def _is_our_name(self, host: str) -> bool:
         """Return whether requests may use this host name.
 
-        With any name allowed, a page of another site could read these pages once its name resolves to this
+        With any name allowed, a page of another site could read the pages once its name resolves to this
         address.
         """
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host

@@ -75,7 +75,7 @@ def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirs
 def scored(
     snapshot: Snapshot, order: Sequence[OrderBy], positions: Ints
 ) -> tuple[tuple[OrderBy, ...], npt.NDArray[np.float64]]:
-    """Return the scale over these hosts, and the score of each."""
+    """Return the scale over the hosts, and the score of each."""
     scores = np.zeros(positions.size)
     used = []
     for one in order:

@@ -89,7 +89,7 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
             return as_held(holder, world)
         if order.keep and order.keep in world.retired:
             return Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
-        _touch(world, holder.held)  # a release keeps the generation of these providers, as the API does
+        _touch(world, holder.held)  # a release keeps the generation of the providers, as the API does
         if order.keep:
             keeper = world.holders[order.keep]
             _leave_to(world, holder, keeper, CLEANUP)

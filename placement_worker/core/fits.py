@@ -133,7 +133,7 @@ class _Shared:
         self._having: dict[int, list[tuple[int, list[set[int]]]]] | None = None
 
     def not_alone(self) -> Bools:
-        """Return these anchors, and those with a provider that does not share."""
+        """Return the anchors, and those with a provider that does not share."""
         index, high = self._snapshot.index, len(self._plan.left)
         others = ~index.traits[SHARES].mask(high)
         rows = np.flatnonzero(np.logical_or.reduce([slot.own for slot in self._plan.slots]) & others)

@@ -259,7 +259,7 @@ class _Planner:
         )
 
     def _named(self, aggregates: tuple[str, ...]) -> str:
-        """Return the names of these aggregates, or the UUID of one without a name."""
+        """Return the names of the aggregates, or the UUID of one without a name."""
         facts = self.index.aggregate_facts
         return " or ".join(facts[one].name or one if one in facts else one for one in aggregates)
 
@@ -423,7 +423,7 @@ class _Planner:
         return Demand(test.says, met, test.resource_class, test.asked, code=CODES[test.kind])
 
     def _anchors(self, own: Bools, away: Bools | None) -> Bools:
-        """Return the trees with one of these providers, or with one that shares with them."""
+        """Return the trees with one of the providers, or with one that shares with them."""
         met = own & self.index.roots[: self.high]
         if self.index.children:
             rows = np.flatnonzero(own & self.index.below[: self.high])

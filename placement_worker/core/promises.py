@@ -90,7 +90,7 @@ class Promises:
         return self._arrays
 
     def _write(self, index: Index, name: str, uuids: Collection[str]) -> None:
-        """Write the reserved amounts of a class for these providers."""
+        """Write the reserved amounts of a class for the providers."""
         of, rows = self.of, index.rows
         if not self._count.get(name):
             self._arrays.pop(name, None)

@@ -47,7 +47,7 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return the withheld amounts after these inventories were set by hand: nothing is withheld from
+        """Return the withheld amounts after the inventories were set by hand: nothing is withheld from
         changed ones.
         """
         return {

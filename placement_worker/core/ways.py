@@ -61,7 +61,7 @@ def _sharing_with(trees: Trees, rows: Sequence[Row]) -> list[Row]:
 
 
 class Ways:
-    """One search for the assignments of these options.
+    """One search for the assignments of the options.
 
     With `mixed`, only assignments with at least one provider that does not share: the others are equal for
     many anchors.
@@ -239,7 +239,7 @@ class Ways:
                 self._picked[number].pop()
 
     def _bits(self, depth: int, rows: Sequence[Row]) -> int:
-        """Return the requirements of the group without suffix that these providers meet, as bits."""
+        """Return the requirements of the group without suffix that the providers meet, as bits."""
         if self._slots[depth].suffix or not self._all_bits:
             return 0
         gathered = 0

@@ -25,7 +25,7 @@ class WorkingTrees:
 
     read: dict[str, Tree]
     owners: dict[str, str] = field(default_factory=dict)
-    taken: Collection[str] = ()  # ids of existing providers, in these trees or in others
+    taken: Collection[str] = ()  # ids of existing providers, in the trees or in others
     number: int = 0  # of the last change, known where a provider may be made
     homes: dict[str, str] = field(default_factory=dict)  # provider → its root
     members: dict[str, dict[str, ProviderState]] = field(default_factory=dict)  # root → its providers

@@ -115,7 +115,7 @@ _ASKED_FOR = 3600  # seconds a browser may remember whether it may ask
 
 
 def _shared_with(origins: Sequence[str]) -> list[Middleware]:
-    """Return the CORS middleware for these origins; without origins there is none."""
+    """Return the CORS middleware for the origins; without origins there is none."""
     if not origins:
         return []
     return [

@@ -94,14 +94,14 @@ async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list
 
 
 async def of_roots(tx: Transaction, roots: Collection[str]) -> list[str]:
-    """Return the aggregates of these roots."""
+    """Return the aggregates of the roots."""
     return [uuid for (uuid,) in await _OF_ROOTS(tx, [(root,) for root in roots])] if roots else []
 
 
 async def page(
     tx: Transaction, ids: Collection[str] | None, name: str, after: str, most: int
 ) -> list[FoundAggregate]:
-    """Return aggregates by id, among these ids or all."""
+    """Return aggregates by id, among the ids or all."""
     values = () if ids is None else [(one,) for one in dict.fromkeys(ids)]
     if ids is not None and not values:
         return []

@@ -36,7 +36,7 @@ _NEXT_LOGGED = Statement(
     changes=str,
 )
 _NEXT_ALONE = Statement(_NEXT)
-# committed since `seen`, or other transactions hold these providers or names. It does not wait while it holds
+# committed since `seen`, or other transactions hold the providers or names. It does not wait while it holds
 # the number,
 _NEXT_UNDISTURBED = Statement(
     "WITH ours AS (SELECT p.id FROM resource_providers p WHERE p.id = ANY(CAST(:providers AS integer[]))"

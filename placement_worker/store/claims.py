@@ -231,7 +231,7 @@ async def _insert(
     providers: Collection[str],
     now: float,
 ) -> tuple[list[tuple[int, str]], bool]:
-    """Insert missing consumers. Return them by number, and whether all of these providers are locked."""
+    """Insert missing consumers. Return them by number, and whether all of the providers are locked."""
     rows = [
         (uuid, *_owner(book, claim), claim is not None and claim.client) for uuid, claim in newcomers.items()
     ]
@@ -260,7 +260,7 @@ async def _lock_providers(tx: Transaction, wanted: Collection[str]) -> set[str]:
 async def _read_rooms(
     tx: Transaction, book: Book, locked: Collection[str], consumers: Collection[str]
 ) -> tuple[dict[str, Room], bool]:
-    """Read the locked providers, and whether one of these consumers may have been retired."""
+    """Read the locked providers, and whether one of the consumers may have been retired."""
     rooms: dict[str, Room] = {}
     if not locked:
         return rooms, True
@@ -289,7 +289,7 @@ async def _read_rooms(
 
 
 async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return, for each of these providers with the trait EXCLUDES_SIBLINGS, the siblings that it excludes."""
+    """Return, for each of the providers with the trait EXCLUDES_SIBLINGS, the siblings that it excludes."""
     found: dict[str, tuple[str, ...]] = {}
     for uuid, sibling in await _SIBLINGS(tx, [(one,) for one in providers], excludes=EXCLUDES_SIBLINGS):
         found[uuid] = (*found.get(uuid, ()), sibling)

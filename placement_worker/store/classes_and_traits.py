@@ -70,7 +70,7 @@ async def entries(
     used: bool = False,
     locking: bool = False,
 ) -> Sequence[StoredName]:
-    """Return these names, or all, by number. If locked, no transaction can begin to use one."""
+    """Return the names, or all, by number. If locked, no transaction can begin to use one."""
     statement = _entries(kind, names is not None, used, locking)
     rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])
     return [StoredName(row["id"], row["name"], row["updated_at"], bool(row["used"])) for row in rows]

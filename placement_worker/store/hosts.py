@@ -43,7 +43,7 @@ _LEFTOVERS = Statement("SELECT h.root FROM hosts h JOIN resource_providers p ON 
 
 
 async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
-    """Lock the owners of these roots, and insert unknown ones. Return each as a tree without providers."""
+    """Lock the owners of the roots, and insert unknown ones. Return each as a tree without providers."""
     listed = [(root,) for root in roots]
     found = await _LOCK_HOSTS(tx, listed)
     if len(found) < len({*roots}):

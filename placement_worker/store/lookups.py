@@ -201,7 +201,7 @@ async def _named(
 
 
 async def fitting(tx: Transaction, book: Book, wanted: Resources) -> set[int]:
-    """Return the providers with all of these amounts free."""
+    """Return the providers with all of the amounts free."""
     if any(name not in book.classes.ids or amount > MAX_INT for name, amount in wanted.items()):
         return set()
     rows = [(book.classes.ids[name], amount) for name, amount in wanted.items()]

@@ -88,7 +88,7 @@ class NumberedNames:
         return found, new
 
     async def look_up(self, database: Database, names: Iterable[str]) -> list[str]:
-        """Read the existing ones of these names; return the missing ones."""
+        """Read the existing ones of the names; return the missing ones."""
         missing = sorted({name for name in names if name not in self.ids})
         if not missing:
             return missing
@@ -106,7 +106,7 @@ class NumberedNames:
             self.learn(found)
 
     async def ensure(self, database: Database, names: Iterable[str], now: float) -> None:
-        """Read these names, and create the missing ones."""
+        """Read the names, and create the missing ones."""
         missing = await self.look_up(database, names)
         if missing:
             async with database.write() as tx:
@@ -213,7 +213,7 @@ class Book:
         return name in (self.classes if kind == "resource class" else self.traits).ids
 
     async def class_names(self, tx: Transaction, ids: Collection[int]) -> dict[int, str]:
-        """Return the names of these classes, and read again if another process created one."""
+        """Return the names of the classes, and read again if another process created one."""
         if any(id_ not in self.classes.names for id_ in ids):
             await self.classes.read_all(tx)
         return self.classes.names

@@ -116,7 +116,7 @@ async def join(tx: Transaction, joined: Sequence[tuple[int, int | None]]) -> Non
 
 
 async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, soft: bool = False) -> None:
-    """Read the members' hosts of these groups; of soft ones only on request."""
+    """Read the members' hosts of the groups; of soft ones only on request."""
     wanted = [(group.id,) for group in groups.values() if soft or group.policy in HARD]
     if not wanted:
         return

@@ -68,7 +68,7 @@ AGGREGATES = (
     "(SELECT string_agg(CAST(CASE WHEN a.reported THEN a.aggregate_id ELSE -a.aggregate_id END AS text), ',')"
     " FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id)"
 )
-# Everything of the trees with these providers, a row per provider. Inventories, traits and aggregates are
+# Everything of the trees with the providers, a row per provider. Inventories, traits and aggregates are
 # listed by subqueries:
 _READ = Statement(
     "SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape,"
@@ -111,7 +111,7 @@ _NAMED = Statement(
 
 
 async def lock(tx: Transaction, providers: Collection[str]) -> set[int]:
-    """Lock the whole trees of these providers."""
+    """Lock the whole trees of the providers."""
     return {id_ for (id_,) in await _LOCK_TREES(tx, [(uuid,) for uuid in providers])}
 
 
@@ -125,13 +125,13 @@ async def may_open(tx: Transaction) -> list[str]:
 
 
 async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str, Tree]:
-    """Return these trees; a missing one has no providers."""
+    """Return the trees; a missing one has no providers."""
     found = await read(tx, book, roots)
     return {root: found.get(root) or Tree(root) for root in roots}
 
 
 async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Return the whole trees of these providers by root, locked."""
+    """Return the whole trees of the providers by root, locked."""
     return (await read_locked_at(tx, book, providers))[0]
 
 
@@ -150,7 +150,7 @@ async def read_locked_at(
 
 
 async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Return the whole trees of these providers by root."""
+    """Return the whole trees of the providers by root."""
     return (await read_at(tx, book, providers))[0]
 
 

@@ -12,7 +12,7 @@ _CELLS = Statement("SELECT h.root, h.cell FROM {n} JOIN hosts h ON h.root = n.ro
 
 
 async def around(tx: Transaction, cell: str, rooms: Mapping[str, Room | None]) -> CellWall:
-    """Return the restrictions of this cell for these providers. An assignment of a root to another cell waits
+    """Return the restrictions of this cell for the providers. An assignment of a root to another cell waits
     for their locks.
     """
     there = [room for room in rooms.values() if room is not None]
@@ -23,6 +23,6 @@ async def around(tx: Transaction, cell: str, rooms: Mapping[str, Room | None]) -
 
 
 async def of_roots(tx: Transaction, cell: str, roots: Iterable[str]) -> CellWall:
-    """Return the restrictions of this cell for these roots."""
+    """Return the restrictions of this cell for the roots."""
     listed = [(root,) for root in dict.fromkeys(roots)]
     return CellWall(cell, dict(await _CELLS(tx, listed)) if listed else {}, ())

@@ -22,7 +22,7 @@ class ClaimPlace:
 
 
 def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
-    """Return the host of the allocations, or None if no agent reports any of these providers. A shared pool
+    """Return the host of the allocations, or None if no agent reports any of the providers. A shared pool
     counts only if all providers are pools.
     """
     owned = [one for one in _named(held, providers) if one.agent and one.cell]

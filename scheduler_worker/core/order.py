@@ -60,7 +60,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     nth: int = 0  # index of the flavor that is being evaluated
     rounds: int = 0  # number of searches so far
     picks: tuple[Pick, ...] = ()  # for the first of the instances, while they are claimed
-    held: tuple[tuple[Id, Held], ...] = ()  # delivered before: these instances hold something already
+    held: tuple[tuple[Id, Held], ...] = ()  # delivered before: the instances hold something already
     # consumers that were released in the meantime, with their generation
     emptied: tuple[tuple[Id, int], ...] = ()
     settled: tuple[Settled, ...] = ()

@@ -48,7 +48,7 @@ def without_rule(rule: Rule) -> str:
 
 def _both_less(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
     """Reduce the first amount to the largest that suffices with the second left out, then the second to what
-    is free on these hosts.
+    is free on the hosts.
     """
     for nth, first in enumerate(lessened(wish)):
         for second in list(lessened(first.wish))[nth:]:

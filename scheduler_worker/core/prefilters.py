@@ -55,7 +55,7 @@ class Prefilters:
 def prefilters(
     aggregates: Iterable[Aggregate], options: RequestOptions, cells: Iterable[RegisteredCell] = ()
 ) -> Prefilters:
-    """Return the constraints that follow from these aggregates, cells and settings."""
+    """Return the constraints that follow from the aggregates, cells and settings."""
     tenants: dict[str, list[str]] = {}
     demanding = []
     for aggregate in sorted(aggregates, key=lambda one: one.id):

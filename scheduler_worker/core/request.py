@@ -37,7 +37,7 @@ _places = msgspec.json.Decoder(tuple[int, Flavor, Image | None, _Place])
 
 @dataclass(frozen=True)
 class FlavorRead:
-    """The query for a flavor with this image and these host constraints, shared by equal requests."""
+    """The query for a flavor with this image and the host constraints, shared by equal requests."""
 
     flavor: Flavor
     question: FindCandidates

@@ -68,7 +68,7 @@ def reservations(
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Collection[Root]) -> list[Root]:
-    """Return enough of these hosts that all instances could be placed on them."""
+    """Return enough of the hosts that all instances could be placed on them."""
     if not len(left):
         return []
     far = seen.lacks[left]

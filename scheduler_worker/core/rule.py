@@ -58,7 +58,7 @@ class View(Protocol):
         ...
 
     def among(self, roots: Collection[str]) -> Number:
-        """Return 1 for hosts with one of these roots, else 0."""
+        """Return 1 for hosts with one of the roots, else 0."""
         ...
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:

@@ -159,7 +159,7 @@ class WaitingRoom:
             self._news.update(dict.fromkeys(roots))
 
     def reported(self, roots: Collection[Root]) -> None:
-        """Handle changed reports of these hosts."""
+        """Handle changed reports of the hosts."""
         if len(roots) > TOO_MANY:
             self.everything()
             return
@@ -300,7 +300,7 @@ class WaitingRoom:
     # How a change finds its lines
 
     def _remember(self, roots: Collection[Root]) -> None:
-        """Record changed hosts for evaluations in progress, which may have passed these hosts already."""
+        """Record changed hosts for evaluations in progress, which may have passed the hosts already."""
         for root in roots:
             self.mark += 1
             self._remembered.append((self.mark, root))

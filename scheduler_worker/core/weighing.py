@@ -58,7 +58,7 @@ def hypervisor_version() -> Weigher:
 
 
 def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
-    """Few free devices of these classes: hosts with many are saved for requests that need many."""
+    """Few free devices of the classes: hosts with many are saved for requests that need many."""
     every = tuple(classes)
 
     def value(view: View, wish: Wish) -> Number:

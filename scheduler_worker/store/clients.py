@@ -45,7 +45,7 @@ async def registered(tx: Transaction, names: Collection[str] = ()) -> list[Regis
 
 
 async def bind(tx: Transaction, client: str, projects: Collection[str]) -> None:
-    """Bind the client to exactly these projects; without projects it is unregistered."""
+    """Bind the client to exactly the projects; without projects it is unregistered."""
     await _DROP(tx, [(client,)])
     if projects:
         await _ADD(tx, [(client, project) for project in sorted(set(projects))])

@@ -284,7 +284,7 @@ async def drop(tx: Transaction, requests: Collection[Id]) -> None:
 
 
 async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]) -> ParkedRequest:
-    """Return the request without these builds, and store it."""
+    """Return the request without the builds, and store it."""
     left = tuple(build for build in parked.message.instances if build not in builds)
     message = msgspec.structs.replace(
         parked.message, instances=left, at_least=min(parked.message.at_least, len(left))
