@@ -112,7 +112,11 @@ async def test_flat_to_numa_with_fifty_running_and_boots_going_on(
             (root,) = (name for name in held if "_numa" not in name)
             assert held[root] == {"DISK_GB": 1}
             assert sums(held) == sums({"": SMALL_FIGURES})
-            assert len(held) == 2 and all(name.startswith(root) for name in held)  # within one cell
+            assert all(name.startswith(root) for name in held)
+            if (
+                build in running
+            ):  # moved into one cell; a boot into cells may get processors and memory of two
+                assert len(held) == 2
         assert every_commit.broken == []
         assert len(builds) >= RUNNING + 9 and every_commit.commits > 10
         every_commit.kept = {}

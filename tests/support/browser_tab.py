@@ -213,12 +213,6 @@ class Tab:
         assert troubles == [], "\n".join(troubles)
 
     def expects(self, *texts: str) -> None:
-        """#20 |
-
-        #233 |
-
-        #316 |
-        """
         self._expected += texts
 
     def heard(self, event: str, said: dict[str, Any]) -> None:
@@ -258,13 +252,14 @@ _TO_THE_TOP = """(() => {
   document.body.focus();
   document.body.removeAttribute("tabindex");
   scrollTo(0, 0);
-  window.stopped = new Set();
+  window.stopped = new Set(), window.stoppedAt = new Set();
 })()"""
 
 _STOP = """(() => {
   const on = document.activeElement;
   if (!on || on === document.body || window.stopped.has(on)) return null;
   window.stopped.add(on);
+  window.stoppedAt.add(on.outerHTML);
   const style = getComputedStyle(on), box = on.getBoundingClientRect();
   const label = [on.getAttribute("aria-label"), on.labels?.[0]?.innerText, on.innerText, on.title, on.name];
   return {
@@ -279,7 +274,8 @@ _MISSED = """[...document.querySelectorAll(
     "a[href], button, input, select, textarea, summary, [tabindex='0']"
   )]
   .filter((one) => one.checkVisibility() && !one.disabled && one.type !== "hidden")
-  .filter((one) => !window.stopped.has(one))
+  // a part of the page may have been refreshed since: its elements are new, with the same HTML
+  .filter((one) => !window.stopped.has(one) && !window.stoppedAt.has(one.outerHTML))
   .map((one) => one.outerHTML.slice(0, 120))"""
 
 

@@ -22,7 +22,6 @@ def queues_of(worker: Worker, replica: str = "") -> list[QueueSpec]:
 
 @asynccontextmanager
 async def serving(connect: Connect, *workers: Worker) -> AsyncIterator[Bus]:
-    """#15 |"""
     stopping = asyncio.Event()
     async with Bus(connect()) as bus, asyncio.TaskGroup() as group:
         for worker in workers:

@@ -85,7 +85,6 @@ def an_agent_report(
 
 
 def a_build_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> BuildOrdered:
-    """@Books |"""
     host = (placed.chosen, *placed.alternates)[attempt - 1 if at is None else at]
     return BuildOrdered(
         build=placed.build,

@@ -89,7 +89,6 @@ def a_source(chance: Random, trees: Sequence[Tree]) -> IndexedSource:
 
 
 def some_trees(chance: Random) -> list[Tree]:
-    """@PlainRoom |"""
     numbers, trees = iter(range(1000)), list[Tree]()
     sizes = [(chance.choice((4, 8, 64)), chance.choice((4096, 9000, 65_536))) for _ in range(2)]
     for nth in range(chance.choice((1, 2, 4, 7, 9))):

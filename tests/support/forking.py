@@ -115,7 +115,6 @@ class _Waiting:
 
     @contextmanager
     def started(self, asked: dict[str, Any], said: int, complained: int) -> Iterator["Child"]:
-        """#88 |"""
         reading, writing = os.pipe()
         with open(reading, "rb", buffering=0) as ended:
             with self._asking:

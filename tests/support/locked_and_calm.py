@@ -85,10 +85,6 @@ async def furnisher(url: str) -> AsyncIterator[Transaction]:
 
 
 async def put_by(url: str) -> None:
-    """@LockedAndCalm |
-
-    @Tries |
-    """
     for namespace in NAMESPACES:
         async with a_placement(url, Wall().clock, namespace=namespace) as mine:
             mine.providers._calm_at = math.inf

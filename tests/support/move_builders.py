@@ -43,7 +43,6 @@ def a_build_that_stands(
     cell: str = "cell1",
     **fields: Any,
 ) -> BuildStands:
-    """@Cells |"""
     spec = BuildSpec(flavor=SMALL, project="p", user="u", name="web-1", metadata={"a": "b"})
     chosen = on_host(host)
     placed = BuildPlaced(

@@ -54,7 +54,6 @@ FAILING = 0.1  # of each phase; tests choose ids of moves that fail where they a
 
 
 def moving_settings(amqp_url: str, database_url: str, bus_name: str, seconds: float, **more: Any) -> Settings:
-    """@MovingSite |"""
     given: dict[str, Any] = {
         "cells": (CELL,), "hosts": 6, "agents_per_cell": 2, "build_timeout": 60.0, "move_fail": FAILING,
         "build_time": f"constant:{seconds}", "move_time": f"constant:{seconds}",

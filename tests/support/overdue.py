@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SECONDS = float(os.environ.get("BERTH_TEST_SECONDS", "300"))  # the longest test takes about a third of it
+SECONDS = float(os.environ.get("BERTH_TEST_SECONDS", "600"))  # five times the longest test on two cores
 
 
 class Overdue(SystemExit):

@@ -124,7 +124,6 @@ def looking_for(resources: Resources, *, limit: int = 256, cell: str = "", **dem
 async def a_placement(
     url: str, clock: Clock | None = None, *, namespace: str = "placement", **options: Any
 ) -> AsyncIterator[Placement]:
-    """@Wall |"""
     database = Database(url, namespace=namespace if url.startswith("postgresql") else "", **options)
     try:
         await migrate(database, "placement_worker")

@@ -219,7 +219,6 @@ class RingCloud:
         await self.bus.publish(BuildDeleteRequested(build=build, cell=CELL))
 
     async def until(self, true: Any, seconds: float = 300.0, why: str = "") -> float:
-        """#115 |"""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while not true():

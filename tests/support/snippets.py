@@ -94,7 +94,6 @@ def needs_services(page: Path) -> bool:
 
 
 def commands(text: str) -> Iterator[str]:
-    """@PageReader |"""
     lines: list[str] = []
     for line in text.splitlines():
         if not lines and (not line.strip() or line.startswith("#")):
@@ -235,7 +234,6 @@ class PageReader:
             sleep(0.05)
 
     def _compare(self, one: Snippet) -> None:
-        """#47 |"""
         printed = [" ".join(line.split()) for line in self.printed.splitlines()]
         for line in one.text.splitlines():
             wanted = ".*".join(re.escape(part.strip()) for part in " ".join(line.split()).split("…"))

@@ -397,7 +397,6 @@ class CellsApart:
 
 
 def _is_chatter(message: Message) -> bool:
-    """@SteppedTime |"""
     match message:
         case MoveReported() | AgentReported():
             return message.outcome == "overdue"
