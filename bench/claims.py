@@ -155,8 +155,8 @@ def main() -> None:
         for name, url, namespace in measured:
             figures = uvloop.run(measure(url, namespace, given.hosts, given.seconds))
             ratio = f"{figures[-1].a_second / figures[0].a_second:.0f} x"
-            table.add_row(name, *(f"{one.a_second:,.0f}" for one in figures), ratio)
-            spent = (f"{one.ours:,.0f} + {one.theirs:,.0f}" for one in figures)
+            table.add_row(name, *(f"{figure.a_second:,.0f}" for figure in figures), ratio)
+            spent = (f"{figure.ours:,.0f} + {figure.theirs:,.0f}" for figure in figures)
             table.add_row("µs a claim", *spent, "", style="dim")
     Console().print(table)
 

@@ -75,7 +75,9 @@ class InstantPlacement:
 
 def policy(packing: bool) -> ChoicePolicy:
     # Hosts build nothing here for long: what is sent there must not stop them.
-    weighers = {one.name: PACKING.get(one.name, one.multiplier) for one in ChoicePolicy().weighers}
+    weighers = {
+        weigher.name: PACKING.get(weigher.name, weigher.multiplier) for weigher in ChoicePolicy().weighers
+    }
     return ChoicePolicy.from_names(weighers=weighers if packing else None, max_builds=1_000_000)
 
 

@@ -109,12 +109,12 @@ def _after(seconds: float) -> Callable[[], bool]:
 
 
 def _share(boots: list[Boot], share: float) -> float:
-    return percentile([one.latency for one in boots if one.ended], share) * 1000
+    return percentile([boot.latency for boot in boots if boot.ended], share) * 1000
 
 
 def _show(what: str, boots: list[Boot]) -> None:
     times = ", ".join(f"{name} {_share(boots, share):.0f} ms" for name, share in _SHARES)
-    ends = ", ".join(f"{count} {status}" for status, count in Counter(one.status for one in boots).items())
+    ends = ", ".join(f"{count} {status}" for status, count in Counter(boot.status for boot in boots).items())
     print(f"{what}: {len(boots)} boots, {ends}; request to end, build included: {times}", flush=True)
 
 

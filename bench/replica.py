@@ -226,7 +226,7 @@ def main() -> None:
     for heading in ("", *(f"{size:,}" for size in sizes)):
         table.add_column(heading, justify="right")
     for name in figures[0]:
-        table.add_row(name, *(f"{one[name]:,.1f}" for one in figures))
+        table.add_row(name, *(f"{figure[name]:,.1f}" for figure in figures))
     Console().print(table)
 
 

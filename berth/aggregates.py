@@ -17,7 +17,7 @@ async def find_aggregates(bus: Bus, **query: Any) -> list[tuple[Aggregate, int]]
     after, more = "", True
     while more:
         page = await bus.asker(topics.AGGREGATES)(FindAggregates(after=after, **query))
-        found += [(one, page.hosts.get(one.id, 0)) for one in page.aggregates]
+        found += [(aggregate, page.hosts.get(aggregate.id, 0)) for aggregate in page.aggregates]
         more = page.more
         after = page.aggregates[-1].id if page.aggregates else after
     return found

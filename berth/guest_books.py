@@ -41,7 +41,7 @@ async def compare_guests(settings: Settings, seconds: float = SECONDS) -> tuple[
             books, silent = await _books(bus, asked, seconds)
         builds = await builds_by_cell(settings, settings.cell_names)
         after = await places_by_cell(settings, settings.cell_names)
-        kept = {one.build for one in (await stored_keepers(placement)).values()}
+        kept = {holder.build for holder in (await stored_keepers(placement)).values()}
     finally:
         await placement.close()
     stood = {build: place for build, place in after.items() if before.get(build) == place}

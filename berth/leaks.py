@@ -58,8 +58,8 @@ def leaks(
             yield _leak(one, attempt, False, f"which is {known.status} there: {unheard}")
 
 
-def _leak(one: "StoredKeeper", attempt: int, proven: bool, why: str) -> Leak:
-    return Leak(one.consumer, one.generation, one.build, attempt, proven, why)
+def _leak(keeper: "StoredKeeper", attempt: int, proven: bool, why: str) -> Leak:
+    return Leak(keeper.consumer, keeper.generation, keeper.build, attempt, proven, why)
 
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:

@@ -97,7 +97,7 @@ class Mending:
             try:
                 for some in portions(builds, _AT_ONCE):
                     answer = await find(FindBuilds(cell=cell, builds=some))
-                    known |= {one.build: one for one in answer.builds}
+                    known |= {build.build: build for build in answer.builds}
             except (Unavailable, Unroutable):
                 continue
         return known
@@ -171,33 +171,35 @@ class Mending:
             await heard.stop()
 
 
-def _judged(one: Misheld, stands: BuildStands | None, holders: Mapping[str, Provider], words: _Words) -> Mend:
-    place = one.place
+def _judged(
+    misheld: Misheld, stands: BuildStands | None, holders: Mapping[str, Provider], words: _Words
+) -> Mend:
+    place = misheld.place
     if stands is None:
-        return Mend(one, why_not=f"cell {place.cell} does not say how it stands")
+        return Mend(misheld, why_not=f"cell {place.cell} does not say how it stands")
     now = stands.status, stands.attempt, stands.generation, stands.chosen
     if now != ("active", place.attempt, place.generation, place.host):
-        return Mend(one, why_not="it is being changed just now: look again")
+        return Mend(misheld, why_not="it is being changed just now: look again")
     here = words.get((place.cell, place.host.agent), {}).get(place.build)
     there = {
         host.host or root: words.get((host.cell, host.agent), {}).get(place.build)
         for root, host in holders.items()
     }
-    return Mend(one, stands, doubt(one, here, there))
+    return Mend(misheld, stands, doubt(misheld, here, there))
 
 
-def _claim(one: Misheld, stands: BuildStands) -> ConsumerClaim:
+def _claim(misheld: Misheld, stands: BuildStands) -> ConsumerClaim:
     """Return the claim with the right allocations, fenced by the generation that was read; without
     allocations it joins its group again.
     """
     spec = stands.spec or stands.placed.spec
     record = stands.placed.decision.record
     hints = record.asked.hints if record is not None and record.asked is not None else None
-    joins = hints.group if hints is not None and one.generation is None else None
+    joins = hints.group if hints is not None and misheld.generation is None else None
     return ConsumerClaim(
-        consumer=one.place.build,
-        generation=one.generation,
-        choices=(Choice(allocations=one.place.host.choice.allocations),),
+        consumer=misheld.place.build,
+        generation=misheld.generation,
+        choices=(Choice(allocations=misheld.place.host.choice.allocations),),
         project=spec.project,
         user=spec.user,
         group=joins,

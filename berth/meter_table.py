@@ -53,7 +53,8 @@ def series() -> dict[str, frozenset[str]]:
 def markdown() -> str:
     lines = ["| metric | kind | labels | says | served by |", "|---|---|---|---|---|"]
     lines += [
-        f"| `{one.name}` | {one.kind} | {', '.join(one.labels)} | {one.says} | {one.by} |" for one in meters()
+        f"| `{meter.name}` | {meter.kind} | {', '.join(meter.labels)} | {meter.says} | {meter.by} |"
+        for meter in meters()
     ]
     return "\n".join(lines) + "\n"
 
@@ -65,5 +66,5 @@ def _of(module: str) -> Iterator[MetricWrapperBase]:
             yield one
 
 
-def _name(one: MetricWrapperBase) -> str:
-    return str(one._name) + ("_total" if one._type == "counter" else "")
+def _name(base: MetricWrapperBase) -> str:
+    return str(base._name) + ("_total" if base._type == "counter" else "")

@@ -66,7 +66,7 @@ def misheld(
 
 
 def doubt(
-    one: Misheld,
+    misheld: Misheld,
     here: Sequence[GuestTold] | None,
     there: Mapping[str, Sequence[GuestTold] | None],
 ) -> str:
@@ -76,14 +76,14 @@ def doubt(
     answer. One witness is not sufficient: if placement has allocations, the agent must agree with the cell,
     and no other agent may have the guest.
     """
-    place = one.place
+    place = misheld.place
     host, agent = place.host.host, place.host.agent
-    if one.begun:
+    if misheld.begun:
         return "a move of it has begun that its cell has not heard of"
-    if one.wrong == "outdated":
+    if misheld.wrong == "outdated":
         return ""  # where and what is beyond doubt
     if here is None:
-        return "" if one.wrong == "missing" else f"agent {agent} of {host} does not say what it has"
+        return "" if misheld.wrong == "missing" else f"agent {agent} of {host} does not say what it has"
     own = [guest for guest in here if (guest.attempt, guest.root) == (place.attempt, place.host.root)]
     if not own:
         return f"agent {agent} has no guest of its attempt {place.attempt} on {host}"

@@ -92,8 +92,8 @@ class RoomDrains:
         return said
 
     def stop_all(self) -> None:
-        for one in self._drains.values():
-            one.task.cancel()
+        for drain in self._drains.values():
+            drain.task.cancel()
 
     async def _run(self, root: str, name: str, emptying: Emptying) -> None:
         try:

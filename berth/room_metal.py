@@ -33,7 +33,9 @@ class _Ear:
         self._listener = listener
 
     async def get(self) -> Sequence[tuple[str, bool]]:
-        return [(one.root, one.reshaped or one.gone) for one in (await self._listener.get()).changes]
+        return [
+            (change.root, change.reshaped or change.gone) for change in (await self._listener.get()).changes
+        ]
 
     async def stop(self) -> None:
         await self._listener.stop()
@@ -142,11 +144,11 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
     return MetalSeen(at=now, nodes=tuple(nodes))
 
 
-def _is_node(one: Provider) -> bool:
+def _is_node(provider: Provider) -> bool:
     """Return whether the provider has one unit of one custom class, as nodes do."""
-    has = one.inventories
+    has = provider.inventories
     return (
-        one.parent is None
+        provider.parent is None
         and len(has) == 1
         and all(name.startswith("CUSTOM_") and stock.total == 1 for name, stock in has.items())
     )
@@ -159,7 +161,7 @@ async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
     for start in range(0, len(used), _A_QUESTION):
         asked = tuple(used[start : start + _A_QUESTION])
         consumers = (await bus.asker(topics.ALLOCATIONS)(FindAllocations(providers=asked))).consumers
-        found.update((node, one.id) for one in consumers for node in one.allocations)
+        found.update((node, consumer.id) for consumer in consumers for node in consumer.allocations)
     return found
 
 
@@ -180,16 +182,16 @@ def _word(raw: Raw | None) -> IronicWord | None:
     )
 
 
-def _belief(one: Provider | None, holders: Mapping[str, str]) -> BerthBelief | None:
-    if one is None:
+def _belief(provider: Provider | None, holders: Mapping[str, str]) -> BerthBelief | None:
+    if provider is None:
         return None
     return BerthBelief(
-        closed=all(stock.reserved >= stock.total for stock in one.inventories.values()),
-        told=one.sequence / 1_000_000 if one.sequence > 0 else 0.0,
-        classes=tuple(one.inventories),
-        used=any(one.used.values()),
-        holder=holders.get(one.id, ""),
-        marks=tuple(marked(one.traits, one.kept_traits, deleted=one.gone)),
-        cell=one.cell,
-        agent=one.agent,
+        closed=all(stock.reserved >= stock.total for stock in provider.inventories.values()),
+        told=provider.sequence / 1_000_000 if provider.sequence > 0 else 0.0,
+        classes=tuple(provider.inventories),
+        used=any(provider.used.values()),
+        holder=holders.get(provider.id, ""),
+        marks=tuple(marked(provider.traits, provider.kept_traits, deleted=provider.gone)),
+        cell=provider.cell,
+        agent=provider.agent,
     )

@@ -23,15 +23,15 @@ def weighers(settings: Settings) -> list[Choosable]:
 
 def as_json(settings: Settings) -> dict[str, Any]:
     return {
-        "filters": [msgspec.to_builtins(one) for one in filters(settings)],
-        "weighers": [msgspec.to_builtins(one) for one in weighers(settings)],
+        "filters": [msgspec.to_builtins(filter_) for filter_ in filters(settings)],
+        "weighers": [msgspec.to_builtins(weigher) for weigher in weighers(settings)],
         "needless": dict(NEEDLESS),
     }
 
 
-def options(one: Choosable) -> list[str]:
+def options(choosable: Choosable) -> list[str]:
     """Each as it would be written in a file."""
-    return [f"{name} = {_toml(value)}" for name, value in one.options.items()]
+    return [f"{name} = {_toml(value)}" for name, value in choosable.options.items()]
 
 
 def markdown(settings: Settings) -> str:
@@ -50,10 +50,10 @@ def markdown(settings: Settings) -> str:
 
 def _table(head: str, rows: Sequence[Choosable], on: Callable[[Choosable], str]) -> str:
     lines = [f"{head} | options | Nova's name |", "|---|---|---|---|---|"]
-    for one in rows:
-        said = "<br>".join(f"`{option}`" for option in options(one))
-        called = ", ".join(one.called)
-        lines.append(f"| `{one.name}` | {on(one)} | {one.says} | {said} | {called} |")
+    for row in rows:
+        said = "<br>".join(f"`{option}`" for option in options(row))
+        called = ", ".join(row.called)
+        lines.append(f"| `{row.name}` | {on(row)} | {row.says} | {said} | {called} |")
     return "\n".join(lines) + "\n"
 
 

@@ -65,11 +65,11 @@ def _titles() -> Mapping[str, str]:
     found = {"cells": "The cells there are (docs/cells.md)."}
 
     def below(kind: type[SettingsGroup], path: tuple[str, ...]) -> None:
-        for one in msgspec.structs.fields(kind):
-            if isinstance(one.type, type) and issubclass(one.type, SettingsGroup):
-                here = (*path, one.name)
-                found[" ".join(here)] = inspect.cleandoc(one.type.__doc__ or "").split("\n\n")[0]
-                below(one.type, here)
+        for field in msgspec.structs.fields(kind):
+            if isinstance(field.type, type) and issubclass(field.type, SettingsGroup):
+                here = (*path, field.name)
+                found[" ".join(here)] = inspect.cleandoc(field.type.__doc__ or "").split("\n\n")[0]
+                below(field.type, here)
 
     below(Settings, ())
     return {path: re.sub(r" ?\((docs/\w+\.md)\)", "", title) for path, title in found.items()}
@@ -79,9 +79,9 @@ def _words() -> Mapping[str, str]:
     """Return setting → its comment in the source."""
     source = inspect.getsource(settings)
     notes = {
-        one.start[0]: (one.string.lstrip("# "), one.line.strip().startswith("#"))
-        for one in tokenize.generate_tokens(io.StringIO(source).readline)
-        if one.type == tokenize.COMMENT
+        token.start[0]: (token.string.lstrip("# "), token.line.strip().startswith("#"))
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
     }
     found = dict(_OF_CELLS)
     for group in ast.parse(source).body:

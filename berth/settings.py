@@ -337,13 +337,13 @@ def _declared(
     kind: Any = Settings, group: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     """(name outside, path to its field, type) of every setting."""
-    for one in msgspec.structs.fields(kind):
-        if one.type == tuple[Cell, ...]:
-            yield from ((name, (one.name, name), type_) for name, type_ in CELLS.items())
-        elif isinstance(one.type, type) and issubclass(one.type, SettingsGroup):
-            yield from _declared(one.type, (*group, one.name))
+    for member in msgspec.structs.fields(kind):
+        if member.type == tuple[Cell, ...]:
+            yield from ((name, (member.name, name), type_) for name, type_ in CELLS.items())
+        elif isinstance(member.type, type) and issubclass(member.type, SettingsGroup):
+            yield from _declared(member.type, (*group, member.name))
         else:
-            yield one.encode_name, (*group, one.name), one.type
+            yield member.encode_name, (*group, member.name), member.type
 
 
 _DECLARED = tuple(_declared())
@@ -372,16 +372,16 @@ def by_name(settings: Settings) -> dict[str, Any]:
 
 def _made(kind: type[G], values: Mapping[str, Any]) -> G:
     parts: dict[str, Any] = {}
-    for one in msgspec.structs.fields(kind):
-        if one.type == tuple[Cell, ...]:
+    for member in msgspec.structs.fields(kind):
+        if member.type == tuple[Cell, ...]:
             own = [values[urls] for urls in ("cell_amqp_urls", "cell_database_urls", "cell_ferry_urls")]
-            parts[one.name] = tuple(
+            parts[member.name] = tuple(
                 Cell(name, *(urls.get(name, "") for urls in own)) for name in values["cells"]
             )
-        elif isinstance(one.type, type) and issubclass(one.type, SettingsGroup):
-            parts[one.name] = _made(one.type, values)
+        elif isinstance(member.type, type) and issubclass(member.type, SettingsGroup):
+            parts[member.name] = _made(member.type, values)
         else:
-            parts[one.name] = values[one.encode_name]
+            parts[member.name] = values[member.encode_name]
     return kind(**parts)
 
 

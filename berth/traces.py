@@ -40,7 +40,7 @@ def begin(environment: Mapping[str, str] = os.environ) -> None:
         export = importlib.import_module("opentelemetry.sdk.trace.export")
     except ImportError:
         raise BadSetting(f"OTEL_TRACES_EXPORTER={name}: OpenTelemetry is not here: {_HOW}") from None
-    known = {one.name: one for one in entry_points(group="opentelemetry_traces_exporter")}
+    known = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
     found = known.get(_CALLED.get(name, name))
     if found is None:
         there = ", ".join(sorted(known)) or "none"

@@ -40,14 +40,23 @@ class Adoptions:
             adoptions = await self._judged([requests[position] for position in first.values()], known)
         except Unavailable as away:
             return [Retry(1.0, f"placement is away: {away}")] * len(requests)
-        fates = await self._builds.handle([(one.asked.build, one) for one in adoptions])
-        for one in adoptions:
-            if one.held is not None and one.asked.build not in known:
-                log.info("build %s was there on %s, and is adopted", one.asked.build, one.asked.chosen.host)
-            elif one.held is not None:
+        fates = await self._builds.handle([(adoption.asked.build, adoption) for adoption in adoptions])
+        for adoption in adoptions:
+            if adoption.held is not None and adoption.asked.build not in known:
+                log.info(
+                    "build %s was there on %s, and is adopted",
+                    adoption.asked.build,
+                    adoption.asked.chosen.host,
+                )
+            elif adoption.held is not None:
                 log.info(
                     "build %s on %s: placement holds for it, by generation %d: %s",
-                    *(one.asked.build, one.asked.chosen.host, one.held.generation, one.held.allocations),
+                    *(
+                        adoption.asked.build,
+                        adoption.asked.chosen.host,
+                        adoption.held.generation,
+                        adoption.held.allocations,
+                    ),
                 )
         for position, fate in zip(first.values(), await self._builds.addressed(fates), strict=True):
             outcomes[position] = fate
@@ -57,12 +66,15 @@ class Adoptions:
         self, requests: Sequence[BuildAdoptRequested], known: Mapping[str, Build]
     ) -> list[Adoption]:
         """Return each request with its allocations in placement, where they must be asked for."""
-        judged = {one.build: Adoption(one, why=bars(known.get(one.build), one)) for one in requests}
+        judged = {
+            request.build: Adoption(request, why=bars(known.get(request.build), request))
+            for request in requests
+        }
         asking = [
-            one
-            for one in requests
-            if not judged[one.build].why
-            and not knows(known.get(one.build), one.generation, one.chosen.choice.allocations)
+            request
+            for request in requests
+            if not judged[request.build].why
+            and not knows(known.get(request.build), request.generation, request.chosen.choice.allocations)
         ]
         seen: list[tuple[BuildAdoptRequested, Held]] = []
         for one, answer in zip(asking, await self._ask([looking(one) for one in asking]), strict=True):
@@ -93,4 +105,6 @@ class Adoptions:
         except AnswerRefused as refused:
             if len(questions) == 1:
                 return [f"placement refused to judge it: {refused}"]
-            return [(await self._ask([one]))[0] for one in questions]  # find out which question was refused
+            return [
+                (await self._ask([question]))[0] for question in questions
+            ]  # find out which question was refused

@@ -154,7 +154,7 @@ def _moves_of(
         return [(move, placed if placed is not None and placed.move == move.id else move.placed)]
     if placed is None or after is None:
         return []
-    ends = [one for one in effects if isinstance(one, MoveEnded) and one.move == placed.move]
+    ends = [effect for effect in effects if isinstance(effect, MoveEnded) and effect.move == placed.move]
     if not ends or (move is not None and move.id == placed.move):
         return []
     return [(never_begun(placed, ends[0].end, ends[0].reason, now), placed)]

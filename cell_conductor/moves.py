@@ -57,7 +57,7 @@ class CellMoves:
         return [wait or next(outcomes) for wait in later]
 
     async def move_many(self, reports: Sequence[MoveReported]) -> Sequence[Outcome]:
-        return await self._heard([(one.build, one) for one in reports])
+        return await self._heard([(report.build, report) for report in reports])
 
     async def steer_many(self, steered: Sequence[MoveSteered]) -> Sequence[Outcome]:
         return await self._heard([(one.build, one) for one in steered])

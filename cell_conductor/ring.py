@@ -195,11 +195,11 @@ class Ring:
         pools = await self._known_pools() if orders else None
         if not pools:
             return list(said)
-        owners = await self._owners({one.root for one in orders})
+        owners = await self._owners({order.root for order in orders})
         unknown = defaultdict(set)
-        for one in orders:
-            if one.agent in pools and one.root not in owners:
-                unknown[one.agent].add(one.root)
+        for order in orders:
+            if order.agent in pools and order.root not in owners:
+                unknown[order.agent].add(order.root)
         for pool, roots in unknown.items():
             async with self.database.write() as tx:
                 await store.lock(tx, pool)
@@ -221,7 +221,7 @@ class Ring:
 
     async def outdated(self, reports: Sequence[AgentReported]) -> set[int]:
         """Return the positions of reports by agents that do not own the node any more."""
-        fenced = {one.root for one in reports if one.epoch}
+        fenced = {report.root for report in reports if report.epoch}
         if not fenced:
             return set()
         owners = await self._owners(fenced)

@@ -19,23 +19,23 @@ class RingByHand:
         nodes = 0
         async with self._ring.database.read() as tx:
             members = await store.members(tx)
-            for pool in sorted({one.pool for one in members}):
+            for pool in sorted({member.pool for member in members}):
                 in_pool, uses = await store.nodes(tx, pool), await store.uses(tx, pool)
                 nodes += len(in_pool)
-                for one in members:
-                    if one.pool != pool:
+                for member in members:
+                    if member.pool != pool:
                         continue
-                    mine = [node for node in in_pool if node.owner == one.agent]
+                    mine = [node for node in in_pool if node.owner == member.agent]
                     occupied = sum(node.root in uses for node in mine)
                     found.append(
                         AgentStands(
-                            agent=one.agent,
+                            agent=member.agent,
                             pool=pool,
-                            alive=one.alive,
-                            disabled=one.disabled,
-                            epoch=one.epoch,
-                            lease=one.lease,
-                            heard=one.heard,
+                            alive=member.alive,
+                            disabled=member.disabled,
+                            epoch=member.epoch,
+                            lease=member.lease,
+                            heard=member.heard,
                             free=len(mine) - occupied,
                             occupied=occupied,
                             leaving=sum(bool(node.leaving) for node in mine),
@@ -48,7 +48,7 @@ class RingByHand:
         if answer.refused:
             return answer
         async with self._ring.database.read() as tx:
-            pool = next(one.pool for one in await store.members(tx) if one.agent == request.agent)
+            pool = next(member.pool for member in await store.members(tx) if member.agent == request.agent)
             before = {node.root: node for node in await store.nodes(tx, pool)}
         await self._ring.settle(pool)
         async with self._ring.database.read() as tx:

@@ -131,9 +131,9 @@ async def members(tx: Transaction, pool: str | None = None) -> list[RingMember]:
     return [_member(row) for row in rows]
 
 
-async def over(tx: Transaction, one: RingMember) -> bool:
+async def over(tx: Transaction, member: RingMember) -> bool:
     """End the lease; return False if it was renewed since it was read."""
-    return bool(await _OVER(tx, agent=one.agent, epoch=one.epoch, beat=one.beat))
+    return bool(await _OVER(tx, agent=member.agent, epoch=member.epoch, beat=member.beat))
 
 
 async def left(tx: Transaction, agent: str, run: str) -> None:
@@ -217,9 +217,9 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
     """Return the use of each node that is not free."""
     found: dict[str, Use] = {}
     for build in await _left_behind(tx):
-        for one in build.leftovers:
-            if not one.gone:
-                found[build.hosts[one.at].root] = "ending"
+        for leftover in build.leftovers:
+            if not leftover.gone:
+                found[build.hosts[leftover.at].root] = "ending"
     for row in await _IN_USE(tx, pool=pool):
         if row["status"] != "deleting":
             found[row["root"]] = "held"
@@ -232,7 +232,7 @@ async def builds_on(tx: Transaction, roots: Collection[str]) -> list[Build]:
     """Return builds with a guest, or a leftover, on these roots."""
     there = {build.id: build for build in readable(await _ON(tx, [(root,) for root in roots]))}
     for build in await _left_behind(tx):
-        if any(build.hosts[one.at].root in roots for one in build.leftovers):
+        if any(build.hosts[leftover.at].root in roots for leftover in build.leftovers):
             there[build.id] = build
     return list(there.values())
 

@@ -143,7 +143,7 @@ class SimulatedAgent:
         assert self.allocations is not None
         kept = keeper(order.build, order.attempt)
         asked = FindAllocations(consumers=(order.build, kept), cell=order.cell)
-        held = {one.id: one.allocations for one in (await self.allocations(asked)).consumers}
+        held = {consumer.id: consumer.allocations for consumer in (await self.allocations(asked)).consumers}
         for given in (held.get(kept, {}), held.get(order.build, {})):
             if self.disk.devices.on_root(order.root, given):
                 mappings = reshaped_mappings(order.mappings, allocations_of(order), given)

@@ -72,7 +72,7 @@ class AgentDisk:
 
     def lose_power(self) -> None:
         """Stop all running guests until they are woken."""
-        self.asleep = {(one.build, one.attempt) for one in self.all_guests if one.state == "running"}
+        self.asleep = {(guest.build, guest.attempt) for guest in self.all_guests if guest.state == "running"}
 
     def wake(self, guest: GuestRecord) -> None:
         self.asleep.discard((guest.build, guest.attempt))

@@ -144,7 +144,7 @@ class GuestFile:
         self._snapshot = snapshot
 
     def add(self, *lines: GuestLine) -> None:
-        self._waiting += [_line(one) for one in lines]
+        self._waiting += [_line(line) for line in lines]
         self._added += len(lines)
 
     async def settled(self) -> None:
@@ -215,8 +215,8 @@ class GuestFile:
             return len(anew)
 
 
-def _line(one: GuestLine) -> bytes:
-    text = _encode(one)
+def _line(line: GuestLine) -> bytes:
+    text = _encode(line)
     return b"%08x %s\n" % (crc32(text), text)
 
 

@@ -116,10 +116,10 @@ class Guests:
             host.instances -= 1
             host.changes += 1
             del host.there[guest.build, guest.attempt]
-            for one in guest.properties:
-                host.properties[one] -= 1
-                if not host.properties[one]:
-                    del host.properties[one]
+            for property_ in guest.properties:
+                host.properties[property_] -= 1
+                if not host.properties[property_]:
+                    del host.properties[property_]
         if not there:
             self.there.pop(build, None)
         return gone

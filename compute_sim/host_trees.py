@@ -38,7 +38,7 @@ class HostTrees:
         # roots with a changed tree or guests since the last check of allocations
         self._to_fit: dict[str, None] = {}
         self._follow_use = {
-            root for root, host in self._hosts.items() if any(one.follows_use for one in host.drivers)
+            root for root, host in self._hosts.items() if any(driver.follows_use for driver in host.drivers)
         }
         for root in self._hosts:
             self._say_anew(root)
@@ -82,8 +82,8 @@ class HostTrees:
         Many hosts take long: the caller should let other tasks run in between.
         """
         answers: dict[str, list[Provider]] = {}
-        for one in providers:
-            answers.setdefault(one.root, []).append(one)
+        for provider in providers:
+            answers.setdefault(provider.root, []).append(provider)
         coming = self._still_coming(owners)
         for root, host in self._hosts.items():
             yield root, root not in coming and self._differs(host, owners.get(root), answers.get(root, []))
@@ -112,7 +112,11 @@ class HostTrees:
         """Return hosts whose reports are still queued while placement makes progress. A repeated report would
         queue behind the first one.
         """
-        ours = [one.sequence for one in owners.values() if (one.cell, one.agent) == (self.cell, self.agent)]
+        ours = [
+            owner.sequence
+            for owner in owners.values()
+            if (owner.cell, owner.agent) == (self.cell, self.agent)
+        ]
         newest, before = max(ours, default=-1), self._newest_taken
         self._newest_taken = newest
         if newest <= before:
@@ -142,7 +146,7 @@ class HostTrees:
         found = []
         for root in [one for one in self._to_fit if one in self._stored]:
             tree, guests = self._trees[root], self._disk.hosted.of(root)
-            wrong = [one for one in guests if not fits_tree(one.allocations, tree, self._pools)]
+            wrong = [guest for guest in guests if not fits_tree(guest.allocations, tree, self._pools)]
             if not wrong:
                 del self._to_fit[root]
             elif self._reshaping(root) is None:
@@ -172,7 +176,7 @@ class HostTrees:
         self._trees[root] = tree
         self._to_fit[root] = None
         moves = self._reshaping(root)
-        self._devices.furnish(tree, {one.provider for one in moves.moves} if moves else ())
+        self._devices.furnish(tree, {move.provider for move in moves.moves} if moves else ())
 
     def _taken(self, root: str, owner: Provider | None) -> bool:
         """Return whether placement has our last report, if there was one."""
@@ -194,11 +198,20 @@ class HostTrees:
             )
 
 
-def _but_for_use(one: Provider) -> tuple[object, ...]:
+def _but_for_use(provider: Provider) -> tuple[object, ...]:
     """Return the values of a provider that decide whether its host is reported again."""
-    owner = (one.cell, one.agent, one.zone, one.host, one.gone)
-    kept = one.kept_classes, one.kept_traits, one.kept_aggregates
-    return one.id, one.name, one.parent, one.inventories, one.traits, one.aggregates, owner, kept
+    owner = (provider.cell, provider.agent, provider.zone, provider.host, provider.gone)
+    kept = provider.kept_classes, provider.kept_traits, provider.kept_aggregates
+    return (
+        provider.id,
+        provider.name,
+        provider.parent,
+        provider.inventories,
+        provider.traits,
+        provider.aggregates,
+        owner,
+        kept,
+    )
 
 
 def _of_owner(owner: Provider | None, host: SimHost, cell: str, agent: str) -> Iterable[str]:

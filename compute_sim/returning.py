@@ -115,7 +115,7 @@ class Homecoming:
         for start in range(0, len(asked), CONSUMERS_A_QUESTION):
             some = asked[start : start + CONSUMERS_A_QUESTION]
             answer = await self._agent.allocations(FindAllocations(consumers=some, cell=self._cell))
-            found |= {one.id: one for one in answer.consumers}
+            found |= {consumer.id: consumer for consumer in answer.consumers}
         await self._learn_roots(found.values())
         return found
 
@@ -139,7 +139,9 @@ class Homecoming:
         return min(later, default=None)
 
     def _is_of(self, consumer: Consumer, root: str) -> bool:
-        return any(one == root or self._root_of(one) == root for one in consumer.allocations)
+        return any(
+            allocation == root or self._root_of(allocation) == root for allocation in consumer.allocations
+        )
 
     def _root_of(self, provider: str) -> str:
         return self._agent.disk.devices.root_of.get(provider) or self._roots.get(provider, "")
@@ -147,7 +149,10 @@ class Homecoming:
     async def _learn_roots(self, consumers: Iterable[Consumer]) -> None:
         """Ask for the roots of unknown providers: hosts may have had other providers earlier."""
         unknown = dict.fromkeys(
-            provider for one in consumers for provider in one.allocations if not self._root_of(provider)
+            provider
+            for consumer in consumers
+            for provider in consumer.allocations
+            if not self._root_of(provider)
         )
         if self._providers is None:
             return

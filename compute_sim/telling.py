@@ -142,9 +142,9 @@ class HostNews:
         for start in range(0, len(strange), HOSTS_IN_A_REPORT):
             some = tuple(strange[start : start + HOSTS_IN_A_REPORT])
             answer = await self._providers(FindProviders(ids=some, parts=("owner",), cell=self.cell))
-            owners.update((one.id, one) for one in answer.providers)
-        for one in owners.values():
-            self._sequence.follow(one.sequence)
+            owners.update((provider.id, provider) for provider in answer.providers)
+        for owner in owners.values():
+            self._sequence.follow(owner.sequence)
         differing = []
         for nth, (root, differs) in enumerate(self._trees.compare(found, owners), 1):
             if differs:

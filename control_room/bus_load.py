@@ -50,15 +50,15 @@ class TopicShown:
 
     @property
     def messages(self) -> int:
-        return sum(one.messages for one in self.queues)
+        return sum(queue.messages for queue in self.queues)
 
     @property
     def readers(self) -> int:
-        return sum(one.readers for one in self.queues)
+        return sum(queue.readers for queue in self.queues)
 
     @property
     def unread(self) -> int:
-        return sum(one.unread for one in self.queues)
+        return sum(queue.unread for queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class BusShown:
     @property
     def fullest(self) -> list[QueueShown]:
         """Return the queues that hold messages."""
-        every = [*(queue for one in self.topics for queue in one.queues), *self.others]
+        every = [*(queue for topic in self.topics for queue in topic.queues), *self.others]
         return sorted((one for one in every if one.messages), key=_fullest_first)
 
 
@@ -85,25 +85,25 @@ class BusShown:
 def carried() -> tuple[Carried, ...]:
     topics = [
         Carried(
-            name=one.pattern,
+            name=topic.pattern,
             asked=False,
-            message=one.message.__name__,
-            says=one.says,
-            source=one.source,
-            target=one.target,
+            message=topic.message.__name__,
+            says=topic.says,
+            source=topic.source,
+            target=topic.target,
         )
-        for one in TOPICS
+        for topic in TOPICS
     ]
     queries = [
         Carried(
-            name=one.name,
+            name=query.name,
             asked=True,
-            message=f"{one.asks.__name__} → {one.answer.__name__}",
-            says=one.says,
-            source=one.source,
-            target=one.target,
+            message=f"{query.asks.__name__} → {query.answer.__name__}",
+            says=query.says,
+            source=query.source,
+            target=query.target,
         )
-        for one in QUERIES
+        for query in QUERIES
     ]
     return (*topics, *queries)
 

@@ -38,7 +38,9 @@ class DrainsLooked:
         found = await heard("placement", self._questions.providers, question)
         if found.answer is None:
             return DrainsSeen(problem=found.problem)
-        roots = sorted((one for one in found.answer.providers if one.parent is None), key=_called)
+        roots = sorted(
+            (provider for provider in found.answer.providers if provider.parent is None), key=_called
+        )
         drains = await asyncio.gather(*(self._one(root) for root in roots[:MOST]))
         return DrainsSeen(
             tuple(sorted(drains, key=lambda one: (one.left == 0, one.host))), max(0, len(roots) - MOST)

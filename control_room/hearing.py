@@ -30,17 +30,17 @@ class Hearing:
 
     async def ended(self, messages: Sequence[BuildEnded]) -> Sequence[None]:
         now = self.clock.now()
-        for one in messages:
+        for message in messages:
             self.lately.hear(
                 EndHeard(
-                    build=one.build,
-                    status=one.status,
+                    build=message.build,
+                    status=message.status,
                     at=now,
-                    cell=one.cell,
-                    host=one.host,
-                    seconds=_taken(one.attempts),
-                    attempts=len(one.attempts),
-                    cause=one.reason if one.status == "error" else "",
+                    cell=message.cell,
+                    host=message.host,
+                    seconds=_taken(message.attempts),
+                    attempts=len(message.attempts),
+                    cause=message.reason if message.status == "error" else "",
                 )
             )
         self.stirring.stir()
@@ -48,7 +48,7 @@ class Hearing:
 
     async def unplaceable(self, message: BuildUnplaceable) -> None:
         now = self.clock.now()
-        emptied = next((one.constraint for one in message.decision.removals if not one.left), "")
+        emptied = next((removal.constraint for removal in message.decision.removals if not removal.left), "")
         cause = emptied or message.decision.code or message.reason
         for build in message.instances:
             self.lately.hear(EndHeard(build=build, status="no host", at=now, cause=f"no host: {cause}"))
@@ -79,6 +79,6 @@ class Hearing:
 
 def _taken(attempts: Sequence[Attempt]) -> float | None:
     """From the first order to the end, as the cell has it."""
-    began = [one.started for one in attempts if one.started]
-    ended = [one.ended for one in attempts if one.ended]
+    began = [attempt.started for attempt in attempts if attempt.started]
+    ended = [attempt.ended for attempt in attempts if attempt.ended]
     return max(0.0, max(ended) - min(began)) if began and ended else None

@@ -18,7 +18,7 @@ async def known_hosts(
     cells: Ask[FindCells, CellsFound],
 ) -> list[PlannedHost]:
     """Return all hosts. Raise the error of a process that does not answer."""
-    disabled = {one.name for one in (await cells(FindCells(counted=False))).cells if not one.enabled}
+    disabled = {cell.name for cell in (await cells(FindCells(counted=False))).cells if not cell.enabled}
     zones = await zones_by_aggregate(aggregates)
     # by id: a host that moves between pages in the meantime is listed once
     found: dict[str, PlannedHost] = {}
@@ -37,7 +37,13 @@ async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -
     zones, after, more = dict[str, str](), "", True
     while more:
         page = await aggregates(FindAggregates(after=after))
-        zones.update({one.id: one.metadata[ZONE] for one in page.aggregates if ZONE in one.metadata})
+        zones.update(
+            {
+                aggregate.id: aggregate.metadata[ZONE]
+                for aggregate in page.aggregates
+                if ZONE in aggregate.metadata
+            }
+        )
         more = page.more and bool(page.aggregates)
         after = page.aggregates[-1].id if page.aggregates else ""
     return zones
@@ -67,7 +73,7 @@ def _host(
     host = reported_host(page, tree, zones)
     if host is None:
         return None
-    every = [(page, one) for one in tree.providers]
+    every = [(page, provider) for provider in tree.providers]
     every += [(other, one) for other in rest for one in other.trees[0].providers]
     return PlannedHost(
         root=host.root,

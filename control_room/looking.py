@@ -61,7 +61,7 @@ class Looking:
         return self._seen
 
     def cell_names(self, seen: Seen) -> list[str]:
-        known = [one.name for one in seen.cells.answer.cells if not one.gone] if seen.cells.answer else []
+        known = [cell.name for cell in seen.cells.answer.cells if not cell.gone] if seen.cells.answer else []
         return list(dict.fromkeys((*known, *(seen.counts.hosts if seen.counts else ()), *self._configured)))
 
     async def _look(self) -> Seen:

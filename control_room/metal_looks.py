@@ -81,7 +81,7 @@ class MetalLooks:
                 self._following = None
 
     def _show(self, seen: MetalSeen) -> MetalSeen:
-        self._seen, self._known = seen, {one.id for one in seen.nodes}
+        self._seen, self._known = seen, {node.id for node in seen.nodes}
         return seen
 
     async def _all(self) -> MetalSeen:
@@ -106,7 +106,7 @@ class MetalLooks:
         if read.problem:  # the problem is reported when all nodes are read
             self._good_until = float("-inf")
             return
-        found = {one.id: one for one in read.nodes}
+        found = {node.id: node for node in read.nodes}
         changed = {one: found.get(one) for one in some}
         self._since.update(changed)
         if self._seen is not None:
@@ -137,7 +137,7 @@ class MetalLooks:
 def _with(seen: MetalSeen, nodes: dict[str, NodeOnBoard | None]) -> MetalSeen:
     if not nodes:
         return seen
-    kept = [nodes.get(one.id, one) for one in seen.nodes]
-    known = {one.id for one in seen.nodes}
+    kept = [nodes.get(node.id, node) for node in seen.nodes]
+    known = {node.id for node in seen.nodes}
     new = [one for id_, one in nodes.items() if id_ not in known]
     return replace(seen, nodes=tuple(one for one in (*kept, *new) if one is not None))

@@ -211,7 +211,9 @@ class IronicApi:
             asked = dict(params or {})
             if fields is not None and not WITH_ALL.intersection(fields):
                 # A field unknown to the agreed version would be refused.
-                asked["fields"] = ",".join(one for one in fields if FIELD_SINCE.get(one, 0) <= version[1])
+                asked["fields"] = ",".join(
+                    field for field in fields if FIELD_SINCE.get(field, 0) <= version[1]
+                )
             response = await self._send(method, path, params=asked, json=body, version=version)
             if response.status_code != 406:
                 break

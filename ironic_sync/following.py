@@ -90,14 +90,14 @@ class Following:
     async def found(self, found: Sequence[NodeRead]) -> None:
         """Handle nodes that were read. Returns when all resulting reports are published."""
         reports = (self._believe(one.uuid, one.node, one.began) for one in found)
-        await self.tell([one for one in reports if one is not None])
+        await self.tell([report for report in reports if report is not None])
 
     async def repair(self, seen: Sequence[SurveyedNode]) -> None:
         """Handle nodes that a sweep found to differ from placement. Returns when all resulting reports are
         published.
         """
         reports = (self._believe(one.uuid, one.node, one.began, one.provider, again=True) for one in seen)
-        await self.tell([one for one in reports if one is not None])
+        await self.tell([report for report in reports if report is not None])
 
     def closed(self, uuid: str) -> bool:
         """Return whether the last report closed the node."""
@@ -150,8 +150,8 @@ class Following:
         for problem in told:
             if problem is not None:
                 raise problem
-        for one in reports:
-            self._stories.over(one.root)
+        for report in reports:
+            self._stories.over(report.root)
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
         """Note which reports placement has applied, ours and other processes'."""

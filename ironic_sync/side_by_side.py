@@ -31,11 +31,11 @@ class Comparison(NamedTuple):
 
     def lines(self, share_gone: float) -> list[str]:
         """Return one line for each difference, and a summary."""
-        lines = [str(one) for one in self.differences]
-        nodes = len({one.node for one in self.differences})
+        lines = [str(difference) for difference in self.differences]
+        nodes = len({difference.node for difference in self.differences})
         differ = f"{nodes} differ" if nodes else "nothing differs"
         lines.append(f"{self.nodes} nodes in Ironic, {self.placed} in placement: {differ}")
-        gone = sum(one.what == "gone" for one in self.differences)
+        gone = sum(difference.what == "gone" for difference in self.differences)
         if gone > allowance(self.placed, share_gone):
             lines.append(
                 f"{gone} are gone from Ironic, more at once than is believed: none is removed until it is"

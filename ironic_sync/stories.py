@@ -51,6 +51,6 @@ class EventStories:
         if not self._stories:
             return [(NO_STORY, list(reports))]
         found: dict[Story, list[InventoryReported]] = {}
-        for one in reports:
-            found.setdefault(self._stories.get(one.root, NO_STORY), []).append(one)
+        for report in reports:
+            found.setdefault(self._stories.get(report.root, NO_STORY), []).append(report)
         return list(found.items())

@@ -63,7 +63,7 @@ class SurveyedNode(NamedTuple):
 
     @property
     def to_tell(self) -> bool:
-        return any(not one.stays for one in self.differences)
+        return any(not difference.stays for difference in self.differences)
 
     def report(self, rules: BeliefRules) -> InventoryReported | None:
         """Return the report for placement that this read alone justifies."""
@@ -305,6 +305,6 @@ def _is_node(provider: Provider) -> bool:
     ours = provider.inventories.keys() - provider.kept_classes
     return (
         provider.id == provider.root == provider.name
-        and all(one.startswith("CUSTOM_") for one in ours)
-        and all(provider.inventories[one].total == 1 for one in ours)
+        and all(our.startswith("CUSTOM_") for our in ours)
+        and all(provider.inventories[our].total == 1 for our in ours)
     )

@@ -81,7 +81,7 @@ class AggregateOperations:
             return list(query.ids) or None
         roots = (await stored.named_hosts(tx, [query.host])).get(query.host, ())
         theirs = await stored.of_roots(tx, roots)
-        return [one for one in theirs if not query.ids or one in query.ids]
+        return [their for their in theirs if not query.ids or their in query.ids]
 
     async def edit(self, order: AggregateEditRequested) -> AggregateEditAnswered:
         return AggregateEditAnswered(result=await self._edit(order.edit))
@@ -141,8 +141,12 @@ class AggregateOperations:
         )
 
 
-def _size(one: Aggregate) -> int:
-    return BESIDE + len(one.name) + sum(len(key) + len(value) + 6 for key, value in one.metadata.items())
+def _size(aggregate: Aggregate) -> int:
+    return (
+        BESIDE
+        + len(aggregate.name)
+        + sum(len(key) + len(value) + 6 for key, value in aggregate.metadata.items())
+    )
 
 
 def _contended(edit: AggregateEdit) -> AggregateResult:

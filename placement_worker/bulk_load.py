@@ -35,7 +35,9 @@ class BulkLoad:
         """Tree by tree, as a whole or not at all; many trees to a transaction."""
         items = list(enumerate(order.providers))
         wrong = loading.wrong(items, self.book.known)
-        named = {one.id for one in order.providers} | {one.parent for one in order.providers if one.parent}
+        named = {provider.id for provider in order.providers} | {
+            provider.parent for provider in order.providers if provider.parent
+        }
         async with self.database.glance() as tx:
             homes = await tree_reads.homes(tx, named)
         results: dict[str, LoadResult] = {}
@@ -58,15 +60,15 @@ class BulkLoad:
                     group.create_task(work())
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from failed
-        return ProvidersLoaded(results=tuple(results[one.id] for one in order.providers))
+        return ProvidersLoaded(results=tuple(results[provider.id] for provider in order.providers))
 
     async def _load_together(self, grown: Sequence[Sequence[loading.Item]]) -> list[LoadResult]:
         now = self.clock.now()
         items: list[ProviderLoad] = [one for tree in grown for _, one in tree]
         await self.book.know_contents(self.database, items, now)
-        named = {one.id: None for one in items} | {one.parent: None for one in items if one.parent}
+        named = {item.id: None for item in items} | {item.parent: None for item in items if item.parent}
         async with self._numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:
-            found = await tree_reads.look(tx, self.book, list(named), [one.name for one in items])
+            found = await tree_reads.look(tx, self.book, list(named), [item.name for item in items])
             read = await tree_reads.read_locked(tx, self.book, [one for one in named if one in found.ids])
             working = WorkingTrees(found.owned | read, found.names, found.ids, found.number)
             if len(found.ids) != sum(one in working.homes for one in named):

@@ -52,7 +52,7 @@ class ClaimOperations:
         results: list[tuple[ClaimResult, ...]] = []
         for part in portions(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
             results += await self._claim_part(part, cell)
-        return [ClaimAnswered(results=one) for one in results]
+        return [ClaimAnswered(results=result) for result in results]
 
     async def _claim_part(self, orders: Sequence[ClaimRequested], cell: str) -> list[tuple[ClaimResult, ...]]:
         # First choices nearly always fit, so only their providers are locked. A second transaction locks
@@ -92,7 +92,7 @@ class ClaimOperations:
         results: list[ReleaseResult] = []
         for at in range(0, len(orders), CLAIMS_A_TRANSACTION):
             results += await self._release(orders[at : at + CLAIMS_A_TRANSACTION], cell)
-        return [ReleaseAnswered(result=one) for one in results]
+        return [ReleaseAnswered(result=result) for result in results]
 
     async def _release_together(self, orders: Sequence[ReleaseRequested], cell: str) -> list[ReleaseResult]:
         # A consumer without allocations that is to be retired cannot claim before its tombstone is written.
@@ -126,10 +126,10 @@ class ClaimOperations:
 
 def _numbered(results: tuple[ClaimResult, ...], number: int) -> tuple[ClaimResult, ...]:
     return tuple(
-        Claimed(choice=one.choice, generation=one.generation, number=number, refused=one.refused)
-        if isinstance(one, Claimed)
-        else one
-        for one in results
+        Claimed(choice=result.choice, generation=result.generation, number=number, refused=result.refused)
+        if isinstance(result, Claimed)
+        else result
+        for result in results
     )
 
 

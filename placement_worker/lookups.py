@@ -70,7 +70,7 @@ class Lookups:
         book = self.book
         parts = {*query.parts, "owner"} if query.agents or cell else query.parts
         if query.ids:
-            ids = [(one,) for one in dict.fromkeys(query.ids)]
+            ids = [(fromkey,) for fromkey in dict.fromkeys(query.ids)]
             return await lookups.providers(tx, book, lookups.BY_ID, parts, ids)
         if query.name:
             return await lookups.providers(tx, book, lookups.BY_NAME, parts, name=query.name)
@@ -79,7 +79,7 @@ class Lookups:
         if keep is not None:
             return await lookups.providers(tx, book, lookups.BY_NUMBER, parts, [(one,) for one in keep])
         if query.agents:
-            agents = [(one,) for one in dict.fromkeys(query.agents)]
+            agents = [(fromkey,) for fromkey in dict.fromkeys(query.agents)]
             # The other conditions may remove rows: then the page is cut after that.
             page = ALL
             if query.limit and not query.like:
@@ -160,5 +160,5 @@ class Lookups:
 
 
 def _page(providers: list[Provider], query: FindProviders) -> list[Provider]:
-    behind = (one for one in providers if one.id > query.after)
+    behind = (provider for provider in providers if provider.id > query.after)
     return sorted(behind, key=lambda one: one.id)[: query.limit]

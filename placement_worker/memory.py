@@ -48,8 +48,8 @@ class Memory:
                 own = {root: shaped[root] for root in new if root in shaped}
             roots = self.index.accept(message.number, message.changes, own, message.aggregates, message.cells)
             touched.update(dict.fromkeys(roots))
-            told.update(dict.fromkeys([one.id for one in message.aggregates]))
-            told.update(dict.fromkeys([one.name for one in message.cells]))
+            told.update(dict.fromkeys([aggregate.id for aggregate in message.aggregates]))
+            told.update(dict.fromkeys([cell.name for cell in message.cells]))
             if self._missed is not None:
                 self._missed.append((message, own))
         self._learned.set()

@@ -78,7 +78,7 @@ class ProviderOperations:
                 results.append(await self._reshape(part))
             else:
                 results += await self._edit(part)
-        return [EditAnswered(result=one) for one in results]
+        return [EditAnswered(result=result) for result in results]
 
     async def _edit_together(self, orders: Sequence[EditOfOne]) -> list[EditResult]:
         now = self.clock.now()
@@ -180,7 +180,7 @@ class ProviderOperations:
         now = self.clock.now()
         await self.book.know_owners(self.database, order.claims, now)
         await self.book.classes.look_up(
-            self.database, {name for one in order.inventories for name in one.inventories}
+            self.database, {name for inventory in order.inventories for name in inventory.inventories}
         )
         try:
             async with changing(self.database, self.book) as tx:
@@ -211,10 +211,10 @@ class ProviderOperations:
 
 def _told(outcomes: Sequence[_Outcome], number: int) -> list[EditResult]:
     return [
-        Edited(provider=one.view, number=number if one.news else 0)
-        if one.state is None or isinstance(one.state, ProviderState)
-        else one.state
-        for one in outcomes
+        Edited(provider=outcome.view, number=number if outcome.news else 0)
+        if outcome.state is None or isinstance(outcome.state, ProviderState)
+        else outcome.state
+        for outcome in outcomes
     ]
 
 

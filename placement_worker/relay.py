@@ -54,7 +54,7 @@ class Relay:
 
     def committed(self, messages: Sequence[PlacementChanged]) -> None:
         """Publish the changes of this process."""
-        new = [one for one in messages if one.number not in self._logged]
+        new = [message for message in messages if message.number not in self._logged]
         if any(one.number <= self._told for one in new):  # an older database was put back: the log knows
             self._told = self._recorded = 0
             self._at_hand.clear()

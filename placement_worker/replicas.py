@@ -181,7 +181,9 @@ class Replica:
 
     async def hear_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         self._heard_at = now = self._clock.monotonic()
-        if any(change.reshaped for one in messages if one.trees is None for change in one.changes):
+        if any(
+            change.reshaped for message in messages if message.trees is None for change in message.changes
+        ):
             # Reports that arrive in quick succession are read together.
             await asyncio.sleep(self._asked_at + BREATH_SECONDS - now)
             self._asked_at = self._clock.monotonic()

@@ -111,8 +111,12 @@ class ReportOperations:
                 one for one in reports if one.sequence > before[one.root].sequence and one.root not in walled
             ]
             pairs = [
-                (before[one.root], one, reported(before[one.root], one, number, goes.get(one.root, NO_MOVES)))
-                for one in news
+                (
+                    before[change.root],
+                    change,
+                    reported(before[change.root], change, number, goes.get(change.root, NO_MOVES)),
+                )
+                for change in news
             ]
             taken = await tree_reads.names_taken(tx, tree_reads.new_names(pairs))
             pairs = [*await self._apart(tx, pairs, taken, number, goes)]
@@ -133,20 +137,20 @@ class ReportOperations:
     ) -> dict[str, str]:
         """Add the moves of the reports to `goes`; return root → why its reshape is refused."""
         refused = {}
-        for one in reports:
-            if one.reshape is None:
+        for report in reports:
+            if report.reshape is None:
                 continue
-            here = {provider.uuid for provider in before[one.root].providers}
-            homes = await tree_reads.homes(tx, {move.provider for move in one.reshape.moves} - here)
+            here = {provider.uuid for provider in before[report.root].providers}
+            homes = await tree_reads.homes(tx, {move.provider for move in report.reshape.moves} - here)
             if homes:
                 provider, home = min(homes.items())
-                refused[one.root] = f"reshape.moves: {provider} belongs to the tree of {home}"
+                refused[report.root] = f"reshape.moves: {provider} belongs to the tree of {home}"
                 continue
-            holders = await tree_holders.read(tx, self.book, one.root)
+            holders = await tree_holders.read(tx, self.book, report.root)
             try:
-                goes[one.root] = moves(before[one.root], one, holders)
+                goes[report.root] = moves(before[report.root], report, holders)
             except Unmovable as why:
-                refused[one.root] = str(why)
+                refused[report.root] = str(why)
         return refused
 
     async def _apart(
@@ -162,20 +166,20 @@ class ReportOperations:
         """
         others: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:
-            for one in report.providers:
-                _, cell = taken.get(one.name, ("", ""))
+            for provider in report.providers:
+                _, cell = taken.get(provider.name, ("", ""))
                 if cell and cell != report.cell:
-                    others[report.root, one.id] = names_apart(one.name, report.cell, one.id)
+                    others[report.root, provider.id] = names_apart(provider.name, report.cell, provider.id)
         if not others:
             return pairs
         taken |= await tree_reads.names_taken(tx, {name for names in others.values() for name in names})
         apart = []
         for before, report, after in pairs:
             providers = tuple(
-                structs.replace(one, name=_free_name(one, others[report.root, one.id], taken))
-                if (report.root, one.id) in others
-                else one
-                for one in report.providers
+                structs.replace(provider, name=_free_name(provider, others[report.root, provider.id], taken))
+                if (report.root, provider.id) in others
+                else provider
+                for provider in report.providers
             )
             if providers != report.providers:
                 report = structs.replace(report, providers=providers)
@@ -285,17 +289,17 @@ def _contended(order: OwnerEditRequested) -> OwnerResult:
 def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], now: float) -> dict[str, str]:
     """Return root → why its report is refused, whatever its contents."""
     barred = {}
-    for one in reports:
-        was = before[one.root]
+    for report in reports:
+        was = before[report.root]
         known = bool(was.providers)
-        if why := bars_report(one.cell, was.cell, known=known, sequence=one.sequence, now=now):
-            barred[one.root] = why
+        if why := bars_report(report.cell, was.cell, known=known, sequence=report.sequence, now=now):
+            barred[report.root] = why
     return barred
 
 
-def _free_name(one: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
+def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
     """Return the first free name, or the last one, which is then reported as a clash."""
-    return next((name for name in names if taken.get(name, (one.id,))[0] == one.id), names[-1])
+    return next((name for name in names if taken.get(name, (report.id,))[0] == report.id), names[-1])
 
 
 def _reshapes(before: Tree, report: InventoryReported) -> bool:

@@ -89,7 +89,7 @@ class Arrivals:
         told: list[Verdict] = []
         for (order, kept, mark), elsewhere in zip(waits, before, strict=True):
             told.append(await self._tell_again(order, elsewhere) if elsewhere else ())
-            left = tuple(one for one in order.instances if one not in elsewhere)
+            left = tuple(instance for instance in order.instances if instance not in elsewhere)
             if left:
                 message = msgspec.structs.replace(kept.message, instances=left) if elsewhere else kept.message
                 keeping.append((replace(kept, message=message), mark))
@@ -114,7 +114,7 @@ class Arrivals:
         return found
 
     async def _tell_again(self, order: Order, elsewhere: set[Id]) -> Verdict:
-        instances = tuple(one for one in order.instances if one in elsewhere)
+        instances = tuple(instance for instance in order.instances if instance in elsewhere)
         again = structs.replace(order, instances=instances, reason="it has ended before")
         [end] = await self._scheduler.place([(again, Begun())])
         return self._scheduler.verdict(order.request.request, end)

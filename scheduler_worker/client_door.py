@@ -172,12 +172,12 @@ class ClientDoor:
 
     async def _answer(self, asked: ClientAsked, client: RegisteredClient) -> ClientAnswered:
         fields = [getattr(asked, name) for name in asked.__struct_fields__ if name != "client"]
-        if sum(one is not None for one in fields) != 1:
+        if sum(field is not None for field in fields) != 1:
             raise NotAllowed("a client's question is exactly one of the fields beside client")
         own = client.projects
         if asked.builds is not None:
             builds = (await self._lookups.builds(asked.builds)).builds
-            mine = tuple(one for one in builds if one.placed.spec.project in own)
+            mine = tuple(build for build in builds if build.placed.spec.project in own)
             return ClientAnswered(builds=BuildsFound(builds=mine))
         if asked.instances is not None:
             instances = structs.replace(asked.instances, project=_project(client, asked.instances.project))
@@ -200,7 +200,9 @@ class ClientDoor:
             if not asked.allocations:
                 return ClientAnswered(allocations=())
             held = await self._lookups.allocations(FindAllocations(consumers=asked.allocations))
-            return ClientAnswered(allocations=tuple(one for one in held.consumers if one.project in own))
+            return ClientAnswered(
+                allocations=tuple(consumer for consumer in held.consumers if consumer.project in own)
+            )
         if asked.usages is not None:
             usages = structs.replace(asked.usages, project=_project(client, asked.usages.project))
             return ClientAnswered(usages=await self._lookups.usages(usages))
@@ -208,7 +210,9 @@ class ClientDoor:
         groups = structs.replace(asked.groups, project=_project(client, asked.groups.project))
         answer = await self._lookups.groups(groups)
         return ClientAnswered(
-            groups=GroupsFound(groups=tuple(one for one in answer.groups if one.project == groups.project))
+            groups=GroupsFound(
+                groups=tuple(group for group in answer.groups if group.project == groups.project)
+            )
         )
 
     async def _what_if(self, question: WhatIf, client: RegisteredClient) -> ClientAnswered:
@@ -224,8 +228,8 @@ class ClientDoor:
         if not question.moves and not question.builds:
             raise NotAllowed("moves: name the moves or builds")
         found = await self._lookups.moves(question)
-        known = await self._known((), {one.build for one in found.moves})
-        return MovesFound(moves=tuple(one for one in found.moves if known.is_of(one.build, client)))
+        known = await self._known((), {move.build for move in found.moves})
+        return MovesFound(moves=tuple(move for move in found.moves if known.is_of(move.build, client)))
 
     async def _is_own(self, found: DecisionFound, client: RegisteredClient) -> bool:
         if found.request is not None:
@@ -247,9 +251,11 @@ class ClientDoor:
             return _Known()
         async with self._database.read() as tx:
             projects = await store.projects_of(tx, ids)
-        for some in portions([one for one in ids if one not in projects], PLACEMENT_ASKED):
+        for some in portions([id_ for id_ in ids if id_ not in projects], PLACEMENT_ASKED):
             held = await self._lookups.allocations(FindAllocations(consumers=some))
-            projects |= {one.id: one.project for one in held.consumers if one.type not in KEEPERS}
+            projects |= {
+                consumer.id: consumer.project for consumer in held.consumers if consumer.type not in KEEPERS
+            }
         missing = sorted({one for one in existing if one not in projects})
         if not missing:
             return _Known(projects)
@@ -267,7 +273,7 @@ class ClientDoor:
         try:
             for some in portions(ids, BUILDS_ASKED):
                 builds = (await self._lookups.builds(FindBuilds(cell=cell, builds=some))).builds
-                found |= {one.build: one.placed.spec.project for one in builds}
+                found |= {build.build: build.placed.spec.project for build in builds}
         except (Unavailable, Unroutable):
             pass
         return found

@@ -78,7 +78,7 @@ class Handovers:
         """Store new handovers; an existing one is returned with its present state."""
         async with self._database.write() as tx:
             await store.add(tx, orders, self._clock.now())
-        return await self.known([one.placed.move for one in orders])
+        return await self.known([order.placed.move for order in orders])
 
     async def known(self, moves: Collection[Id]) -> dict[Id, Handover]:
         async with self._database.read() as tx:
@@ -150,7 +150,7 @@ class Handovers:
                     return there, "" if there is not None else f"its claim has ended ({why})"
                 case Refused(refusals=refusals):
                     why = "; ".join(map(str, refusals)) or "it was refused"
-                    gone = any(isinstance(one, NothingHeld) for one in refusals)
+                    gone = any(isinstance(refusal, NothingHeld) for refusal in refusals)
                     return await self._held(order.placed.build) if gone else None, why
                 case _:
                     break
@@ -196,4 +196,8 @@ class Handovers:
 
 
 def _of(messages: Sequence[Message]) -> Sequence[Said]:
-    return [one for one in messages if isinstance(one, MovePlaced | HandoverTold | BuildDeleteRequested)]
+    return [
+        message
+        for message in messages
+        if isinstance(message, MovePlaced | HandoverTold | BuildDeleteRequested)
+    ]

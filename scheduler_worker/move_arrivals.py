@@ -72,7 +72,7 @@ class MoveArrivals:
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
         """Return a verdict for each request: begun, refused, or waiting."""
-        courses = [MoveCourse(one) for one in requests]
+        courses = [MoveCourse(request) for request in requests]
         parks = self.parks(courses) if self.parks is not None else None
         new = [one for one in courses if one.verdict is None]
         unknown = await self.courses.look(new, waits=parks is not None)
@@ -110,7 +110,7 @@ class MoveArrivals:
                 pass
             case Held():
                 return None  # its cell goes on with it
-            case Refused(refusals=refusals) if any(isinstance(one, NothingHeld) for one in refusals):
+            case Refused(refusals=refusals) if any(isinstance(refusal, NothingHeld) for refusal in refusals):
                 return None
             case _:
                 raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")

@@ -105,13 +105,17 @@ class MoveCourses:
 
     async def begin(self, courses: Sequence[MoveCourse], aside: Aside | None = None) -> None:
         """Begin the permitted moves."""
-        await self._seek([one for one in courses if one.begins and one.start and one.start.seeks], aside)
-        await self._stay([one for one in courses if one.begins and one.start and not one.start.seeks])
+        await self._seek(
+            [course for course in courses if course.begins and course.start and course.start.seeks], aside
+        )
+        await self._stay(
+            [course for course in courses if course.begins and course.start and not course.start.seeks]
+        )
 
     async def finish(self, courses: Sequence[MoveCourse]) -> None:
         """Determine the messages of moves that were refused or had begun before."""
-        await self._refuse([one for one in courses if one.barred is not None])
-        await self._tell_again([one for one in courses if one.again])
+        await self._refuse([course for course in courses if course.barred is not None])
+        await self._tell_again([course for course in courses if course.again])
         await self._hand_over(courses)
 
     def settled(self, course: MoveCourse) -> MoveVerdict:

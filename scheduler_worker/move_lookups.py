@@ -85,7 +85,7 @@ class MoveLookups:
         self, requests: Sequence[MoveRequested], *, waits: bool, crosses: bool = False
     ) -> list[MoveLook]:
         """Return the beginning of each move."""
-        wrong = [misread(one, waits=waits, crosses=crosses) for one in requests]
+        wrong = [misread(request, waits=waits, crosses=crosses) for request in requests]
         standing = await self._standing(
             [one for one, barred in zip(requests, wrong, strict=True) if not barred]
         )
@@ -120,22 +120,24 @@ class MoveLookups:
         standing = _Standing()
         if not requests:
             return standing
-        held = await self.held([one.build for one in requests])
+        held = await self.held([request.build for request in requests])
         providers = await self.ending.look_up(list(held.values()))
         everywhere: list[str] | None = None
-        for one in requests:
-            build = one.build
+        for request in requests:
+            build = request.build
             if build in held:
                 standing.held.add(build)
                 place = place_of(held[build], providers)
                 if place is None:
                     standing.nobodys.add(build)
                 standing.cells[build] = [] if place is None else [place.cell]
-                if place is not None and place.cell == one.to_cell:  # it may have begun: then another knows
+                if (
+                    place is not None and place.cell == request.to_cell
+                ):  # it may have begun: then another knows
                     everywhere = self._cells() if everywhere is None else everywhere
                     standing.cells[build] = sorted({*everywhere, place.cell})
-            elif one.cell:
-                standing.cells[build] = [one.cell] if _WORD.fullmatch(one.cell) else []
+            elif request.cell:
+                standing.cells[build] = [request.cell] if _WORD.fullmatch(request.cell) else []
             else:
                 everywhere = self._cells() if everywhere is None else everywhere
                 standing.cells[build] = everywhere
@@ -174,7 +176,7 @@ class MoveLookups:
 
     async def _roots(self, starts: Sequence[MoveStart]) -> Mapping[str, Provider]:
         """Return the present state of the hosts: a host forced down decides which moves are permitted."""
-        ids = tuple(dict.fromkeys(one.source.root for one in starts if one.source is not None))
+        ids = tuple(dict.fromkeys(start.source.root for start in starts if start.source is not None))
         questions = [
             FindProviders(ids=some, parts=("inventories", "traits", "owner"))
             for some in portions(ids, PLACEMENT_ASKED)

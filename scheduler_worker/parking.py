@@ -354,7 +354,7 @@ class Parking:
         said: list[tuple[ParkedRequest, SayAll]] = []
         for turn, kept, end in zip(turns, calling, ends, strict=True):
             if isinstance(end, SayAll):
-                if turn.forgotten and any(isinstance(one, BuildPlaced) for one in end.messages):
+                if turn.forgotten and any(isinstance(message, BuildPlaced) for message in end.messages):
                     self.rescue(kept)
                 said.append((kept, end))
             else:
@@ -524,8 +524,10 @@ def ended(verdict: object) -> list[BuildUnplaceable]:
     return [one for one in verdict if isinstance(one, BuildUnplaceable)]
 
 
-def alike(one: HostState | None, other: HostState | None) -> bool:
+def alike(state: HostState | None, other: HostState | None) -> bool:
     """All that a rule may refuse a host for; its load is for weighing."""
-    if one is None or other is None:
-        return one is other
-    return one is other or msgspec.structs.replace(one, load=0.0) == msgspec.structs.replace(other, load=0.0)
+    if state is None or other is None:
+        return state is other
+    return state is other or msgspec.structs.replace(state, load=0.0) == msgspec.structs.replace(
+        other, load=0.0
+    )

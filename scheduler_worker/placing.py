@@ -438,7 +438,7 @@ class Scheduler:
 
     async def _fence(self, courses: Sequence[_Course]) -> None:
         if courses:
-            fences = [[one for one in course.asks if isinstance(one, Fence)] for course in courses]
+            fences = [[ask for ask in course.asks if isinstance(ask, Fence)] for course in courses]
             for course, answer in zip(courses, await self.ending.fence(fences), strict=True):
                 self._take(course, answer)
 

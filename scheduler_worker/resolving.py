@@ -68,22 +68,26 @@ class Resolving:
         return order, event
 
     async def _groups(self, orders: Sequence[Order]) -> dict[Id, ServerGroup]:
-        ids = tuple(dict.fromkeys(one.request.hints.group for one in orders if one.request.hints.group))
+        ids = tuple(dict.fromkeys(order.request.hints.group for order in orders if order.request.hints.group))
         if not ids:
             return {}
         return {group.id: group for group in (await self.groups(FindGroups(ids=ids))).groups}
 
     async def _instances(self, orders: Sequence[Order]) -> dict[Id, str]:
         """Instance → the root it is on."""
-        named = (hints.same_host + hints.different_host for hints in (one.request.hints for one in orders))
+        named = (
+            hints.same_host + hints.different_host for hints in (order.request.hints for order in orders)
+        )
         ids = tuple(dict.fromkeys(one for some in named for one in some))
         if not ids:
             return {}
         held = []
         for start in range(0, len(ids), INSTANCES_ASKED):
             found = await self.allocations(FindAllocations(consumers=ids[start : start + INSTANCES_ASKED]))
-            for one in found.consumers:
-                held.append((one.id, Held(generation=one.generation, allocations=one.allocations)))
+            for consumer in found.consumers:
+                held.append(
+                    (consumer.id, Held(generation=consumer.generation, allocations=consumer.allocations))
+                )
         providers = await self.ending.look_up([one for _, one in held])
         places = [(instance, place_of(one, providers)) for instance, one in held]
         return {instance: place.root for instance, place in places if place is not None}

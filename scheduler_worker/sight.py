@@ -59,10 +59,10 @@ class Sight:
         questions = [wish.question for wish in self._wishes(kind)]
         place = _place(questions[0]) if questions else ""
         needs = [
-            f"{one.amount} {one.resource_class} free on one host{place}"
-            if one.resource_class
+            f"{watch.amount} {watch.resource_class} free on one host{place}"
+            if watch.resource_class
             else "any change"
-            for one in self.watches(kind)
+            for watch in self.watches(kind)
         ]
         closed = {cell for question in questions for cell in question.not_cells}
         needs += [f"cell {cell} enabled" for cell in sorted(closed)]

@@ -57,7 +57,7 @@ class WhatIfsOfMoves:
 
     async def answer(self, question: WhatIfMoves) -> WhatIfMovesAnswered:
         async with self._what_ifs.one:
-            courses = [MoveCourse(one) for one in question.moves]
+            courses = [MoveCourse(move) for move in question.moves]
             for course, look in zip(courses, await self._courses.look(courses, waits=True), strict=True):
                 course.barred = look.barred if look is not None else course.barred
             ready = [one for one in courses if one.begins]

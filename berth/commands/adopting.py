@@ -74,7 +74,7 @@ def adopt_command(
     if not (everything or hosts or consumers or file):
         raise BadSetting("say which: uuids, --host HOST, --all, or --from FILE")
     servers = old_servers(file) if file is not None else {}
-    wanted = [uuid_of(one, "an instance") for one in consumers or ()]
+    wanted = [uuid_of(consumer, "an instance") for consumer in consumers or ()]
     if not (everything or hosts or wanted):
         wanted = [*servers]
     settings = effective(state_dir=state_dir).settings
@@ -112,7 +112,9 @@ async def _these(bus: Bus, wanted: Sequence[str]) -> dict[str, Consumer]:
     ask = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
     found: dict[str, Consumer] = {}
     for some in portions(wanted, PAGE):
-        found |= {one.id: one for one in (await ask(FindAllocations(consumers=some))).consumers}
+        found |= {
+            consumer.id: consumer for consumer in (await ask(FindAllocations(consumers=some))).consumers
+        }
     return found
 
 
@@ -122,7 +124,7 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
     ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
     for host in hosts:
         root = await host_named(bus, host)
-        ids += [one.id for one in (await ask(FindProviders(in_tree=root.id, parts=()))).providers]
+        ids += [provider.id for provider in (await ask(FindProviders(in_tree=root.id, parts=()))).providers]
     after, more = "", not hosts
     while more:
         page = (await ask(FindProviders(parts=(), after=after, limit=PAGE))).providers
@@ -148,7 +150,9 @@ async def _known(bus: Bus, settings: Settings, found: Iterable[str]) -> dict[str
         )
         silent |= {*deaf}
         for cell, answer in answers.items():
-            known |= {one.build: f"{one.status} on {one.host} in cell {cell}" for one in answer.builds}
+            known |= {
+                build.build: f"{build.status} on {build.host} in cell {cell}" for build in answer.builds
+            }
     if silent:
         complain.print(f"[yellow]note[/yellow]: did not answer: {named(sorted(silent))}")
     return known
@@ -159,7 +163,7 @@ async def _providers(bus: Bus, ids: Collection[str]) -> dict[str, Provider]:
     found: dict[str, Provider] = {}
     for some in portions(sorted(ids), PAGE):
         answer = await ask(FindProviders(ids=some, parts=("traits", "owner")))
-        found |= {one.id: one for one in answer.providers}
+        found |= {provider.id: provider for provider in answer.providers}
     return found
 
 
@@ -176,7 +180,7 @@ async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float
     reply_to = f"adopt-{Clock().uuid()[:8]}"
     heard = await bus.listen(topics.BUILD_ADOPTED.at(reply_to=reply_to))
     for at in range(0, len(requests), _BUILDS):
-        some = [checked(replace(one, reply_to=reply_to)) for one in requests[at : at + _BUILDS]]
+        some = [checked(replace(request, reply_to=reply_to)) for request in requests[at : at + _BUILDS]]
         await publish(bus, *some)
     try:
         async with asyncio.timeout(timeout):

@@ -111,8 +111,8 @@ async def show_agents(settings: Settings, only: Sequence[str], as_json: bool, sa
         found, silent = await _ask(bus, await chosen_cells(bus, settings, only))
     if as_json:
         for cell, answer in found.items():
-            for one in answer.agents:
-                write_json({"cell": cell, **_as_json(one)})
+            for agent in answer.agents:
+                write_json({"cell": cell, **_as_json(agent)})
     else:
         table = _table(found, bus.clock)
         say.print(table if table.row_count else "no agents share bare metal")
@@ -120,8 +120,8 @@ async def show_agents(settings: Settings, only: Sequence[str], as_json: bool, sa
     return 0
 
 
-def _as_json(one: AgentStands) -> dict[str, object]:
-    return {name: getattr(one, name) for name in one.__struct_fields__}
+def _as_json(agent: AgentStands) -> dict[str, object]:
+    return {name: getattr(agent, name) for name in agent.__struct_fields__}
 
 
 def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
@@ -129,14 +129,16 @@ def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
     for title in _COLUMNS:
         table.add_column(title, no_wrap=True, justify="left" if title in _COLUMNS[:4] else "right")
     for cell, answer in found.items():
-        for one in answer.agents:
-            ago = max(clock.now() - one.heard, 0.0)
-            state = "[green]alive[/green]" if one.alive else "[red]silent[/red]"
-            row = [printable(one.agent), cell, state + (", disabled" if one.disabled else "")]
+        for agent in answer.agents:
+            ago = max(clock.now() - agent.heard, 0.0)
+            state = "[green]alive[/green]" if agent.alive else "[red]silent[/red]"
+            row = [printable(agent.agent), cell, state + (", disabled" if agent.disabled else "")]
             row.append(
-                f"{one.lease:g} s, asked for {ago:.1f} s ago" if one.alive else f"over, {ago:.0f} s ago"
+                f"{agent.lease:g} s, asked for {ago:.1f} s ago" if agent.alive else f"over, {ago:.0f} s ago"
             )
-            table.add_row(*row, *(str(count) for count in (one.epoch, one.free, one.occupied, one.leaving)))
+            table.add_row(
+                *row, *(str(count) for count in (agent.epoch, agent.free, agent.occupied, agent.leaving))
+            )
     return table
 
 
@@ -183,7 +185,7 @@ def _done(what: str, answer: AgentEditAnswered) -> str:
 
 async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
     found, silent = await _ask(bus, cells)
-    having = [cell for cell, answer in found.items() if name in (one.agent for one in answer.agents)]
+    having = [cell for cell, answer in found.items() if name in (agent.agent for agent in answer.agents)]
     if len(having) == 1:
         return having[0]
     if having:
@@ -199,7 +201,7 @@ async def _until_left(bus: Bus, cell: str, name: str, seconds: float) -> None:
     left = 0
     while monotonic() < until:
         found, _ = await _ask(bus, [cell])
-        agents = {one.agent: one for one in found[cell].agents} if cell in found else {}
+        agents = {agent.agent: agent for agent in found[cell].agents} if cell in found else {}
         if cell in found and not (left := agents[name].leaving if name in agents else 0):
             return
         await asyncio.sleep(_LOOK_AGAIN)

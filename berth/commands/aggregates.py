@@ -234,7 +234,7 @@ NOBODY = "00000000-0000-0000-0000-000000000000"  # placeholder until its name ha
 
 
 def said_of(zone: str | None, properties: Sequence[str] | None) -> dict[str, str]:
-    pairs = [one.partition("=") for one in properties or ()]
+    pairs = [property_.partition("=") for property_ in properties or ()]
     for one, (key, equals, _) in zip(properties or (), pairs, strict=True):
         if not key or not equals:
             raise BadSetting(f"--property takes KEY=VALUE, not {one!r}")
@@ -309,8 +309,8 @@ async def named(bus: Bus, name: str) -> Aggregate:
     raise CommandRefused(f"there is no aggregate {name!r}{hint}")
 
 
-def _told(one: Aggregate) -> dict[str, Any]:
-    return {"uuid": one.id, "name": one.name, "metadata": one.metadata}
+def _told(aggregate: Aggregate) -> dict[str, Any]:
+    return {"uuid": aggregate.id, "name": aggregate.name, "metadata": aggregate.metadata}
 
 
 # Changing

@@ -26,7 +26,7 @@ async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
         found = await bus.asker(topics.CELLS, timeout=SECONDS)(FindCells(counted=False))
     except (Unavailable, Unroutable, AnswerRefused):
         return settings.cell_names
-    return tuple(dict.fromkeys((*settings.cell_names, *(one.name for one in found.cells))))
+    return tuple(dict.fromkeys((*settings.cell_names, *(cell.name for cell in found.cells))))
 
 
 async def chosen_cells(

@@ -252,12 +252,12 @@ def _sentences(known: BrokerUser, user: str, vhost: str) -> list[str]:
     lines.append("queues and exchanges")
     for what, pattern in (("make", may.configure), ("write to", may.write), ("read", may.read)):
         lines.append(f"  {what}")
-        lines += [f"    {one}" for one in _alternatives(pattern)]
+        lines += [f"    {alternative}" for alternative in _alternatives(pattern)]
     for keys in may.keys:
         lines.append(f"keys of {keys.exchange}")
         for what, pattern in (("publish", keys.write), ("bind", keys.read)):
             lines.append(f"  {what}")
-            lines += [f"    {one}" for one in _alternatives(pattern)]
+            lines += [f"    {alternative}" for alternative in _alternatives(pattern)]
     return lines
 
 

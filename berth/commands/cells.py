@@ -214,7 +214,7 @@ def _several(count: int, what: str) -> str:
 async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
     """The cell, which is registered, of the settings, or has hosts; a slip is not to make one."""
     found = await _found(bus)
-    cells = _with_the_settings((one for one in found.cells if not one.gone), settings)
+    cells = _with_the_settings((cell for cell in found.cells if not cell.gone), settings)
     if name not in cells:
         raise CommandRefused(f"there is no cell {name}; there are: {', '.join(sorted(cells))}")
     return cells[name]
@@ -247,7 +247,11 @@ async def drain(
             left = await _wait(bus, name, left, timeout)
         instances, silent = await instances_of(bus, name, _SHOWN) if left else ((), False)
     if as_json:
-        facts = {"state": "disabled", "left": left, "instances": [structs.asdict(one) for one in instances]}
+        facts = {
+            "state": "disabled",
+            "left": left,
+            "instances": [structs.asdict(instance) for instance in instances],
+        }
         write_json({"cell": name, **facts})
         return 1 if left else 0
     if not left:

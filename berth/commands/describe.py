@@ -65,15 +65,15 @@ def metrics_command(
     from berth import meter_table  # it brings every worker there is
 
     if as_json:
-        rows = [vars(one) | {"labels": list(one.labels)} for one in meter_table.meters()]
+        rows = [vars(meter) | {"labels": list(meter.labels)} for meter in meter_table.meters()]
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return
     if markdown:
         sys.stdout.write(meter_table.markdown())
         return
     table = Table("metric", "kind", "labels", "says", "served by", box=None, pad_edge=False)
-    for one in meter_table.meters():
-        table.add_row(one.name, one.kind, ", ".join(one.labels), escape(one.says), one.by)
+    for meter in meter_table.meters():
+        table.add_row(meter.name, meter.kind, ", ".join(meter.labels), escape(meter.says), meter.by)
     say.print(table, soft_wrap=False)
 
 
@@ -93,15 +93,17 @@ def rules_command(
         sys.stdout.write(rule_table.markdown(settings))
         return
     rules = Table("filter", "on", "admits a host if", box=None, pad_edge=False)
-    for one in rule_table.filters(settings):
+    for filter_ in rule_table.filters(settings):
         rules.add_row(
-            one.name, "yes" if one.on else "", escape("\n".join((one.says, *rule_table.options(one))))
+            filter_.name,
+            "yes" if filter_.on else "",
+            escape("\n".join((filter_.says, *rule_table.options(filter_)))),
         )
     say.print(rules, soft_wrap=False)
     weighers = Table("weigher", "by", "counts", box=None, pad_edge=False)
-    for one in rule_table.weighers(settings):
-        by = f"{one.multiplier:g}" if one.multiplier else ""
-        weighers.add_row(one.name, by, escape("\n".join((one.says, *rule_table.options(one)))))
+    for weigher in rule_table.weighers(settings):
+        by = f"{weigher.multiplier:g}" if weigher.multiplier else ""
+        weighers.add_row(weigher.name, by, escape("\n".join((weigher.says, *rule_table.options(weigher)))))
     say.print(weighers, soft_wrap=False)
 
 

@@ -163,23 +163,27 @@ class Emptying:
                 with suppress(Unavailable, Unroutable):  # while placement is away nothing else is known
                     found = await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=ids, parts=("traits",)))
                     self._opened -= {*ids}
-                    self._opened |= {one.id for one in found.providers if self.because not in causes_of(one)}
+                    self._opened |= {
+                        provider.id for provider in found.providers if self.because not in causes_of(provider)
+                    }
 
-    async def _join(self, moves: FollowedMoves, one: Instance, draw: Draw) -> None:
+    async def _join(self, moves: FollowedMoves, instance: Instance, draw: Draw) -> None:
         """Follow a move that was requested elsewhere; the next round sees its destination."""
-        found = await moves_of(self.bus, FindMoves(cell=one.cell, builds=(one.build,), under_way=True))
+        found = await moves_of(
+            self.bus, FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
+        )
         if not found:
             await asyncio.sleep(LOOK_SECONDS)
             return
-        self.so_far.under_way.add(one.build)
-        outcome = await moves.join(found[0].move, one.build, one.cell)
+        self.so_far.under_way.add(instance.build)
+        outcome = await moves.join(found[0].move, instance.build, instance.cell)
         if outcome.end == "done":
-            self.so_far.under_way.discard(one.build)
+            self.so_far.under_way.discard(instance.build)
             if outcome.host not in {name for host in self.hosts for name in (host.host, host.name)}:
                 self._over(outcome)
         elif outcome.end == VERIFYING:
             self._over(outcome)
-        self.so_far.under_way.discard(one.build)
+        self.so_far.under_way.discard(instance.build)
         draw()
 
     def _over(self, outcome: MoveOutcome) -> None:

@@ -234,7 +234,7 @@ async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
     if not roots:
         return {}
     found = await bus.asker(topics.PROVIDERS)(FindProviders(ids=roots, parts=("owner",)))
-    return {one.id: one.host or one.name for one in found.providers}
+    return {provider.id: provider.host or provider.name for provider in found.providers}
 
 
 def _policy(group: ServerGroup) -> str:

@@ -61,7 +61,7 @@ async def heal(settings: Settings, yes: bool, as_json: bool, say: Console) -> in
     listed = {**doubts, **{sentence: "" for sentence in found.breaches if sentence not in known}}
     if as_json:
         told = [{"is": one.sentence, "would": one.would, "mended": one.did} for one in proven]
-        write_json({"proven": told, "listed": [_with_why(*one) for one in listed.items()]})
+        write_json({"proven": told, "listed": [_with_why(*item) for item in listed.items()]})
     else:
         for one in proven:
             say.print(f"{one.did or f'would be {one.would}'}: {one.sentence}", markup=False)

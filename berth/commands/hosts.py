@@ -120,7 +120,7 @@ async def show_all(
 ) -> int:
     table = Table("host", "cell", "agent", "zone", "state", "uuid", box=None, pad_edge=False)
     async with Bus(wiring.transport(settings, "host")) as bus:
-        found = [one async for one in reported_hosts(bus, agent) if not cell or one.cell == cell]
+        found = [host async for host in reported_hosts(bus, agent) if not cell or host.cell == cell]
         standings = await HostStandings.ask(bus)
     for one in sorted(found, key=lambda each: (each.cell, each.host)):
         now = standings.of(one)
@@ -197,7 +197,7 @@ async def mark(
         raise BadSetting("say which: names of hosts, or --agent")
     async with Bus(wiring.transport(settings, "host")) as bus:
         roots = [await host_named(bus, name) for name in names] or [
-            one async for one in reported_hosts(bus, agent)
+            host async for host in reported_hosts(bus, agent)
         ]
         if not roots:
             raise CommandRefused(f"no host is reported by an agent {agent!r}")

@@ -179,8 +179,8 @@ async def show_diff(sides: Sides, as_json: bool, say: Console) -> int:
         with _in_words():
             compared = await diff(survey, bus.asker(topics.ALLOCATIONS))
     if as_json:
-        for one in compared.differences:
-            write_json(one)
+        for difference in compared.differences:
+            write_json(difference)
     else:
         for line in compared.lines(sides.ironic.share_gone):
             say.print(line, markup=False)

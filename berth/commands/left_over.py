@@ -19,7 +19,7 @@ async def tell_left_over(
         tree = (await bus.asker(topics.PROVIDERS)(FindProviders(in_tree=host.id, parts=()))).providers
         question = FindAllocations(providers=tuple(one.id for one in tree))
         holders = (await bus.asker(topics.ALLOCATIONS)(question)).consumers
-        left = [one for one in holders if one.id not in told]
+        left = [holder for holder in holders if holder.id not in told]
         called = host.host or host.name
         if telling.as_json:
             for one in left:

@@ -44,7 +44,11 @@ async def host_named(bus: Bus, name: str) -> Provider:
         query = FindProviders(ids=(str(uuid.UUID(name)),), parts=("traits", "owner"))
     except ValueError:
         query = FindProviders(name=name, parts=("traits", "owner"))
-    found = [one for one in (await bus.asker(topics.PROVIDERS)(query)).providers if one.parent is None]
+    found = [
+        provider
+        for provider in (await bus.asker(topics.PROVIDERS)(query)).providers
+        if provider.parent is None
+    ]
     if not found:
         raise CommandRefused(f"there is no host {name!r}; `berth host list` lists them")
     return found[0]

@@ -116,13 +116,15 @@ async def show_move(settings: Settings, id_: str, as_json: bool, say: Console) -
     return 0
 
 
-def facts_of(one: MoveStands) -> list[str]:
-    way = f"from {one.source or '-'} to {one.host or '-'}"
-    percent = f", {one.percent}%" if one.percent and not one.ended else ""
-    verb = "ended" if one.ended else "is at"
-    facts = [f"{one.kind} {one.move} of {one.build}, {way} in cell {one.cell}: {verb} {one.phase}{percent}"]
-    if one.reason:
-        facts.append(f"  {one.reason}")
+def facts_of(move: MoveStands) -> list[str]:
+    way = f"from {move.source or '-'} to {move.host or '-'}"
+    percent = f", {move.percent}%" if move.percent and not move.ended else ""
+    verb = "ended" if move.ended else "is at"
+    facts = [
+        f"{move.kind} {move.move} of {move.build}, {way} in cell {move.cell}: {verb} {move.phase}{percent}"
+    ]
+    if move.reason:
+        facts.append(f"  {move.reason}")
     return [escape(printable(fact)) for fact in facts]
 
 

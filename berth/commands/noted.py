@@ -41,5 +41,5 @@ class Noted:
         except (Unavailable, Unroutable, AnswerRefused) as problem:
             complain.print(f"[yellow]note[/yellow]: what was noted is not known: {escape(str(problem))}")
             return
-        for one in found.builds:
-            self.tell(one.placed.decision.notes)
+        for build in found.builds:
+            self.tell(build.placed.decision.notes)

@@ -40,7 +40,7 @@ async def plan_room(
             )
         answer = planned(hosts, plan)
     except BadPlan as bad:
-        raise BadSetting("; ".join(str(one) for one in bad.args)) from None
+        raise BadSetting("; ".join(str(arg) for arg in bad.args)) from None
     if as_json:
         write_json(answer)
     else:
@@ -97,10 +97,10 @@ def _pieces(flavor: FlavorRoom) -> list[str]:
     if not flavor.lost:
         return []
     lines = [f"{flavor.name}: {flavor.in_sum} would fit, were all that is free in one piece"]
-    for one in flavor.classes:
-        left: Mapping[str, int] = {"in pieces too small": one.small, "beside what ran out": one.beside}
+    for class_ in flavor.classes:
+        left: Mapping[str, int] = {"in pieces too small": class_.small, "beside what ran out": class_.beside}
         told = ", ".join(f"{amount} {where}" for where, amount in left.items() if amount)
         if told:
-            free = f"{one.free} free, the largest piece {one.largest}"
-            lines.append(f"  {one.resource_class}: {free}; left {told}")
+            free = f"{class_.free} free, the largest piece {class_.largest}"
+            lines.append(f"  {class_.resource_class}: {free}; left {told}")
     return lines

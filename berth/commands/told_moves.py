@@ -138,13 +138,13 @@ def moves_table(found: Sequence[MoveStands], now: float) -> Table:
     return table
 
 
-def phases_table(one: MoveStands) -> Table:
+def phases_table(move: MoveStands) -> Table:
     """Return the phases of a move as a table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("phase", "host", "came to", "took"):
         table.add_column(title, no_wrap=True)
     table.add_column("cause", overflow="fold")
-    for phase in one.phases:
+    for phase in move.phases:
         took = f"{max(phase.ended - phase.began, 0.0):.1f}s" if phase.ended else ""
         row = (phase.phase, phase.host, phase.outcome, took, phase.cause)
         table.add_row(*(escape(printable(cell)) for cell in row))

@@ -94,7 +94,7 @@ def _table(waiting: Sequence[WaitingRequest], now: float) -> Table:
 
 def _tell_the_rest(found: WaitingFound, shown: int, say: Console) -> None:
     if len(found.kinds) > 1:
-        kinds = [f"{printable(one.flavor)} ({one.kind}): {one.requests}" for one in found.kinds[:10]]
+        kinds = [f"{printable(kind.flavor)} ({kind.kind}): {kind.requests}" for kind in found.kinds[:10]]
         say.print(f"{found.count} wait, by kind: {', '.join(kinds)}", markup=False)
     if shown < found.count:
         say.print(f"... and {found.count - shown} more: --limit shows them", style="dim")

@@ -89,7 +89,11 @@ def _as_boot_takes() -> inspect.Signature:
     own = inspect.signature(what_if_command).parameters.values()
     mine = [one for one in own if one.kind is inspect.Parameter.KEYWORD_ONLY]
     others = asked.keys() - {one.name for one in mine}
-    of_boot = [one for one in inspect.signature(boot_command).parameters.values() if one.name in others]
+    of_boot = [
+        parameter
+        for parameter in inspect.signature(boot_command).parameters.values()
+        if parameter.name in others
+    ]
     return inspect.Signature([one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*of_boot, *mine)])
 
 

@@ -136,20 +136,22 @@ async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
 # As a picture
 
 
-def _show_placed(one: BuildStands, say: Console) -> None:
-    placed, decision = one.placed, one.placed.decision
-    where = f"{printable(one.host or placed.chosen.host)} in cell {placed.cell}"
-    _print(say, Text(f"{one.build}  {one.status} on {where}  (flavor {printable(placed.spec.flavor.name)})"))
+def _show_placed(build: BuildStands, say: Console) -> None:
+    placed, decision = build.placed, build.placed.decision
+    where = f"{printable(build.host or placed.chosen.host)} in cell {placed.cell}"
+    _print(
+        say, Text(f"{build.build}  {build.status} on {where}  (flavor {printable(placed.spec.flavor.name)})")
+    )
     if decision.record is None:
         _print(say, Text("  it was placed before, and told again: how is not recorded", style="yellow"))
     _pictured(decision, say, placed.chosen.root)
     if placed.alternates:
         _print(say, Text(f"  alternates  {', '.join(printable(spare.host) for spare in placed.alternates)}"))
-    for number, attempt in enumerate(one.attempts, 1):
+    for number, attempt in enumerate(build.attempts, 1):
         cause = f": {printable(attempt.cause)}" if attempt.cause else ""
         _print(say, Text(f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{cause}"))
-    if one.reason:
-        _print(say, Text(f"  {printable(one.reason)}", style="red"))
+    if build.reason:
+        _print(say, Text(f"  {printable(build.reason)}", style="red"))
 
 
 def _show_decided(found: DecisionFound, say: Console) -> None:
@@ -197,18 +199,18 @@ def _again(known: Known, as_json: bool, say: Console) -> int:
     return 0 if same else 1
 
 
-def _tell_again(one: BuildStands, host: RecordedHost | None, as_json: bool, say: Console) -> None:
-    chosen = one.placed.chosen
+def _tell_again(build: BuildStands, host: RecordedHost | None, as_json: bool, say: Console) -> None:
+    chosen = build.placed.chosen
     same = host is not None and host.root == chosen.root
     if as_json:
         write_json(
-            {"build": one.build, "recorded": chosen.root, "again": host.root if host else "", "same": same}
+            {"build": build.build, "recorded": chosen.root, "again": host.root if host else "", "same": same}
         )
     elif same:
-        _print(say, Text(f"{one.build}  again {printable(chosen.host)}: the same host", style="green"))
+        _print(say, Text(f"{build.build}  again {printable(chosen.host)}: the same host", style="green"))
     else:
         other = printable(host.host) if host is not None else "nobody"
-        said = f"{one.build}  recorded {printable(chosen.host)}, again {other}: it differs"
+        said = f"{build.build}  recorded {printable(chosen.host)}, again {other}: it differs"
         _print(say, Text(said, style="red"))
 
 
@@ -240,9 +242,9 @@ def _asked_of(stands: Sequence[BuildStands]) -> str:
     return f"asked for {of}, with flavor {flavor}, which it got; or_else is not asked anew"
 
 
-def requested(one: BuildStands) -> BuildRequested:
+def requested(build: BuildStands) -> BuildRequested:
     """Return the recorded request of this build, with the flavor it got."""
-    placed, record = one.placed, one.placed.decision.record
+    placed, record = build.placed, build.placed.decision.record
     asked = (record.asked if record is not None else None) or AlsoAsked()
     fields = {name: getattr(asked, name) for name in AlsoAsked.__struct_fields__}
     if fields["hints"] is None:

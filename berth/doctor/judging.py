@@ -99,7 +99,7 @@ def judged(seen: BerthSeen) -> list[Finding]:
 
 def exit_code(findings: Iterable[Finding]) -> int:
     """Return 0 without problems, 1 if something needs attention, 2 if something is broken."""
-    levels = {one.level for one in findings}
+    levels = {finding.level for finding in findings}
     return 2 if "broken" in levels else 1 if "warning" in levels else 0
 
 
@@ -188,17 +188,17 @@ def _queues(seen: BerthSeen) -> Iterator[Finding]:
             continue
         do = f"Start it: `berth run {name.partition('.')[0]}` (with --cell where it belongs to one)."
         yield Finding("warning", f"worker {name}", "It was never here: none of its queues is there.", do)
-    for one in seen.queues:
-        about = f"queue {one.name}"
-        more = one.later - one.messages
-        if not one.readers:
-            level: Level = "broken" if one.later else "warning"
-            says = f"Nobody reads it, and {_messages(one.later)}."
-            yield Finding(level, about, says, f"Start its worker, {one.worker}; nothing is lost meanwhile.")
-        elif one.later >= DEEP:
+    for queue in seen.queues:
+        about = f"queue {queue.name}"
+        more = queue.later - queue.messages
+        if not queue.readers:
+            level: Level = "broken" if queue.later else "warning"
+            says = f"Nobody reads it, and {_messages(queue.later)}."
+            yield Finding(level, about, says, f"Start its worker, {queue.worker}; nothing is lost meanwhile.")
+        elif queue.later >= DEEP:
             how = "become more" if more > 0 else "become fewer" if more < 0 else "do not become fewer"
-            do = f"Give {one.worker} time, a faster database, or a replica beside it."
-            yield Finding("warning", about, f"{_messages(one.later).capitalize()}, and they {how}.", do)
+            do = f"Give {queue.worker} time, a faster database, or a replica beside it."
+            yield Finding("warning", about, f"{_messages(queue.later).capitalize()}, and they {how}.", do)
 
 
 def _worker(seen: WorkerSeen) -> Iterator[Finding]:

@@ -44,7 +44,10 @@ async def look(settings: Settings, clock: Clock | None = None, *, management: st
         brokers = group.create_task(_brokers(settings, clock, management))
     seen, queues, missing = brokers.result()
     # Workers without consumers are not queried, because a query would wait for them.
-    absent = {*missing, *(one.worker for one in queues if one.name.startswith("ask:") and not one.readers)}
+    absent = {
+        *missing,
+        *(queue.worker for queue in queues if queue.name.startswith("ask:") and not queue.readers),
+    }
     workers, letters, away = await _on_the_bus(settings, clock, absent)
     directory = Path(settings.database.state_dir)
     return BerthSeen(

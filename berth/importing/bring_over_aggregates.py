@@ -51,49 +51,49 @@ class BringOver:
             nameless.pop(match or "", None)
             yield await self._bring(one, match)
 
-    def _match(self, one: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
+    def _match(self, aggregate: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
         """Return the aggregate of berth: found by uuid, by name, or as the one unnamed aggregate with the
         same hosts.
         """
-        if one.uuid:
-            return one.uuid if one.uuid in self._there else None
-        if named := [id_ for id_, ours in self._there.items() if ours.name == one.name]:
+        if aggregate.uuid:
+            return aggregate.uuid if aggregate.uuid in self._there else None
+        if named := [id_ for id_, ours in self._there.items() if ours.name == aggregate.name]:
             return named[0]
-        alike = [id_ for id_, hosts in nameless.items() if one.hosts and hosts == set(one.hosts)]
+        alike = [id_ for id_, hosts in nameless.items() if aggregate.hosts and hosts == set(aggregate.hosts)]
         return alike[0] if len(alike) == 1 else None
 
     async def _hosts(self, id_: str) -> set[str]:
         return {each.host or each.name for each in await hosts_inside(self._bus, id_)}
 
-    async def _bring(self, one: NovaAggregate, match: str | None) -> Brought:
-        id_ = match or one.uuid or Clock().uuid()
+    async def _bring(self, aggregate: NovaAggregate, match: str | None) -> Brought:
+        id_ = match or aggregate.uuid or Clock().uuid()
         ours = self._there.get(id_)
-        metadata = dict(one.metadata)
+        metadata = dict(aggregate.metadata)
         if ours is None or not ours.name:
             first: AggregateEdit = MakeAggregate(
-                aggregate=id_, name=one.name, metadata=metadata, force=self._force
+                aggregate=id_, name=aggregate.name, metadata=metadata, force=self._force
             )
         else:
             unset = tuple(key for key in ours.metadata if key not in metadata)
             first = ChangeAggregate(
-                aggregate=id_, name=one.name, set=metadata, unset=unset, force=self._force
+                aggregate=id_, name=aggregate.name, set=metadata, unset=unset, force=self._force
             )
         said = await self._edit(first)
         if not isinstance(said, AggregateEdited):
-            return Brought(one.name, id_, "could not be", failed=(f"{one.name}: {told(said)}",))
+            return Brought(aggregate.name, id_, "could not be", failed=(f"{aggregate.name}: {told(said)}",))
         trouble: list[str] = []
         added = 0
-        for at in range(0, len(one.hosts or ()), HOSTS_AT_ONCE):
-            part = list(one.hosts or ())[at : at + HOSTS_AT_ONCE]
+        for at in range(0, len(aggregate.hosts or ()), HOSTS_AT_ONCE):
+            part = list(aggregate.hosts or ())[at : at + HOSTS_AT_ONCE]
             put = await self._put_in(id_, part, trouble)
             added += put
         did = "made" if said.made else "changed" if said.number or added else "is so already"
         put_in = f", {added:,} host{'' if added == 1 else 's'} put in" if added else ""
         notes = (
             *said.warnings,
-            *(["the file does not say which hosts are in it"] if one.hosts is None else []),
+            *(["the file does not say which hosts are in it"] if aggregate.hosts is None else []),
         )
-        return Brought(one.name, id_, f"{did}{put_in}", notes, tuple(trouble))
+        return Brought(aggregate.name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
     async def _put_in(self, id_: str, hosts: list[str], trouble: list[str]) -> int:
         """Add the hosts; one that cannot be added does not stop the others."""

@@ -147,10 +147,10 @@ def _parts(this: ImportedProvider, that: ImportedProvider) -> Iterator[str]:
             yield f"{kind} {name} is {'missing' if name in there_ else 'only'} here"
 
 
-def _unlike(one: Inventory, other: Inventory) -> str:
+def _unlike(inventory: Inventory, other: Inventory) -> str:
     names = Inventory.__struct_fields__
-    unlike = [name for name in names if getattr(one, name) != getattr(other, name)]
-    return ", ".join(f"{name} {getattr(one, name)}" for name in unlike)
+    unlike = [name for name in names if getattr(inventory, name) != getattr(other, name)]
+    return ", ".join(f"{name} {getattr(inventory, name)}" for name in unlike)
 
 
 def _of_consumers(theirs: PlacementContents, ours: PlacementContents) -> Iterator[ContentsDifference]:

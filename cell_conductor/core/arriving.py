@@ -116,5 +116,5 @@ def of_the_moved(build: Build, event: Event) -> Stepped:
 
 
 def _destroyed(build: Build) -> Effects:
-    left = next((one for one in build.leftovers if one.attempt == build.attempt), None)
+    left = next((leftover for leftover in build.leftovers if leftover.attempt == build.attempt), None)
     return (say.destroy(build) if left is None else say.destroy_left(build, left),)

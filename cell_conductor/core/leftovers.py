@@ -22,7 +22,7 @@ def leave_behind(build: Build, now: float, cleanup_timeout: float, above: int = 
 
 
 def left_at(build: Build, left: Leftover) -> Build:
-    if any(one.attempt == left.attempt for one in build.leftovers):
+    if any(leftover.attempt == left.attempt for leftover in build.leftovers):
         return build
     return replace(build, leftovers=(*build.leftovers, left))
 
@@ -73,7 +73,7 @@ def cleaned_up(build: Build, event: CleanedUp) -> Build:
     """Remove the leftover after placement's answer."""
     if isinstance(event.result, Contended | Held):
         return build
-    left = tuple(one for one in build.leftovers if say.keeper_of(build, one) != event.consumer)
+    left = tuple(leftover for leftover in build.leftovers if say.keeper_of(build, leftover) != event.consumer)
     return build if left == build.leftovers else replace(build, leftovers=left)
 
 

@@ -152,7 +152,7 @@ def failed_there(
     move = open_move(build)
     if left:
         build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=move.was)
-    counted = sum(one.outcome != "refused" for one in move.attempts)
+    counted = sum(attempt.outcome != "refused" for attempt in move.attempts)
     if not retry:
         why = "aborted"
     elif counted >= limits.max_attempts:
@@ -173,7 +173,7 @@ def way_back(
     """Restore the state before the move; a guest at the destination is a leftover by now."""
     assert goal in ("error", "reverted", "aborted")
     move = open_move(build)
-    chain = "; ".join(f"{one.host} {one.outcome}: {one.cause}" for one in move.attempts)
+    chain = "; ".join(f"{attempt.host} {attempt.outcome}: {attempt.cause}" for attempt in move.attempts)
     cause = f"{why}: {chain}" if chain and goal == "error" else why
     runs = move.kind in BUILT
     move = replace(move, goal=goal, cause=cause[:MAX_CAUSE], may_run=move.may_run or runs)

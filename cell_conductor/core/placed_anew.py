@@ -85,7 +85,7 @@ def _taken_over(
         case Held():
             return _held(build, result, now, limits)
         case Refused(refusals=refusals):
-            if not move.afresh and any(isinstance(one, NothingHeld) for one in refusals):
+            if not move.afresh and any(isinstance(refusal, NothingHeld) for refusal in refusals):
                 build = replace(build, move=replace(move, afresh=True))
                 return build, (question(build),)
             return returned(build, now, limits, "; ".join(map(str, refusals)) or "it was refused")

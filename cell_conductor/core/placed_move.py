@@ -191,7 +191,7 @@ def of_another_move(build: Build, report: MoveReported) -> Effects:
     else:
         again = ()
     nobodys = build.status in ("deleting", "deleted", "error", "shelved") and report.attempt <= build.attempt
-    left = any(one.attempt == report.attempt and not one.gone for one in build.leftovers)
+    left = any(leftover.attempt == report.attempt and not leftover.gone for leftover in build.leftovers)
     if report.outcome == "overdue" or not nobodys or left:
         return again
     gone = DestroyOrdered(

@@ -30,7 +30,7 @@ class DeviceBook:
         """Replace the host's tree. Allocations of `moving` providers will be moved when placement has applied
         the report.
         """
-        now = {one.id: one for one in tree.providers}
+        now = {provider.id: provider for provider in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
             name, _ = self._has.pop(id_)
             del self.root_of[id_]
@@ -64,7 +64,10 @@ class DeviceBook:
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
         """Return whether any of it may be on this host."""
-        return any(one in self._of_root.get(root, ()) or one in self._departed for one in allocations)
+        return any(
+            allocation in self._of_root.get(root, ()) or allocation in self._departed
+            for allocation in allocations
+        )
 
     def refusal(self, guest: GuestKey, wanted: Allocations) -> str:
         """Return why this guest cannot have it, or an empty string if it can or has it already."""

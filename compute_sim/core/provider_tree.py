@@ -133,14 +133,14 @@ class ProviderTree:
         """Return the drivers' content as a report."""
         return tuple(
             ProviderReport(
-                id=one.id,
-                name=one.name,
-                parent=one.parent,
-                inventories=dict(one.inventories),
-                traits=tuple(sorted(one.traits)),
-                aggregates=tuple(sorted(one.aggregates)),
+                id=provider.id,
+                name=provider.name,
+                parent=provider.parent,
+                inventories=dict(provider.inventories),
+                traits=tuple(sorted(provider.traits)),
+                aggregates=tuple(sorted(provider.aggregates)),
             )
-            for one in self.providers
+            for provider in self.providers
         )
 
 
@@ -152,22 +152,24 @@ def child_id(root: str, name: str) -> str:
 def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...]]:
     """Return root → tree, from placement's answer with all parts."""
     trees: dict[str, list[TreeProvider]] = {}
-    for one in providers:
+    for provider in providers:
         others = OthersContents(
-            frozenset(one.kept_classes), frozenset(one.kept_traits), frozenset(one.kept_aggregates)
+            frozenset(provider.kept_classes),
+            frozenset(provider.kept_traits),
+            frozenset(provider.kept_aggregates),
         )
         theirs = TreeProvider(
-            one.id,
-            one.name,
-            one.parent,
-            {name: has for name, has in one.inventories.items() if name not in others.classes},
-            frozenset(one.traits) - others.traits,
-            frozenset(one.aggregates) - others.aggregates,
+            provider.id,
+            provider.name,
+            provider.parent,
+            {name: has for name, has in provider.inventories.items() if name not in others.classes},
+            frozenset(provider.traits) - others.traits,
+            frozenset(provider.aggregates) - others.aggregates,
             others,
             said=False,
-            used={name: used for name, used in one.used.items() if name not in others.classes},
+            used={name: used for name, used in provider.used.items() if name not in others.classes},
         )
-        trees.setdefault(one.root, []).append(theirs)
+        trees.setdefault(provider.root, []).append(theirs)
     return {root: tuple(some) for root, some in trees.items()}
 
 
@@ -215,15 +217,23 @@ def _alike(old: Inventory | None, new: Inventory | None, closed_too: bool) -> bo
     return not closed_too and old.reserved > new.reserved and _but_for_reserved(old) == _but_for_reserved(new)
 
 
-def _but_for_reserved(one: Inventory) -> tuple[object, ...]:
-    return one.total, one.min_unit, one.max_unit, one.step_size, one.allocation_ratio
+def _but_for_reserved(inventory: Inventory) -> tuple[object, ...]:
+    return (
+        inventory.total,
+        inventory.min_unit,
+        inventory.max_unit,
+        inventory.step_size,
+        inventory.allocation_ratio,
+    )
 
 
-def _is_closed(one: Inventory) -> bool:
-    return one.reserved >= one.total
+def _is_closed(inventory: Inventory) -> bool:
+    return inventory.reserved >= inventory.total
 
 
-def _figure(one: Inventory | None) -> str:
-    if one is None:
+def _figure(inventory: Inventory | None) -> str:
+    if inventory is None:
         return "no"
-    return f"{one.total - one.reserved}" + (f"×{one.allocation_ratio:g}" if one.allocation_ratio != 1 else "")
+    return f"{inventory.total - inventory.reserved}" + (
+        f"×{inventory.allocation_ratio:g}" if inventory.allocation_ratio != 1 else ""
+    )

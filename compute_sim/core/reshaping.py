@@ -18,7 +18,7 @@ def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterab
     moves = tuple(_moves(stored, tree))
     if not moves:
         return None
-    by_source = {(one.provider, one.resource_class): one.to for one in moves}
+    by_source = {(move.provider, move.resource_class): move.to for move in moves}
     room, most = _room(stored, tree)
     going: list[tuple[tuple[str, int], list[tuple[str, int, tuple[str, ...]]]]] = []
     for key, held in guests:
@@ -44,9 +44,9 @@ def _moves(stored: Sequence[TreeProvider], tree: ProviderTree) -> Iterable[Inven
             if not was.used.get(name) or (now is not None and name in now.inventories):
                 continue
             to = tuple(
-                one.id
-                for one in tree.providers
-                if name in one.inventories and name not in had.get(one.id, ())
+                provider.id
+                for provider in tree.providers
+                if name in provider.inventories and name not in had.get(provider.id, ())
             )
             if to:
                 yield InventoryMove(provider=was.id, resource_class=name, to=to)
@@ -60,10 +60,10 @@ def _room(stored: Sequence[TreeProvider], tree: ProviderTree) -> tuple[_Amounts,
     used = {one.id: one.used for one in stored}
     free: _Amounts = {}
     most: _Amounts = {}
-    for one in tree.providers:
-        for name, has in one.inventories.items():
-            free[one.id, name] = max(has.capacity - used.get(one.id, {}).get(name, 0), 0)
-            most[one.id, name] = has.max_unit
+    for provider in tree.providers:
+        for name, has in provider.inventories.items():
+            free[provider.id, name] = max(has.capacity - used.get(provider.id, {}).get(name, 0), 0)
+            most[provider.id, name] = has.max_unit
     return free, most
 
 

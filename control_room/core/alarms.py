@@ -44,7 +44,7 @@ def _silent(asked: Sequence[Questioned], agents: Sequence[AgentHeard], now: floa
     for one in asked:
         if one.problem:
             yield Alarm("bad", f"{one.name} does not answer: {one.problem}")
-    late = [one for one in agents if one.late(now)]
+    late = [agent for agent in agents if agent.late(now)]
     if late:
         longest = max(late, key=lambda one: one.lag(now))
         hosts = several(sum(one.hosts for one in late), "host")

@@ -50,14 +50,14 @@ def shown(decision: Decision, scores: Scores, chosen: str = "") -> DecisionShown
         considered=decision.considered,
         steps=tuple(
             LostAtStep(
-                constraint=one.constraint,
-                left=one.left,
-                removed=one.removed,
-                share=one.left / decision.considered if decision.considered else 0.0,
-                hosts=one.hosts,
-                unnamed=max(0, one.removed - len(one.hosts)) if one.hosts else 0,
+                constraint=removal.constraint,
+                left=removal.left,
+                removed=removal.removed,
+                share=removal.left / decision.considered if decision.considered else 0.0,
+                hosts=removal.hosts,
+                unnamed=max(0, removal.removed - len(removal.hosts)) if removal.hosts else 0,
             )
-            for one in decision.removals
+            for removal in decision.removals
         ),
         weighers=weighers,
         ranked=ranked,

@@ -32,12 +32,14 @@ class HostHeat:
     @property
     def frame(self) -> object:
         """All of it but what is used and whether it is closed."""
-        amounts = [{name: has[::2] for name, has in one.has.items()} for one in self.providers]
+        amounts = [{name: has[::2] for name, has in provider.has.items()} for provider in self.providers]
         return self.name, self.cell, self.zone, amounts
 
     def amounts(self, resource_class: str) -> tuple[int, int]:
         """Capacity and what is used of it, over its whole tree."""
-        found = [one.has[resource_class] for one in self.providers if resource_class in one.has]
+        found = [
+            provider.has[resource_class] for provider in self.providers if resource_class in provider.has
+        ]
         return sum(one[0] for one in found), sum(one[1] for one in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
@@ -124,7 +126,7 @@ def hosts_in(found: TreesFound, zones: Mapping[str, str]) -> list[HostHeat]:
                 cell=host.cell,
                 zone=host.zone,
                 closed=host.closed,
-                providers=tuple(_heat(stocks[one.stock], one.used) for one in tree.providers),
+                providers=tuple(_heat(stocks[provider.stock], provider.used) for provider in tree.providers),
             )
         )
     return told
@@ -143,7 +145,9 @@ def _heat(stock: Sequence[KnownInventory], used: Sequence[int]) -> ProviderHeat:
 
 def classes_of(hosts: Sequence[HostHeat]) -> list[str]:
     """Return the classes that most hosts have: each of them is a column for every host."""
-    found = Counter(name for host in hosts for name in {name for one in host.providers for name in one.has})
+    found = Counter(
+        name for host in hosts for name in {name for provider in host.providers for name in provider.has}
+    )
     return sorted((name for name, _ in found.most_common(MOST_CLASSES)), key=_usual_first)
 
 

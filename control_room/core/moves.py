@@ -56,26 +56,26 @@ class MoveShown:
         return self.stands.move
 
 
-def move_shown(one: MoveStands) -> MoveShown:
-    host = one.towards or "its host"
-    waits = one.phase in VERIFYING
-    if one.in_cell:
-        says = f"goes on in cell {one.in_cell}"
-    elif one.ended:
-        says = _ENDS.get(one.phase, one.phase)
+def move_shown(move: MoveStands) -> MoveShown:
+    host = move.towards or "its host"
+    waits = move.phase in VERIFYING
+    if move.in_cell:
+        says = f"goes on in cell {move.in_cell}"
+    elif move.ended:
+        says = _ENDS.get(move.phase, move.phase)
     elif waits:
         says = f"runs on {host}, and waits for a word: it stays there, or goes back"
     else:
-        known = _PHASES.get(one.phase)
-        says = known.format(host=host) if known else f"{one.phase} on {host}"
+        known = _PHASES.get(move.phase)
+        says = known.format(host=host) if known else f"{move.phase} on {host}"
     state = (
-        ("good" if one.phase == "done" else "bad" if one.phase == "error" else "warn") if one.ended else ""
+        ("good" if move.phase == "done" else "bad" if move.phase == "error" else "warn") if move.ended else ""
     )
     return MoveShown(
-        stands=one,
+        stands=move,
         says=says,
         state="warn" if waits else state,
-        attempt=sum(each.outcome != "built" for each in one.attempts) + 1,
+        attempt=sum(each.outcome != "built" for each in move.attempts) + 1,
         phases=tuple(
             PhaseShown(
                 phase=phase.phase,
@@ -84,20 +84,20 @@ def move_shown(one: MoveStands) -> MoveShown:
                 cause=phase.cause,
                 took=max(0.0, phase.ended - phase.began) if phase.ended else None,
             )
-            for phase in one.phases
+            for phase in move.phases
         ),
-        took=max(0.0, one.ended - one.since) if one.ended else None,
-        may=_may(one, waits),
+        took=max(0.0, move.ended - move.since) if move.ended else None,
+        may=_may(move, waits),
     )
 
 
-def _may(one: MoveStands, waits: bool) -> tuple[str, ...]:
+def _may(move: MoveStands, waits: bool) -> tuple[str, ...]:
     """Return the acts that are allowed. Its cell decides: it may be too late by then."""
-    if one.ended or one.in_cell or one.phase in ("undo", "revert", "abort", "confirm"):
+    if move.ended or move.in_cell or move.phase in ("undo", "revert", "abort", "confirm"):
         return ()
     if waits:
         return "confirm", "revert"
-    return ("abort", "force") if one.kind == "live" and one.phase == "send" else ("abort",)
+    return ("abort", "force") if move.kind == "live" and move.phase == "send" else ("abort",)
 
 
 def told_by_one(found: Iterable[MoveStands]) -> list[MoveStands]:
@@ -139,10 +139,10 @@ def moved_away(host: str, moves: Sequence[MoveStands], now: float) -> int:
     Newest first.
     """
     count = 0
-    for one in moves:
-        if not one.ended or one.phase != "done":
+    for move in moves:
+        if not move.ended or move.phase != "done":
             continue
-        if now - one.ended > A_DAY or one.source != host:
+        if now - move.ended > A_DAY or move.source != host:
             break
         count += 1
     return count

@@ -119,7 +119,7 @@ def _named(hosts: Sequence[PlannedHost], names: Sequence[str]) -> list[PlannedHo
     found: dict[str, PlannedHost] = {}
     unknown = []
     for name in names:
-        meant = [one for one in hosts if name == one.root or fnmatchcase(one.name, name)]
+        meant = [host for host in hosts if name == host.root or fnmatchcase(host.name, name)]
         if not meant:
             unknown.append(f"there is no host {name!r} to take away")
         found.update((one.root, one) for one in meant)
@@ -130,14 +130,14 @@ def _named(hosts: Sequence[PlannedHost], names: Sequence[str]) -> list[PlannedHo
 
 def _added(wanted: AddedHosts, hosts: Sequence[PlannedHost]) -> list[PlannedHost]:
     if wanted.like:
-        model = next((one for one in hosts if wanted.like in (one.root, one.name)), None)
+        model = next((host for host in hosts if wanted.like in (host.root, host.name)), None)
         if model is None:
             raise BadPlan(f"there is no host {wanted.like!r} to be like")
-        open_traits = {one for one in model.traits if one not in (DISABLED, FORCED_DOWN)}
+        open_traits = {trait for trait in model.traits if trait not in (DISABLED, FORCED_DOWN)}
         made = replace(
             model,
             closed=False,
-            traits=frozenset(one for one in open_traits if not one.startswith(HELD)),
+            traits=frozenset(trait for trait in open_traits if not trait.startswith(HELD)),
             stocks=tuple(replace(stock, free=stock.capacity) for stock in model.stocks),
         )
     else:
@@ -161,7 +161,7 @@ def _held(hosts: Sequence[PlannedHost]) -> tuple[tuple[str, int], ...]:
 
 
 def _side(hosts: Sequence[PlannedHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
-    there = [one for one in hosts if _is_there(one, plan)]
+    there = [host for host in hosts if _is_there(host, plan)]
     hall = _Hall([one for one in there if not one.closed], plan.mix, stopped)
     mixes, left = hall.mixes()
     more = [one.name for one in plan.mix if hall.fits(one, left).sum() < one.parts]
@@ -241,7 +241,7 @@ class _Hall:
             name=flavor.name,
             fits=int(fits.sum()),
             hosts=int((fits > 0).sum()),
-            in_sum=min((one.free // one.amount for one in classes), default=0),
+            in_sum=min((class_.free // class_.amount for class_ in classes), default=0),
             unfit=int((~admitted).sum()),
             classes=tuple(classes),
         )
@@ -325,13 +325,15 @@ class _Hall:
         return max(amount / max(1, int(self.free[name].sum())) for name, amount in flavor.amounts.items())
 
     def _openness(self, host: PlannedHost) -> float:
-        stocks = [one for one in host.stocks if one.resource_class in self.classes and one.capacity > 0]
-        return sum(one.free / one.capacity for one in stocks) / len(stocks) if stocks else 0.0
+        stocks = [
+            stock for stock in host.stocks if stock.resource_class in self.classes and stock.capacity > 0
+        ]
+        return sum(stock.free / stock.capacity for stock in stocks) / len(stocks) if stocks else 0.0
 
     def _admitted(self, flavor: PlannedFlavor) -> NDArray[np.bool_]:
         required, forbidden = flavor.required, flavor.forbidden
         return np.array(
-            [required <= one.traits and not forbidden & one.traits for one in self.hosts], dtype=bool
+            [required <= host.traits and not forbidden & host.traits for host in self.hosts], dtype=bool
         )
 
 

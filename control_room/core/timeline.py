@@ -21,8 +21,8 @@ class AttemptShown:
 
 def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
     """Return a row for each attempt; an attempt with times has a bar."""
-    began = min((one.started for one in attempts if one.started), default=0.0)
-    ended = max((one.ended for one in attempts if one.ended), default=began)
+    began = min((attempt.started for attempt in attempts if attempt.started), default=0.0)
+    ended = max((attempt.ended for attempt in attempts if attempt.ended), default=began)
     whole = max(ended - began, 1e-6)
     told = []
     for number, one in enumerate(attempts, 1):

@@ -42,10 +42,10 @@ def rows(tree: Sequence[Provider]) -> list[ProviderShown]:
     return found
 
 
-def _shown(one: Provider, depth: int) -> ProviderShown:
+def _shown(provider: Provider, depth: int) -> ProviderShown:
     stocks = []
-    for name, has in sorted(one.inventories.items()):
-        used = one.used.get(name, 0)
+    for name, has in sorted(provider.inventories.items()):
+        used = provider.used.get(name, 0)
         stocks.append(
             StockShown(
                 resource_class=name,
@@ -58,10 +58,10 @@ def _shown(one: Provider, depth: int) -> ProviderShown:
             )
         )
     return ProviderShown(
-        id=one.id,
-        name=one.name,
+        id=provider.id,
+        name=provider.name,
         depth=min(depth, 6),
         stocks=tuple(stocks),
-        traits=one.traits,
-        aggregates=one.aggregates,
+        traits=provider.traits,
+        aggregates=provider.aggregates,
     )

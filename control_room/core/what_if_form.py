@@ -108,7 +108,7 @@ def supposed(said: Mapping[str, str]) -> Supposition | None:
     if not 1 <= found.count <= MOST_INSTANCES:
         problems.append(f"{_label('count')}: from 1 to {MOST_INSTANCES:,}.")
     amounts = found.vcpus or found.memory_mb or found.disk_gb
-    if not problems and not amounts and not any(one.startswith("resources") for one in found.extra_specs):
+    if not problems and not amounts and not any(spec.startswith("resources") for spec in found.extra_specs):
         problems.append("Say at least one amount: virtual CPUs, memory, disk or another resource.")
     if problems:
         raise BadForm(*problems)
@@ -145,10 +145,10 @@ def _label(name: str) -> str:
 
 def _resources(text: str, problems: list[str]) -> Sequence[str]:
     found = []
-    for one in words(text):
-        name, _, amount = one.partition(":")
+    for word in words(text):
+        name, _, amount = word.partition(":")
         if not _NAME.fullmatch(name) or not (amount.isascii() and amount.isdigit()) or len(amount) > _DIGITS:
-            problems.append(f"{_label('resources')}: {one!r} is not CLASS:AMOUNT, such as CUSTOM_GPU:1.")
+            problems.append(f"{_label('resources')}: {word!r} is not CLASS:AMOUNT, such as CUSTOM_GPU:1.")
         else:
             found.append(f"resources:{name}={amount}")
     return found
@@ -156,8 +156,8 @@ def _resources(text: str, problems: list[str]) -> Sequence[str]:
 
 def _traits(text: str, problems: list[str]) -> Sequence[str]:
     found = []
-    for one in words(text):
-        name, demand = (one[1:], "forbidden") if one.startswith("!") else (one, "required")
+    for word in words(text):
+        name, demand = (word[1:], "forbidden") if word.startswith("!") else (word, "required")
         if not _NAME.fullmatch(name):
             problems.append(f"{_label('traits')}: {name!r} is no trait (A to Z, 0 to 9, _).")
         else:
@@ -166,9 +166,9 @@ def _traits(text: str, problems: list[str]) -> Sequence[str]:
 
 
 def _specs(text: str, problems: list[str]) -> Sequence[str]:
-    lines = [one.strip() for one in text.splitlines() if one.strip()]
-    for one in lines:
-        key, equals, _ = one.partition("=")
+    lines = [splitline.strip() for splitline in text.splitlines() if splitline.strip()]
+    for line in lines:
+        key, equals, _ = line.partition("=")
         if not key or not equals:
-            problems.append(f"{_label('specs')}: {one!r} is not KEY=VALUE.")
+            problems.append(f"{_label('specs')}: {line!r} is not KEY=VALUE.")
     return lines

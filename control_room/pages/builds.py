@@ -115,15 +115,15 @@ class BuildPages:
             now=self._room.clock.now(),
         )
 
-    def _shown(self, one: BuildStands, again: bool) -> BuildShown:
-        means, placed = self._room.means, one.placed
+    def _shown(self, build: BuildStands, again: bool) -> BuildShown:
+        means, placed = self._room.means, build.placed
         record, host = placed.decision.record, None
         if again and record is not None:
-            host = means.replay(one.build, record)
+            host = means.replay(build.build, record)
         where = host.host if host else "nowhere" if record else "unknown: it is not recorded"
         return BuildShown(
-            stands=one,
-            attempts=timeline(one.attempts),
+            stands=build,
+            attempts=timeline(build.attempts),
             decision=shown(placed.decision, means.scores, placed.chosen.root),
             again=where if again else "",
             same=host is not None and host.root == placed.chosen.root,

@@ -69,7 +69,7 @@ class BusPages:
         heard = self._room.hearing.roll.agents(self._room.clock.now())
         queues = await means.queues(cells, [(one.cell, one.agent) for one in heard])
         began = self._room.clock.monotonic()
-        depths = await means.depths([one.name for one in queues])
+        depths = await means.depths([queue.name for queue in queues])
         self._took = self._room.clock.monotonic() - began
         self._quick = self._took < PATIENCE
         return bus_shown(queues, depths)

@@ -133,14 +133,14 @@ class CapacityPages:
         try:
             return WorkedOut(await self._planned(said))
         except BadPlan as bad:
-            return WorkedOut(problems=[f"{str(one)[:1].upper()}{str(one)[1:]}." for one in bad.args])
+            return WorkedOut(problems=[f"{str(arg)[:1].upper()}{str(arg)[1:]}." for arg in bad.args])
         except NO_ANSWER as problem:
             return WorkedOut(problems=[f"Placement does not answer: {problem}."])
 
     async def _planned(self, said: Mapping[str, str]) -> PlanAnswer:
         plan = plan_said(
-            [one for one in said["mix"].splitlines() if one.strip()],
-            [one for one in said["add"].splitlines() if one.strip()],
+            [splitline for splitline in said["mix"].splitlines() if splitline.strip()],
+            [splitline for splitline in said["add"].splitlines() if splitline.strip()],
             words(said["without"]),
             said["zone"],
             said["cell"],

@@ -96,7 +96,9 @@ class HostPages:
             drain=drain,
             drain_here=drain is not None and drain.going,
             draining=DRAIN in root.traits,
-            agent=next((one for one in agents if (one.cell, one.agent) == (root.cell, root.agent)), None),
+            agent=next(
+                (agent for agent in agents if (agent.cell, agent.agent) == (root.cell, root.agent)), None
+            ),
             ended=ended[:20],
             now=now,
             problem=problem,
@@ -110,7 +112,7 @@ class HostPages:
         found = await heard("placement", self._room.questions.providers, query)
         if found.answer is None:
             raise PageRefused(503, "Placement does not answer", f"{found.problem}.")
-        roots = [one for one in found.answer.providers if one.parent is None]
+        roots = [provider for provider in found.answer.providers if provider.parent is None]
         if not roots:
             raise PageRefused(404, "There is no such host", "Placement knows none by this name or id.")
         return roots[0]

@@ -90,7 +90,7 @@ class LetterPages:
             request,
             "letters.html",
             status=status,
-            letters=[letter_shown(one) for one in letters],
+            letters=[letter_shown(letter) for letter in letters],
             more=letters[-1].id if more else "",
             queue=queue,
             after=after,

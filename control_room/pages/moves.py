@@ -90,7 +90,7 @@ class MovePages:
         with self._pace.asking():
             moves, drains = await asyncio.gather(self._moves.at((host, stirred)), self._drains.at(""))
         if host:
-            kept = tuple(one for one in drains.drains if host in (one.host, one.root))
+            kept = tuple(drain for drain in drains.drains if host in (drain.host, drain.root))
             drains = DrainsSeen(kept, 0, drains.problem)
         return self._frame.part(
             "moves_part.html",

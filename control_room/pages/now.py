@@ -62,7 +62,7 @@ class NowPages:
         half, most = p50_and_p99(minute)
         cells = self._cells(seen, now)
         waiting = seen.waiting.answer
-        building = [one.building for one in cells]
+        building = [cell.building for cell in cells]
         return NowPage(
             rate=hearing.lately.rate(now),
             in_flight=None if None in building else sum(filter(None, building)),
@@ -74,7 +74,7 @@ class NowPages:
                 seen.asked,
                 agents,
                 minute,
-                [one.name for one in cells if not one.enabled],
+                [cell.name for cell in cells if not cell.enabled],
                 waiting.rescued if waiting else 0,
                 now,
             ),
@@ -84,21 +84,21 @@ class NowPages:
             causes=causes(whole),
             host_failures=whole.host_failures,
             workers=self._workers(seen, now),
-            agents=[one for one in agents if one.late(now)][:20],
-            late=sum(one.late(now) for one in agents),
+            agents=[agent for agent in agents if agent.late(now)][:20],
+            late=sum(agent.late(now) for agent in agents),
             now=now,
         )
 
     def _cells(self, seen: Seen, now: float) -> list[CellNow]:
         found = seen.cells.answer
-        enabled = {one.name: one.enabled for one in found.cells} if found else {}
+        enabled = {cell.name: cell.enabled for cell in found.cells} if found else {}
         counts = seen.counts
         states = seen.health.answer.counts if seen.health.answer else {}
         agents = self._room.hearing.roll.agents(now)
         told = []
         for name in self._room.looking.cell_names(seen):
             asked = seen.building.get(name)
-            theirs = [one for one in agents if one.cell == name]
+            theirs = [agent for agent in agents if agent.cell == name]
             told.append(
                 CellNow(
                     name=name,
@@ -107,7 +107,7 @@ class NowPages:
                     instances=counts.instances.get(name, 0) if counts else 0,
                     building=asked.answer.count if asked and asked.answer else None,
                     agents=len(theirs),
-                    late=sum(one.late(now) for one in theirs),
+                    late=sum(their.late(now) for their in theirs),
                     closed=not_up(states.get(name, {})),
                     problem=asked.problem if asked else "",
                 )
@@ -129,9 +129,9 @@ class NowPages:
             told.append(WorkerNow(name=f"scheduler {name}", state=state, says=f"heard {duration(lag)} ago"))
         agents = self._room.hearing.roll.agents(now)
         if agents:
-            late = sum(one.late(now) for one in agents)
+            late = sum(agent.late(now) for agent in agents)
             says = f"{several(late, 'agent')} not heard in time" if late else "all heard in time"
-            longest = duration(max(one.lag(now) for one in agents))
+            longest = duration(max(agent.lag(now) for agent in agents))
             told.append(
                 WorkerNow(
                     name=several(len(agents), "agent"),

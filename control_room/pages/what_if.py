@@ -45,7 +45,7 @@ class WhatIfPages:
             fields=FIELDS,
             more_fields=MORE_FIELDS,
             said=said,
-            more=any(said[one.name] for one in MORE_FIELDS),
+            more=any(said[field.name] for field in MORE_FIELDS),
             problems=problems,
             notes=notes,
             answer=answer,

@@ -101,8 +101,8 @@ def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefu
             return Intent(was, _gone(was), remove=frozenset(scene.members), force=edit.force)
 
 
-def _same(one: Aggregate) -> Intent:
-    return Intent(one, one)
+def _same(aggregate: Aggregate) -> Intent:
+    return Intent(aggregate, aggregate)
 
 
 def _gone(was: Aggregate) -> Aggregate:
@@ -121,7 +121,9 @@ def _changed(
     name = was.name if edit.name is None else edit.name
     if any(one.name == name != "" and one.id != was.id for one in scene.described.values()):
         return Taken(what="name", value=name)
-    if unknown := tuple(one for one in dict.fromkeys(hosts_named_in(edit)) if not scene.hosts.get(one)):
+    if unknown := tuple(
+        fromkey for fromkey in dict.fromkeys(hosts_named_in(edit)) if not scene.hosts.get(fromkey)
+    ):
         return Missing(what="host", names=unknown)
     metadata = {key: value for key, value in was.metadata.items() if key not in edit.unset} | edit.set
     remove = {root for one in edit.remove for root in scene.hosts[one]}

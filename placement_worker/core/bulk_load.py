@@ -84,52 +84,52 @@ def refused(items: Iterable[Item], why: str) -> list[LoadResult]:
     return [LoadResult(provider=one.id, did="refused", why=why) for _, one in items]
 
 
-def _filled(one: ProviderLoad, state: ProviderState | None) -> _Whole:
+def _filled(load: ProviderLoad, state: ProviderState | None) -> _Whole:
     """Without a provider that is there, what is not named is nothing."""
     parent, traits, aggregates = (
         (None, (), ()) if state is None else (state.parent, state.traits, state.aggregates)
     )
     return _Whole(
-        id=one.id,
-        name=one.name,
-        parent=parent if one.parent is UNSET else one.parent,
-        inventories=one.inventories,
-        traits=traits if one.traits is UNSET else one.traits,
-        aggregates=aggregates if one.aggregates is UNSET else one.aggregates,
-        generation=one.generation,
+        id=load.id,
+        name=load.name,
+        parent=parent if load.parent is UNSET else load.parent,
+        inventories=load.inventories,
+        traits=traits if load.traits is UNSET else load.traits,
+        aggregates=aggregates if load.aggregates is UNSET else load.aggregates,
+        generation=load.generation,
     )
 
 
-def _put(one: _Whole, working: WorkingTrees) -> LoadResult:
-    state = working.find(one.id)
-    traits, aggregates = tuple(sorted(set(one.traits))), tuple(sorted(set(one.aggregates)))
+def _put(whole: _Whole, working: WorkingTrees) -> LoadResult:
+    state = working.find(whole.id)
+    traits, aggregates = tuple(sorted(set(whole.traits))), tuple(sorted(set(whole.aggregates)))
     if state is None:
-        shape, used = working.next_shape(one.id), dict.fromkeys(one.inventories, 0)
+        shape, used = working.next_shape(whole.id), dict.fromkeys(whole.inventories, 0)
         made = ProviderState(
-            0, one.id, one.name, one.parent, 1, shape, one.inventories, used, traits, aggregates
+            0, whole.id, whole.name, whole.parent, 1, shape, whole.inventories, used, traits, aggregates
         )
-        working.put(made, one.id if one.parent is None else working.homes[one.parent])
-        return LoadResult(provider=one.id, did="made", generation=1)
-    changed = state if state.name == one.name else replace(state, name=one.name)
-    if (one.inventories, traits, aggregates) != (state.inventories, state.traits, state.aggregates):
+        working.put(made, whole.id if whole.parent is None else working.homes[whole.parent])
+        return LoadResult(provider=whole.id, did="made", generation=1)
+    changed = state if state.name == whole.name else replace(state, name=whole.name)
+    if (whole.inventories, traits, aggregates) != (state.inventories, state.traits, state.aggregates):
         changed = replace(
             changed,
             generation=state.generation + 1,
-            shape=working.next_shape(one.id),
-            inventories=one.inventories,
-            used={name: state.used.get(name, 0) for name in one.inventories},
-            withheld=state.withheld_with(one.inventories),
+            shape=working.next_shape(whole.id),
+            inventories=whole.inventories,
+            used={name: state.used.get(name, 0) for name in whole.inventories},
+            withheld=state.withheld_with(whole.inventories),
             traits=traits,
             aggregates=aggregates,
         )
-    if one.parent != state.parent:
-        changed = replace(changed, parent=one.parent)
+    if whole.parent != state.parent:
+        changed = replace(changed, parent=whole.parent)
         working.move(changed)
     elif changed is not state:
         working.put(changed)
     if changed is state:
-        return LoadResult(provider=one.id, did="nothing", generation=state.generation)
-    return LoadResult(provider=one.id, did="changed", generation=changed.generation)
+        return LoadResult(provider=whole.id, did="nothing", generation=state.generation)
+    return LoadResult(provider=whole.id, did="changed", generation=changed.generation)
 
 
 def _objection(items: Sequence[_WholeItem], working: WorkingTrees) -> str:
@@ -160,10 +160,10 @@ def _left_out(state: ProviderState, stay: Collection[str]) -> str:
     return ", ".join(sorted(name for name, amount in state.used.items() if amount and name not in stay))
 
 
-def _in_a_loop(one: _Whole, parents: Mapping[str, str | None], working: WorkingTrees) -> bool:
+def _in_a_loop(whole: _Whole, parents: Mapping[str, str | None], working: WorkingTrees) -> bool:
     """Does climbing from it, by the parents there will be, never reach a root?"""
     seen = set()
-    here: str | None = one.id
+    here: str | None = whole.id
     while here is not None and here not in seen:
         seen.add(here)
         if here in parents:
@@ -177,7 +177,7 @@ def _in_a_loop(one: _Whole, parents: Mapping[str, str | None], working: WorkingT
 def _parents_first(items: Sequence[_WholeItem], working: WorkingTrees) -> list[_Whole]:
     """Order the items so that no provider is moved below one of its descendants."""
     loads = {one.id: one for _, one in items}
-    if len(loads) == 1 or not any(one.id in working.homes for one in loads.values()):
+    if len(loads) == 1 or not any(load.id in working.homes for load in loads.values()):
         return list(loads.values())
     depths: dict[str, int] = {}
     for uuid in loads:

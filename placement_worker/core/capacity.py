@@ -52,9 +52,9 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
     except Unread:
         _take_back(world, steps)
         return None
-    if not all(type(one) is Claimed for one in results):
+    if not all(type(result) is Claimed for result in results):
         _take_back(world, steps)
-        return tuple(Refused(refusals=()) if type(one) is Claimed else one for one in results)
+        return tuple(Refused(refusals=()) if type(result) is Claimed else result for result in results)
     named: set[str] = set()
     keepers = {one.keep for one in order.claims}
     for holder, _, before, *_ in steps:
@@ -109,10 +109,10 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
 
 def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[ClaimResult]:
     """The results; what was taken and given back is in `steps`."""
-    fences = [fence(one, world) for one in order.claims]
+    fences = [fence(claim, world) for claim in order.claims]
     if any(fences) or named_twice(order):
         return fenced_off(order, world, fences)
-    holders = [world.holders[one.consumer] for one in order.claims]
+    holders = [world.holders[claim.consumer] for claim in order.claims]
     generations = [holder.generation for holder in holders]
     before: _Before = {}
     for one, holder in zip(order.claims, holders, strict=True):
@@ -135,16 +135,16 @@ def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[Clai
 
 
 def _take(
-    one: ConsumerClaim, holder: Holder, generation: int, before: _Before, world: ClaimWorld
+    claim: ConsumerClaim, holder: Holder, generation: int, before: _Before, world: ClaimWorld
 ) -> Claimed | Refused:
     """The first choice that fits, for a consumer that holds nothing any more."""
     refusals: list[Refusal] = []
     group = holder.group
-    if one.group is not None:
-        group = _group_named(one, world)
+    if claim.group is not None:
+        group = _group_named(claim, world)
         if group is None:
-            return Refused(refusals=(NoGroup(group=one.group),) * len(one.choices))
-    for position, choice in enumerate(one.choices):
+            return Refused(refusals=(NoGroup(group=claim.group),) * len(claim.choices))
+    for position, choice in enumerate(claim.choices):
         refusal = _refusal(choice, before, world)
         if refusal is None and group is not None:
             refusal = _crowded(choice, group, holder, world)
@@ -152,7 +152,7 @@ def _take(
             refusals.append(refusal)
             continue
         if choice.allocations:
-            _hold(world, holder, generation + 1, choice.allocations, one, group)
+            _hold(world, holder, generation + 1, choice.allocations, claim, group)
         else:  # it holds nothing from now on, and is in no group
             holder.group = None
         return Claimed(choice=position, generation=holder.generation, number=0, refused=tuple(refusals))
@@ -160,28 +160,28 @@ def _take(
 
 
 def _take_over(
-    one: ConsumerClaim, holder: Holder, generation: int, steps: _Steps, world: ClaimWorld
+    claim: ConsumerClaim, holder: Holder, generation: int, steps: _Steps, world: ClaimWorld
 ) -> Claimed | Refused:
     """Take over all allocations of a holder consumer: neither capacity nor the group is checked, because the
     place was held.
     """
-    other = world.holders[one.take_over or ""]
+    other = world.holders[claim.take_over or ""]
     group = other.group if holder.group is None else holder.group
-    if one.group is not None:
-        group = _group_named(one, world)
+    if claim.group is not None:
+        group = _group_named(claim, world)
         if group is None:
-            return Refused(refusals=(NoGroup(group=one.group),) * len(one.choices))
+            return Refused(refusals=(NoGroup(group=claim.group),) * len(claim.choices))
     held = other.held
     _remember(steps, other)
     _hold(world, other, 0, {}, None, other.group)
-    _hold(world, holder, generation + 1, held, one, group)
+    _hold(world, holder, generation + 1, held, claim, group)
     return Claimed(choice=0, generation=holder.generation, number=0)
 
 
-def _group_named(one: ConsumerClaim, world: ClaimWorld) -> int | None:
+def _group_named(claim: ConsumerClaim, world: ClaimWorld) -> int | None:
     """The number of the group that it names, if there is one of its project."""
-    group = world.named.get(one.group or "")
-    return group if group is not None and world.groups[group].project == one.project else None
+    group = world.named.get(claim.group or "")
+    return group if group is not None and world.groups[group].project == claim.project else None
 
 
 def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | None:

@@ -197,20 +197,20 @@ def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | 
     """Give each provider its old and new inventory, the new one first. Return a refusal if the reshape cannot
     begin.
     """
-    for one in edit.inventories:
-        state = working.find(one.provider)
+    for inventory in edit.inventories:
+        state = working.find(inventory.provider)
         if state is None:
-            return Missing(what="provider", names=(one.provider,))
-        if one.generation is not None and one.generation != state.generation:
-            return Stale(provider=one.provider, actual=state.generation, given=one.generation)
-    named = {name for one in edit.inventories for name in one.inventories}
+            return Missing(what="provider", names=(inventory.provider,))
+        if inventory.generation is not None and inventory.generation != state.generation:
+            return Stale(provider=inventory.provider, actual=state.generation, given=inventory.generation)
+    named = {name for inventory in edit.inventories for name in inventory.inventories}
     if unknown := tuple(sorted(name for name in named if name not in known.classes)):
         return Missing(what="resource class", names=unknown)
-    for one in edit.inventories:
-        state = working.there(one.provider)
-        both = {**state.inventories, **one.inventories}
+    for inventory in edit.inventories:
+        state = working.there(inventory.provider)
+        both = {**state.inventories, **inventory.inventories}
         used = {name: state.used.get(name, 0) for name in both}
-        interim = state.generation + bool(one.inventories)
+        interim = state.generation + bool(inventory.inventories)
         withheld = state.withheld_with(both)
         working.put(replace(state, inventories=both, used=used, generation=interim, withheld=withheld))
     return None
@@ -218,19 +218,19 @@ def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | 
 
 def settle(edit: Reshape, working: WorkingTrees, known: KnownNames) -> InUse | None:
     """Leave the new inventory; or why it cannot be."""
-    for one in edit.inventories:
-        state = working.there(one.provider)
-        if refusal := _in_use(state, one.inventories, known):
+    for inventory in edit.inventories:
+        state = working.there(inventory.provider)
+        if refusal := _in_use(state, inventory.inventories, known):
             return refusal
-        same = one.inventories == working.was[one.provider].inventories
+        same = inventory.inventories == working.was[inventory.provider].inventories
         working.put(
             replace(
                 state,
                 generation=state.generation + 1,
-                shape=state.shape if same else working.next_shape(one.provider),
-                inventories=one.inventories,
-                used={name: state.used[name] for name in one.inventories},
-                withheld=state.withheld_with(one.inventories),
+                shape=state.shape if same else working.next_shape(inventory.provider),
+                inventories=inventory.inventories,
+                used={name: state.used[name] for name in inventory.inventories},
+                withheld=state.withheld_with(inventory.inventories),
             )
         )
     return None

@@ -21,36 +21,36 @@ from bus.vocabulary import Allocations
 from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_held
 
 
-def fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
+def fence(claim: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
     """Return why this consumer cannot claim at all, or None."""
-    for name in (one.begins, one.consumer, one.keep):
-        if name and name in world.retired and not (name == one.consumer and wakes(one, world)):
+    for name in (claim.begins, claim.consumer, claim.keep):
+        if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
             return world.retired[name]
-    for name in (one.begins, one.keep):
+    for name in (claim.begins, claim.keep):
         if name and name not in world.holders:
             raise Unread
-    if why := _bars_claim(one, world):
-        return _refused(one, Walled(why=why))
-    holder = world.holders.get(one.consumer)
+    if why := _bars_claim(claim, world):
+        return _refused(claim, Walled(why=why))
+    holder = world.holders.get(claim.consumer)
     if holder is None:
-        if one.generation is None or not one.fenced:
+        if claim.generation is None or not claim.fenced:
             raise Unread
         return Held(generation=0, allocations={})
-    if one.fenced and one.generation != (holder.generation or None):
+    if claim.fenced and claim.generation != (holder.generation or None):
         return as_held(holder, world)
-    if one.begins and one.keep and world.holds(one.keep):
+    if claim.begins and claim.keep and world.holds(claim.keep):
         return as_held(holder, world)  # the leftovers of that attempt must be deleted first
-    if one.take_over and not world.holds(one.take_over):
-        return _refused(one, NothingHeld(consumer=one.take_over))
+    if claim.take_over and not world.holds(claim.take_over):
+        return _refused(claim, NothingHeld(consumer=claim.take_over))
     return None
 
 
-def wakes(one: ConsumerClaim, world: ClaimWorld) -> bool:
+def wakes(claim: ConsumerClaim, world: ClaimWorld) -> bool:
     """Return whether the claim begins a move of a shelved instance, which is the only way to reactivate
     it.
     """
-    ended = world.retired.get(one.consumer)
-    return one.begins is not None and ended is not None and ended.why == SHELVED
+    ended = world.retired.get(claim.consumer)
+    return claim.begins is not None and ended is not None and ended.why == SHELVED
 
 
 def fenced_off(
@@ -60,7 +60,7 @@ def fenced_off(
     judged.
     """
     results: list[ClaimResult] = []
-    beside = Counter(name for one in order.claims for name in _beside(one))
+    beside = Counter(name for claim in order.claims for name in _beside(claim))
     seen = {*beside}
     for one, behind in zip(order.claims, fences, strict=True):
         twice = one.consumer in seen or any(beside[name] > 1 for name in _beside(one))
@@ -72,36 +72,36 @@ def fenced_off(
 
 
 def named_twice(order: ClaimRequested) -> bool:
-    named = [name for one in order.claims for name in (one.consumer, *_beside(one))]
+    named = [name for claim in order.claims for name in (claim.consumer, *_beside(claim))]
     return len(set(named)) < len(named)
 
 
-def _beside(one: ConsumerClaim) -> Iterator[str]:
+def _beside(claim: ConsumerClaim) -> Iterator[str]:
     """Yield the further consumers that a claim names."""
-    return (name for name in (one.keep, one.begins, one.take_over) if name)
+    return (name for name in (claim.keep, claim.begins, claim.take_over) if name)
 
 
-def _bars_claim(one: ConsumerClaim, world: ClaimWorld) -> str:
+def _bars_claim(claim: ConsumerClaim, world: ClaimWorld) -> str:
     """Why this cannot be claimed, wherever it is to go; empty when it can."""
-    if one.begins and world.holds(one.begins):
-        return f"move {one.begins}: a consumer has that name, and holds something"
+    if claim.begins and world.holds(claim.begins):
+        return f"move {claim.begins}: a consumer has that name, and holds something"
     if world.wall is None:
         return ""
-    if one.group is not None:
-        return f"consumer {one.consumer}: a cell puts nobody into a server group"
-    if one.begins:
-        return f"consumer {one.consumer}: a cell begins no moves"
-    holder = world.holders.get(one.consumer)
-    if (holder is None or not holder.generation) and one.fenced and one.generation is not None:
+    if claim.group is not None:
+        return f"consumer {claim.consumer}: a cell puts nobody into a server group"
+    if claim.begins:
+        return f"consumer {claim.consumer}: a cell begins no moves"
+    holder = world.holders.get(claim.consumer)
+    if (holder is None or not holder.generation) and claim.fenced and claim.generation is not None:
         return ""  # the answer is that it holds nothing
-    if why := _bars_holder(holder, one.consumer, one.keep, world):
+    if why := _bars_holder(holder, claim.consumer, claim.keep, world):
         return why
-    if one.take_over is None:
+    if claim.take_over is None:
         return ""
-    if why := world.wall.bars_keeper(one.consumer, one.take_over):
+    if why := world.wall.bars_keeper(claim.consumer, claim.take_over):
         return why
-    held = world.holders[one.take_over].held if world.holds(one.take_over) else {}
-    return world.wall.bars_holder(one.take_over, _places(world, held)) if held else ""
+    held = world.holders[claim.take_over].held if world.holds(claim.take_over) else {}
+    return world.wall.bars_holder(claim.take_over, _places(world, held)) if held else ""
 
 
 def bars_release(order: ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
@@ -133,6 +133,6 @@ def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]
     return [(provider, world.room(provider).root) for provider in allocations]
 
 
-def _refused(one: ConsumerClaim, why: Refusal) -> Refused:
+def _refused(claim: ConsumerClaim, why: Refusal) -> Refused:
     """Whatever it would choose."""
-    return Refused(refusals=(why,) * len(one.choices))
+    return Refused(refusals=(why,) * len(claim.choices))

@@ -104,14 +104,14 @@ class FitFinder:
                 mappings[slot.suffix] = (*serving, uuid)
         return Fit(anchor, allocations, tuple(rows), mappings)
 
-    def _sum(self, one: Resources, other: Resources) -> Resources:
+    def _sum(self, resources: Resources, other: Resources) -> Resources:
         """Return the sum of both amounts, as the same object for the same arguments, so that it is rendered
         once.
         """
-        key = id(one), id(other)
+        key = id(resources), id(other)
         total = self._sums.get(key)
         if total is None:
-            total = self._sums[key] = dict(one)
+            total = self._sums[key] = dict(resources)
             for name, amount in other.items():
                 total[name] = total.get(name, 0) + amount
         return total

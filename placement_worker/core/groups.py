@@ -252,7 +252,7 @@ class _Planner:
                 needs = [*((trait,) for trait in group.required), *group.required_any]
         return JointRules(
             isolate=_isolated(query),
-            subtrees=tuple(one for one in sets if len(one) > 1),
+            subtrees=tuple(set_ for set_ in sets if len(set_) > 1),
             needs=tuple(needs),
             summed=tuple(self._several()),
             apart=not query.nested and self.index.children > 0,
@@ -261,7 +261,10 @@ class _Planner:
     def _named(self, aggregates: tuple[str, ...]) -> str:
         """Return the names of the aggregates, or the UUID of one without a name."""
         facts = self.index.aggregate_facts
-        return " or ".join(facts[one].name or one if one in facts else one for one in aggregates)
+        return " or ".join(
+            facts[aggregate].name or aggregate if aggregate in facts else aggregate
+            for aggregate in aggregates
+        )
 
     def _these(self, roots: tuple[str, ...]) -> Bools:
         met = np.zeros(self.high, np.bool_)
@@ -313,8 +316,8 @@ class _Planner:
         rows, demands = self._alike[key]
         self.slots.append(Slot(group.suffix, group.resources, rows, self._sharers(rows)))
         of = _called(group)
-        for one in demands:
-            yield replace(one, says=of + one.says, of=of)
+        for demand in demands:
+            yield replace(demand, says=of + demand.says, of=of)
 
     def _spread(self, group: ResourceGroup) -> Iterator[Demand]:
         """Yield the requirements that providers of a tree satisfy together, each class on one provider.

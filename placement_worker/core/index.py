@@ -91,14 +91,16 @@ class Index:
         touched: dict[str, None] = {}
         if self.knows(number):
             return touched.keys()
-        for one in aggregates:
-            self.describe(one, number)
+        for aggregate in aggregates:
+            self.describe(aggregate, number)
         for cell in cells:
             self.register(cell, number)
         trees = trees or {}
         for tree in trees.values():
             touched[tree.root] = None
-            known = [self.rows[one.uuid].root for one in tree.providers if one.uuid in self.rows]
+            known = [
+                self.rows[provider.uuid].root for provider in tree.providers if provider.uuid in self.rows
+            ]
             touched.update(dict.fromkeys(known))
             self.put(tree, number)
             self._gives(tree.root, *known)

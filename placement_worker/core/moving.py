@@ -51,11 +51,11 @@ class Moves:
 
     def left(self, providers: Sequence[ProviderState]) -> list[ProviderState]:
         """The providers of before, without what goes."""
-        return [_used_by(one, self.leave, -1) for one in providers]
+        return [_used_by(provider, self.leave, -1) for provider in providers]
 
     def arrived(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
         """Return the providers with the arriving usage."""
-        return tuple(_used_by(one, self.come, +1) for one in providers)
+        return tuple(_used_by(provider, self.come, +1) for provider in providers)
 
 
 NO_MOVES = Moves()
@@ -67,11 +67,11 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
     """
     if report.reshape is None or report.sequence <= before.sequence:
         return NO_MOVES
-    by_source = {(one.provider, one.resource_class): one for one in report.reshape.moves}
+    by_source = {(move.provider, move.resource_class): move for move in report.reshape.moves}
     _refuse_operators(before, report.reshape.moves)
-    going = [(one, held) for one in holders if (held := _what_goes(one.held, by_source))]
-    room = _Room(before, report, {name for one in report.reshape.moves for name in one.to})
-    words = _Words(report.reshape.guests, {one.uuid for one in holders})
+    going = [(holder, held) for holder in holders if (held := _what_goes(holder.held, by_source))]
+    room = _Room(before, report, {name for move in report.reshape.moves for name in move.to})
+    words = _Words(report.reshape.guests, {holder.uuid for holder in holders})
     places: dict[str, _Amounts] = {}
     unsaid = []
     for one, held in going:
@@ -144,7 +144,7 @@ class _Words:
 
 def _refuse_operators(before: Tree, asked: Sequence[InventoryMove]) -> None:
     """Refuse to move an operator's inventory by a report."""
-    there = {one.uuid: one for one in before.providers}
+    there = {provider.uuid: provider for provider in before.providers}
     for position, one in enumerate(asked):
         was = there.get(one.provider)
         if was is None or one.resource_class not in was.inventories:
@@ -191,7 +191,7 @@ def _as_said(
 
 
 def _wherever_there_is_room(
-    one: TreeHolder, held: _Amounts, by_source: Mapping[_At, InventoryMove], room: _Room
+    holder: TreeHolder, held: _Amounts, by_source: Mapping[_At, InventoryMove], room: _Room
 ) -> _Amounts:
     """Return new places: classes that may move to the same providers stay together, for example processors
     and memory of a NUMA cell.
@@ -214,7 +214,7 @@ def _wherever_there_is_room(
             why.append(lacks[0])
         else:
             raise Unmovable(
-                f"reshape: {one.uuid} holds {_figures(amounts)}, which fits nowhere: {'; '.join(why)}"
+                f"reshape: {holder.uuid} holds {_figures(amounts)}, which fits nowhere: {'; '.join(why)}"
             )
     return place
 
@@ -230,11 +230,11 @@ def _after(held: Allocations, goes: _Amounts, comes: _Amounts) -> Allocations:
     return {provider: resources for provider, resources in after.items() if resources}
 
 
-def _used_by(one: ProviderState, amounts: Mapping[_At, int], sign: int) -> ProviderState:
-    if not any((one.uuid, name) in amounts for name in one.inventories):
-        return one
-    used = {name: amount + sign * amounts.get((one.uuid, name), 0) for name, amount in one.used.items()}
-    return replace(one, used=used)
+def _used_by(state: ProviderState, amounts: Mapping[_At, int], sign: int) -> ProviderState:
+    if not any((state.uuid, name) in amounts for name in state.inventories):
+        return state
+    used = {name: amount + sign * amounts.get((state.uuid, name), 0) for name, amount in state.used.items()}
+    return replace(state, used=used)
 
 
 def _class_of(move: InventoryMove) -> str:

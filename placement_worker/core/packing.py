@@ -36,8 +36,8 @@ class Packing:
         spent = 0
         providers: list[KnownProvider] = []
         tables = self._inventories, self._stocks, self._traits, self._aggregates, self._owners
-        for one in tree.providers[skip:]:
-            known = self._provider(one)
+        for provider in tree.providers[skip:]:
+            known = self._provider(provider)
             spent += len(_encode(known)) + 1
             if providers and spent + sum(table.bytes for table in tables) > self._room:
                 break
@@ -59,18 +59,18 @@ class Packing:
         self._room -= spent + 2 * len(tree.root) + len(_encode(tree.host))
         return True
 
-    def _provider(self, one: ProviderState) -> KnownProvider:
-        stock = tuple([self._inventory(name, figures) for name, figures in one.inventories.items()])
+    def _provider(self, state: ProviderState) -> KnownProvider:
+        stock = tuple([self._inventory(name, figures) for name, figures in state.inventories.items()])
         return KnownProvider(
-            one.uuid,
-            one.name,
-            one.parent,
-            one.generation,
-            one.shape,
+            state.uuid,
+            state.name,
+            state.parent,
+            state.generation,
+            state.shape,
             self._stocks.place(stock),
-            tuple([one.used.get(name, 0) for name in one.inventories]),
-            self._traits.place(one.traits),
-            self._aggregates.place(one.aggregates),
+            tuple([state.used.get(name, 0) for name in state.inventories]),
+            self._traits.place(state.traits),
+            self._aggregates.place(state.aggregates),
         )
 
     def _inventory(self, name: str, figures: Inventory) -> int:
@@ -137,7 +137,7 @@ def carried(trees: Collection[Tree]) -> KnownTrees | None:
 
 def unpacked(found: KnownTrees) -> Iterator[tuple[Tree, int]]:
     """The trees, each with how many of its providers are left out."""
-    inventories = [(one.resource_class, _figures(one)) for one in found.inventories]
+    inventories = [(inventory.resource_class, _figures(inventory)) for inventory in found.inventories]
     stocks: list[Mapping[str, Inventory]] = [
         dict([inventories[place] for place in stock]) for stock in found.stocks
     ]
@@ -148,7 +148,7 @@ def unpacked(found: KnownTrees) -> Iterator[tuple[Tree, int]]:
             root = known.providers[0].id
         if host is None:
             host = known.providers[0].name
-        providers = tuple([_state(one, root, found, stocks) for one in known.providers])
+        providers = tuple([_state(provider, root, found, stocks) for provider in known.providers])
         yield Tree(root, host, cell, agent, zone, known.sequence, False, providers), known.left_out
 
 

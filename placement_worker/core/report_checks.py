@@ -94,7 +94,7 @@ def _wrong_reshape(report: InventoryReported) -> str:
     """
     if report.reshape is None:
         return ""
-    has = {one.id: one.inventories for one in report.providers}
+    has = {provider.id: provider.inventories for provider in report.providers}
     seen: set[tuple[str, str]] = set()
     for position, move in enumerate(report.reshape.moves):
         at = f"reshape.moves[{position}]"
@@ -109,7 +109,7 @@ def _wrong_reshape(report: InventoryReported) -> str:
                 return f"{at}.to: {to} is not in this tree"
             if name not in has[to]:
                 return f"{at}.to: {to} has no {name} in this report"
-    guests = [(one.build, one.attempt) for one in report.reshape.guests]
+    guests = [(guest.build, guest.attempt) for guest in report.reshape.guests]
     if len(guests) > len(set(guests)):
         build, attempt = next(one for nth, one in enumerate(guests) if one in guests[:nth])
         return f"reshape.guests: attempt {attempt} of {build} is there twice"

@@ -87,16 +87,16 @@ def renamed(tree: Tree, old: str, new: str) -> Tree:
         tree,
         providers=tuple(
             replace(
-                one,
-                inventories=with_new(one.inventories),
-                used=with_new(one.used),
-                withheld=with_new(one.withheld),
+                provider,
+                inventories=with_new(provider.inventories),
+                used=with_new(provider.used),
+                withheld=with_new(provider.withheld),
                 reported=replace(
-                    one.reported, classes=frozenset(with_new(dict.fromkeys(one.reported.classes)))
+                    provider.reported, classes=frozenset(with_new(dict.fromkeys(provider.reported.classes)))
                 ),
             )
-            if old in one.inventories
-            else one
-            for one in tree.providers
+            if old in provider.inventories
+            else provider
+            for provider in tree.providers
         ),
     )

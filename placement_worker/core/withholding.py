@@ -22,20 +22,22 @@ def withheld(before: Tree, after: Tree) -> Tree:
         return after
     stood = {(one.uuid, name): inventory for one, name, inventory in _inventories(before)}
     providers = []
-    for one in after.providers:
-        inventories, kept_back = dict(one.inventories), {}
-        for name, inventory in one.inventories.items():
+    for provider in after.providers:
+        inventories, kept_back = dict(provider.inventories), {}
+        for name, inventory in provider.inventories.items():
             if not beyond.get(name):
                 continue
-            old = stood.get((one.uuid, name))
-            opens = inventory.capacity - max(old.capacity if old else 0, one.used.get(name, 0))
+            old = stood.get((provider.uuid, name))
+            opens = inventory.capacity - max(old.capacity if old else 0, provider.used.get(name, 0))
             if opens > 0:
                 less = _smaller(inventory, inventory.capacity - min(opens, beyond[name]))
                 # An allocation ratio may round it below the used amount: never withhold more than was added.
                 beyond[name] = max(beyond[name] - min(inventory.capacity - less.capacity, opens), 0)
                 inventories[name] = less
                 kept_back[name] = less.reserved - inventory.reserved
-        providers.append(replace(one, inventories=inventories, withheld=kept_back) if kept_back else one)
+        providers.append(
+            replace(provider, inventories=inventories, withheld=kept_back) if kept_back else provider
+        )
     return replace(after, providers=tuple(providers))
 
 
@@ -65,9 +67,9 @@ def _beyond_capacity(tree: Tree) -> dict[str, int]:
 
 
 def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
-    for one in tree.providers:
-        for name, inventory in one.inventories.items():
-            yield one, name, inventory
+    for provider in tree.providers:
+        for name, inventory in provider.inventories.items():
+            yield provider, name, inventory
 
 
 def _smaller(inventory: Inventory, capacity: int) -> Inventory:

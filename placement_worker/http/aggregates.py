@@ -77,7 +77,9 @@ class AggregateHandlers:
             raise bad_request(f"limit: a number from 1 to {MOST}, not {limit[:40]!r}")
         query = msgspec.structs.replace(FindAggregates(limit=int(limit)), **asked)
         found = await self.placement.aggregates.find(query)
-        listed = [_body(one, host_count=found.hosts.get(one.id, 0)) for one in found.aggregates]
+        listed = [
+            _body(aggregate, host_count=found.hosts.get(aggregate.id, 0)) for aggregate in found.aggregates
+        ]
         return said({"aggregates": listed, "more": found.more})
 
     async def create(self, call: ApiCall) -> ApiAnswer:
@@ -187,8 +189,8 @@ def _forced(call: ApiCall) -> bool:
     return _asked(call, "force").get("force", "false").lower() in ("true", "1", "")
 
 
-def _body(one: Aggregate, **more: Any) -> dict[str, Any]:
-    return {"uuid": one.id, "name": one.name, "metadata": one.metadata, **more}
+def _body(aggregate: Aggregate, **more: Any) -> dict[str, Any]:
+    return {"uuid": aggregate.id, "name": aggregate.name, "metadata": aggregate.metadata, **more}
 
 
 def _edited(edited: AggregateEdited) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class AllocationHandlers:
         if id_ not in answer.generations:
             raise not_found(f"Resource provider '{id_}' not found: {no_provider(id_)}")
         told = bodies.allocations_of_provider(id_, answer.generations[id_], answer.consumers, call.minor)
-        return said(told, max((one.updated for one in answer.consumers), default=0.0))
+        return said(told, max((consumer.updated for consumer in answer.consumers), default=0.0))
 
     async def usages(self, call: ApiCall) -> ApiAnswer:
         query, kind = queries.usages(call.query, call.minor)
@@ -128,7 +128,7 @@ class AllocationHandlers:
 
     async def _take(self, claims: Sequence[ConsumerClaim], doing: str) -> None:
         results = (await self._claim_together(ClaimRequested(claims=tuple(claims)))).results
-        if not all(isinstance(one, Claimed) for one in results):
+        if not all(isinstance(result, Claimed) for result in results):
             raise await self._denied(results, claims, doing)
 
     async def _denied(
@@ -139,7 +139,7 @@ class AllocationHandlers:
         """
         problem = denied(results, claims)
         named = {
-            provider: None for one in claims for choice in one.choices for provider in choice.allocations
+            provider: None for claim in claims for choice in claim.choices for provider in choice.allocations
         }
         if problem.code == CONCURRENT_UPDATE or not named:
             return problem
@@ -163,4 +163,4 @@ def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:
 
 
 def _shares(claims: Sequence[ConsumerClaim]) -> list[dict[str, int]]:
-    return [share for one in claims for choice in one.choices for share in choice.allocations.values()]
+    return [share for claim in claims for choice in claim.choices for share in choice.allocations.values()]

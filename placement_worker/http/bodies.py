@@ -40,55 +40,57 @@ def inventory(one: Inventory) -> Json:
     }
 
 
-def inventories(one: Provider) -> Json:
-    told = {name: inventory(stock) for name, stock in one.inventories.items()}
-    return {"resource_provider_generation": one.generation, "inventories": told}
+def inventories(provider: Provider) -> Json:
+    told = {name: inventory(stock) for name, stock in provider.inventories.items()}
+    return {"resource_provider_generation": provider.generation, "inventories": told}
 
 
-def inventory_of(one: Provider, resource_class: str) -> Json:
-    return inventory(one.inventories[resource_class]) | {"resource_provider_generation": one.generation}
+def inventory_of(provider: Provider, resource_class: str) -> Json:
+    return inventory(provider.inventories[resource_class]) | {
+        "resource_provider_generation": provider.generation
+    }
 
 
-def usages_of(one: Provider) -> Json:
-    used = {name: one.used.get(name, 0) for name in one.inventories}
-    return {"resource_provider_generation": one.generation, "usages": used}
+def usages_of(provider: Provider) -> Json:
+    used = {name: provider.used.get(name, 0) for name in provider.inventories}
+    return {"resource_provider_generation": provider.generation, "usages": used}
 
 
-def traits_of(one: Provider) -> Json:
-    return {"traits": one.traits, "resource_provider_generation": one.generation}
+def traits_of(provider: Provider) -> Json:
+    return {"traits": provider.traits, "resource_provider_generation": provider.generation}
 
 
-def aggregates_of(one: Provider, minor: int) -> Json:
-    told: Json = {"aggregates": one.aggregates}
+def aggregates_of(provider: Provider, minor: int) -> Json:
+    told: Json = {"aggregates": provider.aggregates}
     if minor >= 19:
-        told["resource_provider_generation"] = one.generation
+        told["resource_provider_generation"] = provider.generation
     return told
 
 
 def allocations_of_provider(uuid: str, generation: int, consumers: Iterable[Consumer], minor: int) -> Json:
     told: Json = {}
-    for one in consumers:
-        told[one.id] = {"resources": one.allocations.get(uuid, {})}
+    for consumer in consumers:
+        told[consumer.id] = {"resources": consumer.allocations.get(uuid, {})}
         if minor >= 28:
-            told[one.id]["consumer_generation"] = one.generation
+            told[consumer.id]["consumer_generation"] = consumer.generation
     return {"resource_provider_generation": generation, "allocations": told}
 
 
-def allocations_of_consumer(one: Consumer | None, generations: Mapping[str, int], minor: int) -> Json:
-    if one is None or not one.allocations:
+def allocations_of_consumer(consumer: Consumer | None, generations: Mapping[str, int], minor: int) -> Json:
+    if consumer is None or not consumer.allocations:
         return {"allocations": {}}
     told: Json = {
         "allocations": {
             uuid: {"resources": resources, "generation": generations.get(uuid, 0)}
-            for uuid, resources in one.allocations.items()
+            for uuid, resources in consumer.allocations.items()
         }
     }
     if minor >= 12:
-        told |= {"project_id": one.project, "user_id": one.user}
+        told |= {"project_id": consumer.project, "user_id": consumer.user}
     if minor >= 28:
-        told["consumer_generation"] = one.generation
+        told["consumer_generation"] = consumer.generation
     if minor >= 38:
-        told["consumer_type"] = one.type or UNKNOWN
+        told["consumer_type"] = consumer.type or UNKNOWN
     return told
 
 

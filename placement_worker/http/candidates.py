@@ -150,7 +150,7 @@ def why_none(found: SearchResult) -> str:
     if not found.considered:
         return "there are no providers"
     parts = []
-    emptied = [one for one in found.removals if not one.left]
+    emptied = [removal for removal in found.removals if not removal.left]
     if emptied:
         parts.append(f"of {found.considered} none is left after: {emptied[0].constraint}")
     if found.nearest:

@@ -63,8 +63,8 @@ class Resource:
         self._policy = policy
         self.operations = operations
         self._offered: dict[str, list[Operation]] = {}
-        for one in operations:
-            self._offered.setdefault(one.method, []).append(one)
+        for operation in operations:
+            self._offered.setdefault(operation.method, []).append(operation)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call: ApiCall = scope[CALL]

@@ -144,13 +144,17 @@ class _Parser:
         checks = [self._both()]
         while self._took("or"):
             checks.append(self._both())
-        return checks[0] if len(checks) == 1 else lambda who, target: any(one(who, target) for one in checks)
+        return (
+            checks[0] if len(checks) == 1 else lambda who, target: any(check(who, target) for check in checks)
+        )
 
     def _both(self) -> Check:
         checks = [self._one()]
         while self._took("and"):
             checks.append(self._one())
-        return checks[0] if len(checks) == 1 else lambda who, target: all(one(who, target) for one in checks)
+        return (
+            checks[0] if len(checks) == 1 else lambda who, target: all(check(who, target) for check in checks)
+        )
 
     def _one(self) -> Check:
         if self._took("not"):

@@ -51,10 +51,10 @@ class ProviderHandlers:
         return said(
             {
                 "resource_providers": [
-                    bodies.provider(one, call.minor, call.mount) for one in answer.providers
+                    bodies.provider(provider, call.minor, call.mount) for provider in answer.providers
                 ]
             },
-            max((one.updated for one in answer.providers), default=0.0),
+            max((provider.updated for provider in answer.providers), default=0.0),
         )
 
     async def create(self, call: ApiCall) -> ApiAnswer:

@@ -102,7 +102,7 @@ async def page(
     tx: Transaction, ids: Collection[str] | None, name: str, after: str, most: int
 ) -> list[FoundAggregate]:
     """Return aggregates by id, among the ids or all."""
-    values = () if ids is None else [(one,) for one in dict.fromkeys(ids)]
+    values = () if ids is None else [(fromkey,) for fromkey in dict.fromkeys(ids)]
     if ids is not None and not values:
         return []
     rows: Sequence[Any] = await _find(ids is not None)(tx, values, called=name, after=after, most=most)

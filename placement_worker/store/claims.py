@@ -142,15 +142,15 @@ def consumers_of(claims: Collection[ConsumerClaim]) -> tuple[dict[str, ConsumerC
     """Return the consumers that may not exist yet, with their claims, and those that should exist."""
     newcomers: dict[str, ConsumerClaim | None] = {}
     others = set()
-    for one in claims:
-        if one.generation is None or not one.fenced:
-            newcomers.setdefault(one.consumer, one)
+    for claim in claims:
+        if claim.generation is None or not claim.fenced:
+            newcomers.setdefault(claim.consumer, claim)
         else:
-            others.add(one.consumer)
-        if one.take_over:
-            others.add(one.take_over)
-    for one in claims:
-        for name in (one.keep, one.begins):
+            others.add(claim.consumer)
+        if claim.take_over:
+            others.add(claim.take_over)
+    for claim in claims:
+        for name in (claim.keep, claim.begins):
             if name:
                 newcomers.setdefault(name, None)
     return newcomers, others
@@ -264,7 +264,7 @@ async def _read_rooms(
     rooms: dict[str, Room] = {}
     if not locked:
         return rooms, True
-    listed = [*((one, None) for one in locked), *((None, one) for one in consumers)]
+    listed = [*((one, None) for one in locked), *((None, consumer) for consumer in consumers)]
     rows = await _ROOMS(tx, listed, excludes=EXCLUDES_SIBLINGS)
     names = await book.class_names(tx, {row["class"] for row in rows if row["class"] is not None})
     for row in rows:
@@ -291,7 +291,9 @@ async def _read_rooms(
 async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return, for each of the providers with the trait EXCLUDES_SIBLINGS, the siblings that it excludes."""
     found: dict[str, tuple[str, ...]] = {}
-    for uuid, sibling in await _SIBLINGS(tx, [(one,) for one in providers], excludes=EXCLUDES_SIBLINGS):
+    for uuid, sibling in await _SIBLINGS(
+        tx, [(provider,) for provider in providers], excludes=EXCLUDES_SIBLINGS
+    ):
         found[uuid] = (*found.get(uuid, ()), sibling)
     return found
 

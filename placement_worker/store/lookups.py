@@ -186,7 +186,7 @@ def _owner(row: Mapping[str, Any], book: Book, stocks: Stocks) -> dict[str, Any]
     if len(stocks.reported) < len(stocks.inventories):
         told["kept_classes"] = tuple(name for name in stocks.inventories if name not in stocks.reported)
     for part, names in (("traits", book.traits), ("aggregates", book.aggregates)):
-        told[f"kept_{part}"] = tuple(names.names[-one] for one in numbers(row[part]) if one < 0)
+        told[f"kept_{part}"] = tuple(names.names[-number] for number in numbers(row[part]) if number < 0)
     return told
 
 

@@ -192,10 +192,10 @@ class Book:
 
     async def know_owners(self, database: Database, claims: Collection[ConsumerClaim], now: float) -> None:
         """Ensure the names of the claiming consumers' projects, users and types."""
-        await self.projects.ensure(database, {one.project for one in claims}, now)
-        await self.users.ensure(database, {one.user for one in claims}, now)
-        types = {one.type for one in claims if one.type is not None}
-        if any(one.keep for one in claims):
+        await self.projects.ensure(database, {claim.project for claim in claims}, now)
+        await self.users.ensure(database, {claim.user for claim in claims}, now)
+        types = {claim.type for claim in claims if claim.type is not None}
+        if any(claim.keep for claim in claims):
             types.update(KEEPERS)
         await self.types.ensure(database, types, now)
 
@@ -203,10 +203,14 @@ class Book:
         self, database: Database, providers: Collection[ProviderReport | ProviderLoad], now: float
     ) -> None:
         """Ensure the names of the providers' classes, traits and aggregates."""
-        await self.classes.ensure(database, {name for one in providers for name in one.inventories}, now)
-        await self.traits.ensure(database, {name for one in providers for name in one.traits or ()}, now)
+        await self.classes.ensure(
+            database, {name for provider in providers for name in provider.inventories}, now
+        )
+        await self.traits.ensure(
+            database, {name for provider in providers for name in provider.traits or ()}, now
+        )
         await self.aggregates.ensure(
-            database, {uuid for one in providers for uuid in one.aggregates or ()}, now
+            database, {uuid for provider in providers for uuid in provider.aggregates or ()}, now
         )
 
     def known(self, kind: str, name: str) -> bool:

@@ -40,12 +40,12 @@ async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape
     opened, working = await _open(tx, book, order, now)
     _must(edits.widen(order, working, known))
     rooms = opened.world.rooms
-    for one in order.inventories:
-        _refit(rooms[one.provider], working, one.provider, known)
+    for inventory in order.inventories:
+        _refit(rooms[inventory.provider], working, inventory.provider, known)
     results = capacity.claim(ClaimRequested(claims=order.claims), opened.world) if order.claims else ()
     if results is None:
         raise Conflict("a consumer came or went while it was being looked for")
-    if not all(isinstance(one, Claimed) for one in results):
+    if not all(isinstance(result, Claimed) for result in results):
         raise Undone(Denied(results=results))
     for uuid, room in opened.world.touched.items():
         if uuid in working.homes:
@@ -70,7 +70,7 @@ async def _open(
 ) -> tuple[claims.Opened, WorkingTrees]:
     """Lock all consumers and then all providers of the reshape, in the order of claims."""
     reading = book.reading
-    listed = [one.provider for one in order.inventories]
+    listed = [inventory.provider for inventory in order.inventories]
     before = WorkingTrees(await tree_reads.read(tx, book, listed))
     newcomers, others = claims.consumers_of(order.claims)
     named = capacity.providers_of([ClaimRequested(claims=order.claims)], all_choices=True)

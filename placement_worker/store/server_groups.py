@@ -80,7 +80,7 @@ _MAKE = Statement(
 _LOCK_ONE = Statement("SELECT g.id FROM server_groups g WHERE g.uuid = :uuid FOR UPDATE OF g")
 _MEMBERS = Statement(
     "SELECT c.uuid FROM consumers c LEFT JOIN consumer_types k ON k.id = c.consumer_type_id"
-    f" WHERE c.group_id = :id AND COALESCE(k.name, '') NOT IN ({', '.join(repr(one) for one in KEEPERS)})"
+    f" WHERE c.group_id = :id AND COALESCE(k.name, '') NOT IN ({', '.join(repr(type_) for type_ in KEEPERS)})"
     " ORDER BY c.uuid LIMIT :most"
 )
 _DROP = Statement("DELETE FROM server_groups WHERE id = :id")

@@ -74,7 +74,7 @@ def writes(
     """Yield the statements that store the moved allocations."""
     if not moved:
         return
-    ids = {one.uuid: one.id for one in before.providers}
+    ids = {provider.uuid: provider.id for provider in before.providers}
     classes: Mapping[str, int] = book.classes.ids
     gone, come = [], []
     for one in moved:
@@ -84,12 +84,12 @@ def writes(
         come += [
             (id_, at[0], classes[at[1]], amount) for at, amount in now_held.items() if was.get(at) != amount
         ]
-    used = {one.uuid: one.used for one in before.providers}
+    used = {provider.uuid: provider.used for provider in before.providers}
     counted = [
-        (one.uuid, classes[name], amount)
-        for one in after.providers
-        for name, amount in one.used.items()
-        if used.get(one.uuid, {}).get(name, 0) != amount
+        (provider.uuid, classes[name], amount)
+        for provider in after.providers
+        for name, amount in provider.used.items()
+        if used.get(provider.uuid, {}).get(name, 0) != amount
     ]
     yield _DELETE.of(gone)
     yield _INSERT.of(come, now=now)

@@ -216,7 +216,7 @@ def _named(listed: str | None, names: Mapping[int, str]) -> _Listed:
     if not listed:
         return (), frozenset()
     ids = numbers(listed)
-    return tuple(sorted([names[abs(one)] for one in ids])), frozenset([names[one] for one in ids if one > 0])
+    return tuple(sorted([names[abs(id_)] for id_ in ids])), frozenset([names[id_] for id_ in ids if id_ > 0])
 
 
 def classes_in(rows: Sequence[Any]) -> set[int]:

@@ -44,7 +44,7 @@ def all_rules(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosabl
 
 def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
     """Return the enabled weighers, then all other weighers."""
-    multipliers = {one.name: one.multiplier for one in policy.weighers}
+    multipliers = {weigher.name: weigher.multiplier for weigher in policy.weighers}
     own, options = _as_made(own, options, weighers_named)
     return [
         Choosable(

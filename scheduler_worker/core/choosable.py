@@ -144,9 +144,10 @@ def _with_options(name: str, made: Callable[..., Any], given: Mapping[str, Any])
 def _is_plain(made: Callable[..., Any]) -> bool:
     """Does it judge a host itself, instead of making what does?"""
     needed = [
-        one
-        for one in inspect.signature(made).parameters.values()
-        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        parameter
+        for parameter in inspect.signature(made).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     return len(needed) >= 2
 

@@ -149,7 +149,9 @@ class Choosing:
         if request.cell and request.cell not in cells:
             return f"cell: no hosts in cell {request.cell!r}{_known('cells', cells)}"
         zones = {host.zone for host in hosts}
-        zones.update(one.metadata.get("availability_zone", "") for one in self._source.aggregates.values())
+        zones.update(
+            aggregate.metadata.get("availability_zone", "") for aggregate in self._source.aggregates.values()
+        )
         zones.discard("")
         if request.zone and request.zone not in zones:
             known = _known("zones", zones) or "; no host names a zone"

@@ -49,7 +49,7 @@ class FoundHosts:
     def indices(self, roots: Collection[str]) -> set[int]:
         """Return the indices of the roots in `roots` that the search found."""
         positions = [self._now.source.position(root) for root in roots]
-        known = [one for one in positions if one is not None]
+        known = [position for position in positions if position is not None]
         found: list[int] = np.flatnonzero(np.isin(self._positions, known)).tolist()
         return set(found)
 

@@ -59,7 +59,7 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[Pages | None,
         pages = _pages(said)
         return (None if pages.kb == SMALL_KB else pages,)
     memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # each cell's is a multiple of this
-    fitting = [one for one in page_sizes(large) if memory % one.kb == 0]
+    fitting = [size for size in page_sizes(large) if memory % size.kb == 0]
     if word == "any":
         return (*fitting, None)
     if not fitting:

@@ -250,7 +250,7 @@ def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits
         if isinstance(result, Contended):
             return order, (*let_go, *_contended(order, limits, "its claim is contended"))
         if isinstance(result, Refused):
-            nowhere = next((one for one in result.refusals if isinstance(one, NoGroup)), None)
+            nowhere = next((refusal for refusal in result.refusals if isinstance(refusal, NoGroup)), None)
             if nowhere is not None:
                 return _also(
                     let_go, _next(_fail(order, str(nowhere), Decision(code="no_server_group")), limits)

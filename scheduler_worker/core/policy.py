@@ -87,7 +87,7 @@ class ChoicePolicy:
     @cached_property
     def packs(self) -> bool:
         """Return whether fuller hosts weigh more, so that all requests want the same hosts."""
-        return any(one.name in _OF_ROOM and one.multiplier < 0 for one in self.weighers)
+        return any(weigher.name in _OF_ROOM and weigher.multiplier < 0 for weigher in self.weighers)
 
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
         """The hints that no rule here goes by, a sentence each."""

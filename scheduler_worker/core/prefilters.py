@@ -74,5 +74,5 @@ def prefilters(
         {project: tuple(some) for project, some in tenants.items()} if options.tenant_aggregates else None,
         options.tenant_aggregates_required,
         tuple(demanding) if options.isolate_aggregates else (),
-        tuple(sorted(one.name for one in cells if not one.enabled)),
+        tuple(sorted(cell.name for cell in cells if not cell.enabled)),
     )

@@ -237,7 +237,9 @@ class Ranking:
         state = len(self._refused), len(self._full)
         if self._removals is None or self._removals[0] != state:
             if self._beforehand is None:
-                self._beforehand = tuple([named_reserved(self.wish, one) for one in self._search.removals()])
+                self._beforehand = tuple(
+                    [named_reserved(self.wish, removal) for removal in self._search.removals()]
+                )
                 self._counted = self._gone_since(self._beforehand)
             refused, full, counted = self._refused, self._full, self._counted
             if counted:

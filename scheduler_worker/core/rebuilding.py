@@ -36,7 +36,8 @@ def unfit(wish: Wish, root: str, source: CandidateSource, now: HostsNow, policy:
     position = source.position(root)
     if position is None or position not in search.positions:
         return next(
-            (f"it lacks {one.constraint}" for one in search.removals() if not one.left), "it has gone"
+            (f"it lacks {removal.constraint}" for removal in search.removals() if not removal.left),
+            "it has gone",
         )
     facts = now.facts(search, position)
     for rule in rules_for(wish, policy):

@@ -89,7 +89,7 @@ def _elsewhere(wish: Wish) -> Iterator[Relaxed]:
         yield Relaxed(_asking(anywhere, roots=()), f"without host {named}")
     if request.ignore_hosts:
         anywhere = replace(wish, request=structs.replace(request, ignore_hosts=()))
-        reserved = tuple(one for one in question.not_roots if one in wish.reserved)
+        reserved = tuple(root for root in question.not_roots if root in wish.reserved)
         yield Relaxed(_asking(anywhere, not_roots=reserved), "without ignore_hosts")
     for nth, some in enumerate(request.aggregates):
         if some in question.root_member_of:  # aggregates that operators' metadata requires cannot be left out

@@ -54,7 +54,7 @@ class Shortage:
             return "unreadable"
         if self.fitted:
             return "room"
-        deciding = next((one for one in self.removals if not one.left), None)
+        deciding = next((removal for removal in self.removals if not removal.left), None)
         if deciding is None:
             return "room" if self.considered else "no_hosts"
         return deciding.code or deciding.about or deciding.constraint

@@ -125,7 +125,7 @@ def amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
     most = int(np.max(ranking.free(less.resource_class)[list(indices)]))
     # If fewer instances than free amounts fit, try halves of the total too.
     halves = {amount >> shift for amount in (min(most, less.asked - 1), less.asked) for shift in range(4)}
-    return sorted((one for one in halves if 0 < one <= min(most, less.asked - 1)), reverse=True)
+    return sorted((half for half in halves if 0 < half <= min(most, less.asked - 1)), reverse=True)
 
 
 def with_less(less: Lessened, amount: int) -> str:

@@ -111,7 +111,7 @@ async def decision_of(tx: Transaction, id_: Id) -> StoredDecision | None:
     if not rows:
         return None
     row = rows[0]
-    builds = tuple(one["build"] for one in await _BUILDS(tx, id=row["id"]))
+    builds = tuple(build["build"] for build in await _BUILDS(tx, id=row["id"]))
     move = _move(row["move"]) if row["move"] else None
     return StoredDecision(
         _message(row["message"]) if row["message"] else None,

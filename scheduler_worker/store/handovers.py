@@ -46,8 +46,8 @@ _decode = msgspec.json.Decoder(Handover).decode
 async def add(tx: Transaction, orders: Iterable[Handover], now: float) -> None:
     """Store the handovers; existing ones stay unchanged."""
     rows = {
-        one.placed.move: (one.placed.move, one.placed.build, one.state, _encode(one).decode())
-        for one in orders
+        order.placed.move: (order.placed.move, order.placed.build, order.state, _encode(order).decode())
+        for order in orders
     }
     if rows:
         await _INSERT(tx, [rows[move] for move in sorted(rows)], now=now)

@@ -34,7 +34,7 @@ _decode = msgspec.json.Decoder(HostHealth).decode
 
 async def put(tx: Transaction, hosts: Iterable[HostHealth]) -> None:
     # In the order of their keys, so that two schedulers that store the same hosts never wait for each other.
-    rows = sorted((one.cell, one.root, _encode(one).decode()) for one in hosts)
+    rows = sorted((host.cell, host.root, _encode(host).decode()) for host in hosts)
     await _PUT(tx, rows)
 
 

@@ -317,7 +317,7 @@ async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
 
 
 async def known(tx: Transaction, requests: Collection[Id]) -> set[Id]:
-    return {row["request"] for row in await _KNOWN(tx, [(one,) for one in requests])}
+    return {row["request"] for row in await _KNOWN(tx, [(request,) for request in requests])}
 
 
 async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
@@ -332,7 +332,7 @@ async def cancelled(tx: Transaction, owner: str) -> list[Id]:
 async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest]:
     """Return a page of waiting requests, in the order of service."""
     if question.requests:
-        rows = await _LIST_THESE(tx, [(one,) for one in question.requests])
+        rows = await _LIST_THESE(tx, [(request,) for request in question.requests])
     else:
         rows = await _LIST(tx, project=question.project, most=question.limit, after=question.after)
     builds: dict[Id, list[Id]] = {}

@@ -58,8 +58,8 @@ class AdoptingCell:
 
     async def hears(self, *asked: BuildAdoptRequested) -> list[list[Message]]:
         outcomes = await self.adoptions.adopt_many(asked)
-        assert all(isinstance(one, list) for one in outcomes), outcomes
-        return [list(one) for one in outcomes if isinstance(one, list)]
+        assert all(isinstance(outcome, list) for outcome in outcomes), outcomes
+        return [list(outcome) for outcome in outcomes if isinstance(outcome, list)]
 
     async def refuses(self, asked: BuildAdoptRequested) -> str:
         ((said,),) = await self.hears(asked)

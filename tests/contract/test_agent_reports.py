@@ -77,7 +77,7 @@ class OneAgent:
             self.waiting += said
         elif not self.lost:
             outcomes = await self.placement.reports.report_many(said)
-            self.refused += [str(one) for one in outcomes if isinstance(one, Poison)]
+            self.refused += [str(outcome) for outcome in outcomes if isinstance(outcome, Poison)]
         return [one.host for one in said]
 
     async def order(self, number: int, **allocations: dict[str, int]) -> str:

@@ -219,7 +219,7 @@ async def test_which_are_found(placement: Placement, query: dict[str, Any], name
     after, more = query.get("after", ""), True
     while more:
         page = await placement.aggregates.find(FindAggregates(**{**query, "after": after, "limit": 1}))
-        paged += [one.name for one in page.aggregates]
+        paged += [aggregate.name for aggregate in page.aggregates]
         more = page.more
         after = page.aggregates[-1].id if page.aggregates else after
     assert paged == names

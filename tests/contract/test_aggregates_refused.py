@@ -99,11 +99,11 @@ async def with_zones(placement: Placement) -> None:
         await claim(placement, an_order(a_claim(number, on_hosts(number))))
 
 
-@pytest.mark.parametrize("one, why", REFUSED.values(), ids=REFUSED.keys())
-async def test_what_is_refused_changes_nothing(placement: Placement, one: AggregateEdit, why: Any) -> None:
+@pytest.mark.parametrize("edit, why", REFUSED.values(), ids=REFUSED.keys())
+async def test_what_is_refused_changes_nothing(placement: Placement, edit: AggregateEdit, why: Any) -> None:
     await with_zones(placement)
     before = placement.memory.index.seen, await found(placement)
-    assert await edit_aggregate(placement, one) == why
+    assert await edit_aggregate(placement, edit) == why
     assert told(why)
     assert (placement.memory.index.seen, await found(placement)) == before
     await placement.memory.fresh()
@@ -125,10 +125,10 @@ ALLOWED: dict[str, AggregateEdit] = {
 }
 
 
-@pytest.mark.parametrize("one", ALLOWED.values(), ids=ALLOWED.keys())
-async def test_what_is_allowed(placement: Placement, one: AggregateEdit) -> None:
+@pytest.mark.parametrize("edit", ALLOWED.values(), ids=ALLOWED.keys())
+async def test_what_is_allowed(placement: Placement, edit: AggregateEdit) -> None:
     await with_zones(placement)
-    assert (await done(placement, one)).number
+    assert (await done(placement, edit)).number
 
 
 async def test_the_refusals_name_both_zones_and_the_host() -> None:

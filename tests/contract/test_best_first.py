@@ -31,11 +31,13 @@ async def test_the_best_come_first_page_by_page_and_the_scale_is_told(connect: C
                     order=(OrderBy(resource_class="VCPU", multiplier=multiplier),),
                 )
                 first = await ask(question)
-                assert [one.root for one in first.candidates] == [uid(one, "a") for one in best[:3]]
+                assert [candidate.root for candidate in first.candidates] == [
+                    uid(one, "a") for one in best[:3]
+                ]
                 scale = first.order[0]
                 assert scale.highest is not None and scale.lowest is not None
                 assert scale.highest - scale.lowest == 7.0
                 assert first.more is not None
                 rest = await ask(replace(question, after=first.more, order=first.order))
-                assert [one.root for one in rest.candidates] == [uid(best[3], "a")]
+                assert [candidate.root for candidate in rest.candidates] == [uid(best[3], "a")]
                 assert rest.more is None

@@ -78,7 +78,8 @@ class ConductedCell:
     async def remind(self) -> None:
         conductors = [self.conductor() for _ in range(1 if self.conductors == "one" else 2)]
         said = await asyncio.gather(
-            *(one.time_out() for one in conductors), *(one.resume() for one in conductors)
+            *(conductor.time_out() for conductor in conductors),
+            *(conductor.resume() for conductor in conductors),
         )
         for messages in said:
             for message in messages:

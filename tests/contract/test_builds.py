@@ -537,7 +537,7 @@ async def test_one_of_many_changed_by_another_is_read_again_and_the_others_are_n
     outcomes = await one.report_many([an_agent_report(a_build_order(each), "built") for each in batch])
     assert read == [{ONE.build}]
     assert plain(outcomes[0]) == [a_destroy_order(ONE, 1), SECOND]
-    assert all(len(ends(said)) == 1 for one in outcomes[1:] if isinstance(said := plain(one), list))
+    assert all(len(ends(said)) == 1 for outcome in outcomes[1:] if isinstance(said := plain(outcome), list))
     statuses = {id_: standing.status for id_, standing in (await census(store)).items()}
     assert statuses == {each.build: "building" if each is batch[0] else "active" for each in batch}
 
@@ -824,10 +824,10 @@ async def test_a_cell_tells_how_builds_stand_and_why_they_are_where_they_are(
     assert isinstance(order, BuildOrdered)
     await heard(builds, an_agent_report(order, "failed", cause="no power"))
     found = await builds.find(FindBuilds(cell=CELL, builds=(first.build, second.build, a_placed(9).build)))
-    told = {one.build: one for one in found.builds}
+    told = {build.build: build for build in found.builds}
     assert told.keys() == {first.build, second.build}
     assert told[first.build].placed == first and told[second.build].placed == second
-    assert (told[first.build].host, [one.cause for one in told[first.build].attempts]) == (
+    assert (told[first.build].host, [attempt.cause for attempt in told[first.build].attempts]) == (
         "host1",
         ["no power"],
     )

@@ -36,7 +36,7 @@ EIGHT = {"VCPU": Inventory(total=8)}
 
 
 def outcomes(results: list[LoadResult]) -> list[str | tuple[str, int]]:
-    return [one.why or (one.did, one.generation) for one in results]
+    return [result.why or (result.did, result.generation) for result in results]
 
 
 async def test_trees_are_made_changed_and_then_left_alone(url: str, placement: Placement) -> None:
@@ -152,8 +152,8 @@ async def test_thousands_at_once(placement: Placement) -> None:
     """Three transactions, in messages that fit the bus."""
     many = [a_load(number) for number in range(4500)]
     results = await load(placement, *many)
-    assert [one.provider for one in results] == [one.id for one in many]
-    assert {(one.did, one.generation) for one in results} == {("made", 1)}
+    assert [result.provider for result in results] == [one.id for one in many]
+    assert {(result.did, result.generation) for result in results} == {("made", 1)}
     assert len(placement.memory.index.rows) == 4500
     assert {one.did for one in await load(placement, *many)} == {"nothing"}
 

@@ -25,8 +25,8 @@ from tests.support.placement_builders import (
 from tests.support.placement_calls import claim, edit_cell, find_providers, report
 
 
-async def done(placement: Placement, one: RegisterCell | DropCell) -> CellEdited:
-    result = await edit_cell(placement, one)
+async def done(placement: Placement, cell: RegisterCell | DropCell) -> CellEdited:
+    result = await edit_cell(placement, cell)
     assert isinstance(result, CellEdited), result
     return result
 
@@ -46,15 +46,15 @@ async def there(placement: Placement) -> dict[str, tuple[bool, int, int]]:
     """Cell → is it enabled, its hosts, and its instances."""
     found = await placement.cells.find(FindCells())
     return {
-        one.name: (one.enabled, found.hosts.get(one.name, 0), found.instances.get(one.name, 0))
-        for one in found.cells
+        cell.name: (cell.enabled, found.hosts.get(cell.name, 0), found.instances.get(cell.name, 0))
+        for cell in found.cells
     }
 
 
 async def open_hosts(placement: Placement, *closed: str) -> set[str]:
     query = replace(looking_for({"VCPU": 1}), not_cells=closed)
     found = await placement.find_candidates(query)
-    return {one.host for one in found.candidates}
+    return {candidate.host for candidate in found.candidates}
 
 
 async def test_what_is_said_of_a_cell_is_known_to_everybody_and_said_twice_it_is_one(
@@ -82,7 +82,7 @@ async def test_a_cell_that_nobody_registered_is_there_with_its_hosts(placement: 
     await done(placement, RegisterCell(cell="c3"))
     assert await there(placement) == {"c1": (True, 2, 1), "c2": (False, 1, 0), "c3": (True, 0, 0)}
     registered = await placement.cells.find(FindCells(counted=False))
-    assert [one.name for one in registered.cells] == ["c2", "c3"] and not registered.hosts
+    assert [cell.name for cell in registered.cells] == ["c2", "c3"] and not registered.hosts
 
 
 async def test_hosts_of_cells_that_are_ruled_out_are_no_candidates(placement: Placement) -> None:
@@ -131,7 +131,7 @@ async def test_a_dropped_cell_goes_with_its_hosts_and_nobody_elses(placement: Pl
     gone = await done(placement, DropCell(cell="c1"))
     assert gone.cell == RegisteredCell(name="c1", gone=True)
     assert await there(placement) == {"c2": (True, 1, 0)}
-    assert [one.name for one in await find_providers(placement)] == ["host-3"]
+    assert [provider.name for provider in await find_providers(placement)] == ["host-3"]
     assert await edit_cell(placement, DropCell(cell="c1")) == Missing(what="cell", names=("c1",))
     await has_hosts(placement, "c1", 1, sequence=2)  # made anew, its agents may speak again
     assert await there(placement) == {"c1": (True, 1, 0), "c2": (True, 1, 0)}

@@ -36,7 +36,7 @@ async def test_consumers_that_are_new_take_three_statements_however_many(
         await claim(placement, an_order(a_claim(9, on_hosts(1, VCPU=1))))  # owners have numbers now
         said.clear()
         results = await claim(placement, *(an_order(a_claim(n, on_hosts(n, VCPU=1))) for n in (1, 2)))
-        assert all(isinstance(one, Claimed) for one in results)
+        assert all(isinstance(result, Claimed) for result in results)
         assert len(said) == 3
 
 

@@ -36,7 +36,7 @@ KINDS: list[NameKind] = ["resource class", "trait"]
 
 async def listed(placement: Placement, kind: NameKind, **query: Any) -> list[str]:
     return [
-        one.name for one in (await placement.classes_and_traits.find(FindNames(kind=kind, **query))).names
+        name.name for name in (await placement.classes_and_traits.find(FindNames(kind=kind, **query))).names
     ]
 
 

@@ -68,7 +68,7 @@ class Clients:
         )
 
     async def find(self, question: FindClients) -> ClientsFound:
-        found = [one for one in self.projects if not question.names or one in question.names]
+        found = [project for project in self.projects if not question.names or project in question.names]
         return ClientsFound(
             clients=tuple(RegisteredClient(name=one, projects=self.projects[one]) for one in found)
         )

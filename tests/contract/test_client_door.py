@@ -82,7 +82,7 @@ class FakeCloud:
     async def builds(self, question: FindBuilds) -> BuildsFound:
         if self.silent:
             raise NoAnswer("silent")
-        return BuildsFound(builds=tuple(a_stands(one) for one in question.builds if one in PROJECTS))
+        return BuildsFound(builds=tuple(a_stands(build) for build in question.builds if build in PROJECTS))
 
     async def instances(self, question: FindInstances) -> InstancesFound:
         return InstancesFound(instances=(), last=question.project)
@@ -255,7 +255,7 @@ async def test_a_removed_client_is_refused_by_the_next_request(door: ClientDoor)
     assert answered.before is not None
     assert answered.before.projects == ("p1",)
     assert isinstance(await become(door, "shop", boot()), BuildUnplaceable)
-    assert [one.name for one in (await door.clients(FindClients())).clients] == ["both"]
+    assert [client.name for client in (await door.clients(FindClients())).clients] == ["both"]
 
 
 async def test_answers_hold_rows_of_the_clients_projects_only(door: ClientDoor) -> None:
@@ -266,10 +266,10 @@ async def test_answers_hold_rows_of_the_clients_projects_only(door: ClientDoor) 
         return getattr(answer, field)
 
     builds = await ask(builds=FindBuilds(cell="c1", builds=(OURS, THEIRS)))
-    assert [one.build for one in builds.builds] == [OURS]
+    assert [build.build for build in builds.builds] == [OURS]
     assert (await ask(instances=FindInstances(cell="c1"))).last == "p1"
     moves = await ask(moves=FindMoves(cell="c1", moves=(MOVE, THEIR_MOVE)))
-    assert [one.move for one in moves.moves] == [MOVE]
+    assert [move.move for move in moves.moves] == [MOVE]
     waiting = await ask(waiting=FindWaiting())
     assert ([one.project for one in waiting.waiting], waiting.rescued) == (["p1"], 0)
     assert (await ask(decision=FindDecision(id=OURS))).known
@@ -277,7 +277,7 @@ async def test_answers_hold_rows_of_the_clients_projects_only(door: ClientDoor) 
     assert (await ask(what_if=WhatIf(request=boot()))).refusal == "p1"
     assert [one.id for one in await ask(allocations=(OURS, THEIRS))] == [OURS]
     assert (await ask(usages=FindUsages(project="p1"))).used == {"p1": {}}
-    assert [one.project for one in (await ask(groups=FindGroups())).groups] == ["p1"]
+    assert [group.project for group in (await ask(groups=FindGroups())).groups] == ["p1"]
 
 
 QUESTIONS: dict[str, tuple[str, dict[str, Any], str]] = {

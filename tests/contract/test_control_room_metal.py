@@ -65,7 +65,7 @@ async def _told(placement: Placement, node: dict[str, Any], agent: str) -> None:
 async def test_ironics_word_is_beside_berths_belief_with_its_age_and_what_differs(ironic: FakeIronic) -> None:
     for number in (1, 2, 3):
         ironic.have(number)
-    was = [dict(one) for one in ironic.nodes.values()]
+    was = [dict(node) for node in ironic.nodes.values()]
     ironic.change(2, maintenance=True, maintenance_reason="fan <3>", traits=["CUSTOM_NEW"])
     del ironic.nodes[node_number(3)]
     ironic.have(4, provision_state="clean failed", last_error="no disk")
@@ -127,7 +127,7 @@ async def test_of_which_something_is_heard_those_nodes_are_read_again_at_once(
         asked.append(request.url.path)
 
     ironic.before = note
-    async with a_room(READS, *(dict(one) for one in ironic.nodes.values())) as room:
+    async with a_room(READS, *(dict(node) for node in ironic.nodes.values())) as room:
         async with room.following("/metal/events") as other, room.following("/metal/events") as told:
             await until(lambda: "Free" in "".join(told) and "Free" in "".join(other))
             ironic.change(2, maintenance=True, maintenance_reason="fan <3>")

@@ -162,7 +162,7 @@ async def test_a_host_is_drained_from_its_page(movers: FakeMovers) -> None:
         assert (wrong.status_code, "a number from 1 to" in wrong.text) == (409, True)
         assert not await marks(placement) and not movers.asked
         assert (await room.send(HOST, act="drain", how="cold", most="2")).status_code == 303
-        await until(lambda: all(one.host == "host-9" for one in movers.builds.values()))
+        await until(lambda: all(build.host == "host-9" for build in movers.builds.values()))
         assert {one.kind for one in movers.asked} == {"migrate"} and len(movers.asked) == 3
         assert {DISABLED, MARK} <= await marks(placement)
         assert "host-1" in await room.page("/moves")

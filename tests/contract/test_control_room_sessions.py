@@ -174,8 +174,8 @@ async def test_guesses_are_slowed_down_and_logged_without_the_token(
     caplog.set_level(logging.INFO)
     async with client(room, "10.0.0.1") as guesser, client(room, "10.0.0.2") as other:
         answers = [await sign_in(guesser, f"guess-{number}") for number in range(20)]
-        tried = [one for one in answers if one.status_code == 401]
-        assert {one.status_code for one in answers} == {401, 429} and len(tried) <= 6
+        tried = [answer for answer in answers if answer.status_code == 401]
+        assert {answer.status_code for answer in answers} == {401, 429} and len(tried) <= 6
         assert int(answers[-1].headers["retry-after"]) >= 1
         assert "Too many" in answers[-1].text
         assert (

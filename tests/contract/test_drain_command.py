@@ -44,7 +44,7 @@ class HostsToEmpty:
         return state_of(await host_named(self.bus, f"host-{host}"))
 
     def on(self, host: int) -> list[str]:
-        return sorted(one.build for one in self.movers.builds.values() if one.host == f"host-{host}")
+        return sorted(build.build for build in self.movers.builds.values() if build.host == f"host-{host}")
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ async def test_a_dry_run_of_evacuate_changes_nothing(cloud: HostsToEmpty, berth:
         "host-1: would be forced down, and 2 instances moved",
     ]
     [asked] = cloud.movers.supposed
-    assert ({one.kind for one in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"),))
+    assert ({move.kind for move in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"),))
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
 
 
@@ -227,7 +227,7 @@ async def test_a_dry_run_says_who_would_find_no_host_and_why(cloud: HostsToEmpty
     ]
     assert any("room" in line and "−3" in line for line in told[4:])
     [asked] = cloud.movers.supposed
-    assert ({one.kind for one in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"), uid(2, "a")))
+    assert ({move.kind for move in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"), uid(2, "a")))
     in_json = await berth("drain", "host-1", "--dry-run", "--json", ends=1)
     assert json.loads(in_json) == {
         "host": "host-1", "instances": {"active": 2}, "stay": {B1: "[class] no host would do"},

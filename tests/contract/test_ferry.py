@@ -41,9 +41,9 @@ HERE = (
     "ask.placement.providers.c2",
 )
 CROSSINGS = tuple(  # fewer queues to make for each test than there are
-    one
-    for one in crossings("c2", wiring.all_workers_without_a_bus("c2"))
-    if one.name in HERE or one.of is None
+    crossing
+    for crossing in crossings("c2", wiring.all_workers_without_a_bus("c2"))
+    if crossing.name in HERE or crossing.of is None
 )
 Connection = LocalTransport | RabbitTransport
 Publish = Callable[[Sequence[Envelope], Sequence[bool]], Coroutine[Any, Any, None]]
@@ -87,7 +87,7 @@ class TwoBrokers:
         """Its queues are there, as after its first start."""
         for connect, way in ((self.middle, "in"), (self.own, "out")):
             side = await self.connected(connect)
-            await side.declare(*(one.queue for one in CROSSINGS if one.way.value == way))
+            await side.declare(*(crossing.queue for crossing in CROSSINGS if crossing.way.value == way))
 
 
 def on_rabbit(url: str, name: str) -> TwoBrokers:
@@ -145,7 +145,10 @@ async def test_what_was_said_while_it_was_away_has_waited(brokers: TwoBrokers) -
 
 async def nothing_waits(brokers: TwoBrokers) -> bool:
     middle, own = await brokers.connected(brokers.middle), await brokers.connected(brokers.own)
-    waiting = [await (middle if one.way.value == "in" else own).waiting(one.queue.name) for one in CROSSINGS]
+    waiting = [
+        await (middle if crossing.way.value == "in" else own).waiting(crossing.queue.name)
+        for crossing in CROSSINGS
+    ]
     await middle.close()
     await own.close()
     return not any(waiting)
@@ -302,7 +305,7 @@ async def test_what_the_other_broker_refuses_is_one_and_does_not_hold_up_the_res
 
     def picky(publish: Publish) -> Publish:
         async def refuses(envelopes: Sequence[Envelope], expected: Sequence[bool]) -> None:
-            if any(bytes(one.body) == b'{"n":1}' for one in envelopes):
+            if any(bytes(envelope.body) == b'{"n":1}' for envelope in envelopes):
                 raise BrokerRefused("not this one")
             await publish(envelopes, expected)
 

@@ -168,7 +168,7 @@ async def test_a_group_with_members_is_deleted_by_force_alone(placement: Placeme
     assert await groups.delete(Settings(), THEIRS, "", True, told.say) == 0
     assert await groups.delete(Settings(), "db", "", False, told.say) == 0
     assert told.lines == ["server group web deleted", "server group db deleted"]
-    assert [one.id for one in (await placement.server_groups.find(FindGroups())).groups] == [WEB]
+    assert [group.id for group in (await placement.server_groups.find(FindGroups())).groups] == [WEB]
 
 
 async def test_a_boot_names_the_group_it_joins_by_its_uuid(

@@ -48,14 +48,19 @@ def disk(tmp_path: Path) -> Callable[[], AgentDisk]:
     return lambda: AgentDisk(file=GuestFile(tmp_path / "agents" / "a.guests"))
 
 
-def killed(one: AgentDisk) -> None:
-    assert one.file is not None
-    one.file._waiting.clear()
-    one.close()
+def killed(disk: AgentDisk) -> None:
+    assert disk.file is not None
+    disk.file._waiting.clear()
+    disk.close()
 
 
-def seen(one: AgentDisk) -> tuple[Any, ...]:
-    return one.hosted.there, one.devices.held, one.builds.known(), {**one.hosted.on[uid(1, "c")].properties}
+def seen(disk: AgentDisk) -> tuple[Any, ...]:
+    return (
+        disk.hosted.there,
+        disk.devices.held,
+        disk.builds.known(),
+        {**disk.hosted.on[uid(1, "c")].properties},
+    )
 
 
 async def test_guests_what_they_hold_and_what_was_said_are_known_after_a_kill(
@@ -271,7 +276,7 @@ async def test_guests_that_moved_are_known_after_a_kill_with_what_was_said(
     last = MovingAgent(disk())
     assert (last.disk.devices.held, last.disk.builds.known()) == held[:2]
     assert {*map(repr, last.disk.steps.known())} == held[2]
-    assert last.disk.guest(BUILD, 3) and {one.attempt for one in last.disk.all_guests} == {1, 3}
+    assert last.disk.guest(BUILD, 3) and {guest.attempt for guest in last.disk.all_guests} == {1, 3}
     assert await last.move(a_move("send", 2, 1), a_move("resume", 4, 3, was=1)) == ["nothing", "done"]
     last.disk.close()
 
@@ -312,7 +317,7 @@ async def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
     path.write_bytes(b"".join(b"%08x %s\n" % (crc32(line), line) for line in lines))
     disk = AgentDisk(file=GuestFile(path))
     MovingAgent(disk)
-    assert {(one.build, one.state) for one in disk.all_guests} == {
+    assert {(guest.build, guest.state) for guest in disk.all_guests} == {
         (build, "running"),
         (uid(2, "b"), "arriving"),
     }

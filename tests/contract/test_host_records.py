@@ -81,10 +81,10 @@ async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(data
     await life.heartbeats(1, 2, 3)
     await life.heartbeats(1, seconds=35)
     first = await life.records.find(FindHostHealth(limit=1, counted=True))
-    assert ([one.host for one in first.hosts], first.more) == (["host2"], True)
+    assert ([host.host for host in first.hosts], first.more) == (["host2"], True)
     assert first.counts == {"cell1": {"up": 1, "down": 2}}
     rest = await life.records.find(FindHostHealth(after=first.hosts[0].root))
-    assert ([one.host for one in rest.hosts], rest.more) == (["host3"], False)
+    assert ([host.host for host in rest.hosts], rest.more) == (["host3"], False)
     assert (await life.records.find(FindHostHealth(roots=(HOSTS[0].root,)))).hosts == ()
 
 

@@ -236,7 +236,7 @@ async def test_many_claims_at_once_never_take_more_than_there_is(door: HttpPlace
     await door.provider(A, VCPU=20)
     body = claim_in_json((A, {"VCPU": 1}))
     answers = await asyncio.gather(*(door("PUT", f"/allocations/{uid(n)}", body) for n in range(50)))
-    assert sorted(one.status_code for one in answers) == [204] * 20 + [409] * 30
+    assert sorted(answer.status_code for answer in answers) == [204] * 20 + [409] * 30
     assert (await door.made(f"/resource_providers/{A}/usages", method="GET"))["usages"] == {"VCPU": 20}
 
 

@@ -93,7 +93,7 @@ async def test_builds_are_found_by_what_is_asked(
     listed: Listing, asked: dict[str, Any], expected: list[int]
 ) -> None:
     found = await listed.find(FindInstances(cell=CELL, count=True, **asked))
-    assert [one.build for one in found.instances] == [uid(n, "b") for n in expected]
+    assert [instance.build for instance in found.instances] == [uid(n, "b") for n in expected]
     assert (found.more, found.count) == (False, len(expected))
 
 
@@ -101,7 +101,7 @@ async def test_a_page_ends_where_the_next_begins_and_only_the_first_counts(liste
     seen, after, pages = [], "", 0
     while True:
         page = await listed.find(FindInstances(cell=CELL, limit=2, after=after))
-        seen += [one.build for one in page.instances]
+        seen += [instance.build for instance in page.instances]
         pages, after = pages + 1, page.last
         assert page.count == 0
         if not page.more:
@@ -126,7 +126,10 @@ async def test_a_build_that_cannot_be_read_keeps_no_other_from_being_listed(
     async with database.write() as tx:
         await tx.execute(text("UPDATE builds SET placed = 'x' WHERE id = :id"), {"id": uid(2, "b")})
     page = await listed.find(FindInstances(cell=CELL, limit=3))
-    assert ([one.build for one in page.instances], page.last) == ([uid(1, "b"), uid(3, "b")], uid(3, "b"))
+    assert ([instance.build for instance in page.instances], page.last) == (
+        [uid(1, "b"), uid(3, "b")],
+        uid(3, "b"),
+    )
     assert page.more
 
 

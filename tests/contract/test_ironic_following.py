@@ -58,7 +58,7 @@ class BusWithPlacement:
 
     async def is_open(self, uuid: str) -> bool:
         found = await self.has(uuid)
-        return found is not None and all(one.reserved == 0 for one in found.inventories.values())
+        return found is not None and all(inventory.reserved == 0 for inventory in found.inventories.values())
 
     async def until(self, met: Callable[[], Any], what: str = "it", seconds: float = 10.0) -> None:
         deadline = monotonic() + seconds

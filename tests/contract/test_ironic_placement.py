@@ -64,7 +64,7 @@ AGENTS = [
 async def test_the_providers_of_an_agents_trees(
     rack: Placement, query: dict[str, Any], expected: set[int]
 ) -> None:
-    assert {one.id for one in await find_providers(rack, **query)} == {
+    assert {provider.id for provider in await find_providers(rack, **query)} == {
         uid(number, "a") for number in expected
     }
 
@@ -84,9 +84,9 @@ async def test_they_come_in_pages(rack: Placement, which: dict[str, Any], limit:
 async def test_what_is_gone_but_held_says_so(rack: Placement) -> None:
     await rack.claims.claim_many([an_order(a_claim(1, on_hosts(3, VCPU=1)))])
     await rack.reports.report_many([gone(3, 9), gone(2, 9, "c2")])
-    assert [(one.id, one.gone) for one in await find_providers(rack, agents=("agent-2", "agent-3"))] == [
-        (uid(3, "a"), True)
-    ]
+    assert [
+        (provider.id, provider.gone) for provider in await find_providers(rack, agents=("agent-2", "agent-3"))
+    ] == [(uid(3, "a"), True)]
 
 
 async def test_a_provider_nobody_reports_has_no_owner(rack: Placement) -> None:
@@ -111,7 +111,7 @@ class Sweeping:
         assert await self.placement.reports.report_many(reports) == [None] * len(reports)
 
     async def differences(self) -> list[str]:
-        return [one.what for one in (await diff(self.survey)).differences]
+        return [difference.what for difference in (await diff(self.survey)).differences]
 
 
 async def test_a_whole_sweep(placement: Placement, wall: Wall) -> None:

@@ -101,7 +101,9 @@ async def test_rounds_in_between_only_read_what_changed() -> None:
             world.ironic.change(7, maintenance=not world.ironic.nodes[node_number(7)]["maintenance"])
             world.ironic.have(len(world.ironic.nodes))  # a new one
             await world.sweep.round()
-            pages.append([one.url.params.get("sort_key", "") for one in world.ironic.requests[before:]])
+            pages.append(
+                [request.url.params.get("sort_key", "") for request in world.ironic.requests[before:]]
+            )
             assert await world.differences() == []
         lately = ["updated_at", "created_at"]
         assert pages == [lately, lately, [*lately, "", "", ""]]  # the third reads everything
@@ -130,7 +132,7 @@ async def test_when_too_much_changed_everything_is_read() -> None:
             world.ironic.change(number, maintenance=True)
         before = len(world.ironic.requests)
         await world.sweep.round()
-        assert any("sort_key" not in one.url.params for one in world.ironic.requests[before:])
+        assert any("sort_key" not in request.url.params for request in world.ironic.requests[before:])
         assert world.placed.open() == set() and await world.differences() == []
 
 

@@ -140,7 +140,7 @@ async def test_ten_thousand_nodes_in_pages_without_holding_up_events() -> None:
             world.ironic.change(number, maintenance=True)
         await world.sweep.round()
         assert len(world.told_of()) == 100 and len(world.placed.open()) == 9_900
-        assert all(len(one.ids) <= 200 and one.limit <= 200 for one in world.placed.questions)
+        assert all(len(question.ids) <= 200 and question.limit <= 200 for question in world.placed.questions)
 
 
 @pytest.mark.parametrize("took, least, most", [(0.0, 0.2, 0.3), (0.1, 0.1, 0.2), (0.5, 0.0, 0.0)])

@@ -39,7 +39,7 @@ async def make(placement: Placement, *loads: ProviderLoad) -> None:
 
 
 async def ids(placement: Placement, **query: Any) -> set[str]:
-    return {one.id for one in await find_providers(placement, parts=(), **query)}
+    return {provider.id for provider in await find_providers(placement, parts=(), **query)}
 
 
 @pytest.fixture
@@ -125,8 +125,8 @@ async def test_a_provider_is_shown_with_the_parts_that_were_asked_for(rack: Plac
     assert (child.parent, child.root) == (A, A)
 
 
-def as_dict(one: Provider) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in one.__struct_fields__}
+def as_dict(provider: Provider) -> dict[str, Any]:
+    return {name: getattr(provider, name) for name in provider.__struct_fields__}
 
 
 async def test_traits_come_in_the_order_of_their_numbers(rack: Placement) -> None:
@@ -189,16 +189,18 @@ async def test_allocations_are_told_by_consumer_and_by_provider(rack: Placement,
     [one] = (await rack.lookups.allocations(FindAllocations(consumers=(uid(1), uid(9))))).consumers
     assert one == first
     both = await rack.lookups.allocations(FindAllocations(consumers=(uid(2),)))
-    assert [one.allocations for one in both.consumers] == [on_hosts(1, 3, VCPU=1)]
+    assert [consumer.allocations for consumer in both.consumers] == [on_hosts(1, 3, VCPU=1)]
     assert both.generations == {A: 3, C: 3}
     of = await rack.lookups.allocations(FindAllocations(providers=(C, D, uid(9, "a"))))
-    assert [(one.id, one.allocations, one.type, one.updated) for one in of.consumers] == [
+    assert [
+        (consumer.id, consumer.allocations, consumer.type, consumer.updated) for consumer in of.consumers
+    ] == [
         (uid(2), on_hosts(3, VCPU=1), "INSTANCE", 1_000_005.0),
         (uid(3), on_hosts(3, DISK_GB=4), None, 1_000_005.0),
     ]
     assert of.generations == {C: 3, D: 1}
     some = await rack.lookups.allocations(FindAllocations(consumers=(uid(2),), providers=(A,)))
-    assert [one.allocations for one in some.consumers] == [on_hosts(1, VCPU=1)]
+    assert [consumer.allocations for consumer in some.consumers] == [on_hosts(1, VCPU=1)]
     assert await rack.lookups.allocations(FindAllocations()) == type(some)(consumers=(), generations={})
 
 
@@ -240,24 +242,27 @@ async def test_usages_look_at_no_other_projects_consumers(placement: Placement) 
 # Against a slow search that is obviously right
 
 
-def fits(one: Provider, resources: dict[str, int]) -> bool:
+def fits(provider: Provider, resources: dict[str, int]) -> bool:
     for name, amount in resources.items():
-        stock = one.inventories.get(name)
-        if stock is None or one.used[name] + amount > (stock.total - stock.reserved) * stock.allocation_ratio:
+        stock = provider.inventories.get(name)
+        if (
+            stock is None
+            or provider.used[name] + amount > (stock.total - stock.reserved) * stock.allocation_ratio
+        ):
             return False
         if not stock.min_unit <= amount <= stock.max_unit or amount % stock.step_size:
             return False
     return True
 
 
-def meets(one: Provider, group: ResourceGroup) -> bool:
+def meets(provider: Provider, group: ResourceGroup) -> bool:
     return (
-        fits(one, group.resources)
-        and set(group.required) <= set(one.traits)
-        and not set(group.forbidden) & set(one.traits)
-        and all(set(some) & set(one.traits) for some in group.required_any)
-        and all(set(some) & set(one.aggregates) for some in group.member_of)
-        and not set(group.not_member_of) & set(one.aggregates)
+        fits(provider, group.resources)
+        and set(group.required) <= set(provider.traits)
+        and not set(group.forbidden) & set(provider.traits)
+        and all(set(some) & set(provider.traits) for some in group.required_any)
+        and all(set(some) & set(provider.aggregates) for some in group.member_of)
+        and not set(group.not_member_of) & set(provider.aggregates)
     )
 
 

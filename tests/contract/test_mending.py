@@ -145,7 +145,7 @@ async def test_what_is_right_is_left_alone(cell: WitnessedCell) -> None:
 
 async def test_what_is_lost_is_claimed_back_and_its_cell_knows(cell: WitnessedCell) -> None:
     await cell.loses()
-    assert [one.wrong for one in await cell.finds()] == ["missing"]
+    assert [find.wrong for find in await cell.finds()] == ["missing"]
     assert await cell.heals() == [""]
     assert (await cell.finds(), await cell.held()) == ([], on_hosts(1, VCPU=2))
 

@@ -24,8 +24,8 @@ def structs() -> dict[str, inspect.StructType]:
             if type_.cls.__name__ in found:
                 return
             found[type_.cls.__name__] = type_
-            for one in type_.fields:
-                visit(one.type)
+            for field in type_.fields:
+                visit(field.type)
         for name in ("type", "item_type", "key_type", "value_type"):
             if (inner := getattr(type_, name, None)) is not None:
                 visit(inner)

@@ -77,7 +77,7 @@ async def test_a_heart_beats_while_ironic_is_there_and_counts_what_is_being_buil
         async with asyncio.timeout(30.0):
             while not (beat := await world.beats.get()).hosts:
                 pass
-        assert [(one.root, one.host, one.building) for one in beat.hosts] == [
+        assert [(host.root, host.host, host.building) for host in beat.hosts] == [
             (world.nodes[0].uuid, world.nodes[0].uuid, 1)
         ]
         assert await world.next_report() == ("built", "")

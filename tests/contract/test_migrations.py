@@ -323,4 +323,4 @@ async def test_what_runs_on_while_a_newer_version_takes_something_away_waits_to_
         with pytest.raises(Unavailable, match="migrated by a newer version"):
             async with store.write() as tx:
                 await tx.execute(text(statement))
-    assert len([one for one in caplog.records if "restart this process" in one.message]) == 1
+    assert len([record for record in caplog.records if "restart this process" in record.message]) == 1

@@ -63,7 +63,9 @@ class TellingConductor:
         return placed
 
     async def find(self, question: FindBuilds) -> BuildsFound:
-        return BuildsFound(builds=tuple([self.stands[one] for one in question.builds if one in self.stands]))
+        return BuildsFound(
+            builds=tuple([self.stands[build] for build in question.builds if build in self.stands])
+        )
 
 
 @dataclass
@@ -140,7 +142,7 @@ class MovingScheduler:
 
     async def held(self, *consumers: str) -> dict[str, set[str]]:
         found = await self.placement.lookups.allocations(FindAllocations(consumers=consumers))
-        return {one.id: set(one.allocations) for one in found.consumers}
+        return {consumer.id: set(consumer.allocations) for consumer in found.consumers}
 
 
 @pytest.fixture
@@ -187,7 +189,9 @@ async def test_who_died_before_it_told_is_told_for_by_the_next(here: MovingSched
     assert claimed.chosen is not None and again.chosen is not None
     assert (again.chosen.root, again.generation) == (claimed.chosen.root, claimed.generation)
     assert again.chosen.choice.allocations == claimed.chosen.choice.allocations
-    assert {one.root for one in again.alternates} == {one.root for one in claimed.alternates}
+    assert {alternate.root for alternate in again.alternates} == {
+        alternate.root for alternate in claimed.alternates
+    }
 
 
 async def test_two_schedulers_at_once_begin_it_once(here: MovingScheduler, url: str) -> None:

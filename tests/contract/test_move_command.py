@@ -302,7 +302,7 @@ async def test_a_dry_run_says_where_each_would_go_and_asks_for_nothing(
     told = await berth("move", B1, B2, "--live", "--dry-run", ends=1)
     assert f"{B1}: no live: [status] it is building" in told
     assert f"{B2}: no live: [class] no host would do" in told and "−3" in told
-    assert [one.kind for one in movers.supposed[-1].moves] == ["live", "live"]
+    assert [move.kind for move in movers.supposed[-1].moves] == ["live", "live"]
     assert movers.asked == []
 
 

@@ -86,13 +86,13 @@ async def held(placement: Placement) -> dict[int, tuple[Allocations, str | None,
     names = {uid(one): one for one in (BUILD, 2, 3, KEEP, LEFT, MOVE)}
     found = await placement.lookups.allocations(FindAllocations(consumers=tuple(names)))
     return {
-        names[one.id]: (
-            {provider: dict(amounts) for provider, amounts in one.allocations.items()},
-            one.type,
-            one.project,
+        names[consumer.id]: (
+            {provider: dict(amounts) for provider, amounts in consumer.allocations.items()},
+            consumer.type,
+            consumer.project,
         )
-        for one in found.consumers
-        if one.allocations
+        for consumer in found.consumers
+        if consumer.allocations
     }
 
 
@@ -525,5 +525,5 @@ async def test_who_ends_while_he_is_shelved_is_remembered_whatever_else_is_given
     [other] = await claim(placement, an_order(a_claim(6, on_hosts(2, VCPU=1))))
     assert isinstance(other, Claimed)
     answers = await placement.claims.release_many([a_release(BUILD, None, "deleted"), a_release(6, 1)])
-    assert all(isinstance(one.result, Released) for one in answers)
+    assert all(isinstance(answer.result, Released) for answer in answers)
     assert await claim(placement, moves(generation=None, keep=None)) == [Retired(why="deleted")]

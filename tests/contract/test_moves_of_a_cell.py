@@ -166,7 +166,7 @@ async def test_a_move_goes_through_its_phases_and_ends_where_placement_has_it(
     ends = [one for one in said if isinstance(one, MoveEnded)]
     assert ends and all(end == ends[0] for end in ends)
     assert (ends[0].end, ends[0].host, ends[0].decision.record) == ("done", "host5", None)
-    assert [one.phase for one in ends[0].phases] == ["prepare", "send", "start"]
+    assert [phase.phase for phase in ends[0].phases] == ["prepare", "send", "start"]
     assert set(cell.books.held) == {ONE.build}  # what was kept has been given back
     stands = await cell.stands()
     assert (stands.status, stands.attempt, stands.generation, stands.move) == ("active", 2, 2, MOVE.move)
@@ -252,7 +252,7 @@ async def test_a_shelved_instance_holds_nothing_and_comes_back_elsewhere(cell: M
     assert {in_short(one) for one in said} == {"ended done"}
     assert cell.books.held == {} and (await cell.stands()).status == "shelved"
     listed = await Listing(cell.database).find(FindInstances(cell=CELL, statuses=("shelved",)))
-    assert [one.build for one in listed.instances] == [ONE.build]
+    assert [instance.build for instance in listed.instances] == [ONE.build]
     generation = cell.books.begin(ONE.build, a_selection(5).choice.allocations, None)
     unshelve = replace(a_move("unshelve", number=2), generation=generation)
     (_, order) = await cell.came_of(unshelve)
@@ -266,7 +266,7 @@ async def test_a_list_has_the_host_where_the_guest_is(everywhere: MovingCell) ->
 
     async def on(host: str) -> list[tuple[str, str]]:
         found = await listing.find(FindInstances(cell=CELL, host=host))
-        return [(one.status, one.host) for one in found.instances]
+        return [(instance.status, instance.host) for instance in found.instances]
 
     prepare = await cell.ordered(cell.claimed())
     assert await on("host0") == [("moving", "host0")] and await on("host5") == []
@@ -287,7 +287,7 @@ async def test_moves_are_listed_newest_first_a_page_at_a_time(everywhere: Moving
         if number == 2:
             await to_the_end(cell, a_move_report(said[-1], "done"), twice=False)  # type: ignore[arg-type]
     first = await cell.moves.find(FindMoves(cell=CELL, limit=2))
-    assert [(one.move, one.phase) for one in first.moves] == [
+    assert [(move.move, move.phase) for move in first.moves] == [
         (placed[2].move, "send"),
         (placed[1].move, "done"),
     ]
@@ -305,7 +305,7 @@ async def test_moves_are_listed_newest_first_a_page_at_a_time(everywhere: Moving
     }
     for name, (question, expected) in asked.items():
         found = await cell.moves.find(FindMoves(cell=CELL, **question))  # type: ignore[arg-type]
-        assert [one.move for one in found.moves] == [placed[number].move for number in expected], name
+        assert [move.move for move in found.moves] == [placed[number].move for number in expected], name
     with pytest.raises(Poison, match="after: 'nowhere'"):
         await cell.moves.find(FindMoves(cell=CELL, after="nowhere"))
 

@@ -253,7 +253,7 @@ async def test_a_heart_beat_counts_the_guests_that_are_there_and_the_work_on_the
 
     async def seen() -> list[tuple[int, int, tuple[str, ...]]]:
         ((beat),) = await news.beat()
-        return [(one.instances, one.building, one.images) for one in beat.hosts]
+        return [(host.instances, host.building, host.images) for host in beat.hosts]
 
     agent.does.faults = SLOW
     preparing = asyncio.create_task(agent.move(replace(PREPARE, spec=a_spec(1, "debian"))))

@@ -113,7 +113,7 @@ async def test_those_who_go_first_are_listed_first_each_with_its_place_in_its_li
     assert await listed(store, requests=(fourth, uid(8, "a"))) == [(fourth, 3)]
     async with store.read() as tx:
         assert await parked.count(tx) == 4
-        counted = [(one.kind, one.flavor, one.requests) for one in await parked.kinds(tx, "", 9)]
+        counted = [(kind.kind, kind.flavor, kind.requests) for kind in await parked.kinds(tx, "", 9)]
     assert counted == [("k", "small", 3), ("other", "large", 1)]
     async with store.write() as tx:
         await parked.cancel(tx, {first: "cancelled"})

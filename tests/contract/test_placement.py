@@ -47,7 +47,7 @@ async def release(placement: Placement, *orders: object) -> list[object]:
 
 async def offered(placement: Placement, **resources: int) -> list[str]:
     found = await placement.find_candidates(looking_for(resources or {"VCPU": 1}))
-    return sorted(one.host for one in found.candidates)
+    return sorted(candidate.host for candidate in found.candidates)
 
 
 async def test_the_migrations_make_the_schema(placement: Placement) -> None:
@@ -144,7 +144,10 @@ async def held_by(placement: Placement) -> dict[str, tuple[Any, ...]]:
     whole = await placement.lookups.allocations(
         FindAllocations(consumers=tuple(c.id for c in found.consumers))
     )
-    return {one.id: (one.type, one.project, one.generation, one.allocations) for one in whole.consumers}
+    return {
+        consumer.id: (consumer.type, consumer.project, consumer.generation, consumer.allocations)
+        for consumer in whole.consumers
+    }
 
 
 async def test_a_swap_may_keep_what_was_held_until_the_guest_is_gone(placement: Placement) -> None:
@@ -270,7 +273,7 @@ async def test_consumers_of_one_order_change_places_on_full_providers(placement:
         a_claim(1, on_hosts(2, VCPU=8), generation=1), a_claim(2, on_hosts(1, VCPU=8), generation=1)
     )
     (results,) = await claim(placement, swap)
-    assert [type(one) for one in results] == [Claimed, Claimed]
+    assert [type(result) for result in results] == [Claimed, Claimed]
     held = {uuid: allocations for uuid, (_, allocations, _) in (await holdings(placement.database)).items()}
     assert held == {uid(1): on_hosts(2, VCPU=8), uid(2): on_hosts(1, VCPU=8)}
 
@@ -280,7 +283,7 @@ async def test_an_empty_choice_gives_everything_back_and_forgets_the_consumer(pl
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
     handed_over = an_order(a_claim(1, {}, generation=1), a_claim(2, on_hosts(1, VCPU=8)))
     (results,) = await claim(placement, handed_over)
-    assert [type(one) for one in results] == [Claimed, Claimed]
+    assert [type(result) for result in results] == [Claimed, Claimed]
     assert await holdings(placement.database) == {uid(2): (1, on_hosts(1, VCPU=8), 1_000_000.0)}
     nothing = an_order(a_claim(3, {}))
     assert await claim(placement, nothing) == [Claimed(choice=0, generation=0, number=0)]

@@ -88,7 +88,9 @@ async def test_a_cell_is_heard_from_when_it_is_registered_until_it_is_dropped(da
             await until(lambda: queue in broker.queues and bool(broker.queues[queue].readers))
             await client.publish(a_report(1, cell="c9", sequence=sequence))
             await until(lambda: uid(1, "a") in placement.memory.index.rows)
-            assert [one.id for one in (await providers(FindProviders(cell="c9"))).providers] == [uid(1, "a")]
+            assert [provider.id for provider in (await providers(FindProviders(cell="c9"))).providers] == [
+                uid(1, "a")
+            ]
             await edit(CellEditRequested(edit=DropCell(cell="c9")))
             asked = [
                 name for name in broker.queues if name.startswith("ask:placement.") and name.endswith(".c9")

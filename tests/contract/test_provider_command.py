@@ -98,7 +98,7 @@ async def test_all_that_came_over_goes_to_a_cell_at_once_and_pools_stay(
     assert await given("rack1-*") == "2 hosts are of cell c2 now: rack1-3, rack1-5"
     assert await given("*") == "3 hosts are of cell c2 now: rack0-2, rack0-4, rack0-6"
     assert await given("*") == "0 hosts are of cell c2 now"
-    cells = {one.name: one.cell for one in await find_providers(placement, parts=("owner",))}
+    cells = {provider.name: provider.cell for provider in await find_providers(placement, parts=("owner",))}
     assert {name for name, cell in cells.items() if cell == "c2"} >= {f"rack{n % 2}-{n}" for n in range(2, 7)}
     assert (cells["pool"], cells["host-1"]) == ("", "c1")
     assert await placement.reports.report_many([a_report(2, cell="c2", name="rack0-2")], cell="c2") == [None]

@@ -248,7 +248,7 @@ async def test_a_subtree_moves_with_what_is_held_of_it_here_and_in_other_process
         assert seen_by(placement) == seen_by(other)
         assert placement.memory.index.rows[D].free["VCPU"] == 3
         in_tree = await other.lookups.providers(FindProviders(in_tree=D, parts=()))
-        assert {one.id for one in in_tree.providers} == set(expected[parent or B])
+        assert {provider.id for provider in in_tree.providers} == set(expected[parent or B])
 
 
 async def test_a_root_goes_under_another_and_comes_back(url: str, placement: Placement) -> None:
@@ -352,13 +352,13 @@ async def test_a_reshape_moves_inventory_with_what_is_held_of_it(url: str, place
         await other.memory.fresh()
         assert seen_by(other) == seen_by(placement)
     views = [await read(placement, one) for one in (A, B, C)]
-    assert [one and (one.inventories, one.used, one.generation) for one in views] == [
+    assert [view and (view.inventories, view.used, view.generation) for view in views] == [
         (REST, {"MEMORY_MB": 10}, 6),
         (HALF, {"VCPU": 4}, 3),
         (HALF, {"VCPU": 3}, 3),
     ]
     found = await placement.lookups.allocations(FindAllocations(consumers=(uid(1), uid(2))))
-    assert [(one.allocations, one.generation) for one in found.consumers] == [
+    assert [(consumer.allocations, consumer.generation) for consumer in found.consumers] == [
         (BOTH, 2),
         (on_hosts(3, VCPU=3), 2),
     ]
@@ -406,7 +406,7 @@ async def test_a_reshape_that_cannot_be_leaves_everything_as_it_was(
     assert placement.memory.index.seen == seen
     await keeps_its_index(placement)
     found = await placement.lookups.allocations(FindAllocations(providers=(A, B)))
-    assert [(one.id, one.generation) for one in found.consumers] == [(uid(1), 1), (uid(2), 1)]
+    assert [(consumer.id, consumer.generation) for consumer in found.consumers] == [(uid(1), 1), (uid(2), 1)]
     assert found.generations == {A: 3, B: 0}
 
 
@@ -448,8 +448,8 @@ async def test_who_comes_second_to_a_name_is_told_that_it_is_taken(url: str, pla
 async def test_a_trait_that_was_dropped_and_made_again_elsewhere_is_not_taken_for_the_old_one(
     url: str, placement: Placement
 ) -> None:
-    async def name(one: Placement, what: Any) -> Any:
-        return (await one.classes_and_traits.edit(NameEditRequested(kind="trait", edit=what))).result
+    async def name(placement: Placement, what: Any) -> Any:
+        return (await placement.classes_and_traits.edit(NameEditRequested(kind="trait", edit=what))).result
 
     async with a_placement(url) as other:
         await make(placement, (A, None))

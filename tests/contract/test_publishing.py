@@ -29,8 +29,8 @@ async def test_who_is_not_there_yet_is_waited_for_and_that_is_said_once(
         inbox = await late.transport.consume(queue, 10)
         await in_time(publishing)
         assert (await in_time(inbox.get())).envelope.type == "BuildRequested"
-    warnings = [one for one in caplog.records if one.levelno >= logging.WARNING]
-    assert [one.getMessage() for one in warnings] == [
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [warning.getMessage() for warning in warnings] == [
         "no queue hears build.requested: not up yet: scheduler; trying again for 10 s"
     ]
 

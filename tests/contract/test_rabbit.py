@@ -319,7 +319,7 @@ async def test_who_waits_for_a_broker_is_told_once_for_what(caplog: pytest.LogCa
     transport = RabbitTransport("amqp://guest:guest@127.0.0.1:1/", patience=1.0)
     with pytest.raises(Unavailable, match=r"tried for 1 s"):
         await transport.open()
-    [told] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    [told] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "cannot be reached" in told and told.endswith("trying again for 1 s")
 
 

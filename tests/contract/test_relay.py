@@ -224,7 +224,7 @@ async def test_what_follows_what_was_told_last_is_not_read_again(
         await wire.holds(10)
     assert wire.numbers == list(range(1, 11))
     assert sum(read) == 1
-    assert wire.told == [PlacementChanged(number=one, changes=(a_change(),)) for one in wire.numbers]
+    assert wire.told == [PlacementChanged(number=number, changes=(a_change(),)) for number in wire.numbers]
 
 
 async def test_what_another_process_committed_in_between_is_told_in_its_turn(
@@ -360,8 +360,8 @@ async def test_whichever_process_commits_all_is_told_in_order(
     async with AsyncExitStack() as stack:
         others = [await stack.enter_async_context(a_placement(url)) for _ in range(2)]
         processes = [placement, *others]
-        async with relaying(*((one, wire) for one in processes)):
-            await asyncio.gather(*(change(one, 30) for one in processes))
+        async with relaying(*((process, wire) for process in processes)):
+            await asyncio.gather(*(change(process, 30) for process in processes))
             await wire.holds(90)
             await told_up_to(placement, 90)
     in_order = list(range(1, 91))

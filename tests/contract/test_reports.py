@@ -164,31 +164,31 @@ async def test_whoever_reports_and_claims_at_once_no_vcpu_is_sold_twice(
     await must_report(placement, a_shape(0, 1))
     chance, ending, looks = random.Random(3), asyncio.Event(), 0
 
-    async def claim(one: Placement, consumers: range) -> None:
+    async def claim(placement: Placement, consumers: range) -> None:
         held: dict[int, int] = {}
         while not ending.is_set():
             consumer = chance.choice(consumers)
             if consumer in held:
-                await one.claims.release_many([a_release(consumer, held.pop(consumer))])
+                await placement.claims.release_many([a_release(consumer, held.pop(consumer))])
                 continue
             order = an_order(
                 a_claim(consumer, *(on_hosts(host, VCPU=chance.randint(1, 3)) for host in (1, 2, 3, 4)))
             )
-            (result,) = (await one.claims.claim_many([order]))[0].results
+            (result,) = (await placement.claims.claim_many([order]))[0].results
             if isinstance(result, Claimed):
                 held[consumer] = result.generation
 
-    async def reshape(one: Placement) -> None:
+    async def reshape(placement: Placement) -> None:
         for sequence in range(2, 42):
-            await must_report(one, a_shape(chance.choice((0, 1, 2)), sequence))
+            await must_report(placement, a_shape(chance.choice((0, 1, 2)), sequence))
             if sequence % 3 == 0:
-                await one.reports.sweep()
+                await placement.reports.sweep()
         ending.set()
 
-    async def look(one: Placement) -> None:
+    async def look(placement: Placement) -> None:
         nonlocal looks
         while not ending.is_set():
-            figures = await sold(one)
+            figures = await sold(placement)
             assert sum(figures) <= TOTAL, figures
             looks += 1
 

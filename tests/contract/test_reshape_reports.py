@@ -69,10 +69,10 @@ def of_host(vcpus: int, disk: int = 0) -> Allocations:
 
 
 async def held(placement: Placement, *consumers: int) -> list[Allocations]:
-    names = tuple(uid(one) for one in consumers)
+    names = tuple(uid(consumer) for consumer in consumers)
     found = {
-        one.id: one.allocations
-        for one in (await placement.lookups.allocations(FindAllocations(consumers=names))).consumers
+        consumer.id: consumer.allocations
+        for consumer in (await placement.lookups.allocations(FindAllocations(consumers=names))).consumers
     }
     return [found.get(name, {}) for name in names]
 
@@ -81,7 +81,7 @@ async def told(placement: Placement) -> list[BuildReshaped]:
     said: list[BuildReshaped] = []
 
     async def publish(*messages: Message) -> None:
-        said.extend(one for one in messages if isinstance(one, BuildReshaped))
+        said.extend(message for message in messages if isinstance(message, BuildReshaped))
 
     await placement.reports.reshaped_builds._round(publish)
     return said
@@ -111,12 +111,12 @@ async def test_all_that_is_held_goes_with_its_inventory_in_one_commit(
     ]
     root, *cells = sorted(await find_providers(placement, in_tree=HOST), key=lambda one: one.id)
     assert (root.generation, set(root.inventories)) == (before + 1, {"DISK_GB"})
-    assert [one.inventories["VCPU"] for one in cells] == [Inventory(total=8)] * 2
-    assert [one.used["VCPU"] for one in cells] == [4, 3]
+    assert [cell.inventories["VCPU"] for cell in cells] == [Inventory(total=8)] * 2
+    assert [cell.used["VCPU"] for cell in cells] == [4, 3]
     every_commit.kept = {}
     done = await placement.claims.release_many([a_release(1, 1), a_release(2, 1), a_release(3, 1)])
     assert all(isinstance(one.result, Released) for one in done)
-    assert not any(any(one.used.values()) for one in await find_providers(placement))
+    assert not any(any(provider.used.values()) for provider in await find_providers(placement))
     assert every_commit.broken == []
 
 
@@ -214,7 +214,7 @@ async def test_back_and_forth_all_is_kept(placement: Placement, every_commit: Ev
         assert await report(placement, in_cells(sequence)) == [""]
         assert await report(placement, flat_again(sequence + 1)) == [""]
     assert await held(placement, 1, 2) == [of_host(2, 10), of_host(3)]
-    assert [one.id for one in await find_providers(placement)] == [HOST]
+    assert [provider.id for provider in await find_providers(placement)] == [HOST]
     numbers = [one.number for one in await told(placement)]
     assert numbers == sorted(numbers) and len(numbers) == 2 * 6
     assert every_commit.broken == []
@@ -246,7 +246,7 @@ async def test_a_report_moves_what_is_in_its_own_tree_alone(placement: Placement
     [done] = await placement.reports.report_many([replace(says, cell="c2")], cell="c2")
     assert "it is of cell c1" in str(done)
     assert await held(placement, 1) == [on_hosts(5, VCPU=2)]
-    assert [one.id for one in await find_providers(placement, in_tree=HOST)] == [HOST]
+    assert [provider.id for provider in await find_providers(placement, in_tree=HOST)] == [HOST]
 
 
 async def test_a_cell_is_told_who_holds_something_of_its_own_hosts_and_of_no_others(
@@ -260,10 +260,10 @@ async def test_a_cell_is_told_who_holds_something_of_its_own_hosts_and_of_no_oth
                 an_order(a_claim(3, on_hosts(7, DISK_GB=1))), an_order(a_claim(4, both)))  # fmt: skip
     everybody = tuple(uid(one) for one in range(1, 6))
     found = await FromCell(placement, "c1").allocations(FindAllocations(consumers=everybody))
-    assert {one.id: one.allocations for one in found.consumers} == {uid(1): beside}
+    assert {consumer.id: consumer.allocations for consumer in found.consumers} == {uid(1): beside}
     assert found.generations.keys() == beside.keys()
     here = await FromCell(placement, "c2").allocations(FindAllocations(providers=(HOST, uid(5, "a"))))
-    assert [one.id for one in here.consumers] == [uid(2)]
+    assert [consumer.id for consumer in here.consumers] == [uid(2)]
 
 
 async def test_whoever_claims_swaps_and_gives_back_meanwhile_loses_nothing(
@@ -273,7 +273,7 @@ async def test_whoever_claims_swaps_and_gives_back_meanwhile_loses_nothing(
     chance = random.Random(7)
     await report(placement, flat(), a_report(5, inventories=has(VCPU=16, MEMORY_MB=64)))
     stayers = [await claimed_some(placement, number, of_host(1, 1)) for number in (901, 902, 903)]
-    every_commit.kept = {one: {"VCPU": 1, "MEMORY_MB": 4, "DISK_GB": 1} for one in stayers}
+    every_commit.kept = {stayer: {"VCPU": 1, "MEMORY_MB": 4, "DISK_GB": 1} for stayer in stayers}
     over: list[bool] = []
     turn = asyncio.Event()  # for another reshape
     seen: list[str] = []

@@ -51,9 +51,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def active(cloud: DriverCloud, *flavors: Flavor) -> list[str]:
     ends = await cloud.booted(*flavors)
-    wrong = [one for one in ends if not isinstance(one, BuildEnded) or one.status != "active"]
+    wrong = [end for end in ends if not isinstance(end, BuildEnded) or end.status != "active"]
     assert not wrong, wrong
-    return [one.build for one in ends if isinstance(one, BuildEnded)]
+    return [end.build for end in ends if isinstance(end, BuildEnded)]
 
 
 async def all_know(cloud: DriverCloud, builds: Sequence[str]) -> bool:
@@ -153,7 +153,7 @@ async def test_an_agent_that_is_killed_before_it_knows_what_became_of_its_report
         for build in builds:
             await cloud.delete(build)
         assert cloud.disk.devices.held == {}
-        assert not any(any(one.used.values()) for one in (await cloud.providers()).values())
+        assert not any(any(provider.used.values()) for provider in (await cloud.providers()).values())
 
 
 @pytest.mark.parametrize("connect", ["local"], indirect=True)

@@ -45,7 +45,7 @@ async def hosts_of_virtual_machines(c: MetalCloud) -> None:
 
     c.lives["vms"] = c.group.create_task(live())
     cpus = {"VCPU": Inventory(total=4)}
-    numa = [ProviderReport(id=one, name=one, parent=TREE, inventories=cpus) for one in CHILDREN]
+    numa = [ProviderReport(id=child, name=child, parent=TREE, inventories=cpus) for child in CHILDREN]
     root = ProviderReport(id=TREE, name="tree", inventories={})
     tree = InventoryReported(
         root=TREE, host="tree", cell=CELL, agent=AGENT, sequence=1, providers=(root, *numa)
@@ -65,7 +65,7 @@ def schedule(c: MetalCloud, claims: Callable[[Bus], Claims] | None = None) -> No
 
 async def held(c: MetalCloud, builds: Sequence[str]) -> dict[str, set[str]]:
     found = await c.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=tuple(builds)))
-    return {one.id: set(one.allocations) for one in found.consumers}
+    return {consumer.id: set(consumer.allocations) for consumer in found.consumers}
 
 
 @pytest.mark.parametrize("kind", FLAVORS)

@@ -41,7 +41,7 @@ async def placement() -> AsyncIterator[Placement]:
 def hopeless() -> FindCandidates:
     suffixes = tuple(f"_{nth}" for nth in range(60))
     return FindCandidates(
-        groups=tuple(ResourceGroup(suffix=one, resources={"CUSTOM_VF": 3}) for one in suffixes),
+        groups=tuple(ResourceGroup(suffix=suffix, resources={"CUSTOM_VF": 3}) for suffix in suffixes),
         same_subtree=(suffixes,),
         group_policy="isolate",
     )

@@ -48,8 +48,8 @@ async def hosts(placement: Placement) -> None:
     await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
 
 
-async def edit(placement: Placement, one: MakeGroup | DropGroup) -> GroupResult:
-    return (await placement.server_groups.edit(GroupEditRequested(edit=one))).result
+async def edit(placement: Placement, group: MakeGroup | DropGroup) -> GroupResult:
+    return (await placement.server_groups.edit(GroupEditRequested(edit=group))).result
 
 
 async def make(placement: Placement, policy: GroupPolicy = "anti-affinity", most: int = 1) -> None:
@@ -200,7 +200,7 @@ async def test_so_many_may_be_on_a_host(placement: Placement) -> None:
     await make(placement, most=2)
     claims = [a_claim(number, on_hosts(1), on_hosts(2), group=GROUP) for number in (1, 2, 3)]
     results = await take(placement, *claims)  # of one order, which see one another
-    assert [one.choice for one in results if isinstance(one, Claimed)] == [0, 0, 1]
+    assert [result.choice for result in results if isinstance(result, Claimed)] == [0, 0, 1]
 
 
 async def test_the_first_member_decides_for_all_that_are_to_be_together(placement: Placement) -> None:
@@ -208,7 +208,7 @@ async def test_the_first_member_decides_for_all_that_are_to_be_together(placemen
     results = await take(
         placement, a_claim(1, on_hosts(2), group=GROUP), a_claim(2, on_hosts(1), on_hosts(2), group=GROUP)
     )
-    assert [one.choice for one in results if isinstance(one, Claimed)] == [0, 1]
+    assert [result.choice for result in results if isinstance(result, Claimed)] == [0, 1]
     [third] = await take(placement, a_claim(3, on_hosts(3), group=GROUP))
     assert third == Refused(refusals=(crowded(H3, 0, "affinity"),))
 

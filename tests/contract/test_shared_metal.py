@@ -144,14 +144,14 @@ def placed_on(build: int, *roots: str, books: Books) -> BuildPlaced:
 
 async def test_agents_share_the_nodes_and_each_is_told_of_his(world: RingWorld) -> None:
     await all_dealt(world, "a", "b", "c")
-    had = Counter(root for one in world.agents.values() for root in one.nodes)
+    had = Counter(root for agent in world.agents.values() for root in agent.nodes)
     assert had == Counter(NODES)
-    assert {len(one.nodes) for one in world.agents.values()} <= {19, 20, 21}
+    assert {len(agent.nodes) for agent in world.agents.values()} <= {19, 20, 21}
     found = await RingByHand(world.rings[1]).find(FindAgents(cell=CELL))
-    assert [(one.agent, one.alive, one.disabled, one.occupied) for one in found.agents] == [
+    assert [(agent.agent, agent.alive, agent.disabled, agent.occupied) for agent in found.agents] == [
         (name, True, False, 0) for name in "abc"
     ]
-    assert sum(one.free for one in found.agents) == found.nodes == 60
+    assert sum(agent.free for agent in found.agents) == found.nodes == 60
 
 
 async def test_who_asks_again_is_told_only_what_changed(world: RingWorld) -> None:
@@ -173,7 +173,7 @@ async def test_of_a_silent_one_the_nodes_are_others_within_five_seconds(world: R
     epoch = world.agents["a"].epoch
     await world.pass_(3.0)
     assert world.agents["a"].epoch == epoch + 1
-    assert Counter(r for one in world.agents.values() for r in one.nodes) == Counter(NODES)
+    assert Counter(r for agent in world.agents.values() for r in agent.nodes) == Counter(NODES)
 
 
 async def test_one_who_leaves_is_followed_at_once(world: RingWorld) -> None:
@@ -266,7 +266,9 @@ async def test_a_node_with_an_instance_stays_with_its_agent_until_it_is_deleted(
     root = next(iter(world.agents["a"].nodes))
     order = await built(world, books, 1, root)
     await world.pass_(30.0, "a")
-    there = {one.agent: one for one in (await RingByHand(world.rings[0]).find(FindAgents(cell=CELL))).agents}
+    there = {
+        agent.agent: agent for agent in (await RingByHand(world.rings[0]).find(FindAgents(cell=CELL))).agents
+    }
     assert (there["a"].alive, there["a"].free, there["a"].occupied) == (False, 0, 1)
     late = the_one(
         await world.builds[0].delete_many([a_delete(placed_on(1, root, books=books))]), DestroyOrdered
@@ -336,7 +338,7 @@ async def test_a_disabled_one_keeps_what_is_in_use_and_nothing_else(world: RingW
     assert answer.waiting == len(world.agents["a"].nodes) - 1
     await world.pass_(2.0)
     assert set(world.agents["a"].nodes) == {root}
-    assert sum(len(one.nodes) for one in world.agents.values()) == 60
+    assert sum(len(agent.nodes) for agent in world.agents.values()) == 60
     await RingByHand(world.rings[1]).edit(AgentEditRequested(cell=CELL, agent="a", edit="enable"))
     await world.pass_(2.0)
     assert len(world.agents["a"].nodes) >= 19
@@ -386,7 +388,7 @@ async def test_nodes_that_are_gone_are_forgotten_and_those_in_use_stay(
     taken = await world.rings[0].told(NodesTold(cell=CELL, agent="a", pool=POOL, nodes=NODES[10:]))
     assert (taken.new, taken.gone) == (0, 9)
     await world.pass_(2.0)
-    assert sorted(root for one in world.agents.values() for root in one.nodes) == [NODES[0], *NODES[10:]]
+    assert sorted(root for agent in world.agents.values() for root in agent.nodes) == [NODES[0], *NODES[10:]]
     page = NodesTold(cell=CELL, agent="a", pool=POOL, nodes=(), after=NODES[9], upto=NODES[19])
     assert (await world.rings[0].told(page)).gone == 10
     assert (await RingByHand(world.rings[0]).find(FindAgents(cell=CELL))).nodes == 51

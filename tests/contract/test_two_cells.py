@@ -83,7 +83,7 @@ def _said_nothing(world: CellsApart) -> bool:
 
 async def said(world: CellsApart, build: str) -> MoveEnded:
     ends = [one for one in world.said if isinstance(one, MoveEnded) and one.move == MOVE]
-    assert all(one == ends[0] for one in ends)
+    assert all(end == ends[0] for end in ends)
     return ends[0]
 
 
@@ -104,7 +104,7 @@ async def test_it_is_its_new_cells_and_nothing_of_it_stays_in_the_old(world: Cel
     assert await settled(world, build) == ("c2", "active")
     end = await said(world, build)
     assert (end.cell, end.end, end.host in ("host-3", "host-4")) == ("c2", "done", True)
-    assert [one.phase for one in end.phases] == ["prepare", "start"]
+    assert [phase.phase for phase in end.phases] == ["prepare", "start"]
 
 
 async def test_a_resize_is_confirmed_or_reverted_where_it_is(world: CellsApart) -> None:

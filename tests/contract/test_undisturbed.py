@@ -219,9 +219,9 @@ async def test_one_after_the_other_they_go_unlocked(
         resources.SetAggregates(provider=deeds.NEW, aggregates=(deeds.AGGREGATE,), generation=3),
         resources.AddInventory(provider=deeds.NEW, resource_class="CUSTOM_A", inventory=deeds.THREE),
     ]
-    expected = [await edit(both.locked.mine, one) for one in orders]
+    expected = [await edit(both.locked.mine, order) for order in orders]
     last = both.calm.mine.memory.index.seen
-    assert [await edit(both.calm.mine, one) for one in orders] == expected
+    assert [await edit(both.calm.mine, order) for order in orders] == expected
     assert tries.numbers == list(range(last + 1, last + 1 + len(orders)))
     await both.agree()
 

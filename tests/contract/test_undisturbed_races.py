@@ -532,10 +532,10 @@ class Racer:
             self.claimed[uid(host, "a")] += isinstance(result, Claimed)
 
 
-def moves(one: resources.Edit) -> bool:
+def moves(edit: resources.Edit) -> bool:
     """Whether this edit, when it changed something, gave the provider another generation."""
-    return not isinstance(one, resources.MakeProvider) and (
-        not isinstance(one, resources.SetAggregates) or one.generation is not None
+    return not isinstance(edit, resources.MakeProvider) and (
+        not isinstance(edit, resources.SetAggregates) or edit.generation is not None
     )
 
 

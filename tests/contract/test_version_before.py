@@ -147,7 +147,7 @@ async def test_it_reports_a_host_anew_and_another_and_this_one_goes_on_from_ther
         await keeps_its_index(placement)
         both = [an_order(a_claim(5, on_hosts(NEW, VCPU=8))), an_order(a_claim(6, on_hosts(HOST, VCPU=6)))]
         answers = await placement.claims.claim_many(both)
-        assert all(isinstance(one.results[0], Claimed) for one in answers)
+        assert all(isinstance(answer.results[0], Claimed) for answer in answers)
         less = {"VCPU": Inventory(total=9)}
         await placement.reports.report_many([a_report(NEW, sequence=2, inventories=less)])
         async with placement.database.read() as tx:

@@ -158,4 +158,4 @@ async def test_a_host_that_lost_its_name_disturbs_nobody_and_is_taken_when_it_ha
         await called(world, "east-1", 3, inventories={"VCPU": Inventory(total=8)})
         await world.until(2, world.placed)
         assert world.requests()[1] == uid(1, "a")
-        assert [one.message for one in caplog.records if one.exc_info] == []
+        assert [record.message for record in caplog.records if record.exc_info] == []

@@ -65,7 +65,7 @@ async def test_it_waits_until_there_is_room_and_then_goes_there_at_once(kind: st
         held = await movers.world.bus.asker(topics.ALLOCATIONS)(
             FindAllocations(consumers=(build, keeper(build, 1)))
         )
-        assert {one.id: set(one.allocations) for one in held.consumers} == {
+        assert {consumer.id: set(consumer.allocations) for consumer in held.consumers} == {
             build: {uid(2, "a")},
             keeper(build, 1): {uid(1, "a")},
         }

@@ -137,7 +137,10 @@ async def test_a_sequence_is_at_most_a_day_ahead(two_cells: Placement, wall: Wal
 async def test_who_finds_its_name_with_another_cell_is_taken_in_beside(two_cells: Placement) -> None:
     squatted = a_report(4, cell="c2", name="host-1")
     assert await reported_by(two_cells, "c2", squatted) == [""]
-    names = {one.id: one.name for one in (await two_cells.lookups.providers(FindProviders())).providers}
+    names = {
+        provider.id: provider.name
+        for provider in (await two_cells.lookups.providers(FindProviders())).providers
+    }
     assert names[uid(1, "a")] == "host-1" and names[uid(4, "a")] == "host-1@c2"
     again = structs.replace(squatted, sequence=2)
     assert await reported_by(two_cells, "c2", again) == [""]
@@ -229,7 +232,7 @@ async def test_a_cell_cannot_claim(two_cells: Placement) -> None:
     for what, forged in FORGED_CLAIMS.items():
         result = await claimed_by(two_cells, "c1", an_order(forged))
         assert isinstance(result, Refused), (what, result)
-        assert all(isinstance(one, Walled) for one in result.refusals) and result.refusals, what
+        assert all(isinstance(refusal, Walled) for refusal in result.refusals) and result.refusals, what
         assert await still_there(two_cells, 11) and await still_there(two_cells, 12), what
     assert two_cells.memory.index.seen == number
 
@@ -258,7 +261,7 @@ async def test_one_forged_claim_spoils_its_order_and_no_other(two_cells: Placeme
     both = await claimed_by(two_cells, "c1", an_order(good, bad))
     assert [type(one) for one in both] == [Refused, Refused]
     answers = await two_cells.claims.claim_many([an_order(bad), an_order(good)], cell="c1")
-    assert [type(one.results[0]) for one in answers] == [Refused, Claimed]
+    assert [type(answer.results[0]) for answer in answers] == [Refused, Claimed]
 
 
 # Releases
@@ -326,7 +329,7 @@ async def test_a_host_that_changed_hands_is_its_new_cells(two_cells: Placement) 
 async def test_a_cell_sees_its_own_trees(two_cells: Placement) -> None:
     async def seen(**query: Any) -> set[str]:
         found = await two_cells.lookups.providers(FindProviders(**query), cell="c1")
-        return {one.id for one in found.providers}
+        return {provider.id for provider in found.providers}
 
     everybody = tuple(uid(number, "a") for number in (1, 2, 3, 7, 8))
     ours = {uid(1, "a"), uid(3, "a")}
@@ -343,4 +346,4 @@ async def test_a_page_of_agents_is_not_filled_by_those_of_other_cells(two_cells:
     assert not any(await report(two_cells, *reports))
     query = FindProviders(agents=("same",), limit=3)
     found = await two_cells.lookups.providers(query, cell="c1")
-    assert [one.id for one in found.providers] == [uid(n, "a") for n in range(25, 28)]
+    assert [provider.id for provider in found.providers] == [uid(n, "a") for n in range(25, 28)]

@@ -196,7 +196,7 @@ class Writer:
         loads[new] = ProviderLoad(id=new, name=new, parent=parent, inventories={})
         order = LoadProviders(providers=tuple(loads.values()))
         results = (await self.placement.bulk_load.load(order)).results
-        return ", ".join(one.did for one in results)
+        return ", ".join(result.did for result in results)
 
     async def report(self) -> str:
         number, sequence = self.chance.randrange(HOSTS), self.chance.randrange(10**6)

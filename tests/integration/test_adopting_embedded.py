@@ -43,7 +43,7 @@ class ImportedBerth:
         """Consumers, with what they hold of hosts by their names, as from another Placement."""
         async with PlacementClient(f"http://{self.settings.placement.http}", "admin") as client:
             here = await client.world(lambda *_: None)
-            ids = {one.name: one.id for one in here.providers.values()}
+            ids = {provider.name: provider.id for provider in here.providers.values()}
             held = {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 10}
             consumers = {
                 id_: ImportedConsumer(id_, "p", "u", "INSTANCE", {ids[host]: held for host in hosts})

@@ -89,7 +89,7 @@ async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(databas
                     racers[1].claims.release_many(endings), racers[0].claims.claim_many(orders)
                 )
             taken += [one.results[0] for one in claims]
-            ended += [one.result for one in reversed(ends)]
+            ended += [end.result for end in reversed(ends)]
         assert {type(one) for one in taken} == {Claimed, Retired}, "they never met"
         held, over = await holdings(racers[0].database), await retired(racers[0].database)
         for consumer, claim, release in zip(range(both), taken, ended, strict=True):
@@ -147,9 +147,9 @@ async def test_claims_swaps_releases_and_reports_at_once_keep_the_books(database
 
         await asyncio.gather(*(live(one, seed) for seed, one in enumerate(racers)))
         assert await breaches(racers[0].database) == []
-        for one in racers:
-            await one.memory.fresh()
-        assert all(seen_by(one) == seen_by(racers[0]) for one in racers)
+        for racer in racers:
+            await racer.memory.fresh()
+        assert all(seen_by(racer) == seen_by(racers[0]) for racer in racers)
 
 
 async def test_the_same_tree_reported_by_many_at_once_ends_at_the_highest_sequence(database_url: str) -> None:

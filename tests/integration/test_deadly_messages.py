@@ -135,4 +135,6 @@ def envelopes(kind: str) -> list[Envelope]:
     if kind == "messages":
         return [envelope_of(BuildCancelRequested(build=name), clock) for name in NAMES]
     questions = [FindNames(kind="trait", prefix=name) for name in NAMES]
-    return [follow(one, f"ask.{topics.NAMES.key(one)}", clock, framed=True) for one in questions]
+    return [
+        follow(question, f"ask.{topics.NAMES.key(question)}", clock, framed=True) for question in questions
+    ]

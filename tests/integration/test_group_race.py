@@ -104,11 +104,11 @@ async def test_of_twenty_at_once_as_many_are_placed_as_there_is_room_apart(
             ]
             asked = [claimed(racers[number % len(racers)], order) for number, order in enumerate(orders)]
             results = await asyncio.gather(*asked)
-            assert sum(isinstance(one, Claimed) for one in results) == placed
-            for one in results:
-                if not isinstance(one, Claimed):
-                    assert isinstance(one, Refused), one
-                    assert {type(refusal) for refusal in one.refusals} == {Crowded}
+            assert sum(isinstance(result, Claimed) for result in results) == placed
+            for result in results:
+                if not isinstance(result, Claimed):
+                    assert isinstance(result, Refused), result
+                    assert {type(refusal) for refusal in result.refusals} == {Crowded}
 
         await watched(racers[0], all_at_once())
         where = [root for roots in (await group_of(racers[0])).members.values() for root in roots]
@@ -131,7 +131,7 @@ async def test_those_who_are_to_be_together_all_follow_the_first(
                     for number in range(AT_ONCE)
                 )
             )
-            assert any(isinstance(one, Claimed) for one in results)
+            assert any(isinstance(result, Claimed) for result in results)
 
         await watched(racers[0], all_at_once())
         assert len(set((await group_of(racers[0])).members.values())) == 1
@@ -217,8 +217,8 @@ async def test_a_conductor_falls_over_while_others_are_placed(
                 numbers = [100 * (round_ + 1) + one for one in range(AT_ONCE)]
                 results = await asyncio.gather(
                     *(
-                        claimed(racers[one % 2], an_order(a_claim(one, *anywhere(chance), group=GROUP)))
-                        for one in numbers
+                        claimed(racers[number % 2], an_order(a_claim(number, *anywhere(chance), group=GROUP)))
+                        for number in numbers
                     )
                 )
                 taken = [one for one, got in zip(numbers, results, strict=True) if isinstance(got, Claimed)]

@@ -121,7 +121,7 @@ class Course:
         """Was it in that phase, by what its cell wrote down?"""
         if self.phase == PLACING:
             return self.asked < at < end.phases[0].began
-        return any(one.phase == self.phase and one.began < at < one.ended for one in end.phases)
+        return any(phase.phase == self.phase and phase.began < at < phase.ended for phase in end.phases)
 
 
 class Killing:
@@ -135,15 +135,15 @@ class Killing:
     async def at(self, victims: Iterable[str], rows: Iterable[Row]) -> dict[Row, bool]:
         courses = await self.instances(rows)
         began = monotonic() + 0.2
-        last = max((self.offset(one) for one in courses), default=0.0)
+        last = max((self.offset(course) for course in courses), default=0.0)
         async with asyncio.TaskGroup() as group:
-            for one in courses:
-                if one.phase != PLACING:
-                    group.create_task(self.timed(one, began + last - self.offset(one)))
+            for course in courses:
+                if course.phase != PLACING:
+                    group.create_task(self.timed(course, began + last - self.offset(course)))
             await asyncio.sleep(began + last - monotonic())
-            for one in courses:
-                if one.phase == PLACING:
-                    await one.begin(self.site)
+            for course in courses:
+                if course.phase == PLACING:
+                    await course.begin(self.site)
             at = time()
             await self.site.kill(*[PEOPLE[victim] for victim in victims])
         return await self.judged(courses, at)
@@ -177,7 +177,9 @@ class Killing:
         ]
         if dead:
             await self.site.force_down(third)
-        shelved = [(one.build, self.site.move_that_fails()) for one in courses if one.way == "unshelve"]
+        shelved = [
+            (course.build, self.site.move_that_fails()) for course in courses if course.way == "unshelve"
+        ]
         for build, move in shelved:
             await self.site.order(move, build, "shelve")
         await self.site.over([move for _, move in shelved])
@@ -204,9 +206,9 @@ class Killing:
     async def held_by_placement(self, victim: str) -> dict[Row, bool]:
         site = self.site
         courses = await self.instances(HELD["placement"])
-        for one in courses:
-            await one.begin(site)
-        await site.known([one.move for one in courses])
+        for course in courses:
+            await course.begin(site)
+        await site.known([course.move for course in courses])
         await site.stop(PEOPLE["placement"])
         return await self.killed_while(courses, victim, [PEOPLE["placement"]])
 
@@ -216,13 +218,15 @@ class Killing:
         site = self.site
         hit = False
         with suppress(AssertionError):
-            await site.reached({one.move: SHOWN.get(one.phase, one.phase) for one in courses}, PATIENCE)
+            await site.reached(
+                {course.move: SHOWN.get(course.phase, course.phase) for course in courses}, PATIENCE
+            )
             hit = True
         if hit:
             await site.kill(PEOPLE[victim])
         await site.go_on(*[role for role in stopped if not hit or role != PEOPLE[victim]])
         await self.judged(courses, time())
-        return {one.row: hit for one in courses}
+        return {course.row: hit for course in courses}
 
     def has_said(self, agent: str, move: str, phase: str) -> bool:
         """Is it in this agent's file that this phase is over?"""
@@ -235,44 +239,46 @@ class Killing:
     async def judged(self, courses: list[Course], at: float) -> dict[Row, bool]:
         site = self.site
         waiting = {
-            one.move: one for one in courses if one.goes.then == "confirm" and one.goes.kind == "resize"
+            course.move: course
+            for course in courses
+            if course.goes.then == "confirm" and course.goes.kind == "resize"
         }
         if waiting:
             await site.reached(dict.fromkeys(waiting, "verify"))
             for one in waiting.values():
                 await site.steer(one.move, one.build, "confirm")
-        await site.over([one.move for one in courses])
+        await site.over([course.move for course in courses])
         await site.clean()
         running = site.notes.now()
-        for one in courses:
-            said = site.ends[one.move]
+        for course in courses:
+            said = site.ends[course.move]
             assert all(other == said[0] for other in said), said
-            end, goes = said[0], one.goes
+            end, goes = said[0], course.goes
             agent = site.agent_of[end.root] if end.root else ""
-            assert (end.end, agent) == (goes.end, goes.at), (one, end)
+            assert (end.end, agent) == (goes.end, goes.at), (course, end)
             phases = [phase.phase for phase in end.phases]
             assert phases == [phase for phase in goes.phases if phase not in ("swap", "back", "release")], end
-            roots = [root for _, root in running.get(one.build, [])]
-            assert roots == ([end.root] if end.root else []), (one, end, running.get(one.build))
+            roots = [root for _, root in running.get(course.build, [])]
+            assert roots == ([end.root] if end.root else []), (course, end, running.get(course.build))
         twice = [
-            (one, said, site.ends[one.move][0].phases, at)
-            for one in courses
-            for said in site.notes.at_once(one.build)
-            if one.goes.kind != "evacuate"
+            (course, said, site.ends[course.move][0].phases, at)
+            for course in courses
+            for said in site.notes.at_once(course.build)
+            if course.goes.kind != "evacuate"
         ]
         assert not twice
         await site.force_down(site.hosts[SOURCE][2], yes=False)
-        await site.delete([one.build for one in courses])
-        await until(lambda: not {one.build for one in courses} & site.notes.now().keys(), "deleted")
+        await site.delete([course.build for course in courses])
+        await until(lambda: not {course.build for course in courses} & site.notes.now().keys(), "deleted")
         site.forget_failures()
         self.moves += len(courses)
         took = [phase.ended - phase.began for phase in self.undisturbed(courses, at)]
         self.lag = max(0.0, median(took) - self.seconds) if took else self.lag
-        return {one.row: one.was_in_it(site.ends[one.move][0], at) for one in courses}
+        return {course.row: course.was_in_it(site.ends[course.move][0], at) for course in courses}
 
     def undisturbed(self, courses: list[Course], at: float) -> Iterator[PhaseOver]:
-        for one in courses:
-            for phase in self.site.ends[one.move][0].phases:
+        for course in courses:
+            for phase in self.site.ends[course.move][0].phases:
                 if phase.phase not in BRIEF and phase.ended < at:
                     yield phase
 

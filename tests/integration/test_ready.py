@@ -23,7 +23,7 @@ async def berth(
 ) -> AsyncIterator[EmbeddedBerth]:
     """One in which a worker does not start."""
     all_roles = wiring.roles(settings)
-    monkeypatch.setattr(wiring, "roles", lambda _: [one for one in all_roles if one != request.param])
+    monkeypatch.setattr(wiring, "roles", lambda _: [role for role in all_roles if role != request.param])
     async with embedded(settings) as running:
         yield running
 

@@ -32,7 +32,7 @@ async def kept_of(bus: Bus, settings: Settings, builds: list[str]) -> list[Build
     for cell in settings.cell_names:
         for at in range(0, len(builds), 100):
             answer = await find(FindBuilds(cell=cell, builds=tuple(builds[at : at + 100])))
-            found += [one.placed for one in answer.builds]
+            found += [build.placed for build in answer.builds]
     return found
 
 

@@ -43,9 +43,10 @@ class Client:
 
     async def ask(self, bus: Bus, builds: Iterable[str]) -> None:
         requests = [
-            BuildRequested(request=one, instances=(one,), flavor=SMALL, reply_to="client") for one in builds
+            BuildRequested(request=build, instances=(build,), flavor=SMALL, reply_to="client")
+            for build in builds
         ]
-        self.asked += [one.request for one in requests if one.request not in self.asked]
+        self.asked += [request.request for request in requests if request.request not in self.asked]
         await bus.publish(*requests)
 
     async def hear(self, bus: Bus) -> None:

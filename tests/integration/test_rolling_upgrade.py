@@ -90,4 +90,4 @@ async def booted(bus: Bus, boots: int) -> Counter[str]:
 
 async def cells_used(settings: Settings) -> Counter[str]:
     known = await builds_by_cell(settings, settings.cell_names)
-    return Counter(one.cell for one in known.builds.values())
+    return Counter(build.cell for build in known.builds.values())

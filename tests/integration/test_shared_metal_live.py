@@ -46,7 +46,7 @@ class SharedMetalSite:
 
     async def owned(self) -> dict[str, str]:
         async with self.database.read() as tx:
-            members = {one.agent: one for one in await ring_store.members(tx)}
+            members = {member.agent: member for member in await ring_store.members(tx)}
             nodes = await ring_store.nodes(tx, "c1-metal")
         return {
             node.root: node.owner
@@ -63,7 +63,7 @@ class SharedMetalSite:
     async def dealt(self) -> bool:
         await asyncio.sleep(0.1)
         found = await self.agents()
-        shares = [one.free + one.occupied for one in found.agents if one.alive]
+        shares = [agent.free + agent.occupied for agent in found.agents if agent.alive]
         return len(shares) == 5 and found.nodes == NODES == sum(shares) and min(shares) >= 0.9 * NODES / 5
 
 

@@ -16,7 +16,7 @@ from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
 from tests.support.servers import a_module_database, installed, rabbitmqctl_in
 from tests.support.snippets import AMQP, DATABASE, PAGES, ROOT, PageReader, needs_services, snippets
 
-PLAYED = [page for page in PAGES if any(one.played for one in snippets(page))]
+PLAYED = [page for page in PAGES if any(snippet.played for snippet in snippets(page))]
 ALONE = [page for page in PLAYED if not needs_services(page)]
 EVERY_TIME = ("tutorial", "filter", "http", "placement", "metrics", "control_room", "scheduler")
 ON_SERVICES = [page for page in PLAYED if needs_services(page)]
@@ -34,8 +34,8 @@ def named(page: Path) -> str:
 )
 def test_a_page_that_needs_no_services(page: Path, tmp_path: Path) -> None:
     with PageReader(tmp_path) as reader:
-        for one in snippets(page):
-            reader.read(one)
+        for snippet in snippets(page):
+            reader.read(snippet)
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def test_a_page_on_rabbitmq_and_postgresql(
     page: Path, tmp_path: Path, services: dict[str, str], tools: Path
 ) -> None:
     with PageReader(tmp_path, services, tools=tools) as reader:
-        for one in snippets(page):
-            reader.read(one)
+        for snippet in snippets(page):
+            reader.read(snippet)
 
 
 @pytest.mark.soak

@@ -199,13 +199,16 @@ class IronicCloud:
     async def claimable(self) -> set[str]:
         """The nodes on which a build could be placed now."""
         question = FindCandidates(groups=(ResourceGroup(resources={self.resource_class: 1}),), limit=1000)
-        return {one.root for one in (await self.bus.asker(topics.FIND_CANDIDATES)(question)).candidates}
+        return {
+            candidate.root
+            for candidate in (await self.bus.asker(topics.FIND_CANDIDATES)(question)).candidates
+        }
 
     async def held(self) -> dict[str, str]:
         """Consumer → node."""
         ask = self.bus.asker(topics.ALLOCATIONS)
         consumers = (await ask(FindAllocations(providers=tuple(self.nodes)))).consumers
-        return {one.id: next(iter(one.allocations)) for one in consumers}
+        return {consumer.id: next(iter(consumer.allocations)) for consumer in consumers}
 
     async def holds_nothing(self) -> bool:
         return not await self.held()

@@ -17,7 +17,11 @@ async def test_a_build_ends_active_and_its_deletion_brings_the_node_back(cloud: 
     build = await cloud.build()
     ended = await cloud.ended(build)
     built = cloud.clock.now()
-    assert (ended.status, ended.root, [one.outcome for one in ended.attempts]) == ("active", node, ["built"])
+    assert (ended.status, ended.root, [attempt.outcome for attempt in ended.attempts]) == (
+        "active",
+        node,
+        ["built"],
+    )
     said = await cloud.node(node)
     assert (said["provision_state"], said["instance_uuid"]) == ("active", build)
     assert said["instance_info"][ATTEMPT] == 1
@@ -97,7 +101,7 @@ async def test_a_build_that_finds_its_node_taken_goes_to_another(cloud: IronicCl
     cloud.start("agent")
     ended = await cloud.ended(build)
     assert (ended.status, ended.root) == ("active", other)
-    assert ["taken" in one.cause for one in ended.attempts] == [True, False]
+    assert ["taken" in attempt.cause for attempt in ended.attempts] == [True, False]
     assert await cloud.held() == {build: other}
 
 

@@ -168,7 +168,11 @@ def _nobody_fits(parking: "Parking", placement: sqlite3.Connection) -> None:
             continue
         if (state.building if state is not None else 0) + book.recent(placed.cell, placed.uuid, now) >= 8:
             continue
-        told = [source.aggregates[one].metadata for one in placed.aggregates if one in source.aggregates]
+        told = [
+            source.aggregates[aggregate].metadata
+            for aggregate in placed.aggregates
+            if aggregate in source.aggregates
+        ]
         zones = {placed.zone, *(one.get("availability_zone", "") for one in told)}
         up[placed.uuid] = placed, zones
     for request, waiter in room.everybody.items():

@@ -163,7 +163,9 @@ class Movers:
         while True:
             with suppress(Unavailable, AnswerRefused):
                 answer = await bus.asker(topics.ALLOCATIONS)(FindAllocations(providers=tuple(roots)))
-                return sorted(one.id for one in answer.consumers if one.id in self.world.accepted)
+                return sorted(
+                    consumer.id for consumer in answer.consumers if consumer.id in self.world.accepted
+                )
             await asyncio.sleep(0.25)
 
     def hear_told(self, said: MoveTold) -> None:
@@ -183,7 +185,7 @@ class Movers:
             self.world.stop(Broken(f"the move {said.move} was under way, and is refused: {said.reason}"))
 
     def hear_ended(self, said: MoveEnded) -> None:
-        if any((one.phase, one.outcome) in _NOBODY_KNOWS for one in said.phases):
+        if any((phase.phase, phase.outcome) in _NOBODY_KNOWS for phase in said.phases):
             self.ended_badly.add(said.build)
         if said.end == "done" and said.kind == "shelve":
             self.shelved.add(said.build)

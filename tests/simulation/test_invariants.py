@@ -65,7 +65,7 @@ async def stores(tmp_path: Path) -> AsyncIterator[Stores]:
         held = on_hosts(CHILD) | on_hosts(POOL, DISK_GB=1)
         orders = [an_order(a_claim(ACTIVE, held)), an_order(a_claim(6, on_hosts(OTHER)))]
         answers = await placement.claims.claim_many(orders)
-        assert all(isinstance(one.results[0], Claimed) for one in answers)
+        assert all(isinstance(answer.results[0], Claimed) for answer in answers)
         less = {"VCPU": Inventory(total=8, reserved=8)}
         await placement.reports.report_many([a_report(OTHER, sequence=2, inventories=less)])
     with closing(sqlite3.connect(tmp_path / "p.db")) as database:

@@ -110,8 +110,8 @@ async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
                 case "edit":
                     name = chance.choice(sorted(cloud.agents))
                     await cloud.edit(agent=name, edit=chance.choice(("disable", "enable", "rehome")))
-        for one in cloud.agents.values():
-            one.process.go_on()
+        for agent in cloud.agents.values():
+            agent.process.go_on()
         for name in cloud.agents:
             await cloud.edit(agent=name, edit="enable")
         await cloud.until(lambda: cloud.ended.keys() == cloud.placed.keys(), why="every build ends")

@@ -101,10 +101,10 @@ def test_the_same_seed_replays_the_same_history(seed: int) -> None:
 def _forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     fence = fences.fence
 
-    def unfenced(one: ConsumerClaim, world: ClaimWorld) -> Any:
-        holder = world.holders.get(one.consumer)
-        seen = one.generation if holder is None else holder.generation or None
-        return fence(replace(one, generation=seen), world)
+    def unfenced(claim: ConsumerClaim, world: ClaimWorld) -> Any:
+        holder = world.holders.get(claim.consumer)
+        seen = claim.generation if holder is None else holder.generation or None
+        return fence(replace(claim, generation=seen), world)
 
     monkeypatch.setattr(capacity, "fence", unfenced)
 
@@ -146,9 +146,9 @@ def _forget_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build that has ended may claim again when its request is delivered once more."""
     fence = fences.fence
 
-    def raised(one: ConsumerClaim, world: ClaimWorld) -> Any:
-        world.retired.pop(one.consumer, None)
-        return fence(one, world)
+    def raised(claim: ConsumerClaim, world: ClaimWorld) -> Any:
+        world.retired.pop(claim.consumer, None)
+        return fence(claim, world)
 
     monkeypatch.setattr(capacity, "fence", raised)
 

@@ -188,7 +188,7 @@ class SimulatedWorld:
             async with self.databases[f"cell_{cell}"].read() as tx:
                 check_builds(self, await store.load(tx, self.accepted))
         breaches = await audited(self.databases, CELLS, self.clock)
-        if breaches := [one for one in breaches if not one.startswith(gone_apart(self))]:
+        if breaches := [breach for breach in breaches if not breach.startswith(gone_apart(self))]:
             raise Broken(f"the audit finds {breaches}")
 
     # What happens

@@ -27,16 +27,16 @@ async def make(placement: Placement, id_: str, name: str, *hosts: str, **metadat
     return done
 
 
-async def done(placement: Placement, one: AggregateEdit) -> AggregateEdited:
-    result = await edit_aggregate(placement, one)
+async def done(placement: Placement, edit: AggregateEdit) -> AggregateEdited:
+    result = await edit_aggregate(placement, edit)
     assert isinstance(result, AggregateEdited), result
     return result
 
 
 async def members(placement: Placement, id_: str) -> set[str]:
-    return {one.id for one in await find_providers(placement) if id_ in one.aggregates}
+    return {provider.id for provider in await find_providers(placement) if id_ in provider.aggregates}
 
 
 async def found(placement: Placement, **query: Any) -> list[str]:
     answer = await placement.aggregates.find(FindAggregates(**query))
-    return [one.name for one in answer.aggregates]
+    return [aggregate.name for aggregate in answer.aggregates]

@@ -36,7 +36,7 @@ def a_move(
     **what: Any,
 ) -> MovePlaced:
     """From host0 to host5, with host6 to fall back on; what stays where it is has no host."""
-    selections = tuple(a_selection(one) for one in hosts)
+    selections = tuple(a_selection(host) for host in hosts)
     stays = kind in ("shelve", "rebuild")
     return MovePlaced(
         move=uid(number, "d"),

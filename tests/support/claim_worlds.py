@@ -24,12 +24,12 @@ def room(provider: str, shape: int = 3, **stocks: Stock) -> Room:
 def world(
     *rooms: Room, holders: dict[str, Holder] | None = None, retired: dict[str, Retired] | None = None
 ) -> ClaimWorld:
-    found: dict[str, Room | None] = {one.uuid: one for one in rooms}
+    found: dict[str, Room | None] = {room.uuid: room for room in rooms}
     return ClaimWorld(found, holders or {one: Holder(one, 1) for one in (X, Y, Z)}, retired or {})
 
 
 def wants(consumer: str, *choices: Any, generation: int | None = None) -> ConsumerClaim:
-    made = tuple(one if isinstance(one, Choice) else Choice(one) for one in choices)
+    made = tuple(choice if isinstance(choice, Choice) else Choice(choice) for choice in choices)
     return ConsumerClaim(consumer=consumer, generation=generation, choices=made)
 
 

@@ -52,16 +52,16 @@ async def gives_back(other: Placement) -> None:
 
 def edits(*orders: Edit) -> Deed:
     async def disturb(other: Placement) -> None:
-        for one in orders:
-            assert isinstance(await edit(other, one), Edited)
+        for order in orders:
+            assert isinstance(await edit(other, order), Edited)
 
     return disturb
 
 
 def names(kind: NameKind, *orders: NameEdit) -> Deed:
     async def disturb(other: Placement) -> None:
-        for one in orders:
-            assert isinstance(await edit_name(other, kind, one), NameEdited)
+        for order in orders:
+            assert isinstance(await edit_name(other, kind, order), NameEdited)
 
     return disturb
 

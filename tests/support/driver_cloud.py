@@ -84,7 +84,7 @@ class DriverCloud:
         found = await self.bus.asker(topics.PROVIDERS)(
             FindProviders(agents=(AGENT,), parts=("inventories", "traits", "aggregates", "owner"))
         )
-        return {one.name: one for one in found.providers}
+        return {provider.name: provider for provider in found.providers}
 
     async def name_of(self) -> dict[str, str]:
         return {one.id: name for name, one in (await self.providers()).items()}
@@ -112,7 +112,7 @@ class DriverCloud:
 
     async def all_held(self, *builds: str) -> list[Allocations]:
         found = await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=builds))
-        held = {one.id: one.allocations for one in found.consumers}
+        held = {consumer.id: consumer.allocations for consumer in found.consumers}
         return [held.get(build, {}) for build in builds]
 
     def guest(self, build: str) -> GuestRecord:

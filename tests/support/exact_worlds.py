@@ -65,9 +65,9 @@ class FilledMemory:
 
 
 def a_policy(chance: Random) -> ChoicePolicy:
-    names = [one for one in WEIGHERS if chance.random() < 0.5]
+    names = [weigher for weigher in WEIGHERS if chance.random() < 0.5]
     return ChoicePolicy.from_names(
-        [one for one in RULES if chance.random() < 0.7],
+        [rule for rule in RULES if chance.random() < 0.7],
         {name: chance.choice((-2.0, -1.0, 0.0, 0.3, 1.0, 5.0)) for name in names},
         options={
             "io_ops": {"max_io_ops_per_host": chance.choice((1, 3, 8))},
@@ -80,8 +80,8 @@ def a_policy(chance: Random) -> ChoicePolicy:
 
 def a_source(chance: Random, trees: Sequence[Tree]) -> IndexedSource:
     memory = FilledMemory()
-    for one in trees:
-        memory.index.put(one, 1)
+    for stored in trees:
+        memory.index.put(stored, 1)
     for number in range(3):
         metadata = {key: value for key, value in SAID.items() if chance.random() < 0.3}
         memory.index.aggregate_facts[uid(number, "e")] = Aggregate(id=uid(number, "e"), metadata=metadata)

@@ -68,7 +68,11 @@ class FakeIronic:
         self.nodes[node_number(number)] |= {"updated_at": self._time()} | more
 
     def paths(self, method: str = "GET") -> list[str]:
-        return [one.url.path for one in self.requests if one.method == method and VERSION in one.headers]
+        return [
+            request.url.path
+            for request in self.requests
+            if request.method == method and VERSION in request.headers
+        ]
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)

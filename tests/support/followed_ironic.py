@@ -123,7 +123,7 @@ class FollowedWorld:
 
     def placement(self) -> Worker:
         async def take(reports: Sequence[InventoryReported]) -> list[PlacementChanged | None]:
-            return [self._take(one) for one in reports]
+            return [self._take(report) for report in reports]
 
         return Worker(
             "placement",

@@ -125,7 +125,7 @@ class MetalCloud:
         """Consumer → node."""
         ask = self.bus.asker(topics.ALLOCATIONS)
         consumers = (await ask(FindAllocations(providers=tuple(self.nodes)))).consumers
-        return {one.id: next(iter(one.allocations)) for one in consumers}
+        return {consumer.id: next(iter(consumer.allocations)) for consumer in consumers}
 
     async def is_open(self, root: str) -> bool:
         """Could a build be placed there now?"""

@@ -75,7 +75,7 @@ class Cells:
         if question.cell not in self.stands:
             raise Unroutable(f"no {question.cell}")
         known = self.stands[question.cell]
-        return BuildsFound(builds=tuple([known[one] for one in question.builds if one in known]))
+        return BuildsFound(builds=tuple([known[build] for build in question.builds if build in known]))
 
 
 @dataclass
@@ -95,7 +95,7 @@ class MovingPlacement(FakePlacement):
         return set(held.allocations) if held is not None else set()
 
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
-        held = {one: self.held[one] for one in question.consumers if one in self.held}
+        held = {consumer: self.held[consumer] for consumer in question.consumers if consumer in self.held}
         consumers = [
             Consumer(
                 id=one,
@@ -121,13 +121,13 @@ class MovingPlacement(FakePlacement):
         known = (await super().providers(question)).providers
         return ProvidersFound(providers=tuple([self._described(one) for one in known]))
 
-    def _described(self, one: Provider) -> Provider:
-        host = self.hosts[one.id]
+    def _described(self, provider: Provider) -> Provider:
+        host = self.hosts[provider.id]
         inventories = {name: Inventory(total=amount) for name, amount in host.capacity.items()}
-        if one.id in self.metal:
+        if provider.id in self.metal:
             inventories = {"CUSTOM_NODE": Inventory(total=1)}
         return Provider(
-            **{name: getattr(one, name) for name in Provider.__struct_fields__}
+            **{name: getattr(provider, name) for name in Provider.__struct_fields__}
             | {"traits": host.traits, "inventories": inventories}
         )
 

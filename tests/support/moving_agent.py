@@ -71,13 +71,13 @@ class MovingAgent:
     def guests(self) -> dict[int, tuple[str, str]]:
         awake = {(one.build, one.attempt) for one in self.disk.running()}
         return {
-            one.attempt: (
-                "source" if one.root == SOURCE else "destination",
-                f"({one.state})" if one.state == "running" and (one.build, one.attempt) not in awake
-                else one.state,
+            guest.attempt: (
+                "source" if guest.root == SOURCE else "destination",
+                f"({guest.state})" if guest.state == "running" and (guest.build, guest.attempt) not in awake
+                else guest.state,
             )
-            for one in self.disk.all_guests
-            if one.build == BUILD
+            for guest in self.disk.all_guests
+            if guest.build == BUILD
         }  # fmt: skip
 
 
@@ -109,11 +109,11 @@ class SmallPlacement:
         return AllocationsFound(
             consumers=tuple(
                 Consumer(
-                    id=one, generation=1, project="p", user="u", type=self.held[one][1],
-                    allocations={self.held[one][0]: {"VCPU": 1}},
+                    id=consumer, generation=1, project="p", user="u", type=self.held[consumer][1],
+                    allocations={self.held[consumer][0]: {"VCPU": 1}},
                 )
-                for one in question.consumers
-                if one in self.held
+                for consumer in question.consumers
+                if consumer in self.held
             ),
             generations={},
         )  # fmt: skip
@@ -121,8 +121,8 @@ class SmallPlacement:
     async def providers(self, question: FindProviders) -> ProvidersFound:
         return ProvidersFound(
             providers=tuple(
-                Provider(id=one, name=one, parent=None, root=SOURCE, generation=1)
-                for one in question.ids
-                if one == uid(9, "d")
+                Provider(id=id_, name=id_, parent=None, root=SOURCE, generation=1)
+                for id_ in question.ids
+                if id_ == uid(9, "d")
             )
         )

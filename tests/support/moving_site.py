@@ -149,7 +149,7 @@ class MovingSite:
             found = await ask(FindMoves(cell=CELL, moves=tuple(moves), limit=1000))
         except (Unavailable, Unroutable):
             return {}
-        return {one.move: one for one in found.moves}
+        return {move.move: move for move in found.moves}
 
     async def reached(self, phases: dict[str, str], seconds: float = DEADLINE) -> None:
         async def all_there() -> bool:

@@ -229,12 +229,12 @@ class MovingWorld:
         for _ in range(6):
             self.build, effects = step(self.build, event, self.now, LIMITS)
             question = None
-            for one in effects:
-                if isinstance(one, ClaimRequested | ReleaseRequested):
+            for effect in effects:
+                if isinstance(effect, ClaimRequested | ReleaseRequested):
                     assert question is None, "two questions at once"
-                    question = one
+                    question = effect
                 else:
-                    said.append(one)
+                    said.append(effect)
             if question is None:
                 return said
             away, lost = self.chance.random() < 0.1, self.chance.random() < 0.1

@@ -31,7 +31,7 @@ async def joined(settings: Settings, workers: Sequence[Who]) -> AsyncIterator[No
             group.create_task(
                 wiring.serve([role], settings, wiring.way_of([role], settings), asyncio.Event())
             )
-            for role in (wiring.Role(*one) for one in workers)
+            for role in (wiring.Role(*worker) for worker in workers)
         ]
         try:
             yield

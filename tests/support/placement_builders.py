@@ -86,7 +86,7 @@ def a_claim(
     begins: int | None = None,
     take_over: int | None = None,
 ) -> ConsumerClaim:
-    made = tuple(one if isinstance(one, Choice) else Choice(one) for one in choices)
+    made = tuple(choice if isinstance(choice, Choice) else Choice(choice) for choice in choices)
     keeps, starts, takes = (None if one is None else uid(one) for one in (keep, begins, take_over))
     return ConsumerClaim(
         consumer=uid(consumer), generation=generation, choices=made, project=project, user="u1", type=type,

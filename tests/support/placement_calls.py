@@ -29,23 +29,23 @@ async def report(placement: Placement, *reports: InventoryReported) -> list[str]
 async def claim(placement: Placement, *orders: ClaimRequested) -> list[Any]:
     """The result of each order's one claim, or all of them."""
     answers = await placement.claims.claim_many(orders)
-    return [one.results[0] if len(one.results) == 1 else one.results for one in answers]
+    return [answer.results[0] if len(answer.results) == 1 else answer.results for answer in answers]
 
 
 async def edit(placement: Placement, one: Edit) -> EditResult:
     return (await in_time(placement.providers.edit(EditRequested(edit=one)))).result
 
 
-async def edit_name(placement: Placement, kind: NameKind, one: NameEdit) -> NameResult:
-    return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=one))).result
+async def edit_name(placement: Placement, kind: NameKind, edit: NameEdit) -> NameResult:
+    return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=edit))).result
 
 
-async def edit_aggregate(placement: Placement, one: AggregateEdit) -> AggregateResult:
-    return (await in_time(placement.aggregates.edit(AggregateEditRequested(edit=one)))).result
+async def edit_aggregate(placement: Placement, edit: AggregateEdit) -> AggregateResult:
+    return (await in_time(placement.aggregates.edit(AggregateEditRequested(edit=edit)))).result
 
 
-async def edit_cell(placement: Placement, one: CellEdit) -> CellResult:
-    return (await in_time(placement.cells.edit(CellEditRequested(edit=one)))).result
+async def edit_cell(placement: Placement, edit: CellEdit) -> CellResult:
+    return (await in_time(placement.cells.edit(CellEditRequested(edit=edit)))).result
 
 
 async def load(placement: Placement, *loads: ProviderLoad) -> list[LoadResult]:

@@ -47,10 +47,10 @@ class PlainSearch:
         chosen = (dict(zip(suffixes, option, strict=True)) for option in product(*options))
         return {told(query, one) for one in chosen if self.goes_together(query, one)}
 
-    def serves(self, one: ProviderState, anchor: ProviderState) -> bool:
+    def serves(self, state: ProviderState, anchor: ProviderState) -> bool:
         tree = [other for other in self.all.values() if self.root[other.uuid] == anchor.uuid]
-        return one in tree or (
-            SHARES in one.traits and any(set(one.aggregates) & set(other.aggregates) for other in tree)
+        return state in tree or (
+            SHARES in state.traits and any(set(state.aggregates) & set(other.aggregates) for other in tree)
         )
 
     def options(
@@ -77,11 +77,11 @@ class PlainSearch:
             if has(chosen, group.required, group.forbidden, group.required_any):
                 yield dict(zip(group.resources, chosen, strict=True))
 
-    def usable(self, group: ResourceGroup, one: ProviderState, anchor: ProviderState) -> bool:
-        if self.root[one.uuid] != anchor.uuid:
-            return group.in_tree is None and is_member(one, group) and is_stranger(one, group)
-        either = is_member(one, group) or is_member(anchor, group)
-        return either and is_stranger(one, group) and is_stranger(anchor, group)
+    def usable(self, group: ResourceGroup, state: ProviderState, anchor: ProviderState) -> bool:
+        if self.root[state.uuid] != anchor.uuid:
+            return group.in_tree is None and is_member(state, group) and is_stranger(state, group)
+        either = is_member(state, group) or is_member(anchor, group)
+        return either and is_stranger(state, group) and is_stranger(anchor, group)
 
     def goes_together(self, query: FindCandidates, chosen: Mapping[str, Given]) -> bool:
         single = {suffix: next(iter(given.values())) for suffix, given in chosen.items() if suffix}
@@ -92,7 +92,7 @@ class PlainSearch:
             return False
         for suffixes in query.same_subtree:
             members = [single[suffix] for suffix in suffixes]
-            if not any(all(top.uuid in self.path(one) for one in members) for top in members):
+            if not any(all(top.uuid in self.path(member) for member in members) for top in members):
                 return False
         taken = amounts(query, chosen)
         used = {uuid for uuid, _ in taken}
@@ -105,15 +105,15 @@ class PlainSearch:
                 return False
         return True
 
-    def path(self, one: ProviderState) -> list[str]:
-        return [one.uuid] + (self.path(self.all[one.parent]) if one.parent else [])
+    def path(self, state: ProviderState) -> list[str]:
+        return [state.uuid] + (self.path(self.all[state.parent]) if state.parent else [])
 
 
-def fits(one: ProviderState, name: str, amount: int) -> bool:
-    stock = one.inventories.get(name)
+def fits(state: ProviderState, name: str, amount: int) -> bool:
+    stock = state.inventories.get(name)
     return (
         stock is not None
-        and one.used.get(name, 0) + amount <= stock.capacity
+        and state.used.get(name, 0) + amount <= stock.capacity
         and stock.min_unit <= amount <= stock.max_unit
         and amount % stock.step_size == 0
     )
@@ -125,7 +125,7 @@ def has(
     forbidden: Iterable[str],
     required_any: Iterable[Iterable[str]] = (),
 ) -> bool:
-    traits = {trait for one in providers for trait in one.traits}
+    traits = {trait for provider in providers for trait in provider.traits}
     return (
         set(required) <= traits
         and not set(forbidden) & traits
@@ -133,12 +133,12 @@ def has(
     )
 
 
-def is_member(one: ProviderState, group: ResourceGroup) -> bool:
-    return all(set(some) & set(one.aggregates) for some in group.member_of)
+def is_member(state: ProviderState, group: ResourceGroup) -> bool:
+    return all(set(some) & set(state.aggregates) for some in group.member_of)
 
 
-def is_stranger(one: ProviderState, group: ResourceGroup) -> bool:
-    return not set(group.not_member_of) & set(one.aggregates)
+def is_stranger(state: ProviderState, group: ResourceGroup) -> bool:
+    return not set(group.not_member_of) & set(state.aggregates)
 
 
 def amounts(query: FindCandidates, chosen: Mapping[str, Given]) -> dict[tuple[str, str], int]:

@@ -75,14 +75,14 @@ class PlainSource:
         return next((at for at, one in enumerate(self.candidates) if one.root == root), None)
 
     def named(self, host: str) -> Sequence[str]:
-        return [one.root for one in self.candidates if host in (one.host, one.root)]
+        return [candidate.root for candidate in self.candidates if host in (candidate.host, candidate.root)]
 
     def free(self, root: str) -> Mapping[str, int]:
         at = self.position(root)
         return {} if at is None else self._free(self.candidates[at])
 
     def having(self, resource_class: str, amount: int) -> int:
-        return sum(one.capacity.get(resource_class, 0) >= amount for one in self.candidates)
+        return sum(candidate.capacity.get(resource_class, 0) >= amount for candidate in self.candidates)
 
     def promise(self, allocations: Allocations) -> None:
         self.promised.append(allocations)
@@ -111,12 +111,12 @@ class PlainSource:
                 taken[name] = taken.get(name, 0) + amount
         return taken
 
-    def free_of(self, one: Candidate) -> dict[str, int]:
-        taken = self.taken(one.root)
-        return {name: amount - taken.get(name, 0) for name, amount in self._free(one).items()}
+    def free_of(self, candidate: Candidate) -> dict[str, int]:
+        taken = self.taken(candidate.root)
+        return {name: amount - taken.get(name, 0) for name, amount in self._free(candidate).items()}
 
-    def _free(self, one: Candidate) -> Mapping[str, int]:
-        return one.free if self.lag else self.left[one.root]
+    def _free(self, candidate: Candidate) -> Mapping[str, int]:
+        return candidate.free if self.lag else self.left[candidate.root]
 
 
 class PlainSourceSearch:
@@ -125,7 +125,7 @@ class PlainSourceSearch:
         self._empty = empty
         self._question = question
         self.asked: Resources = question.groups[0].resources
-        self._known = [one for one in source.candidates if self._wanted(one)]
+        self._known = [candidate for candidate in source.candidates if self._wanted(candidate)]
         fitting = [at for at, one in enumerate(source.candidates) if one in self._known and self._fits(one)]
         self.positions: Ints = np.array(fitting, np.intp)
         self._fitting = [source.candidates[at] for at in fitting]
@@ -136,7 +136,7 @@ class PlainSourceSearch:
         return len(self._source.candidates)
 
     def any_of(self, resource_class: str) -> bool:
-        return any(resource_class in one.capacity for one in self._source.candidates)
+        return any(resource_class in candidate.capacity for candidate in self._source.candidates)
 
     def free(self, resource_class: str) -> Floats:
         return np.array([free.get(resource_class, 0) for free in self._free], np.float64)
@@ -183,18 +183,18 @@ class PlainSourceSearch:
         known = [one for one in self._known if not roots or one.root in roots]
         return () if len(self.positions) else [NearMiss(host=one.host, lacks="room") for one in known[:3]]
 
-    def _wanted(self, one: Candidate) -> bool:
+    def _wanted(self, candidate: Candidate) -> bool:
         question = self._question
-        if question.roots and one.root not in question.roots:
+        if question.roots and candidate.root not in question.roots:
             return False
-        if one.root in question.not_roots or (question.zone and one.zone != question.zone):
+        if candidate.root in question.not_roots or (question.zone and candidate.zone != question.zone):
             return False
-        if not set(question.root_required) <= set(one.traits) or set(question.root_forbidden) & set(
-            one.traits
+        if not set(question.root_required) <= set(candidate.traits) or set(question.root_forbidden) & set(
+            candidate.traits
         ):
             return False
-        return not question.cell or one.cell == question.cell
+        return not question.cell or candidate.cell == question.cell
 
-    def _fits(self, one: Candidate) -> bool:
-        free = one.capacity if self._empty else self._source.free_of(one)
+    def _fits(self, candidate: Candidate) -> bool:
+        free = candidate.capacity if self._empty else self._source.free_of(candidate)
         return all(free.get(name, 0) >= amount for name, amount in self.asked.items())

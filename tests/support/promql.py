@@ -67,4 +67,4 @@ def _names(tokens: list[str], at: int, begin: str, end: str) -> tuple[set[str], 
     if tokens[at] != begin:
         raise ValueError(f"{begin} is missing before {tokens[at]!r}")
     close = tokens.index(end, at)
-    return {one for one in tokens[at + 1 : close] if re.fullmatch(r"[a-zA-Z_]\w*", one)}, close + 1
+    return {token for token in tokens[at + 1 : close] if re.fullmatch(r"[a-zA-Z_]\w*", token)}, close + 1

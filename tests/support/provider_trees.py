@@ -46,7 +46,7 @@ def state(
         inventories=stock,
         used={name: (used or {}).get(name, 0) for name in stock},
         traits=tuple(sorted(traits)),
-        aggregates=tuple(sorted(uid(one, "e") for one in aggregates)),
+        aggregates=tuple(sorted(uid(aggregate, "e") for aggregate in aggregates)),
     )
 
 
@@ -81,8 +81,8 @@ def narrowed(chance: Random, query: FindCandidates, world: Sequence[Tree]) -> Fi
 
 def an_index(trees: Sequence[Tree]) -> Index:
     index = Index()
-    for one in trees:
-        index.put(one, 1)
+    for tree in trees:
+        index.put(tree, 1)
     return index
 
 
@@ -166,8 +166,8 @@ def _group(chance: Random, world: Sequence[Tree], suffix: str, *, bare: bool) ->
         resources={} if bare else {name: chance.choice((1, 1, 1, 2, 2, 3)) for name in names},
         required=required,
         forbidden=forbidden,
-        required_any=tuple(one for one in choices if not set(one) <= set(forbidden)),
-        member_of=tuple(tuple(one) for one in members if chance.random() < 0.07),
+        required_any=tuple(choice for choice in choices if not set(choice) <= set(forbidden)),
+        member_of=tuple(tuple(member) for member in members if chance.random() < 0.07),
         not_member_of=some(chance, AGGREGATES, 0.04),
         in_tree=chance.choice(everyone) if chance.random() < 0.07 else None,
     )

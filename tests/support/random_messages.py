@@ -123,9 +123,9 @@ class RandomMessages:
     def _struct(self, type_: inspect.StructType) -> Any:
         chance = self._chance
         given = {
-            one.encode_name: self._value(one.type, one.name)
-            for one in type_.fields
-            if one.required or type_.array_like or chance.random() < 0.3
+            field.encode_name: self._value(field.type, field.name)
+            for field in type_.fields
+            if field.required or type_.array_like or chance.random() < 0.3
         }
         if type_.cls.__name__ in ("RegisterCell", "DropCell"):
             given["cell"] = "another"

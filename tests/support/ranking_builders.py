@@ -60,7 +60,7 @@ class Hall:
 def a_hall(
     *candidates: Candidate, states: Sequence[HostState] = (), policy: ChoicePolicy | None = None
 ) -> Hall:
-    source = PlainSource(candidates, {one.root: dict(one.free) for one in candidates})
+    source = PlainSource(candidates, {candidate.root: dict(candidate.free) for candidate in candidates})
     hall = Hall(source, policy or ChoicePolicy())
     hall.hear(*states)
     return hall

@@ -255,9 +255,9 @@ async def ring_cloud(nodes: int = 100, agents: int = 5, seed: int = 0) -> AsyncI
             await made.until(lambda: set(made.known()) == set(made.ironic.conductor.nodes))
             yield made
         finally:
-            for one in made.agents.values():
-                one.process.go_on()
-                one.task.cancel()
+            for agent in made.agents.values():
+                agent.process.go_on()
+                agent.task.cancel()
             for task in (ironic, *made.conductors.values()):
                 task.cancel()
     await made.database.close()

@@ -78,7 +78,7 @@ class ListedHost:
 
     @property
     def aggregates(self) -> tuple[str, ...]:
-        return tuple(one.id for one in self.facts.aggregates)
+        return tuple(aggregate.id for aggregate in self.facts.aggregates)
 
 
 @dataclass
@@ -184,14 +184,14 @@ def reported_by(facts: HostFacts, sequence: int = 1) -> HostReported:
 
 def seen_at_once(facts: Sequence[HostFacts]) -> tuple[AllHosts, list[HostFacts]]:
     book, source = HostBook(0.0, grace=0.0), ListedHosts.of(facts)
-    for one in facts:
-        if not one.down:
-            book.hear(reported_by(one), 0.0)
-        said = one.state.building if one.state is not None and not one.down else 0
-        for _ in range(one.building - said):
-            book.chose(one.cell, one.root, 0.0)
-        for _ in range(round(one.failures)):
-            book.failed(one.cell, one.root, 0.0)
+    for fact in facts:
+        if not fact.down:
+            book.hear(reported_by(fact), 0.0)
+        said = fact.state.building if fact.state is not None and not fact.down else 0
+        for _ in range(fact.building - said):
+            book.chose(fact.cell, fact.root, 0.0)
+        for _ in range(round(fact.failures)):
+            book.failed(fact.cell, fact.root, 0.0)
     now, search = book.level(source, 0.0), source.search(ASKED)
     one_by_one = [now.facts(search, int(position)) for position in search.positions]
     return AllHosts(search, now), one_by_one

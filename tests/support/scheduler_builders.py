@@ -139,7 +139,7 @@ class FakePlacement:
         return ReleaseAnswered(result=self._release(question))
 
     async def providers(self, question: FindProviders) -> ProvidersFound:
-        known = [self.hosts[one] for one in question.ids if one in self.hosts]
+        known = [self.hosts[id_] for id_ in question.ids if id_ in self.hosts]
         return ProvidersFound(
             providers=tuple(
                 Provider(
@@ -165,7 +165,7 @@ class FakePlacement:
                 del self.held[consumer]
                 for root, resources in choice.allocations.items():
                     self.take(root, {name: -amount for name, amount in resources.items()})
-            results = [Refused(refusals=()) if isinstance(one, Claimed) else one for one in results]
+            results = [Refused(refusals=()) if isinstance(result, Claimed) else result for result in results]
         return ClaimAnswered(results=tuple(results))
 
     def _claim_one(self, claim: ConsumerClaim, done: list[tuple[str, Choice]]) -> ClaimResult:

@@ -90,7 +90,7 @@ def _marks(said: str | None) -> dict[str, str]:
 
 
 def needs_services(page: Path) -> bool:
-    return any(one.marks.get("with") == "services" for one in snippets(page))
+    return any(snippet.marks.get("with") == "services" for snippet in snippets(page))
 
 
 def commands(text: str) -> Iterator[str]:
@@ -164,48 +164,48 @@ class PageReader:
             self._forked.__exit__(kind, problem, trace)
             self._bash.wait(self.seconds)
 
-    def read(self, one: Snippet) -> None:
-        if one.marks.keys() & {"not run", "tested"}:
+    def read(self, snippet: Snippet) -> None:
+        if snippet.marks.keys() & {"not run", "tested"}:
             return
-        if one.marks.get("with", "services") != "services" and not self._lasting:
-            self._do(one.marks["with"], one)
-        if name := one.marks.get("as"):
+        if snippet.marks.get("with", "services") != "services" and not self._lasting:
+            self._do(snippet.marks["with"], snippet)
+        if name := snippet.marks.get("as"):
             file = self.directory / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(self._here(one.text))
-        elif one.language == "sh":
+            file.write_text(self._here(snippet.text))
+        elif snippet.language == "sh":
             self.printed = ""
-            for command in commands(one.text):
-                self._do(command, one)
-        elif one.language == "python":
+            for command in commands(snippet.text):
+                self._do(command, snippet)
+        elif snippet.language == "python":
             file = self.directory / "example.py"
-            file.write_text(self._here(one.text))
+            file.write_text(self._here(snippet.text))
             self.printed = ""
-            self._do(f"python -W error {file.name}", one)
-        elif "prints" in one.marks:
-            self._compare(one)
+            self._do(f"python -W error {file.name}", snippet)
+        elif "prints" in snippet.marks:
+            self._compare(snippet)
 
-    def _do(self, command: str, one: Snippet) -> None:
+    def _do(self, command: str, snippet: Snippet) -> None:
         if re.search(r"\bBUILD\b", command.partition("#")[0]) and not self._build:
-            self._do("berth boot --vcpus 1 --memory-mb 512 --wait", one)
+            self._do("berth boot --vcpus 1 --memory-mb 512 --wait", snippet)
         here = self._here(command)
         if _LASTING.match(command):
-            self._start(here, one)
+            self._start(here, snippet)
             return
         out, err = self.directory / "home" / "out", self.directory / "home" / "err"
         self._tell(f"{{ {here}\n}} </dev/null >{out} 2>{err}; echo $? >&3")
-        code = self._answer(f"{one}: {command}")
+        code = self._answer(f"{snippet}: {command}")
         said, complained = out.read_text(), err.read_text()
         self.printed += said + complained
         found = re.search(r"#.*\bexit (\d)(?: or (\d))?\b", command)
         wanted = {int(each) for each in found.groups() if each} if found else {0}
         assert code in wanted, (
-            f"{one}: {command}\nended with {code}, not {wanted}:\n{said}{complained}\n{self._logs()}"
+            f"{snippet}: {command}\nended with {code}, not {wanted}:\n{said}{complained}\n{self._logs()}"
         )
         if "berth boot" in command and (ids := _ID.findall(said)):
             self._build = ids[0]
 
-    def _start(self, command: str, one: Snippet) -> None:
+    def _start(self, command: str, snippet: Snippet) -> None:
         if " up" in command:  # one berth in one directory
             for other in [each for each in self._lasting if "berth up" in each.command]:
                 self._stop(other)
@@ -215,14 +215,14 @@ class PageReader:
         log = self.directory / "home" / f"lasting{len(self._lasting)}-{secrets.token_hex(2)}.log"
         log.touch()
         self._tell(f"{{ exec {_unnamed(command)}\n}} </dev/null >{log} 2>&1 3>&- & echo $! >&3")
-        started = _Lasting(command, self._answer(f"{one}: {command}"), log)
+        started = _Lasting(command, self._answer(f"{snippet}: {command}"), log)
         self._lasting.append(started)
-        self._until(lambda: bool(_SERVES.search(log.read_text())), f"{one}: {command}", started)
+        self._until(lambda: bool(_SERVES.search(log.read_text())), f"{snippet}: {command}", started)
 
-    def _stop(self, one: _Lasting) -> None:
-        self._tell(f"kill {one.pid}; wait {one.pid}; echo $? >&3")
-        code = self._answer(f"end of {one.command}")
-        assert code in (0, 130, 143), f"{one.command} ended with {code}:\n{one.log.read_text()}"
+    def _stop(self, lasting: _Lasting) -> None:
+        self._tell(f"kill {lasting.pid}; wait {lasting.pid}; echo $? >&3")
+        code = self._answer(f"end of {lasting.command}")
+        assert code in (0, 130, 143), f"{lasting.command} ended with {code}:\n{lasting.log.read_text()}"
 
     def _until(self, so: Callable[[], bool], what: str, started: _Lasting) -> None:
         deadline = monotonic() + self.seconds
@@ -233,12 +233,12 @@ class PageReader:
             )
             sleep(0.05)
 
-    def _compare(self, one: Snippet) -> None:
+    def _compare(self, snippet: Snippet) -> None:
         printed = [" ".join(line.split()) for line in self.printed.splitlines()]
-        for line in one.text.splitlines():
+        for line in snippet.text.splitlines():
             wanted = ".*".join(re.escape(part.strip()) for part in " ".join(line.split()).split("…"))
             assert any(re.fullmatch(wanted, said) for said in printed), (
-                f"{one} says it prints\n{line}\nbut it printed\n{self.printed}"
+                f"{snippet} says it prints\n{line}\nbut it printed\n{self.printed}"
             )
 
     def _here(self, text: str) -> str:

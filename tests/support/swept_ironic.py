@@ -132,7 +132,7 @@ class SweptIronic:
         self.placed.report(InventoryReported(**{**_fields(said), "sequence": int(at * 1e6)}))
 
     async def differences(self) -> list[str]:
-        return [one.what for one in (await diff(self.survey)).differences]
+        return [difference.what for difference in (await diff(self.survey)).differences]
 
     def told_of(self) -> set[int]:
         return {int(one.uuid[-12:], 16) for seen in self.told for one in seen}

@@ -316,7 +316,7 @@ class CellsApart:
         self.on_its_way.append(message)
         for _ in range(100):
             ways = [one for one in self.on_its_way if isinstance(one, kind)]
-            if any(cell in ("", getattr(one, "cell", "")) for one in ways):
+            if any(cell in ("", getattr(way, "cell", "")) for way in ways):
                 return
             await self.step()
         raise AssertionError(f"no {kind.__name__} came")
@@ -375,14 +375,18 @@ class CellsApart:
     async def holds(self, build: str) -> dict[str, set[str]]:
         names = {build: "itself"} | {keeper(build, n): f"keeper {n}" for n in range(1, 30)}
         found = await self.placement.lookups.allocations(FindAllocations(consumers=tuple(names)))
-        return {names[one.id]: set(one.allocations) for one in found.consumers}
+        return {names[consumer.id]: set(consumer.allocations) for consumer in found.consumers}
 
     async def listed(self, build: str) -> list[tuple[str, str, str]]:
         """Cell, status and host, wherever it is listed."""
         found = []
         for name, cell in self.cells.items():
             page = await cell.listing.find(FindInstances(cell=name))
-            found += [(name, one.status, one.host) for one in page.instances if one.build == build]
+            found += [
+                (name, instance.status, instance.host)
+                for instance in page.instances
+                if instance.build == build
+            ]
         return found
 
     async def moves_known(self) -> list[MoveStands]:

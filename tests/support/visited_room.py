@@ -107,7 +107,7 @@ def _telling(answer: Any) -> Any:
 
 
 def asked_of(bus: Bus, answered: Collection[str]) -> RoomQuestions:
-    every = [one.name for one in fields(RoomQuestions)]
+    every = [field.name for field in fields(RoomQuestions)]
     return replace(questions(bus), **{name: nobody for name in every if name not in answered})
 
 

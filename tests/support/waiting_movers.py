@@ -129,7 +129,9 @@ class WaitingMovers:
     async def _find(self, question: FindBuilds) -> BuildsFound:
         if self.deaf:
             await asyncio.sleep(3600.0)
-        return BuildsFound(builds=tuple(self.stands[one] for one in question.builds if one in self.stands))
+        return BuildsFound(
+            builds=tuple(self.stands[build] for build in question.builds if build in self.stands)
+        )
 
 
 @asynccontextmanager

@@ -406,7 +406,7 @@ def test_what_every_event_means_in_every_phase(phase: str, event: str) -> None:
     before = after(*STATES[phase])
     build, effects = step(before, event_in(before, event), 1000.0, LIMITS)
     assert build is not None and build.move is not None
-    said = [in_short(one) for one in effects if not isinstance(one, HostFailed)]
+    said = [in_short(effect) for effect in effects if not isinstance(effect, HostFailed)]
     if event not in TABLE[phase]:
         assert (build, said) == (before, [])
         return
@@ -693,17 +693,19 @@ def test_an_end_tells_every_phase_and_attempt_with_its_cause() -> None:
         (5.0, SwapAnswered(3, CLAIMED, "back")),
         (6.0, done("resume", 4)),
     )
-    assert [(one.phase, one.host, one.outcome, one.cause) for one in end.phases] == [
+    assert [(phase.phase, phase.host, phase.outcome, phase.cause) for phase in end.phases] == [
         ("prepare", "host5", "failed", "no"),
         ("prepare", "host6", "done", ""),
         ("send", "host0", "failed", "no"),
         ("resume", "host0", "done", ""),
     ]
-    assert [(one.host, one.outcome, one.cause) for one in end.attempts] == [("host5", "failed", "no")]
+    assert [(attempt.host, attempt.outcome, attempt.cause) for attempt in end.attempts] == [
+        ("host5", "failed", "no")
+    ]
     assert (end.end, end.host, end.reason) == (
         "error", "host0", "host0 could not send it: no: host5 failed: no",
     )  # fmt: skip
-    assert [(one.began, one.ended) for one in end.phases[1:3]] == [(2.0, 3.0), (3.0, 4.0)]
+    assert [(phase.began, phase.ended) for phase in end.phases[1:3]] == [(2.0, 3.0), (3.0, 4.0)]
 
 
 def test_what_the_build_ended_as_is_said_in_the_same_words_wherever_it_has_moved() -> None:

@@ -55,10 +55,10 @@ def a_world(held: Mapping[str, str] = NOBODY, *, capacity: int = 8) -> ClaimWorl
 def held(there: ClaimWorld) -> Mapping[str, str]:
     for room_ in there.rooms.values():
         assert room_ is not None
-        sums = sum(one.held.get(room_.uuid, {}).get("VCPU", 0) for one in there.holders.values())
+        sums = sum(holder.held.get(room_.uuid, {}).get("VCPU", 0) for holder in there.holders.values())
         assert room_.stocks["VCPU"].used == sums
-    assert all(one.held in ({}, *map(five, (A, B, C))) for one in there.holders.values())
-    return {one.uuid: next(iter(one.held)) for one in there.holders.values() if one.held}
+    assert all(holder.held in ({}, *map(five, (A, B, C))) for holder in there.holders.values())
+    return {holder.uuid: next(iter(holder.held)) for holder in there.holders.values() if holder.held}
 
 
 def moves(to: str = B, *, move: str = MOVE, generation: int = 4, **more: Any) -> ConsumerClaim:

@@ -75,7 +75,7 @@ def test_what_is_said_of_exit_codes_is_of_commands_that_there_are() -> None:
 def test_every_command_and_option_says_what_it_does(name: str) -> None:
     command = COMMANDS[name]
     assert command.help
-    silent = [one.name for one in command.params if not getattr(one, "help", None)]
+    silent = [param.name for param in command.params if not getattr(param, "help", None)]
     assert silent == (["switch"] if name in ("ironic node maintenance", "ironic node power") else [])
 
 

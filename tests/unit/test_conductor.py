@@ -661,7 +661,10 @@ def test_room_is_kept_until_the_guest_is_gone_or_its_agent_given_up(
 ) -> None:
     build, effects = step(after(*before), event, now, LIMITS)
     assert build is not None
-    assert (build.status, said(tuple(one for one in effects if not isinstance(one, HostFailed)))) == (
+    assert (
+        build.status,
+        said(tuple(effect for effect in effects if not isinstance(effect, HostFailed))),
+    ) == (
         status,
         says,
     )

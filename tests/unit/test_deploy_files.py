@@ -207,4 +207,4 @@ def test_every_install_from_a_lock_file_requires_hashes(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
     text = text.replace("$(HASHED)", "--require-hashes" if "HASHED := --require-hashes " in text else "")
     installs = re.findall(r"install [^;&|\n]*-r \S*\.lock", text)
-    assert installs and all("--require-hashes" in one for one in installs)
+    assert installs and all("--require-hashes" in install for install in installs)

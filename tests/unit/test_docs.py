@@ -102,19 +102,19 @@ def _headings(file: Path) -> set[str]:
 def test_what_is_not_done_by_a_test_says_why_and_is_little() -> None:
     reasons: dict[str, list[str]] = {}
     for page in PAGES:
-        for one in snippets(page):
-            if "not run" in one.marks:
-                reasons.setdefault(one.page, []).append(one.marks["not run"])
+        for snippet in snippets(page):
+            if "not run" in snippet.marks:
+                reasons.setdefault(snippet.page, []).append(snippet.marks["not run"])
     assert {page: len(why) for page, why in reasons.items()} == NOT_DONE
     assert all(len(why) > 20 for several in reasons.values() for why in several)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_stand_in_blocks_that_a_test_does(page: Path) -> None:
-    for one in snippets(page):
-        if one.language not in ("sh", "python") and "prints" not in one.marks:
-            assert not re.search(r"^\s*(\$ )?(berth|curl|make) ", one.text, re.MULTILINE), (
-                f"{one}: not marked as sh"
+    for snippet in snippets(page):
+        if snippet.language not in ("sh", "python") and "prints" not in snippet.marks:
+            assert not re.search(r"^\s*(\$ )?(berth|curl|make) ", snippet.text, re.MULTILINE), (
+                f"{snippet}: not marked as sh"
             )
     outside = re.sub(
         r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
@@ -125,9 +125,9 @@ def test_commands_stand_in_blocks_that_a_test_does(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_is_data_can_be_read(page: Path) -> None:
     read = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
-    for one in snippets(page):
-        if one.language in read:
-            read[one.language](one.text)
+    for snippet in snippets(page):
+        if snippet.language in read:
+            read[snippet.language](snippet.text)
 
 
 def test_pictures_are_as_they_are_drawn() -> None:

@@ -197,7 +197,9 @@ def test_a_subtree_moves_whole_and_every_one_of_it_is_under_another_root() -> No
     working = small()
     edits.apply(ChangeProvider(provider="b", name="new", parent="d"), working, KNOWN)
     changed = {
-        after.root: {one.uuid: (one.name, one.parent, one.shape) for one in after.providers}
+        after.root: {
+            provider.uuid: (provider.name, provider.parent, provider.shape) for provider in after.providers
+        }
         for _, after in working.changed()
     }
     assert changed == {
@@ -205,7 +207,7 @@ def test_a_subtree_moves_whole_and_every_one_of_it_is_under_another_root() -> No
         "d": {"d": ("d's name", None, 7), "b": ("new", "d", 8), "c": ("c's name", "b", 8)},
     }
     edits.apply(ChangeProvider(provider="b", name="new", parent=None), working, KNOWN)
-    after = {tree.root: [one.uuid for one in tree.providers] for _, tree in working.changed()}
+    after = {tree.root: [provider.uuid for provider in tree.providers] for _, tree in working.changed()}
     assert after == {"a": ["a"], "b": ["b", "c"]}
     assert working.there("b").shape == 8  # once for all that happens before it is written
 
@@ -218,8 +220,10 @@ def test_a_root_that_moves_leaves_no_tree_behind() -> None:
 
 def test_a_class_that_is_renamed_keeps_what_is_there_and_used() -> None:
     tree = renamed(small().read["a"], "VCPU", "CUSTOM_CPU")
-    assert [one.used for one in tree.providers] == [{"CUSTOM_CPU": n, "DISK_GB": 0} for n in (0, 0, 3)]
-    assert all(one.inventories["CUSTOM_CPU"] == EIGHT for one in tree.providers)
+    assert [provider.used for provider in tree.providers] == [
+        {"CUSTOM_CPU": n, "DISK_GB": 0} for n in (0, 0, 3)
+    ]
+    assert all(provider.inventories["CUSTOM_CPU"] == EIGHT for provider in tree.providers)
 
 
 # Reshapes
@@ -275,7 +279,7 @@ def a_small_load(uuid: str, parent: str | None = None, **given: Any) -> Provider
 
 def loaded(working: WorkingTrees, *items: ProviderLoad) -> list[tuple[str, int] | str]:
     results = bulk_load.load(list(enumerate(items)), working)
-    return [one.why or (one.did, one.generation) for one in results]
+    return [result.why or (result.did, result.generation) for result in results]
 
 
 LOADS: list[tuple[list[ProviderLoad], list[tuple[str, int] | str]]] = [
@@ -313,10 +317,10 @@ def test_a_tree_is_loaded_as_a_whole_or_refused_by_the_field(
     if isinstance(outcome[0], str) or outcome[0][0] == "nothing":
         assert working.changed() == []
         return
-    for one in items:
-        state = working.there(one.id)
-        assert (state.name, state.parent, state.inventories) == (one.name, one.parent, one.inventories)
-        assert loaded(working, structs.replace(one, generation=None)) == [("nothing", state.generation)]
+    for item in items:
+        state = working.there(item.id)
+        assert (state.name, state.parent, state.inventories) == (item.name, item.parent, item.inventories)
+        assert loaded(working, structs.replace(item, generation=None)) == [("nothing", state.generation)]
 
 
 def test_what_is_wrong_whatever_is_stored_names_the_field() -> None:

@@ -131,7 +131,7 @@ def one_cloud(seed: int) -> int:
             if pick is None:
                 assert expected == [], (seed, kind)
                 short = ranking.shortage()
-                removed = sum(one.removed for one in short.removals)
+                removed = sum(removal.removed for removal in short.removals)
                 assert removed <= short.considered, (seed, kind, short)
                 break
             roots = list(dict.fromkeys(way.root for way in pick.choices))
@@ -312,7 +312,7 @@ def test_packing_takes_the_fullest_host_that_fits(seed: int) -> None:
     policy = ChoicePolicy.from_names(weighers={"ram": -1.0}, max_builds=10_000)
     hall = Hall(IndexedSource(memory), policy)
     everybody = hall.source.search(hall.wish(a_request()).question)
-    free = {one.uuid: everybody.amounts(one.position)[0]["MEMORY_MB"] for one in hall.source.hosts()}
+    free = {host.uuid: everybody.amounts(host.position)[0]["MEMORY_MB"] for host in hall.source.hosts()}
     for kind, flavor in enumerate(chance.sample(flavors * 3, 60)):
         ranking = hall.rank(replace(a_request(kind), flavor=flavor), f"{seed}/{kind}")
         for _ in range(20):

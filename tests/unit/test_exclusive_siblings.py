@@ -35,8 +35,8 @@ def offered(index: Index, snapshot: Snapshot | None = None) -> set[str]:
     found: set[str] = set()
     for trait in ("CUSTOM_SMALL", "CUSTOM_LARGE"):
         query = looking_for({"VGPU": 1}, required=(trait,))
-        for one in at_once(page_steps(snapshot or Snapshot(index), query)).candidates:
-            found.update(one.allocations)
+        for candidate in at_once(page_steps(snapshot or Snapshot(index), query)).candidates:
+            found.update(candidate.allocations)
     return found
 
 

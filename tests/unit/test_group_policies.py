@@ -154,8 +154,8 @@ def world(*groups: GroupPlaces, sharing: set[str] | None = None) -> ClaimWorld:
         rooms[provider] = Room(number, provider, root, 1, 1, 1, {"VCPU": Stock(0, 100, 0, 0, 1, 100, 1)})
     names = (X, Y, Z, KEPT, *(f"{who} {nth}" for who in (X, Y, Z) for nth in (1, 2)))
     holders = {name: Holder(name, number) for number, name in enumerate(names)}
-    named = {one.uuid: one.id for one in groups}
-    return ClaimWorld(rooms, holders, {}, {one.id: one for one in groups}, named, sharing or {"pool"})
+    named = {group.uuid: group.id for group in groups}
+    return ClaimWorld(rooms, holders, {}, {group.id: group for group in groups}, named, sharing or {"pool"})
 
 
 def on(*providers: str) -> Allocations:
@@ -165,14 +165,14 @@ def on(*providers: str) -> Allocations:
 def wants(
     consumer: str, *choices: Allocations, generation: int | None = None, **more: object
 ) -> ConsumerClaim:
-    made = tuple(Choice(one) for one in choices)
+    made = tuple(Choice(choice) for choice in choices)
     return ConsumerClaim(consumer=consumer, generation=generation, choices=made, **more)  # type: ignore[arg-type]
 
 
 def took(there: ClaimWorld, *claims: ConsumerClaim) -> list[int | None]:
     results = claim(ClaimRequested(claims=claims), there)
     assert results is not None
-    return [one.choice if isinstance(one, Claimed) else None for one in results]
+    return [result.choice if isinstance(result, Claimed) else None for result in results]
 
 
 def test_the_claims_of_one_order_see_each_other_in_order() -> None:
@@ -214,8 +214,8 @@ def test_an_order_that_fails_leaves_its_groups_as_they_were() -> None:
     joins, fails = wants(Y, on(C), group="group-7"), wants(Z, {A: {"VCPU": 101}})
     assert took(there, moved, joins, fails) == [None, None, None]
     assert there.groups == untouched.groups
-    assert {one.uuid: one.group for one in there.holders.values()} == {
-        one.uuid: one.group for one in untouched.holders.values()
+    assert {holder.uuid: holder.group for holder in there.holders.values()} == {
+        holder.uuid: holder.group for holder in untouched.holders.values()
     }
 
 

@@ -110,9 +110,9 @@ def test_what_one_cell_says_of_the_others_half_changes_nothing(
 
 def told(messages: tuple[Message, ...]) -> list[str]:
     return [
-        f"{one.say} to {one.cell}" if isinstance(one, HandoverTold)
-        else f"{type(one).__name__} to {one.cell}"  # type: ignore[attr-defined]
-        for one in messages
+        f"{message.say} to {message.cell}" if isinstance(message, HandoverTold)
+        else f"{type(message).__name__} to {message.cell}"  # type: ignore[attr-defined]
+        for message in messages
     ]  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def a_told_provider(
 )
 def test_place_of(holds: list[str], providers: list[Provider], root: str | None) -> None:
     held = Held(generation=3, allocations={one: {"VCPU": 1} for one in holds})
-    place = place_of(held, {one.id: one for one in providers})
+    place = place_of(held, {provider.id: provider for provider in providers})
     assert (place and place.root) == root
     if place is not None:
         assert (place.host, place.cell, place.agent) == (f"host of {root}", "c1", "agent")

@@ -28,10 +28,12 @@ GPU = PhysicalGpu(device="g0", types={"nv-1": 4, "nv-2": 2})
 def picture(tree: ProviderTree) -> list[str]:
     lines = []
     depth: dict[str | None, int] = {None: -1}
-    for one in tree.providers:
-        depth[one.id] = depth[one.parent] + 1
-        has = [f"{inventory.capacity} {name}" for name, inventory in one.inventories.items()]
-        lines.append(" ".join(["  " * depth[one.id] + one.name + ":", *has, *sorted(one.traits)]))
+    for provider in tree.providers:
+        depth[provider.id] = depth[provider.parent] + 1
+        has = [f"{inventory.capacity} {name}" for name, inventory in provider.inventories.items()]
+        lines.append(
+            " ".join(["  " * depth[provider.id] + provider.name + ":", *has, *sorted(provider.traits)])
+        )
     return lines
 
 
@@ -82,7 +84,9 @@ def test_a_provider_has_the_same_id_every_time_and_parents_come_first() -> None:
 
 def test_a_disabled_host_says_so_on_its_root_alone() -> None:
     tree = furnished(ROOT, "h", [NUMA], disabled=True)
-    assert [one.name for one in tree.providers if "COMPUTE_STATUS_DISABLED" in one.traits] == ["h"]
+    assert [provider.name for provider in tree.providers if "COMPUTE_STATUS_DISABLED" in provider.traits] == [
+        "h"
+    ]
 
 
 MISTAKES: dict[str, tuple[Sequence[Driver], str]] = {

@@ -30,9 +30,9 @@ def reasons(book: HostBook, source: ListedHosts, now: float) -> list[str]:
     """Why each host is refused, empty where it is admitted; the arrays must agree with the sentences."""
     seen, search = book.level(source, now), source.search(ASKED)
     facts = [seen.facts(search, position) for position in search.positions.tolist()]
-    whys = [book.why_down(one.cell, one.root, one.agent, now) for one in facts]
-    assert [one.down for one in facts] == whys
-    return [up().refuses(one, a_wish()) or enabled().refuses(one, a_wish()) or "" for one in facts]
+    whys = [book.why_down(fact.cell, fact.root, fact.agent, now) for fact in facts]
+    assert [fact.down for fact in facts] == whys
+    return [up().refuses(fact, a_wish()) or enabled().refuses(fact, a_wish()) or "" for fact in facts]
 
 
 def unknown(book: HostBook, source: ListedHosts, now: float) -> list[bool]:
@@ -155,7 +155,7 @@ def test_the_arrays_agree_with_the_sentences(seed: int) -> None:
     facts = [replace(the_facts(number), agent=f"agent{number % 4}") for number in range(1, 13)]
     book, source, now = HostBook(0.0, grace=chance.choice((0.0, 30.0))), ListedHosts.of(facts), 0.0
     partial = chance.randrange(4)
-    records = [replace_record(one.root, one.agent, chance) for one in facts if chance.random() < 0.3]
+    records = [replace_record(fact.root, fact.agent, chance) for fact in facts if chance.random() < 0.3]
     book.restore(records)
     for sequence in range(1, 60):
         now += chance.choice((1.0, 2.0, 5.0))
@@ -184,7 +184,7 @@ def test_a_host_without_a_heartbeat_is_chosen_only_if_no_other_fits() -> None:
     picks = [take(ranking), take(ranking)]
     assert [hosts_of(pick)[0] for pick in picks] == ["host2", "host1"]
     assert [
-        next(one.unknown for one in pick.record.hosts if one.host == hosts_of(pick)[0]) for pick in picks
+        next(host.unknown for host in pick.record.hosts if host.host == hosts_of(pick)[0]) for pick in picks
     ] == [False, True]
     assert not any(pick.crossed for pick in picks)
 

@@ -83,7 +83,7 @@ def world(*things: ImportedProvider | ImportedConsumer, classes: set[str] | None
     ],
 )
 def test_differences(theirs: PlacementContents, ours: PlacementContents, says: list[str]) -> None:
-    assert [str(one) for one in differences(theirs, ours)] == says
+    assert [str(difference) for difference in differences(theirs, ours)] == says
 
 
 def test_a_name_that_only_we_have_refuses_its_tree_and_the_consumers_on_it() -> None:

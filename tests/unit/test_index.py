@@ -206,7 +206,10 @@ def test_changes_lead_to_the_same_index_in_whatever_order_they_arrive(
     assert straight.seen == shuffled.seen == len(steps)
 
     def offered(index: Index) -> dict[str, object]:
-        return {one.root: (one.free, one.shapes) for one in page(index, looking_for({"VCPU": 1})).candidates}
+        return {
+            candidate.root: (candidate.free, candidate.shapes)
+            for candidate in page(index, looking_for({"VCPU": 1})).candidates
+        }
 
     fresh = index_of(*stands.values())
     assert offered(straight) == offered(fresh)

@@ -34,15 +34,15 @@ class GrowingForest:
         )
         return change(self.trees[chosen])
 
-    def use(self, one: Tree) -> Commit:
-        was = self.chance.choice(one.providers)
+    def use(self, tree: Tree) -> Commit:
+        was = self.chance.choice(tree.providers)
         used = {name: self.chance.randint(0, 4) for name in was.inventories}
         now = replace(was, used=used, generation=self.number)
-        self.trees[one.root] = replace(one, providers=_swapped(one, now))
-        return self.number, (ProviderChange(was.uuid, one.root, self.number, used),), {}
+        self.trees[tree.root] = replace(tree, providers=_swapped(tree, now))
+        return self.number, (ProviderChange(was.uuid, tree.root, self.number, used),), {}
 
-    def refit(self, one: Tree) -> Commit:
-        was = self.chance.choice(one.providers)
+    def refit(self, tree: Tree) -> Commit:
+        was = self.chance.choice(tree.providers)
         traits = self.chance.choice((was.traits, ("CUSTOM_A",), (SHARES,), ()))
         aggregates = self.chance.choice((was.aggregates, (uid(0, "e"),), (uid(1, "e"), uid(2, "e")), ()))
         stock = dict(was.inventories) | {"VCPU": Inventory(total=self.chance.randint(1, 9))}
@@ -50,32 +50,32 @@ class GrowingForest:
         now = replace(
             was, inventories=stock, used=used, traits=traits, aggregates=aggregates, shape=self.number
         )
-        return self._reshaped(replace(one, providers=_swapped(one, now)))
+        return self._reshaped(replace(tree, providers=_swapped(tree, now)))
 
-    def add(self, one: Tree) -> Commit:
+    def add(self, tree: Tree) -> Commit:
         self.fresh += 1
-        parent = self.chance.choice(one.providers)
+        parent = self.chance.choice(tree.providers)
         child = replace(state(self.fresh, None, {"CUSTOM_VF": 4}, shape=self.number), parent=parent.uuid)
-        return self._reshaped(replace(one, providers=(*one.providers, child)))
+        return self._reshaped(replace(tree, providers=(*tree.providers, child)))
 
-    def drop(self, one: Tree) -> Commit:
+    def drop(self, tree: Tree) -> Commit:
         if len(self.trees) > 1 and self.chance.random() < 0.3:
-            return self._reshaped(replace(one, providers=()))
-        gone = self._branch(one, self.chance.choice(one.providers))
-        left = tuple(each for each in one.providers if each not in gone)
-        return self._reshaped(replace(one, providers=left)) if left else self.use(one)
+            return self._reshaped(replace(tree, providers=()))
+        gone = self._branch(tree, self.chance.choice(tree.providers))
+        left = tuple(each for each in tree.providers if each not in gone)
+        return self._reshaped(replace(tree, providers=left)) if left else self.use(tree)
 
-    def move(self, one: Tree) -> Commit:
+    def move(self, tree: Tree) -> Commit:
         """Hang a branch, or the whole tree, under another tree."""
-        others = [each for each in self.trees.values() if each.root != one.root]
+        others = [each for each in self.trees.values() if each.root != tree.root]
         if not others:
-            return self.add(one)
+            return self.add(tree)
         into = self.chance.choice(others)
-        branch = self._branch(one, self.chance.choice(one.providers))
+        branch = self._branch(tree, self.chance.choice(tree.providers))
         top = replace(branch[0], parent=self.chance.choice(into.providers).uuid, shape=self.number)
-        left = tuple(each for each in one.providers if each not in branch)
+        left = tuple(each for each in tree.providers if each not in branch)
         return self._reshaped(
-            replace(one, providers=left), replace(into, providers=(*into.providers, top, *branch[1:]))
+            replace(tree, providers=left), replace(into, providers=(*into.providers, top, *branch[1:]))
         )
 
     def part(self, one: Tree) -> Commit:
@@ -86,25 +86,28 @@ class GrowingForest:
         top = replace(branch[0], parent=None, shape=self.number)
         return self._reshaped(replace(one, providers=left), tree(top, *branch[1:], cell=one.cell))
 
-    def _branch(self, one: Tree, top: ProviderState) -> list[ProviderState]:
+    def _branch(self, tree: Tree, top: ProviderState) -> list[ProviderState]:
         branch = [top]
-        for each in one.providers:
+        for each in tree.providers:
             if each.parent in {above.uuid for above in branch}:
                 branch.append(each)
         return branch
 
     def _reshaped(self, *trees: Tree) -> Commit:
         changes = []
-        for one in trees:
-            self.trees.pop(one.root, None)
-            if one.providers:
-                self.trees[one.root] = one
-            changes += [ProviderChange(p.uuid, one.root, p.generation, p.used, True) for p in one.providers]
-        return self.number, tuple(changes), {one.root: one for one in trees}
+        for stored in trees:
+            self.trees.pop(stored.root, None)
+            if stored.providers:
+                self.trees[stored.root] = stored
+            changes += [
+                ProviderChange(provider.uuid, stored.root, provider.generation, provider.used, True)
+                for provider in stored.providers
+            ]
+        return self.number, tuple(changes), {tree.root: tree for tree in trees}
 
 
-def _swapped(one: Tree, now: ProviderState) -> tuple[ProviderState, ...]:
-    return tuple(now if each.uuid == now.uuid else each for each in one.providers)
+def _swapped(tree: Tree, now: ProviderState) -> tuple[ProviderState, ...]:
+    return tuple(now if each.uuid == now.uuid else each for each in tree.providers)
 
 
 def known_of(index: Index) -> dict[str, object]:
@@ -138,9 +141,9 @@ def test_changes_lead_to_what_a_fresh_load_gives(seed: int) -> None:
     chance = Random(seed)
     forest = GrowingForest(chance)
     straight, shuffled = Index(1), Index(1)
-    for one in forest.trees.values():
-        straight.put(one, 1)
-        shuffled.put(one, 1)
+    for stored in forest.trees.values():
+        straight.put(stored, 1)
+        shuffled.put(stored, 1)
     for _ in range(12):
         commits = [forest.step() for _ in range(chance.choice((1, 2, 3)))]
         for number, changes, trees in commits:

@@ -126,7 +126,7 @@ def keystone() -> Iterator[FakeKeystone]:
 
 
 def tokens(ironic: FakeIronic) -> list[str]:
-    return [one.headers["X-Auth-Token"] for one in ironic.requests]
+    return [request.headers["X-Auth-Token"] for request in ironic.requests]
 
 
 # Keystone

@@ -185,7 +185,7 @@ async def test_basic_authentication(ironic: FakeIronic) -> None:
     async with IronicApi(access, transport=ironic.transport) as api:
         await api.node(UUID)
     expected = "Basic " + base64.b64encode(b"me:s3cret").decode()
-    assert [one.headers["Authorization"] for one in ironic.requests] == [expected, expected]
+    assert [request.headers["Authorization"] for request in ironic.requests] == [expected, expected]
 
 
 async def test_nobody_says_who_he_is(ironic: FakeIronic) -> None:

@@ -128,7 +128,7 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("difference, says", SENTENCES.items(), ids=[one.what for one in SENTENCES])
+@pytest.mark.parametrize("difference, says", SENTENCES.items(), ids=[sentence.what for sentence in SENTENCES])
 def test_a_difference_is_a_sentence(difference: NodeDifference, says: str) -> None:
     assert str(difference) == says
 

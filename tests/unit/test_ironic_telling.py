@@ -27,7 +27,7 @@ class Bad:
         if self.away:
             self.away -= 1
             raise Unroutable("no queue hears inventory.reported")
-        if any(one.root == self.never for one in reports):
+        if any(report.root == self.never for report in reports):
             raise BrokerRefused("too much of it")
         self.took += reports
 
@@ -91,7 +91,7 @@ async def test_of_whom_ironic_spoke_is_told_when_what_came_of_it_is_safe_and_ten
     told: list[tuple[int, IronicSpoke]] = []
 
     async def say(*messages: IronicSpoke) -> None:
-        told.extend((len(bus.took), one) for one in messages)
+        told.extend((len(bus.took), message) for message in messages)
 
     spoken = SpokenNodes(say)
     rules = BeliefRules(place=lambda node: PLACE)

@@ -35,17 +35,17 @@ LEAKING = [
 ]
 
 
-@pytest.mark.parametrize(("why", "one", "known"), SOUND, ids=[each[0] for each in SOUND])
-def test_who_keeps_for_somebody_leaks_nothing(why: str, one: StoredKeeper, known: KeptByCell) -> None:
-    assert list(leaks([one], {BUILD: known}, all_read=True, old=OLD)) == []
+@pytest.mark.parametrize(("why", "keeper", "known"), SOUND, ids=[each[0] for each in SOUND])
+def test_who_keeps_for_somebody_leaks_nothing(why: str, keeper: StoredKeeper, known: KeptByCell) -> None:
+    assert list(leaks([keeper], {BUILD: known}, all_read=True, old=OLD)) == []
 
 
-@pytest.mark.parametrize(("why", "one", "known", "proven"), LEAKING, ids=[each[0] for each in LEAKING])
+@pytest.mark.parametrize(("why", "keeper", "known", "proven"), LEAKING, ids=[each[0] for each in LEAKING])
 def test_who_keeps_for_nobody_leaks_and_is_given_back_only_if_that_is_proven(
-    why: str, one: StoredKeeper, known: KeptByCell, proven: bool
+    why: str, keeper: StoredKeeper, known: KeptByCell, proven: bool
 ) -> None:
-    (leak,) = leaks([one], {BUILD: known}, all_read=True, old=OLD)
-    assert (leak.consumer, leak.generation, leak.build) == (one.consumer, 3, BUILD)
+    (leak,) = leaks([keeper], {BUILD: known}, all_read=True, old=OLD)
+    assert (leak.consumer, leak.generation, leak.build) == (keeper.consumer, 3, BUILD)
     assert leak.proven is proven
 
 

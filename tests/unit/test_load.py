@@ -214,7 +214,7 @@ async def test_a_load_draws_its_flavors_by_its_seed() -> None:
 def test_what_is_booted(
     said: tuple[int | None, int | None, int | None, int | None], names: list[str]
 ) -> None:
-    assert [one.name for one in load_flavors(*said)] == names
+    assert [flavor.name for flavor in load_flavors(*said)] == names
 
 
 def test_a_mix_and_one_flavor_are_not_both_to_be_had() -> None:

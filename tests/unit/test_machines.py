@@ -14,7 +14,7 @@ ROOT = uid(1, "c")
 
 def names(machine_named: str, *files: str) -> list[str]:
     (machine,) = machines([machine_named], *files)
-    return [one.name for one in furnished(ROOT, "h", machine.drivers).providers]
+    return [provider.name for provider in furnished(ROOT, "h", machine.drivers).providers]
 
 
 def test_those_built_in() -> None:

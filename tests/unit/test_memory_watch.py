@@ -25,7 +25,7 @@ EAST, WEST = Aggregate(id=uid(1, "e"), name="east"), Aggregate(id=uid(2, "e"), n
 
 class Shelf:
     def __init__(self, *trees: Tree) -> None:
-        self.there = {one.root: one for one in trees}
+        self.there = {tree.root: tree for tree in trees}
         self.said: list[Aggregate] = [EAST]
         self.cells: list[RegisteredCell] = []
         self.number = 1
@@ -116,7 +116,7 @@ async def test_a_reload_tells_of_all_there_are_and_of_all_there_were(
 
 
 def with_trees(number: int, *trees: Tree) -> PlacementChanged:
-    changes = tuple(ProviderChange(one.root, one.root, number, {}, reshaped=True) for one in trees)
+    changes = tuple(ProviderChange(tree.root, tree.root, number, {}, reshaped=True) for tree in trees)
     return PlacementChanged(number=number, changes=changes, trees=carried(trees))
 
 

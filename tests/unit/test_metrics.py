@@ -112,7 +112,7 @@ def test_panels_are_told_apart_and_show_labels_they_have() -> None:
 
 
 def command_of(words: list[str]) -> bool:
-    named = [one.split() for one in COMMANDS]
+    named = [command.split() for command in COMMANDS]
     return any(words[: len(one)] == one or words == one[: len(words)] for one in named)
 
 

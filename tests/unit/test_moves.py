@@ -123,7 +123,7 @@ async def test_a_move_claims_elsewhere_and_its_keeper_has_what_it_held() -> None
     cloud = a_cloud()
     placed = await cloud.placed(a_move(reply_to="me", alternates=1))
     assert placed.chosen is not None
-    assert root(1) not in {placed.chosen.root, *(one.root for one in placed.alternates)}
+    assert root(1) not in {placed.chosen.root, *(alternate.root for alternate in placed.alternates)}
     assert len(placed.alternates) == 1
     assert (placed.move, placed.build, placed.kind, placed.cell) == (MOVE, BUILD, "migrate", "cell1")
     assert (placed.attempt, placed.generation, placed.reply_to) == (1, 2, "me")
@@ -404,7 +404,9 @@ async def test_a_duplicate_is_told_again_from_what_is_held_until_its_cell_knows_
         first.chosen.agent,
     )
     assert (again.generation, again.attempt, again.spec) == (first.generation, first.attempt, first.spec)
-    assert {one.root for one in again.alternates} == {one.root for one in first.alternates}
+    assert {alternate.root for alternate in again.alternates} == {
+        alternate.root for alternate in first.alternates
+    }
     assert cloud.placement.roots(KEEP) == {root(1)}
     cloud.cells.know(a_build_that_stands(2, status="moving", move=MOVE, attempt=2, generation=2))
     assert await cloud.come_of(a_move()) == []

@@ -45,7 +45,7 @@ def test_its_phases_say_what_they_came_to_and_the_attempt_counts_hosts_that_fail
     )
     attempts = (Attempt(host="h2", agent="a", outcome="failed", cause="no disk"),)
     shown = move_shown(replace(MOVE, phases=phases, attempts=attempts))
-    told = [(one.phase, one.outcome, one.cause, one.took) for one in shown.phases]
+    told = [(phase.phase, phase.outcome, phase.cause, phase.took) for phase in shown.phases]
     assert told == [("prepare", "failed", "no disk", 3.0), ("prepare", "", "", None)]
     assert shown.attempt == 2
     built = Attempt(host="h2", agent="a", outcome="built")

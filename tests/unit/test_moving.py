@@ -51,16 +51,16 @@ def holder(number: int, held: Allocations, **more: Any) -> TreeHolder:
 
 def used_by(*holders: TreeHolder, tree: Tree = FLAT) -> Tree:
     used = {one.uuid: dict(one.used) for one in tree.providers}
-    for one in holders:
-        for provider, resources in one.held.items():
+    for holder in holders:
+        for provider, resources in holder.held.items():
             for name, amount in resources.items():
                 used[provider][name] += amount
     providers = tuple(_with_used(one, used[one.uuid]) for one in tree.providers)
     return Tree(tree.root, tree.host, tree.cell, tree.agent, tree.zone, tree.sequence, False, providers)
 
 
-def _with_used(one: ProviderState, used: dict[str, int]) -> ProviderState:
-    return with_(one, used=used)
+def _with_used(state: ProviderState, used: dict[str, int]) -> ProviderState:
+    return with_(state, used=used)
 
 
 def at(cell: int, vcpus: int, memory: int = 0) -> Allocations:
@@ -111,21 +111,23 @@ def test_who_goes_where(
     after = reported(used_by(*holders), report, 0, found)
     assert sums(after) == sums(used_by(*holders))
     assert all(one.used[name] <= has.capacity for one, name, has in stocks(after))
-    assert not any(one.withheld for one in after.providers)  # nothing is left of the old
+    assert not any(provider.withheld for provider in after.providers)  # nothing is left of the old
     assert "VCPU" not in after.providers[0].inventories
 
 
 def sums(tree: Tree) -> dict[str, int]:
     found: dict[str, int] = {}
-    for one in tree.providers:
-        for name, amount in one.used.items():
+    for provider in tree.providers:
+        for name, amount in provider.used.items():
             if amount:
                 found[name] = found.get(name, 0) + amount
     return found
 
 
 def stocks(tree: Tree) -> list[tuple[ProviderState, str, Inventory]]:
-    return [(one, name, has) for one in tree.providers for name, has in one.inventories.items()]
+    return [
+        (provider, name, has) for provider in tree.providers for name, has in provider.inventories.items()
+    ]
 
 
 def test_the_clean_up_of_an_attempt_goes_where_that_guest_is() -> None:
@@ -153,7 +155,7 @@ def test_back_to_a_flat_host_and_to_another_class() -> None:
     found = moves(used_by(one, tree=cells), replace(report, reshape=back), [one])
     assert [one.held for one in found.moved] == [{HOST: {"PCPU": 5, "MEMORY_MB": 8}}]
     after = reported(used_by(one, tree=cells), replace(report, reshape=back), 0, found)
-    assert [one.uuid for one in after.providers] == [HOST]
+    assert [provider.uuid for provider in after.providers] == [HOST]
     assert after.providers[0].used == {"PCPU": 5, "MEMORY_MB": 8, "DISK_GB": 0}
 
 
@@ -201,8 +203,8 @@ def test_generations_and_shapes_move_as_with_any_change_of_a_tree() -> None:
     was = reported(used_by(one), replace(to_cells(8, 8), reshape=None))  # the cells are there already
     report = replace(to_cells(8, 8), sequence=3)
     after = reported(was, report, 0, moves(was, report, [one]))
-    before = {one.uuid: (one.generation, one.shape) for one in was.providers}
-    moved = {one.uuid: (one.generation, one.shape) for one in after.providers}
+    before = {provider.uuid: (provider.generation, provider.shape) for provider in was.providers}
+    moved = {provider.uuid: (provider.generation, provider.shape) for provider in after.providers}
     assert moved[HOST] == tuple(number + 1 for number in before[HOST])  # its inventory went
     assert moved[CELL0] == tuple(number + 1 for number in before[CELL0])  # nothing of it is withheld any more
     assert moved[CELL1] == before[CELL1]
@@ -261,8 +263,8 @@ def test_what_cannot_be_is_refused_as_a_whole(
 def test_no_unit_rule_is_broken() -> None:
     report = to_cells(8, 8)
     large = tuple(
-        replace(one, inventories={**one.inventories, "VCPU": Inventory(total=8, max_unit=2)})
-        for one in report.providers[1:]
+        replace(provider, inventories={**provider.inventories, "VCPU": Inventory(total=8, max_unit=2)})
+        for provider in report.providers[1:]
     )
     with pytest.raises(Unmovable, match="3 VCPU breaks its max_unit"):
         moves(

@@ -26,8 +26,8 @@ def gone(number: int) -> Tree:
     return replace(host(number), providers=())
 
 
-def as_told(one: Tree) -> Tree:
-    return replace(one, providers=tuple(replace(provider, id=0) for provider in one.providers))
+def as_told(tree: Tree) -> Tree:
+    return replace(tree, providers=tuple(replace(provider, id=0) for provider in tree.providers))
 
 
 @pytest.mark.parametrize(

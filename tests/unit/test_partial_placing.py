@@ -25,16 +25,16 @@ def metals(gold: int, silver: int) -> FakePlacement:
 
 def a_scheduler(placement: FakePlacement, *groups: ServerGroup, **held: str) -> Scheduler:
     async def find_groups(question: FindGroups) -> GroupsFound:
-        return GroupsFound(groups=tuple(one for one in groups if one.id in question.ids))
+        return GroupsFound(groups=tuple(group for group in groups if group.id in question.ids))
 
     async def find_allocations(question: FindAllocations) -> AllocationsFound:
         found = [
             Consumer(
-                id=one, generation=1, project="p", user="u", type="INSTANCE",
-                allocations=placement.held[one].allocations,
+                id=consumer, generation=1, project="p", user="u", type="INSTANCE",
+                allocations=placement.held[consumer].allocations,
             )
-            for one in question.consumers
-            if one in placement.held
+            for consumer in question.consumers
+            if consumer in placement.held
         ]  # fmt: skip
         return AllocationsFound(consumers=tuple(found), generations={})
 
@@ -122,7 +122,7 @@ async def test_what_some_of_them_would_take_is_why_there_is_no_room_for_all() ->
         *(a_candidate(number, free={"VCPU": 8, "MEMORY_MB": 1024}) for number in range(3))
     )
     _, (ended,) = await said(a_scheduler(placement), a_request(instances=5, flavor=BIG))
-    assert [(one.code, one.removed) for one in ended.decision.removals] == [("chosen", 3)]
+    assert [(removal.code, removal.removed) for removal in ended.decision.removals] == [("chosen", 3)]
     assert ended.reason.endswith("free capacity for 3 of the 5 instances needed at once")
 
 
@@ -139,7 +139,7 @@ async def test_those_that_are_missing_are_told_why_of_every_flavor() -> None:
     assert [one.spec.flavor.name for one in placed] == ["silver", "silver"]
     assert ended.reason.startswith("no valid host among 2")
     assert "As 'silver': no valid host among 2" in ended.reason
-    assert [one.removed for one in ended.decision.removals] == [
+    assert [removal.removed for removal in ended.decision.removals] == [
         2
     ]  # of the flavor asked for, before any was placed
 

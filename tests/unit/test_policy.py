@@ -26,7 +26,7 @@ def rules_of(**chosen: Any) -> list[str]:
 
 
 def weighers_of(**chosen: Any) -> dict[str, float]:
-    return {one.name: one.multiplier for one in ChoicePolicy.from_names(**chosen).weighers}
+    return {weigher.name: weigher.multiplier for weigher in ChoicePolicy.from_names(**chosen).weighers}
 
 
 # Names

@@ -39,31 +39,33 @@ class RandomCloud:
 
     def hall(self, *, enabled: bool = False) -> Hall:
         memory = FilledMemory()
-        for one in self.trees:
-            memory.index.put(one, 1)
+        for stored in self.trees:
+            memory.index.put(stored, 1)
         tenants = Aggregate(id=uid(0, "e"), metadata={"filter_tenant_id": "other"})
         memory.index.aggregate_facts[tenants.id] = tenants
         hall = Hall(IndexedSource(memory), POLICY)
-        for one in self.trees:
-            said = HostState(root=one.root, host=one.host, enabled=enabled or one.root not in self.closed)
-            hall.book.hear(HostReported(cell=one.cell, agent=one.agent, sequence=1, hosts=(said,)), 0.0)
+        for stored in self.trees:
+            said = HostState(
+                root=stored.root, host=stored.host, enabled=enabled or stored.root not in self.closed
+            )
+            hall.book.hear(HostReported(cell=stored.cell, agent=stored.agent, sequence=1, hosts=(said,)), 0.0)
         return hall
 
     def lacks(self, request: BuildRequested) -> dict[str, set[str]]:
         """Return the codes of all that each host lacks, by its name."""
-        return {one.host: set(self._lacks(one, request)) for one in self.trees}
+        return {tree.host: set(self._lacks(tree, request)) for tree in self.trees}
 
-    def _lacks(self, one: Tree, request: BuildRequested) -> list[str]:
-        (root,) = one.providers
+    def _lacks(self, tree: Tree, request: BuildRequested) -> list[str]:
+        (root,) = tree.providers
         free = {name: stock.total - root.used[name] for name, stock in root.inventories.items()}
         asked = asked_of(request)
         facts: Mapping[str, bool] = {
-            "host": bool(request.wanted_host) and one.host != request.wanted_host,
-            "forbidden_host": one.host in request.ignore_hosts,
-            "zone": bool(request.zone) and one.zone != request.zone,
-            "cell": bool(request.cell) and one.cell != request.cell,
+            "host": bool(request.wanted_host) and tree.host != request.wanted_host,
+            "forbidden_host": tree.host in request.ignore_hosts,
+            "zone": bool(request.zone) and tree.zone != request.zone,
+            "cell": bool(request.cell) and tree.cell != request.cell,
             "trait": "trait:CUSTOM_A" in request.flavor.extra_specs and "CUSTOM_A" not in root.traits,
-            "disabled": DISABLED in root.traits or one.root in self.closed,
+            "disabled": DISABLED in root.traits or tree.root in self.closed,
             "tenant": uid(0, "e") in root.aggregates,
             "class": any(free[name] < amount for name, amount in asked.items()),
         }
@@ -72,9 +74,9 @@ class RandomCloud:
     def holds(self, request: BuildRequested) -> int:
         """Return how many instances there is free capacity for."""
         lacks, asked, total = self.lacks(request), asked_of(request), 0
-        for one in self.trees:
-            (root,) = one.providers
-            if not lacks[one.host]:
+        for stored in self.trees:
+            (root,) = stored.providers
+            if not lacks[stored.host]:
                 total += min((root.inventories[n].total - root.used[n]) // a for n, a in asked.items())
         return total
 
@@ -102,7 +104,7 @@ def a_world(chance: Random) -> RandomCloud:
 
 
 def a_question(chance: Random, world: RandomCloud, number: int) -> BuildRequested:
-    names = [one.host for one in world.trees]
+    names = [tree.host for tree in world.trees]
     wanted = chance.choice(names) if chance.random() < 0.4 else ""
     ignored = chance.choice(names) if chance.random() < 0.3 else ""
     specs = {"trait:CUSTOM_A": "required"} if chance.random() < 0.3 else {}

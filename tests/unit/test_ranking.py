@@ -277,7 +277,7 @@ def test_better_hosts_that_were_refused_are_recorded_with_the_rule() -> None:
         ("host4", ""),
     ]
     assert best_first(ranking) == ["host4", "host2"]
-    assert [(one.constraint, one.removed, one.hosts) for one in ranking.removals()] == [
+    assert [(removal.constraint, removal.removed, removal.hosts) for removal in ranking.removals()] == [
         ("even_hosts", 2, ("host5", "host3"))
     ]
 
@@ -291,7 +291,10 @@ def test_removals_are_counted_by_rule_and_near_misses_named() -> None:
         states=[a_state(1, enabled=False), a_state(2, building=8)],
     )
     shortage = hall.rank(a_request(), "s").shortage()
-    assert [(one.constraint, one.removed, one.left, one.code, one.hosts) for one in shortage.removals] == [
+    assert [
+        (removal.constraint, removal.removed, removal.left, removal.code, removal.hosts)
+        for removal in shortage.removals
+    ] == [
         ("has_agent", 1, 3, "has_agent", ("host4",)),
         ("enabled", 1, 2, "disabled", ("host1",)),
         ("io_ops", 1, 1, "io_ops", ("host2",)),

@@ -68,7 +68,7 @@ def test_a_reserved_host_is_named_as_reserved_and_ignore_hosts_is_no_remedy() ->
     short, reason = refused(hall, order)
     assert "reserved for other requests: 1 host" in reason
     assert "p0 (reserved for waiting request R)" in reason
-    assert "reserved" in {one.code for one in short.removals}
+    assert "reserved" in {removal.code for removal in short.removals}
 
 
 async def test_too_many_instances_at_once_have_the_code_room_in_what_if_too() -> None:
@@ -92,7 +92,7 @@ async def test_what_if_leaves_reserved_hosts_out_as_a_boot_does() -> None:
     )  # fmt: skip
     scheduler.parks(
         lambda root: None,
-        lambda orders: [beside(one, [uid(1, "c")], lambda root: "reserved for R") for one in orders],
+        lambda orders: [beside(order, [uid(1, "c")], lambda root: "reserved for R") for order in orders],
     )
     answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request()))
     assert not answer.fits

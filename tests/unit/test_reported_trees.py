@@ -48,7 +48,7 @@ def of(tree: Tree, provider: str = A) -> ProviderState:
 
 
 def names(tree: Tree) -> list[str]:
-    return [one.uuid for one in tree.providers]
+    return [provider.uuid for provider in tree.providers]
 
 
 # Owners
@@ -100,7 +100,9 @@ def test_children_of_others_stay_open_and_so_does_what_is_above_them() -> None:
     assert of(tree, B).inventories["VCPU"].capacity == 0
     assert of(tree, D) == of(with_child(tree, D, A), D)
     assert of(tree, uid(5, "a")).parent == B
-    without = replace(tree, providers=tuple(one for one in tree.providers if one.uuid != uid(5, "a")))
+    without = replace(
+        tree, providers=tuple(provider for provider in tree.providers if provider.uuid != uid(5, "a"))
+    )
     assert names(again(without)) == [A, D]
 
 
@@ -158,11 +160,11 @@ def test_a_made_provider_is_wholly_reported() -> None:
 
 def sold(tree: Tree) -> tuple[int, int]:
     used = free = 0
-    for one in tree.providers:
-        for name, inventory in one.inventories.items():
+    for provider in tree.providers:
+        for name, inventory in provider.inventories.items():
             if name == "VCPU":
-                used += one.used[name]
-                free += max(inventory.capacity - one.used[name], 0)
+                used += provider.used[name]
+                free += max(inventory.capacity - provider.used[name], 0)
     return used, free
 
 
@@ -191,7 +193,9 @@ def test_what_is_held_of_a_flat_host_is_withheld_from_its_children(
     tree = changed(first(inventories=vcpu(8)), A, used={"VCPU": used})
     nested = again(tree, *numa(*totals), inventories=MEMORY)
     assert sold(nested) == (used, free)
-    assert {one.uuid: one.withheld["VCPU"] for one in nested.providers if one.withheld} == withheld
+    assert {
+        provider.uuid: provider.withheld["VCPU"] for provider in nested.providers if provider.withheld
+    } == withheld
     assert again(nested, *numa(*totals), inventories=MEMORY).providers == nested.providers
     assert settled(nested) == nested
 
@@ -211,7 +215,7 @@ def test_what_is_given_back_opens_by_the_next_report_or_sweep() -> None:
         ]
     free = changed(settled(nested), A, used={"VCPU": 0, "MEMORY_MB": 0})
     assert sold(settled(free)) == (0, 8)
-    assert all(not one.withheld for one in settled(free).providers)
+    assert all(not provider.withheld for provider in settled(free).providers)
 
 
 def test_also_where_a_unit_is_sold_many_times() -> None:
@@ -250,7 +254,7 @@ def test_whatever_is_reported_and_claimed_no_more_is_sold_than_there_is(seed: in
         elif step < 0.3:
             tree = settled(tree)
         else:
-            one = chance.choice([one for one in tree.providers if "VCPU" in one.inventories])
+            one = chance.choice([provider for provider in tree.providers if "VCPU" in provider.inventories])
             used = one.used["VCPU"]
             if step < 0.7 and used < one.inventories["VCPU"].capacity:
                 used += 1
@@ -258,8 +262,8 @@ def test_whatever_is_reported_and_claimed_no_more_is_sold_than_there_is(seed: in
                 used -= 1
             tree = changed(tree, one.uuid, used={**one.used, "VCPU": used})
         assert sum(sold(tree)) <= total
-    for one in tree.providers:
-        tree = changed(tree, one.uuid, used=dict.fromkeys(one.used, 0))
+    for provider in tree.providers:
+        tree = changed(tree, provider.uuid, used=dict.fromkeys(provider.used, 0))
     assert sold(again(tree, *numa(6, 6), inventories=MEMORY)) == (0, 12)
 
 

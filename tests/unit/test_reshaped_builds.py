@@ -71,7 +71,7 @@ def test_what_it_holds_is_known_from_then_on_and_nothing_is_said(
     build, effects = after(*events)
     assert places(build) == then
     assert effects == ()
-    assert all(not one.choice.shapes for one in build.hosts if one.choice.allocations in (NUMA, OTHER))
+    assert all(not host.choice.shapes for host in build.hosts if host.choice.allocations in (NUMA, OTHER))
 
 
 def test_what_is_old_changes_nothing_that_is_stored() -> None:
@@ -151,6 +151,6 @@ def test_alternates_chosen_before_their_hosts_were_reshaped_cost_no_attempt_and_
     build, effects = after(PLACED, FAILED, SwapAnswered(1, taken))
     assert [attempt.outcome for attempt in build.attempts] == ["failed", "refused"]
     assert (build.attempt, build.host.host) == (2, "host2")
-    assert not [one for one in effects if isinstance(one, HostFailed)]
+    assert not [effect for effect in effects if isinstance(effect, HostFailed)]
     build, effects = after(PLACED, FAILED, SwapAnswered(1, Refused(refusals=(moved, full))))
-    assert not [one for one in effects if isinstance(one, HostFailed | AgentReported)]
+    assert not [effect for effect in effects if isinstance(effect, HostFailed | AgentReported)]

@@ -30,7 +30,7 @@ class Knowing:
         project = a_request().project
         return GroupsFound(
             groups=tuple(
-                ServerGroup(id=one, name="g", project=project, policy="soft-affinity") for one in question.ids
+                ServerGroup(id=id_, name="g", project=project, policy="soft-affinity") for id_ in question.ids
             )
         )
 

@@ -40,7 +40,7 @@ def test_a_topic_has_all_its_queues_the_fullest_first() -> None:
     shown = bus_shown([*known, KnownQueue("strange", "?")], BusDepths(depths, dead=3, delayed=2))
     placed = shown.topic("build.placed.{cell}")
     assert placed is not None
-    assert [(one.name[10:12], one.there) for one in placed.queues] == [
+    assert [(queue.name[10:12], queue.there) for queue in placed.queues] == [
         ("c1", True),
         ("c0", True),
         ("c2", True),

@@ -203,7 +203,7 @@ def test_hosts_added_and_taken_away(
 
 def test_a_host_like_another_has_its_traits_but_those_that_close_it() -> None:
     answer = plan(HALL, "VCPU:1,A", f"VCPU:1,!{DISABLED},!{HELD}X", add="1xlike:h1")
-    assert answer.then is not None and [one.fits for one in answer.then.flavors] == [40, 44]
+    assert answer.then is not None and [flavor.fits for flavor in answer.then.flavors] == [40, 44]
     assert (answer.now.hosts, answer.now.closed, answer.then.hosts, answer.added) == (1, 1, 2, 1)
 
 
@@ -242,7 +242,7 @@ def test_what_is_held_on_hosts_that_go_is_said() -> None:
 def test_what_makes_no_sense_is_refused(said: dict[str, list[str]], problem: str) -> None:
     with pytest.raises(BadPlan) as bad:
         planned(HALL, plan_said(said.get("mix", ["VCPU:1"]), said.get("add", ()), said.get("without", ())))
-    assert any(problem in one for one in bad.value.args)
+    assert any(problem in arg for arg in bad.value.args)
 
 
 @pytest.mark.parametrize("ratio", [16.0, 3e38, -1e308])

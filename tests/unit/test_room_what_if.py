@@ -87,7 +87,7 @@ def test_what_is_said_is_meant(said: dict[str, str], meant: Supposition) -> None
 def test_what_makes_no_sense_is_said_of_its_field(said: dict[str, str], problem: str) -> None:
     with pytest.raises(BadForm) as bad:
         read(**USUAL | said)
-    assert any(problem in one for one in bad.value.args)
+    assert any(problem in arg for arg in bad.value.args)
 
 
 def test_all_that_is_wrong_is_said_at_once_and_nothing_said_is_nothing_asked() -> None:

@@ -59,8 +59,8 @@ def test_the_roll_is_called() -> None:
     assert (first.lag(31.0), first.late(31.0), first.instances, first.closed) == (31.0, True, 3, 0)
     assert (second.late(31.0), second.closed) == (False, 1)
     roll.hear(a_report("a1"), 32.0)
-    assert not any(one.late(33.0) for one in roll.agents(33.0))
-    assert [one.agent for one in roll.agents(30.0 + FORGOTTEN)] == ["a1"]
+    assert not any(agent.late(33.0) for agent in roll.agents(33.0))
+    assert [agent.agent for agent in roll.agents(30.0 + FORGOTTEN)] == ["a1"]
     roll.hear_scheduler("s1", 5.0)
     assert roll.schedulers(6.0) == {"s1": 1.0}
     assert roll.schedulers(6.0 + FORGOTTEN) == {}
@@ -75,7 +75,7 @@ def test_alarms_say_what_is_wrong() -> None:
         Questioned(name="the scheduler", problem="no answer in time"),
         Questioned(name="placement", seconds=2.5),
     ]
-    said = [(one.level, one.text) for one in alarms(asked, roll.agents(60.0), tick, ["c2"], 1, 60.0)]
+    said = [(alarm.level, alarm.text) for alarm in alarms(asked, roll.agents(60.0), tick, ["c2"], 1, 60.0)]
     assert said == [
         ("bad", "the scheduler does not answer: no answer in time"),
         ("bad", "1 agent with 1 host was not heard in time (a1; the longest silence is 60 s)"),

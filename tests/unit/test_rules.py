@@ -529,7 +529,7 @@ def test_rule(name: str, options: dict[str, Any], host: HostFacts, wish: Wish, w
 
 
 def test_every_rule_has_its_rows_of_admitted_and_refused() -> None:
-    seen = {(one.values[0], one.values[4] is None) for one in ROWS}
+    seen = {(row.values[0], row.values[4] is None) for row in ROWS}
     assert seen == {(name, admits) for name in RULES for admits in (True, False)} - {("all_hosts", False)}
 
 

@@ -218,9 +218,11 @@ async def test_alternates_are_of_the_chosen_cell_and_none_is_chosen_for_a_sister
     cells = {root: candidate.cell for root, candidate in placement.hosts.items()}
     for message in messages:
         assert message.alternates
-        assert not chosen & {one.root for one in message.alternates}
+        assert not chosen & {alternate.root for alternate in message.alternates}
         assert (
-            {cells[one.root] for one in message.alternates} == {message.cell} == {cells[message.chosen.root]}
+            {cells[alternate.root] for alternate in message.alternates}
+            == {message.cell}
+            == {cells[message.chosen.root]}
         )
 
 
@@ -241,7 +243,7 @@ async def test_a_redelivered_request_is_answered_with_what_it_holds() -> None:
     assert again.chosen.choice.allocations == first.chosen.choice.allocations
     assert (again.generation, again.cell, again.chosen.agent) == (1, first.cell, first.chosen.agent)
     assert len(again.alternates) == 2
-    assert first.chosen.root not in {one.root for one in again.alternates}
+    assert first.chosen.root not in {alternate.root for alternate in again.alternates}
     assert len(placement.held) == 1
 
 
@@ -412,7 +414,7 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     assert placement.source.taken(message.chosen.root) == {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
     assert placement.source.taken(loser.chosen.root) == {}
     assert message.decision.refused == (f"{loser.chosen.host}: {loser.chosen.root}: asked 1 VCPU, 0 free",)
-    assert loser.chosen.root not in {one.root for one in message.alternates}
+    assert loser.chosen.root not in {alternate.root for alternate in message.alternates}
 
 
 async def test_when_all_choices_are_full_it_looks_again_elsewhere() -> None:

@@ -71,7 +71,7 @@ def test_a_limit_gives_so_many_and_every_host_its_share(seed: int) -> None:
             assert found.cut == (len(at_anchors) > query.limit)
             offered = Counter(fit.anchor.uuid for fit in found.fits)
             for root, ways in by_anchor.items():
-                its_own = sum(at_anchors[one] == 1 for one in ways)
+                its_own = sum(at_anchors[way] == 1 for way in ways)
                 assert offered[root] >= min(its_own, query.limit // len(world))
 
 
@@ -86,8 +86,8 @@ def test_pages_offer_each_host_once(seed: int) -> None:
             query = msgspec.structs.replace(query, per_host=chance.choice((1, 1, 2)))
             by_anchor = plain.by_anchor(query)
             pages = all_pages(index, query)
-            assert all(len(one.candidates) <= query.limit for one in pages)
-            found = [candidate for one in pages for candidate in one.candidates]
+            assert all(len(page.candidates) <= query.limit for page in pages)
+            found = [candidate for page in pages for candidate in page.candidates]
             times = Counter(one.root for one in found)
             for one in found:
                 assert way(taken(one.allocations), {})[0] in {amounts for amounts, _ in by_anchor[one.root]}

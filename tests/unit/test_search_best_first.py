@@ -49,9 +49,9 @@ def some_order(chance: Random) -> tuple[OrderBy, ...]:
 
 def amount(tree: Tree, order: OrderBy) -> float:
     total = 0
-    for one in tree.providers:
-        if (stock := one.inventories.get(order.resource_class)) is not None:
-            free = stock.capacity - one.used.get(order.resource_class, 0)
+    for provider in tree.providers:
+        if (stock := provider.inventories.get(order.resource_class)) is not None:
+            free = stock.capacity - provider.used.get(order.resource_class, 0)
             total += (
                 stock.capacity if order.of == "total" else free if len(tree.providers) == 1 else max(free, 0)
             )
@@ -121,10 +121,10 @@ def test_what_is_shared_is_offered_once_in_an_order_as_well() -> None:
         plain, index = PlainSearch(world), an_index(world)
         for _ in range(QUERIES):
             query = structs.replace(a_query(chance, world), order=some_order(chance), limit=MANY)
-            told = [(one.allocations, one.mappings) for one in candidates(index, query)]
+            told = [(candidate.allocations, candidate.mappings) for candidate in candidates(index, query)]
             assert len(told) == len(set(map(str, told))) == len(plain.search(query))
             query = structs.replace(query, per_host=1, limit=chance.choice((1, 2, 9)))
-            roots = [one.root for one in candidates(index, query)]
+            roots = [candidate.root for candidate in candidates(index, query)]
             assert len(roots) == len(set(roots))
 
 
@@ -161,11 +161,14 @@ def test_of_600_hosts_the_fullest_that_fits_is_always_first() -> None:
 
 def test_hosts_alike_come_in_an_order_by_the_seed() -> None:
     index = flat(300)
-    told = [[one.root for one in page(index, fullest(300, seed=f"s{n}")).candidates] for n in range(40)]
+    told = [
+        [candidate.root for candidate in page(index, fullest(300, seed=f"s{n}")).candidates]
+        for n in range(40)
+    ]
     assert len({tuple(some) for some in told}) == 40
     assert all(len(set(some)) == 300 for some in told)
     assert len({some[0] for some in told}) > 30
-    again = [one.root for one in page(index, fullest(300, seed="s7")).candidates]
+    again = [candidate.root for candidate in page(index, fullest(300, seed="s7")).candidates]
     assert again == told[7]
 
 
@@ -180,7 +183,7 @@ def test_pages_join_up_while_hosts_change_as_long_as_they_name_the_scale() -> No
         query, changed = fullest(16, seed="x"), set()
         while True:
             found = page(index, query)
-            told += [one.root for one in found.candidates]
+            told += [candidate.root for candidate in found.candidates]
             if found.more is None:
                 break
             query = structs.replace(query, after=found.more, order=found.order)
@@ -204,7 +207,7 @@ def test_a_scale_of_huge_amounts_and_of_equal_ones() -> None:
     huge = Inventory(total=2**31 - 1, allocation_ratio=3.4e38)
     world = [tree(state(n, None, {"VCPU": huge if n % 2 else 4})) for n in range(9)]
     first = page(an_index(world), structs.replace(fullest(9), order=(OrderBy(resource_class="VCPU"),)))
-    assert [int(one.root[-12:]) % 2 for one in first.candidates] == [1] * 4 + [0] * 5
+    assert [int(candidate.root[-12:]) % 2 for candidate in first.candidates] == [1] * 4 + [0] * 5
     assert len(page(flat(9), fullest(9)).candidates) == 9
 
 

@@ -78,7 +78,7 @@ def wide(children: int) -> Tree:
 def tied(groups: int, amount: int) -> FindCandidates:
     suffixes = tuple(f"_{nth}" for nth in range(groups))
     return FindCandidates(
-        groups=tuple(ResourceGroup(suffix=one, resources={"CUSTOM_VF": amount}) for one in suffixes),
+        groups=tuple(ResourceGroup(suffix=suffix, resources={"CUSTOM_VF": amount}) for suffix in suffixes),
         same_subtree=(suffixes,),
         group_policy="isolate",
     )

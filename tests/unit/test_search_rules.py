@@ -31,7 +31,7 @@ def asking(*groups: ResourceGroup, **demands: Any) -> FindCandidates:
 def offered(index: Index, query: FindCandidates) -> set[tuple[str, ...]]:
     told = []
     for fit in search(index, query).fits:
-        served = [fit.mappings[one.suffix] for one in query.groups]
+        served = [fit.mappings[group.suffix] for group in query.groups]
         told.append(tuple("+".join(sorted(uuid.lstrip("a-0") or "0" for uuid in one)) for one in served))
     assert len(told) == len(set(told))
     return set(told)
@@ -254,7 +254,9 @@ BOTH = {"VCPU": 1, "DISK_GB": 5}
 )
 def test_who_serves(query: FindCandidates, expected: set[tuple[str, ...]]) -> None:
     assert offered(CLOUD, query) == expected
-    hosts = {one.root for one in page(CLOUD, msgspec.structs.replace(query, per_host=1)).candidates}
+    hosts = {
+        candidate.root for candidate in page(CLOUD, msgspec.structs.replace(query, per_host=1)).candidates
+    }
     assert bool(hosts) == bool(expected)
 
 
@@ -356,7 +358,7 @@ def test_a_candidate_of_a_tree_tells_of_the_whole_tree() -> None:
 
 
 def plainly(removals: Iterable[Removal]) -> tuple[Removal, ...]:
-    return tuple(structs.replace(one, code="", hosts=()) for one in removals)
+    return tuple(structs.replace(removal, code="", hosts=()) for removal in removals)
 
 
 def removals(*each: tuple[str, int, int]) -> tuple[Removal, ...]:

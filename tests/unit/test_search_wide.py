@@ -173,7 +173,7 @@ def test_one_host_may_have_more_ways_than_a_page_has_room() -> None:
     index = an_index([wide(0, 8), wide(100, 2), wide(200, 1)])
     query = msgspec.structs.replace(groups(1, 1, 1, limit=20), per_host=0)
     pages = all_pages(index, query)
-    assert [Counter(one.root for one in some.candidates) for some in pages] == [
+    assert [Counter(candidate.root for candidate in some.candidates) for some in pages] == [
         {uid(0, "a"): 20},
         {uid(100, "a"): 8, uid(200, "a"): 1},
     ]
@@ -204,7 +204,9 @@ def test_a_provider_with_a_max_unit_serves_many_groups_only_within_it() -> None:
     children = (state(nth, 0, {"CUSTOM_VF": Inventory(total=100, max_unit=2)}) for nth in range(1, 4))
     found = search(an_index([tree(state(0), *children)]), groups(1, 1, 1, 1, 1, 1))
     assert len(found.fits) == 90, "two of six for each of three"
-    assert all({one["CUSTOM_VF"] for one in fit.allocations.values()} == {2} for fit in found.fits)
+    assert all(
+        {allocation["CUSTOM_VF"] for allocation in fit.allocations.values()} == {2} for fit in found.fits
+    )
 
 
 def test_page_and_search_agree_on_who_is_left() -> None:

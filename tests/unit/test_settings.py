@@ -417,7 +417,7 @@ def test_each_of_several_agents_of_a_cell_is_a_process_and_has_its_own_hosts() -
     assert wiring.role("compute", "c2", settings) == wiring.Role("compute", "c2")  # all of them in one
     for role, alone in ((computes[-1], ["agent.c2.c2-agent2"]), (wiring.Role("compute", "c2"), None)):
         tables = simulated_agents.at_work(role, settings, Bus(wiring.alone()), None)
-        assert [one.name for one in tables] == (alone or ["agent.c2.c2-agent1", "agent.c2.c2-agent2"])
+        assert [table.name for table in tables] == (alone or ["agent.c2.c2-agent1", "agent.c2.c2-agent2"])
     with pytest.raises(BadSetting, match="--agent 'c1-agent1': those of cell 'c2' are c2-agent1, c2-agent2"):
         wiring.role("compute", "c2", settings, "c1-agent1")
     with pytest.raises(BadSetting, match="share a cell's hosts or metal; conductor takes none"):

@@ -99,10 +99,10 @@ def test_it_offers_what_full_products_find_each_once() -> None:
 def some_promises(chance: Random, trees: Sequence[Tree]) -> list[Allocations]:
     made: list[Allocations] = []
     for tree in trees:
-        for one in tree.providers:
-            given = {name: chance.choice((1, 1, 2)) for name in one.inventories if chance.random() < 0.4}
+        for provider in tree.providers:
+            given = {name: chance.choice((1, 1, 2)) for name in provider.inventories if chance.random() < 0.4}
             if given:
-                made.append({one.uuid: given})
+                made.append({provider.uuid: given})
     return made
 
 
@@ -119,21 +119,21 @@ def used_too(trees: Sequence[Tree], promises: Sequence[Allocations]) -> list[Tre
             tree,
             providers=tuple(
                 replace(
-                    one,
+                    provider,
                     used={
-                        name: amount + given.get(one.uuid, {}).get(name, 0)
-                        for name, amount in one.used.items()
+                        name: amount + given.get(provider.uuid, {}).get(name, 0)
+                        for name, amount in provider.used.items()
                     },
                 )
-                for one in tree.providers
+                for provider in tree.providers
             ),
         )
         for tree in trees
     ]
 
 
-def same_answers(one: CandidateSource, other: CandidateSource, query: FindCandidates) -> None:
-    mine, theirs = one.search(query), other.search(query)
+def same_answers(source: CandidateSource, other: CandidateSource, query: FindCandidates) -> None:
+    mine, theirs = source.search(query), other.search(query)
     assert mine.positions.tolist() == theirs.positions.tolist(), query
     for name in (*CLASSES, "CUSTOM_NONE"):
         assert mine.free(name).tolist() == theirs.free(name).tolist()
@@ -151,13 +151,13 @@ def test_what_is_promised_counts_as_what_is_used() -> None:
         world = in_zones(chance, a_world(chance))
         promises = some_promises(chance, world)
         beside, really = source_of(world), source_of(used_too(world, promises))
-        for one in promises:
-            beside.promise(one)
+        for promise in promises:
+            beside.promise(promise)
         queries = [a_query(chance, world) for _ in range(QUERIES // 2)]
         for query in queries:
             same_answers(beside, really, query)
-        for one in promises:
-            beside.withdraw(one)
+        for promise in promises:
+            beside.withdraw(promise)
         for query in queries:
             same_answers(beside, source_of(world), query)
 
@@ -167,8 +167,8 @@ def test_arrays_say_of_each_host_what_it_says_itself() -> None:
     for _ in range(WORLDS // 2):
         world = a_world(chance)
         source = source_of(world)
-        for one in some_promises(chance, world):
-            source.promise(one)
+        for promise in some_promises(chance, world):
+            source.promise(promise)
         for _ in range(QUERIES // 2):
             search = source.search(a_query(chance, world))
             hosts = [search.host(position) for position in search.positions.tolist()]
@@ -182,9 +182,9 @@ def test_arrays_say_of_each_host_what_it_says_itself() -> None:
                 assert search.within(uuid).tolist() == [uuid in host.aggregates for host in hosts]
             for position in search.positions.tolist():
                 assert all(
-                    one.free == search.amounts(position)[0]
-                    and one.aggregates == search.host(position).aggregates
-                    for one in search.ways(position, MANY)
+                    way.free == search.amounts(position)[0]
+                    and way.aggregates == search.host(position).aggregates
+                    for way in search.ways(position, MANY)
                 )
 
 
@@ -196,8 +196,8 @@ def test_promises_made_since_a_search_count_in_its_ways_and_reasons() -> None:
         source, really = source_of(world), source_of(used_too(world, promises))
         query = a_query(chance, world)
         search = source.search(query)
-        for one in promises:
-            source.promise(one)
+        for promise in promises:
+            source.promise(promise)
         expected = offered(really.search(query), query)
         found = offered(search, query)
         assert {one for ways in found.values() for one in ways} <= {
@@ -216,7 +216,7 @@ def test_promises_that_were_withdrawn_since_a_search_are_no_reason_any_more() ->
     promised = {uid(1, "a"): {"VCPU": 5}}
     source.promise(promised)
     assert not search.ways(int(search.positions[0]), 1)
-    assert [one.removed for one in search.removals()] == [1]
+    assert [removal.removed for removal in search.removals()] == [1]
     source.withdraw(promised)
     assert (list(search.removals()), list(search.nearest())) == ([], [])
 
@@ -268,7 +268,7 @@ def test_looking_in_vain_at_many_hosts_has_an_end_and_who_was_not_looked_at_is_t
 ) -> None:
     suffixes = tuple(f"_{nth}" for nth in range(8))
     question = FindCandidates(
-        groups=tuple(ResourceGroup(suffix=one, resources={"CUSTOM_VF": 3}) for one in suffixes),
+        groups=tuple(ResourceGroup(suffix=suffix, resources={"CUSTOM_VF": 3}) for suffix in suffixes),
         same_subtree=(suffixes,),
         group_policy="isolate",
     )
@@ -311,8 +311,8 @@ def test_promises_stay_where_they_are_when_the_index_grows_or_is_another() -> No
         memory = Remembered(with_zones(an_index(world[1:])))
         source = IndexedSource(memory)
         source.search(query)
-        for one in promises:
-            source.promise(one)
+        for promise in promises:
+            source.promise(promise)
         source.search(query)
         layout = source.layout
         memory.index.put(world[0], 2)

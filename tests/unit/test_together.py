@@ -83,15 +83,15 @@ def test_what_a_rule_would_refuse_the_last_of_them(
     (answer,) = hall.choosing().choose([order])
     if isinstance(answer, NoHost):
         assert expected == [] and answer.short.may_pass, "builds end by themselves"
-        assert [one.constraint for one in answer.short.removals] == ["io_ops"]
+        assert [removal.constraint for removal in answer.short.removals] == ["io_ops"]
         return
     assert [pick.choices[0].host for pick in answer.picks] == expected
 
 
 def a_world(*trees: Tree) -> Hall:
     memory = FilledMemory()
-    for one in trees:
-        memory.index.put(one, 1)
+    for stored in trees:
+        memory.index.put(stored, 1)
     return Hall(IndexedSource(memory), ChoicePolicy.from_names(weighers=["ram"]))
 
 
@@ -118,7 +118,7 @@ def test_who_has_room_for_some_only_is_counted_and_named() -> None:
     hall = a_world(better, other)
     (answer,) = hall.choosing().choose([an_order(hall, 5)])
     assert isinstance(answer, NoHost)
-    assert [(one.code, one.removed, one.left) for one in answer.short.removals] == [
+    assert [(removal.code, removal.removed, removal.left) for removal in answer.short.removals] == [
         ("server_group", 1, 1),  # by what it has in all
         ("server_group", 1, 0),
     ]
@@ -175,7 +175,7 @@ def test_the_record_says_who_was_better_and_had_no_room_for_all_and_comes_to_the
     (answer,) = hall.choosing().choose([order])
     assert isinstance(answer, Chosen) and {pick.root for pick in answer.picks} == {lone.root}
     first = answer.picks[0].record
-    assert [(one.host, one.refused) for one in first.hosts] == [
+    assert [(host.host, host.refused) for host in first.hosts] == [
         ("p20", "server_group_affinity: room for 4 of 5 that are to be together"),
         ("p30", ""),
     ]

@@ -115,7 +115,7 @@ def test_weigher(name: str, options: dict[str, Any], host: HostFacts, wish: Wish
 
 
 def test_every_weigher_has_a_row() -> None:
-    assert {one.values[0] for one in ROWS} == set(WEIGHERS)
+    assert {row.values[0] for row in ROWS} == set(WEIGHERS)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_aggregates_call_its_multiplier_as_nova_does(name: str, key: str) -> Non
 
 def test_the_usual_multipliers() -> None:
     """Nova's, but for failed builds, which fade and are no million; and ours behind them."""
-    assert {one.name: one.multiplier for one in ChoicePolicy().weighers} == {
+    assert {weigher.name: weigher.multiplier for weigher in ChoicePolicy().weighers} == {
         "ram": 1,
         "cpu": 1,
         "disk": 1,

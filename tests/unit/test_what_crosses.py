@@ -39,7 +39,7 @@ def of_c1(worker: Worker) -> bool:
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
 def test_a_topic_is_carried_stays_within_or_is_no_cells(topic: Topic[Any]) -> None:
     inside, outside = [w for w in WORKERS if of_c1(w)], [w for w in WORKERS if not of_c1(w)]
-    carried = [one for one in CROSSINGS if one.of is topic]
+    carried = [crossing for crossing in CROSSINGS if crossing.of is topic]
     for side, other, way in ((inside, outside, Way.OUT), (outside, inside, Way.IN)):
         heard = any(row.address.topic is topic for w in other for row in w.consumes)
         said = any(topic.message in w.emits for w in side)
@@ -51,7 +51,7 @@ def test_a_topic_is_carried_stays_within_or_is_no_cells(topic: Topic[Any]) -> No
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
 def test_a_question_of_a_cell_is_carried_to_who_answers_it(query: Query[Any, Any]) -> None:
-    carried = [one.way for one in CROSSINGS if one.of is query]
+    carried = [crossing.way for crossing in CROSSINGS if crossing.of is query]
     asked_within = any(query in w.asks for w in WORKERS if of_c1(w))
     answered_within = any(row.query is query for w in WORKERS if of_c1(w) for row in w.answers)
     assert ("{cell}" in query.name) is (asked_within or answered_within)
@@ -61,26 +61,26 @@ def test_a_question_of_a_cell_is_carried_to_who_answers_it(query: Query[Any, Any
 
 
 def test_answers_cross_both_ways_by_addresses_that_say_which() -> None:
-    assert [(one.way, one.keys) for one in CROSSINGS if one.of is None] == [
+    assert [(crossing.way, crossing.keys) for crossing in CROSSINGS if crossing.of is None] == [
         (Way.IN, ("reply.c1.*.*",)),
         (Way.OUT, ("reply.-c1.*.*",)),
     ]
 
 
 def test_no_two_wait_in_one_queue_and_none_goes_round_in_circles() -> None:
-    assert len({one.queue.name for one in CROSSINGS}) == len(CROSSINGS)
-    keys = [key for one in CROSSINGS for key in one.keys]
+    assert len({crossing.queue.name for crossing in CROSSINGS}) == len(CROSSINGS)
+    keys = [key for crossing in CROSSINGS for key in crossing.keys]
     assert len(set(keys)) == len(keys)
-    assert all(one.queue.durable and cell_of(one.queue.name) == "c1" for one in CROSSINGS)
+    assert all(crossing.queue.durable and cell_of(crossing.queue.name) == "c1" for crossing in CROSSINGS)
 
 
 def test_the_page_about_cells_names_all_that_crosses() -> None:
-    table = PAGE.read_text().partition("## What goes through the wall")[2].partition("##")[0]
+    table = PAGE.read_text().partition("## Messages that cross the border")[2].partition("##")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
     column = {Way.OUT: " ".join(row[0] for row in rows), Way.IN: " ".join(row[1] for row in rows)}
-    for one in CROSSINGS:
-        assert f"`{one.name}" in column[one.way], (
-            f"{one.name} goes {one.way.value}, and the page does not say so"
+    for crossing in CROSSINGS:
+        assert f"`{crossing.name}" in column[crossing.way], (
+            f"{crossing.name} crosses {crossing.way.value}, and the page does not list it"
         )
 
 
@@ -205,7 +205,7 @@ def test_answers_may_be_heard_by_nobody_and_questions_may_not() -> None:
 
 
 def may(found: permissions.Permissions, exchange: str = "berth") -> permissions.KeyPatterns:
-    (keys,) = [one for one in found.keys if one.exchange == exchange]
+    (keys,) = [key for key in found.keys if key.exchange == exchange]
     return keys
 
 
@@ -242,8 +242,8 @@ def test_in_the_middle_it_may_say_what_the_cell_may_through_its_wall(key: str) -
     ("found", "way"), [(MIDDLE, Way.IN), (OWN, Way.OUT)], ids=["in the middle", "on the cell's own"]
 )
 def test_it_may_hear_what_it_carries_and_nothing_else(found: permissions.Permissions, way: Way) -> None:
-    bound = [key for one in CROSSINGS if one.way is way for key in one.keys]
-    others = [key for one in CROSSINGS if one.way is not way for key in one.keys]
+    bound = [key for crossing in CROSSINGS if crossing.way is way for key in crossing.keys]
+    others = [key for crossing in CROSSINGS if crossing.way is not way for key in crossing.keys]
     heard = [key for key in (*bound, *others, *NEVER) if re.match(may(found).read, key)]
     assert heard == bound
 

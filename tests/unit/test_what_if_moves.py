@@ -27,7 +27,7 @@ async def supposed(
 
 
 def where(answers: list[WhatIfAnswered]) -> list[str]:
-    return [one.placed[0].host if one.placed else one.decision.code for one in answers]
+    return [answer.placed[0].host if answer.placed else answer.decision.code for answer in answers]
 
 
 def another(cloud: MovingCloud) -> None:
@@ -71,9 +71,9 @@ async def test_each_leaves_less_room_for_the_next_and_who_finds_none_takes_none(
     another(cloud)
     huge = a_move(2, "resize", build=OTHER, flavor=Flavor(name="huge", vcpus=99))
     answers = await supposed(cloud, a_move(), huge, a_move(3, build=OTHER), a_move(4))
-    assert [one.fits for one in answers] == [True, False, True, False]
+    assert [answer.fits for answer in answers] == [True, False, True, False]
     assert {*where(answers)[0:1], *where(answers)[2:3]} == {"host2", "host3"}
-    assert [bool(one.best) for one in answers] == [True, False, False, False]
+    assert [bool(answer.best) for answer in answers] == [True, False, False, False]
     assert where(await supposed(cloud, a_move(), a_move(2, build=OTHER))) != ["class", "class"]
 
 

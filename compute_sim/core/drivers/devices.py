@@ -26,7 +26,11 @@ class DeviceDriver(DriverOptions, frozen=True, kw_only=True):
     devices: tuple[HostDevice, ...] = _TWO
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        for one in self.devices:
-            name = tree.add(f"{tree.name}_{one.device}", beside_cell(tree, one.cell, f"devices.{one.device}"))
-            tree.give(name, **{one.resource_class: Inventory(total=one.total, max_unit=max(one.total, 1))})
-            tree.mark(name, *one.traits)
+        for device in self.devices:
+            name = tree.add(
+                f"{tree.name}_{device.device}", beside_cell(tree, device.cell, f"devices.{device.device}")
+            )
+            tree.give(
+                name, **{device.resource_class: Inventory(total=device.total, max_unit=max(device.total, 1))}
+            )
+            tree.mark(name, *device.traits)

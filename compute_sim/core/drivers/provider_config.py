@@ -83,7 +83,7 @@ def provider_config(said: Any) -> tuple[ConfiguredProvider, ...]:
     for position, one in enumerate(file.providers):
         if wrong := _wrong(one):
             raise BadProviderConfig(f"providers[{position}].{wrong}")
-    named = [one.identification.uuid or one.identification.name for one in file.providers]
+    named = [provider.identification.uuid or provider.identification.name for provider in file.providers]
     for name in named:
         if named.count(name) > 1:
             position = len(named) - 1 - named[::-1].index(name)
@@ -111,11 +111,11 @@ def _refuse_unknown(said: dict[str, Any]) -> None:
                     raise BadProviderConfig(f"{where}: there is no such field; there are: additional")
 
 
-def _wrong(one: ConfiguredProvider) -> str:
-    if bool(one.identification.uuid) == bool(one.identification.name):
+def _wrong(provider: ConfiguredProvider) -> str:
+    if bool(provider.identification.uuid) == bool(provider.identification.name):
         return "identification: names a uuid or a name, and only one of them"
     seen: set[str] = set()
-    for number, some in enumerate(one.inventories.additional):
+    for number, some in enumerate(provider.inventories.additional):
         for class_, has in some.items():
             at = f"inventories.additional[{number}].{class_}"
             if not class_.startswith("CUSTOM_"):
@@ -125,7 +125,7 @@ def _wrong(one: ConfiguredProvider) -> str:
             if has.reserved > has.total:
                 return f"{at}.reserved: {has.reserved} is more than the total, {has.total}"
             seen.add(class_)
-    for trait in one.traits.additional:
+    for trait in provider.traits.additional:
         if not trait.startswith("CUSTOM_"):
             return f"traits.additional: {trait}: only traits of your own, CUSTOM_..."
     return ""
@@ -159,8 +159,8 @@ def _one_of(
     return one or other
 
 
-def _inventories(one: ConfiguredProvider) -> Iterable[tuple[str, Inventory]]:
-    for some in one.inventories.additional:
+def _inventories(provider: ConfiguredProvider) -> Iterable[tuple[str, Inventory]]:
+    for some in provider.inventories.additional:
         for name, has in some.items():
             most = has.total if has.max_unit is None else has.max_unit
             yield (

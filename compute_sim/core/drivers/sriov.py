@@ -36,14 +36,16 @@ class SriovDriver(DriverOptions, frozen=True, kw_only=True):
     functions: tuple[PhysicalFunction, ...] = _TWO
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        for one in self.functions:
-            if one.vfs < 1:
-                raise TreeMistake(f"{tree.name}: sriov.{one.device}.vfs: {one.vfs}; one at least")
-            pf = tree.add(f"{tree.name}_{one.device}", beside_cell(tree, one.cell, f"sriov.{one.device}"))
-            tree.give(pf, **{VF: Inventory(total=one.vfs, max_unit=one.vfs)})
-            tree.mark(pf, "HW_NIC_SRIOV", with_vfs(one.vfs), *one.traits)
-            if one.network:
-                tree.mark(pf, f"CUSTOM_PHYSNET_{as_trait(one.network)}")
+        for function in self.functions:
+            if function.vfs < 1:
+                raise TreeMistake(f"{tree.name}: sriov.{function.device}.vfs: {function.vfs}; one at least")
+            pf = tree.add(
+                f"{tree.name}_{function.device}", beside_cell(tree, function.cell, f"sriov.{function.device}")
+            )
+            tree.give(pf, **{VF: Inventory(total=function.vfs, max_unit=function.vfs)})
+            tree.mark(pf, "HW_NIC_SRIOV", with_vfs(function.vfs), *function.traits)
+            if function.network:
+                tree.mark(pf, f"CUSTOM_PHYSNET_{as_trait(function.network)}")
 
 
 def with_vfs(count: int) -> str:

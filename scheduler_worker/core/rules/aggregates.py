@@ -23,7 +23,7 @@ def aggregate_multi_tenancy_isolation() -> Rule:
         if not host.aggregates or not any(map(_names_tenants, host.aggregates)):
             return None
         project = wish.request.project
-        if any(project in _tenants(one) for one in host.aggregates):
+        if any(project in _tenants(aggregate) for aggregate in host.aggregates):
             return None
         return f"its aggregates are kept for projects other than {project}"
 
@@ -42,7 +42,7 @@ def aggregate_type_affinity() -> Rule:
     """Where its aggregates name flavors (`instance_type`), the request's is among them."""
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
-        named = [flavor for one in host.aggregates for flavor in _listed(one, "instance_type")]
+        named = [flavor for aggregate in host.aggregates for flavor in _listed(aggregate, "instance_type")]
         if not named or wish.flavor.name in named:
             return None
         return f"its aggregates are for flavor {', '.join(named)}"
