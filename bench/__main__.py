@@ -47,7 +47,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    listed = "\n".join(f"  {name:12} {one.says} (~{one.seconds:.0f} s)" for name, one in SUITE.items())
+    listed = "\n".join(
+        f"  {name:12} {benchmark.says} (~{benchmark.seconds:.0f} s)" for name, benchmark in SUITE.items()
+    )
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=f"{__doc__}\n\n{listed}",
@@ -114,7 +116,7 @@ def show(run: BenchRun, before: tuple[Path, BenchRun] | None) -> None:
         f"by the yardstick the machine is {speed.processor:.2f} × as quick as then in a second of processor,"
         f" {speed.clock:.2f} × in one of the clock; the ratios are as if it were the same"
     )
-    if worse := [one for one in found if one.worse]:
+    if worse := [compared for compared in found if compared.worse]:
         print(f"worse by more than a tenth: {', '.join(f'{one.bench} {one.figure.name}' for one in worse)}")
 
 

@@ -77,10 +77,10 @@ def _sampled(processes: ProcessorTime, kept: Path, hertz: int) -> Iterator[None]
     try:
         yield
     finally:
-        for one in spies:
-            one.send_signal(signal.SIGINT)
-        for one in spies:
-            one.wait()
+        for popen in spies:
+            popen.send_signal(signal.SIGINT)
+        for popen in spies:
+            popen.wait()
 
 
 def _tell(kept: Path, kind: str, milliseconds: float, top: int) -> None:

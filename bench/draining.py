@@ -73,7 +73,7 @@ def main() -> None:
                 [sys.executable, "-m", "berth", "audit"], env=environment, capture_output=True, text=True
             )
             print(audit.stdout.strip())
-    if drain.returncode or audit.returncode or any(one.status == "lost" for one in alone + beside):
+    if drain.returncode or audit.returncode or any(boot.status == "lost" for boot in alone + beside):
         sys.exit("not clean")
 
 
@@ -94,7 +94,7 @@ async def _boots(settings: Settings, rate: float, over: Callable[[], bool]) -> l
             plan = LoadPlan(boots=max(int(rate * 5), 1), rate=rate, seed=len(found) + 1)
             booted = (await Load(bus, plan).run()).boots
             found += booted.values()
-            await publish(bus, *(_deletion(build, one) for build, one in booted.items() if one.host))
+            await publish(bus, *(_deletion(build, boot) for build, boot in booted.items() if boot.host))
     return found
 
 

@@ -89,7 +89,9 @@ class Watch:
         while True:
             said = await changes.get()
             open_now = (
-                set() if said.trees is None else {one.root for one, _ in unpacked(said.trees) if _open(one)}
+                set()
+                if said.trees is None
+                else {tree.root for tree, _ in unpacked(said.trees) if _open(tree)}
             )
             for root in {change.root for change in said.changes if change.reshaped} & self._opening.keys():
                 if root in open_now:

@@ -12,15 +12,15 @@ def as_json() -> list[dict[str, Any]]:
     return [
         {
             "address": pattern,
-            "method": one.method,
-            "since": _version(pattern, one.since),
-            "until": _version(pattern, one.until) if one.ends else "",
-            "rule": one.rule,
-            "default": DEFAULTS.get(one.rule, ""),
-            "body": one.body,
+            "method": operation.method,
+            "since": _version(pattern, operation.since),
+            "until": _version(pattern, operation.until) if operation.ends else "",
+            "rule": operation.rule,
+            "default": DEFAULTS.get(operation.rule, ""),
+            "body": operation.body,
         }
         for pattern, operations in sorted(offered().items())
-        for one in operations
+        for operation in operations
     ]
 
 

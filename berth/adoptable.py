@@ -121,7 +121,7 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
     if not trees:
         return "it holds nothing of a host" + (", only of pools" if pools else "")
     if len(trees) > 1:
-        called = ", ".join(sorted(one.host or root for root, one in trees.items()))
+        called = ", ".join(sorted(provider.host or root for root, provider in trees.items()))
         return f"it holds something of {len(trees)} hosts ({called}): perhaps it was just being moved"
     ((root, one),) = trees.items()
     if not one.cell:

@@ -33,4 +33,4 @@ async def hosts_inside(bus: Bus, id_: str) -> list[Provider]:
         page = (await bus.asker(topics.PROVIDERS)(query)).providers
         found += page
         if len(page) < PROVIDERS_A_PAGE:
-            return [one for one in found if one.parent is None]
+            return [provider for provider in found if provider.parent is None]

@@ -79,7 +79,7 @@ async def audit(
         gone = await retired(placement)
         unread = await registered_cells(placement) - {*settings.cell_names}
         after = await builds_by_cell(settings, cells)
-        keeping = await _keeping(settings, cells, {one.build for one in kept.values()})
+        keeping = await _keeping(settings, cells, {keeper.build for keeper in kept.values()})
         still = await stored_keepers(placement)
     finally:
         await placement.close()
@@ -97,12 +97,12 @@ async def audit(
         for cell in sorted(unread)
     ]
     found.breaches += after.doubled
-    places = {id_: one for id_, one in places.items() if _unchanged(one, before, after)}
+    places = {id_: cell for id_, cell in places.items() if _unchanged(cell, before, after)}
     found.misheld = list(misheld(places, held, exactly, _moving(places, (*kept.values(), *still.values()))))
     found.breaches += map(str, found.misheld)
     found.breaches += _unheld(before, after, held, places)
     old = clock.now() - (0 if settled else _UNDER_WAY)
-    kept = {name: one for name, one in kept.items() if still.get(name) == one}
+    kept = {name: keeper for name, keeper in kept.items() if still.get(name) == keeper}
     found.leaks = list(leaks(kept.values(), keeping, all_read=not unread, old=old))
     found.breaches += map(str, found.leaks)
     leaking = {leak.consumer for leak in found.leaks}

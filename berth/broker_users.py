@@ -114,7 +114,7 @@ class Rabbitmqctl:
         return self._command
 
     async def users(self) -> set[str]:
-        return {one["user"] for one in await self._listed("list_users")}
+        return {mapping["user"] for mapping in await self._listed("list_users")}
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
         await self._run("import_definitions", given=msgspec.json.encode(definitions))  # by way of no file
@@ -134,7 +134,7 @@ class Rabbitmqctl:
                 raise
 
     async def queues(self) -> list[str]:
-        return [one["name"] for one in await self._listed("list_queues", "-p", self._vhost, "name")]
+        return [mapping["name"] for mapping in await self._listed("list_queues", "-p", self._vhost, "name")]
 
     async def _listed(self, *words: str) -> Sequence[Mapping[str, Any]]:
         said = await self._run(*words, "--formatter", "json")

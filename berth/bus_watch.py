@@ -25,7 +25,7 @@ def bus_means(settings: Settings, bus: Bus) -> BusMeans:
             # in a thread: where no other worker is in this process, their tables are yet to be imported
             made[here] = await asyncio.to_thread(_queues, settings, here, elsewhere)
         known = made[here]
-        names = {one.name for one in known}
+        names = {queue.name for queue in known}
         told = list(known)
         for cell, agent in agents:
             if cell in elsewhere:
@@ -34,7 +34,7 @@ def bus_means(settings: Settings, bus: Bus) -> BusMeans:
                 of_agents[cell, agent] = [
                     KnownQueue(spec.name, f"agent {agent}") for spec in wiring.agent_queues(cell, agent)
                 ]
-            told += [one for one in of_agents[cell, agent] if one.name not in names]
+            told += [queue for queue in of_agents[cell, agent] if queue.name not in names]
         return told
 
     async def replay(ids: Collection[str]) -> tuple[int, Sequence[str]]:

@@ -49,9 +49,9 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
             stopping = {role: asyncio.Event() for role in wiring.roles(settings)}
             serving = {
                 role: group.create_task(
-                    wiring.serve([role], settings, LocalTransport(broker), told, shared, turns)
+                    wiring.serve([role], settings, LocalTransport(broker), event, shared, turns)
                 )
-                for role, told in stopping.items()
+                for role, event in stopping.items()
             }
             try:
                 yield EmbeddedBerth(broker, bus)

@@ -54,13 +54,16 @@ class Mending:
         stands = await self._stands(found)
         holders = await self._holders(found)
         wanted: dict[Agent, set[str]] = defaultdict(set)
-        for one in found:
-            if one.wrong != "outdated":
-                wanted[one.place.cell, one.place.host.agent].add(one.place.build)
-                for host in holders[one.place.build].values():
-                    wanted[host.cell, host.agent].add(one.place.build)
+        for misheld in found:
+            if misheld.wrong != "outdated":
+                wanted[misheld.place.cell, misheld.place.host.agent].add(misheld.place.build)
+                for host in holders[misheld.place.build].values():
+                    wanted[host.cell, host.agent].add(misheld.place.build)
         words = await self._words({agent: builds for agent, builds in wanted.items() if all(agent)})
-        return [_judged(one, stands.get(one.place.build), holders[one.place.build], words) for one in found]
+        return [
+            _judged(misheld, stands.get(misheld.place.build), holders[misheld.place.build], words)
+            for misheld in found
+        ]
 
     async def mend(self, mend: Mend) -> str:
         """Make the repair; return an empty string, or why it failed."""
@@ -89,8 +92,8 @@ class Mending:
 
     async def _stands(self, found: Sequence[Misheld]) -> dict[str, BuildStands]:
         by_cell: dict[str, list[str]] = defaultdict(list)
-        for one in found:
-            by_cell[one.place.cell].append(one.place.build)
+        for misheld in found:
+            by_cell[misheld.place.cell].append(misheld.place.build)
         known: dict[str, BuildStands] = {}
         find = self._bus.asker(topics.FIND_BUILDS, timeout=self._seconds)
         for cell, builds in by_cell.items():
@@ -104,20 +107,20 @@ class Mending:
 
     async def _holders(self, found: Sequence[Misheld]) -> dict[str, dict[str, Provider]]:
         """Return build → the wrong hosts with its allocations, by root, without pools."""
-        elsewhere = [one for one in found if one.wrong == "elsewhere"]
-        ids = sorted({id_ for one in elsewhere for id_ in one.held})
+        elsewhere = [misheld for misheld in found if misheld.wrong == "elsewhere"]
+        ids = sorted({id_ for misheld in elsewhere for id_ in misheld.held})
         ask = self._bus.asker(topics.PROVIDERS, timeout=self._seconds)
         providers: dict[str, Provider] = {}
         for some in portions(ids, _AT_ONCE):
             answer = await ask(FindProviders(ids=some, parts=("owner", "traits")))
-            providers |= {one.id: one for one in answer.providers}
-        hosts: dict[str, dict[str, Provider]] = {one.place.build: {} for one in found}
-        for one in elsewhere:
-            for id_ in one.held:
+            providers |= {provider.id: provider for provider in answer.providers}
+        hosts: dict[str, dict[str, Provider]] = {misheld.place.build: {} for misheld in found}
+        for misheld in elsewhere:
+            for id_ in misheld.held:
                 provider = providers.get(id_)
                 if provider is None or (SHARES in provider.traits and not provider.cell):
                     continue
-                hosts[one.place.build][provider.root] = provider
+                hosts[misheld.place.build][provider.root] = provider
         return hosts
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:

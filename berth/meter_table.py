@@ -33,9 +33,9 @@ class Meter:
 
 def meters() -> list[Meter]:
     return [
-        Meter(_name(one), str(one._type), tuple(one._labelnames), one._documentation, by)
+        Meter(_name(base), str(base._type), tuple(base._labelnames), base._documentation, by)
         for module, by in MODULES.items()
-        for one in _of(module)
+        for base in _of(module)
     ]
 
 
@@ -43,10 +43,10 @@ def series() -> dict[str, frozenset[str]]:
     """Return the names of all Prometheus series with their labels."""
     found: dict[str, frozenset[str]] = {}
     for module in MODULES:
-        for one in _of(module):
-            for ending in _ENDINGS[str(one._type)]:
-                labels = {*one._labelnames, "le"} if ending == "_bucket" else set(one._labelnames)
-                found[one._name + ending] = frozenset(labels)
+        for base in _of(module):
+            for ending in _ENDINGS[str(base._type)]:
+                labels = {*base._labelnames, "le"} if ending == "_bucket" else set(base._labelnames)
+                found[base._name + ending] = frozenset(labels)
     return found
 
 

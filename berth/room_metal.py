@@ -90,8 +90,8 @@ async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence
     differs: dict[str, list[str]] = defaultdict(list)
 
     def differ(found: Iterable["NodeDifference"]) -> None:
-        for one in found:
-            differs[one.node].append(str(one).partition(": ")[2])
+        for difference in found:
+            differs[difference.node].append(str(difference).partition(": ")[2])
 
     async with ironic.api as api:
         remembering = _Remembering(api)
@@ -100,13 +100,13 @@ async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence
         try:
             if wanted is None:
                 async for page in survey.everything(placed, read):
-                    for one in page:
-                        differ(one.differences)
+                    for node in page:
+                        differ(node.differences)
                 found = await survey.unlisted(survey.unread(placed, read), placed)
             else:
                 found = await survey.alone(wanted, placed)
-            for one in found:
-                differ(one.differences)
+            for node in found:
+                differ(node.differences)
         except (IronicRefused, Unavailable) as trouble:
             problem = f"Ironic does not answer: {trouble}. What it said before that is shown."
     holders, said = await _holders(bus, placed), remembering.said
@@ -134,12 +134,12 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
         query = FindProviders(agents=agents, parts=_PARTS, after=after, limit=_A_QUESTION)
         page = (await ask(query)).providers
         found += page
-        after, more = max((one.id for one in page), default=""), len(page) == _A_QUESTION
-    placed = {one.id: one for one in found if _is_node(one) and one.agent in agents}
+        after, more = max((provider.id for provider in page), default=""), len(page) == _A_QUESTION
+    placed = {provider.id: provider for provider in found if _is_node(provider) and provider.agent in agents}
     holders = await _holders(bus, placed)
     nodes = [
-        NodeOnBoard(id=one.id, name=one.host or one.name, belief=_belief(one, holders))
-        for one in placed.values()
+        NodeOnBoard(id=provider.id, name=provider.host or provider.name, belief=_belief(provider, holders))
+        for provider in placed.values()
     ]
     return MetalSeen(at=now, nodes=tuple(nodes))
 
@@ -156,7 +156,7 @@ def _is_node(provider: Provider) -> bool:
 
 async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
     """Return node → its consumer."""
-    used = [uuid for uuid, one in placed.items() if any(one.used.values())]
+    used = [uuid for uuid, provider in placed.items() if any(provider.used.values())]
     found: dict[str, str] = {}
     for start in range(0, len(used), _A_QUESTION):
         asked = tuple(used[start : start + _A_QUESTION])

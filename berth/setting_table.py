@@ -45,9 +45,9 @@ def settings_there_are() -> list[Setting]:
 def markdown() -> str:
     lines: list[str] = []
     group = ""
-    for one in settings_there_are():
-        if one.group != group:
-            group = one.group
+    for setting in settings_there_are():
+        if setting.group != group:
+            group = setting.group
             lines += [
                 "",
                 f"### {group.rstrip('.')}",
@@ -55,8 +55,8 @@ def markdown() -> str:
                 "| setting | kind | default | says |",
                 "|---|---|---|---|",
             ]
-        default = "" if one.default in ("", (), {}) else f"`{json.dumps(one.default)}`"
-        lines.append(f"| `{one.name}` | {one.kind} | {default} | {one.says} |")
+        default = "" if setting.default in ("", (), {}) else f"`{json.dumps(setting.default)}`"
+        lines.append(f"| `{setting.name}` | {setting.kind} | {default} | {setting.says} |")
     return "\n".join(lines).strip() + "\n"
 
 
@@ -90,7 +90,7 @@ def _words() -> Mapping[str, str]:
         kind = getattr(settings, group.name)
         if not (isinstance(kind, type) and issubclass(kind, SettingsGroup)):
             continue
-        outside = {one.name: one.encode_name for one in msgspec.structs.fields(kind)}
+        outside = {info.name: info.encode_name for info in msgspec.structs.fields(kind)}
         for field in group.body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                 name = outside[field.target.id]

@@ -81,7 +81,7 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
     if agent and worker == "compute" and agent not in (theirs := agents_of(cell, settings)):
         raise BadSetting(f"--agent {agent!r}: those of cell {cell!r} are {', '.join(theirs)}")
     if worker == "ferry" and not settings.cell(cell).ferry:
-        known = ", ".join(one.name for one in settings.cells if one.ferry) or "none"
+        known = ", ".join(cell.name for cell in settings.cells if cell.ferry) or "none"
         raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own; with cell_ferry_urls there are: {known}")
     return Role(worker, cell, agent)
 
@@ -92,7 +92,7 @@ def roles_named(worker: str, cells: str, settings: Settings, agent: str = "") ->
     if len(several) > 1 and (worker not in _TOGETHER or agent):
         raise BadSetting(f"--cell {cells}: of several cells only conductors, or all agents, share a process")
     found = [role(worker, cell, settings, agent) for cell in several]
-    if len({settings.cell(one.cell).broker for one in found}) > 1:
+    if len({settings.cell(role.cell).broker for role in found}) > 1:
         raise BadSetting(f"--cell {cells}: they are on different RabbitMQs, and each needs a process there")
     return found
 
@@ -144,7 +144,7 @@ def processes(settings: Settings) -> list[tuple[Role, ...]]:
             found.append([role])
             continue
         kind = role.worker, settings.cell(role.cell).broker
-        if kind not in open_ or len({one.cell for one in open_[kind]} | {role.cell}) > several:
+        if kind not in open_ or len({role.cell for role in open_[kind]} | {role.cell}) > several:
             open_[kind] = []
             found.append(open_[kind])
         open_[kind].append(role)
@@ -188,7 +188,7 @@ def way_of(together: Sequence[Role], settings: Settings) -> Transport:
 def name_of(together: Sequence[Role]) -> str:
     """Return the name of a process: conductor.c1, or conductor.c1+c2."""
     first, *others = together
-    return "+".join([str(first), *(one.agent or one.cell for one in others)])
+    return "+".join([str(first), *(role.agent or role.cell for role in others)])
 
 
 def _rabbit(settings: Settings, url: str, name: str, *, keeps: bool) -> RabbitTransport:

@@ -32,7 +32,7 @@ class Adoptions:
         """Return one outcome for each request. A second request for a build is retried after the first is
         stored.
         """
-        first = {one.build: position for position, one in reversed(list(enumerate(requests)))}
+        first = {request.build: position for position, request in reversed(list(enumerate(requests)))}
         outcomes: list[Outcome] = [Retry(0.5, "the same build is being adopted")] * len(requests)
         async with self._builds.database.read() as tx:
             known = await store.load(tx, first)
@@ -77,16 +77,18 @@ class Adoptions:
             and not knows(known.get(request.build), request.generation, request.chosen.choice.allocations)
         ]
         seen: list[tuple[BuildAdoptRequested, Held]] = []
-        for one, answer in zip(asking, await self._ask([looking(one) for one in asking]), strict=True):
-            held = answer if isinstance(answer, str) else proven(known.get(one.build), one, answer)
+        for request, answer in zip(
+            asking, await self._ask([looking(request) for request in asking]), strict=True
+        ):
+            held = answer if isinstance(answer, str) else proven(known.get(request.build), request, answer)
             if isinstance(held, str):
-                judged[one.build] = Adoption(one, why=held)
-            elif knows(known.get(one.build), held.generation, held.allocations):
-                judged[one.build] = Adoption(one, held)
+                judged[request.build] = Adoption(request, why=held)
+            elif knows(known.get(request.build), held.generation, held.allocations):
+                judged[request.build] = Adoption(request, held)
             else:
-                seen.append((one, held))
+                seen.append((request, held))
         for (one, held), answer in zip(
-            seen, await self._ask([taking(one, held) for one, held in seen]), strict=True
+            seen, await self._ask([taking(request, held) for request, held in seen]), strict=True
         ):
             match answer:
                 case Claimed(generation=generation):

@@ -140,14 +140,14 @@ class Builds:
         is dropped.
         """
         async with self.database.read() as tx:
-            known = await store.load(tx, {one.build for one in told})
+            known = await store.load(tx, {reshaped.build for reshaped in told})
         young = self.clock.now() - AWAITED_SECONDS
-        outcomes = await self.handle([(one.build, one) for one in told])
+        outcomes = await self.handle([(reshaped.build, reshaped) for reshaped in told])
         return [
             Retry(1.0, "it has not been placed here yet")
-            if one.at > young and _to_be_placed(known.get(one.build), one)
+            if reshaped.at > young and _to_be_placed(known.get(reshaped.build), reshaped)
             else done
-            for one, done in zip(told, outcomes, strict=True)
+            for reshaped, done in zip(told, outcomes, strict=True)
         ]
 
     async def find(self, question: FindBuilds) -> BuildsFound:
@@ -204,7 +204,7 @@ class Builds:
     async def _reminded(self, said: list[_Reminder]) -> list[_Reminder]:
         if self.ring is None:
             return said
-        return [one for one in await self.ring.addressed(said) if isinstance(one, _Reminder)]
+        return [message for message in await self.ring.addressed(said) if isinstance(message, _Reminder)]
 
     async def prune(self) -> None:
         """Delete builds and moves that ended long ago and hold nothing."""

@@ -19,8 +19,8 @@ MOVES_ENDED = Counter(
 
 
 def count_ends(said: Iterable[Message]) -> None:
-    for one in said:
-        if isinstance(one, BuildEnded):
-            BUILDS_ENDED.labels(one.cell, one.status).inc()
-        elif isinstance(one, MoveEnded):
-            MOVES_ENDED.labels(one.cell, one.kind, one.end).inc()
+    for message in said:
+        if isinstance(message, BuildEnded):
+            BUILDS_ENDED.labels(message.cell, message.status).inc()
+        elif isinstance(message, MoveEnded):
+            MOVES_ENDED.labels(message.cell, message.kind, message.end).inc()

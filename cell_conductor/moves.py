@@ -30,10 +30,10 @@ class CellMoves:
         async with self.database.read() as tx:
             known = await store.load(tx, {one.build for one in placed})
             strange = [one for one in placed if not one.out_of and unknown(known.get(one.build))]
-            over = await moves_store.over(tx, {one.move for one in strange})
+            over = await moves_store.over(tx, {placed.move for placed in strange})
         metal = await self._on_metal(known.values())
-        undone = [one for one in strange if one.move not in over]
-        later = {one.move: retry for one in undone if (retry := await self._undo(one)) is not None}
+        undone = [placed for placed in strange if placed.move not in over]
+        later = {placed.move: retry for placed in undone if (retry := await self._undo(placed)) is not None}
         events: list[tuple[str, Event]] = [
             (one.build, MoveImpossible(one, METAL) if one.build in metal else one)
             for one in placed
@@ -45,13 +45,13 @@ class CellMoves:
     async def hand_over_many(self, told: Sequence[HandoverTold]) -> Sequence[Outcome]:
         """Handle orders for moves between cells."""
         async with self.database.read() as tx:
-            known = await store.load(tx, {one.build for one in told})
-        events: list[tuple[str, Event]] = [(one.build, one) for one in told]
+            known = await store.load(tx, {order.build for order in told})
+        events: list[tuple[str, Event]] = [(order.build, order) for order in told]
         later = [
             Retry(MOVE_LATER, f"its build is {build.status}")
-            if (build := known.get(one.build)) is not None and build.status in ("building", "swapping")
+            if (build := known.get(order.build)) is not None and build.status in ("building", "swapping")
             else None
-            for one in told
+            for order in told
         ]
         outcomes = iter(await self._heard([one for one, wait in zip(events, later, strict=True) if not wait]))
         return [wait or next(outcomes) for wait in later]
@@ -60,7 +60,7 @@ class CellMoves:
         return await self._heard([(report.build, report) for report in reports])
 
     async def steer_many(self, steered: Sequence[MoveSteered]) -> Sequence[Outcome]:
-        return await self._heard([(one.build, one) for one in steered])
+        return await self._heard([(move.build, move) for move in steered])
 
     async def time_out(self) -> Sequence[MoveReported]:
         """Return reminders for phases with silent agents."""

@@ -79,7 +79,7 @@ class Ring:
             if version > seen:
                 nodes, last = await store.changed(tx, pool, agent, seen, PAGE)
                 version = last if len(nodes) == PAGE else max(version, last)
-            alive = [one.agent for one in await store.members(tx, pool) if one.alive]
+            alive = [member.agent for member in await store.members(tx, pool) if member.alive]
         return LeaseAnswered(
             epoch=member.epoch,
             seconds=member.lease,
@@ -141,19 +141,22 @@ class Ring:
         if not members:
             self._look_at = now + IDLE_SECONDS
             return
-        marks = {one.agent: (one.epoch, one.beat) for one in members if one.alive}
+        marks = {member.agent: (member.epoch, member.beat) for member in members if member.alive}
         self._sightings.look(marks, now)
-        for one in members:
-            if one.alive and self._sightings.left(one.agent, marks[one.agent], one.lease, now) <= 0:
+        for member in members:
+            if (
+                member.alive
+                and self._sightings.left(member.agent, marks[member.agent], member.lease, now) <= 0
+            ):
                 async with self.database.write() as tx:
-                    if await store.over(tx, one):
-                        log.warning("agent %s is not heard: its lease is over", one.agent)
-                        self._settled.pop(one.pool, None)
+                    if await store.over(tx, member):
+                        log.warning("agent %s is not heard: its lease is over", member.agent)
+                        self._settled.pop(member.pool, None)
         async with self.database.glance() as tx:
             stopped = await store.stopped(tx)
         there: dict[str, list[tuple[str, int, bool, bool]]] = defaultdict(list)
-        for one in members:
-            there[one.pool].append((one.agent, one.epoch, one.alive, one.disabled))
+        for member in members:
+            there[member.pool].append((member.agent, member.epoch, member.alive, member.disabled))
         strays = now >= self._strays_at
         for pool, who in there.items():
             if strays or pool in stopped or self._settled.get(pool) != who:
@@ -191,7 +194,7 @@ class Ring:
 
     async def addressed(self, said: Sequence[Message]) -> list[Message]:
         """Address orders to the current owners, whichever agent was named when the host was chosen."""
-        orders = [one for one in said if isinstance(one, BuildOrdered | DestroyOrdered)]
+        orders = [message for message in said if isinstance(message, BuildOrdered | DestroyOrdered)]
         pools = await self._known_pools() if orders else None
         if not pools:
             return list(said)
@@ -207,10 +210,10 @@ class Ring:
             await self.settle(pool)
             owners |= await self._owners(roots)
         return [
-            replace(one, agent=owners[one.root][0], epoch=owners[one.root][1])
-            if isinstance(one, BuildOrdered | DestroyOrdered) and owners.get(one.root, ("", 0))[0]
-            else one
-            for one in said
+            replace(message, agent=owners[message.root][0], epoch=owners[message.root][1])
+            if isinstance(message, BuildOrdered | DestroyOrdered) and owners.get(message.root, ("", 0))[0]
+            else message
+            for message in said
         ]
 
     async def _known_pools(self) -> set[str]:
@@ -227,8 +230,8 @@ class Ring:
         owners = await self._owners(fenced)
         return {
             position
-            for position, one in enumerate(reports)
-            if one.epoch and one.root in owners and one.epoch < owners[one.root][1]
+            for position, report in enumerate(reports)
+            if report.epoch and report.root in owners and report.epoch < owners[report.root][1]
         }
 
     async def owned(self, roots: Iterable[str]) -> set[str]:

@@ -60,7 +60,7 @@ class RingByHand:
 
     async def _edit_once(self, request: AgentEditRequested) -> AgentEditAnswered:
         async with self._ring.database.write() as tx:
-            members = {one.agent: one for one in await store.members(tx)}
+            members = {member.agent: member for member in await store.members(tx)}
             if why := _refused(request, members):
                 return AgentEditAnswered(refused=why)
             member = members[request.agent]

@@ -325,7 +325,7 @@ def _left(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover,
     except NOT_JSON as problem:
         log.error("build %s goes on without knowing what it left behind: %s", row["id"], problem)
         return ()
-    return tuple(one for one in left if 0 <= one.at < len(hosts))
+    return tuple(leftover for leftover in left if 0 <= leftover.at < len(hosts))
 
 
 def _told(row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]) -> _Story:

@@ -54,7 +54,9 @@ class HostTrees:
         return self._trees[root].report(), self._reshaping(root)
 
     def _reshaping(self, root: str) -> Reshaping | None:
-        guests = [((one.build, one.attempt), one.allocations) for one in self._disk.hosted.of(root)]
+        guests = [
+            ((record.build, record.attempt), record.allocations) for record in self._disk.hosted.of(root)
+        ]
         return reshaping(self._stored.get(root, ()), self._trees[root], guests)
 
     def use_changed(self, root: str) -> None:
@@ -157,7 +159,7 @@ class HostTrees:
         """Apply placement's allocations to the guests. A guest without any is to be destroyed and holds
         nothing.
         """
-        held = {one.id: one.allocations for one in found}
+        held = {consumer.id: consumer.allocations for consumer in found}
         for guest in filter(self._disk.hosted.is_there, guests):
             tree = self._trees[guest.root]
             known = (held.get(keeper(guest.build, guest.attempt), {}), held.get(guest.build, {}))

@@ -140,11 +140,11 @@ def _configured(path: Path) -> tuple[ConfiguredProvider, ...]:
             raise BadMachine(f"{file}: {wrong}") from None
         except (YAMLError, RecursionError, ValueError) as problem:
             raise BadMachine(f"{file}: not YAML: {problem}") from None
-        for one in said:
-            if any(one.identification == other.identification for other in found):
-                name = one.identification.uuid or one.identification.name
+        for provider in said:
+            if any(provider.identification == other.identification for other in found):
+                name = provider.identification.uuid or provider.identification.name
                 raise BadMachine(f"{file}: {name} is in another file, too")
-            found.append(one)
+            found.append(provider)
     return tuple(found)
 
 

@@ -88,7 +88,9 @@ class SimulatedMoves:
         return self._disk.builds.is_void(order.build, order.attempt)
 
     def _refusal(self, order: MoveOrdered) -> str:
-        here = {attempt: one.state for attempt, one in self._disk.hosted.there.get(order.build, {}).items()}
+        here = {
+            attempt: record.state for attempt, record in self._disk.hosted.there.get(order.build, {}).items()
+        }
         if why := refusal(order, here):
             return why
         key = order.build, order.attempt

@@ -66,7 +66,7 @@ class Homecoming:
         self._next = now + self._pause
         before, guests = agent.times_away, agent.disk.all_guests
         if agent.ready:
-            guests = [one for one in guests if (one.build, one.attempt) in agent.disk.asleep]
+            guests = [record for record in guests if (record.build, record.attempt) in agent.disk.asleep]
         try:
             judged = [
                 one
@@ -100,7 +100,7 @@ class Homecoming:
 
     async def _judged(self, guests: Sequence[GuestRecord]) -> list[tuple[GuestRecord, Ownership]]:
         found = await self._found(
-            [name for one in guests for name in (one.build, keeper(one.build, one.attempt))]
+            [name for record in guests for name in (record.build, keeper(record.build, record.attempt))]
         )
         judged = [(guest, self._whose(guest, found)) for guest in guests]
         if others := [name for guest, whose in judged if whose in _LOST for name in _others(guest)]:
@@ -135,7 +135,9 @@ class Homecoming:
         one's.
         """
         here = self._agent.disk.hosted.there.get(guest.build, {}).values()
-        later = (one.attempt for one in here if one.root == guest.root and one.attempt > guest.attempt)
+        later = (
+            record.attempt for record in here if record.root == guest.root and record.attempt > guest.attempt
+        )
         return min(later, default=None)
 
     def _is_of(self, consumer: Consumer, root: str) -> bool:
@@ -160,7 +162,7 @@ class Homecoming:
         for start in range(0, len(names), PROVIDERS_A_QUESTION):
             some = names[start : start + PROVIDERS_A_QUESTION]
             answer = await self._providers(FindProviders(ids=some, parts=(), cell=self._cell))
-            self._roots.update((one.id, one.root) for one in answer.providers)
+            self._roots.update((provider.id, provider.root) for provider in answer.providers)
 
     def _spare(self, guest: GuestRecord) -> None:
         if (key := (guest.build, guest.attempt)) not in self._spared:

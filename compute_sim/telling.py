@@ -137,7 +137,7 @@ class HostNews:
         if self._providers is None:
             return list(self.hosts)
         found = await self._found(self._providers) if self._trees.roots else []
-        owners = {one.id: one for one in found if one.id == one.root}
+        owners = {provider.id: provider for provider in found if provider.id == provider.root}
         strange = [root for root in self._trees.roots if root not in owners]
         for start in range(0, len(strange), HOSTS_IN_A_REPORT):
             some = tuple(strange[start : start + HOSTS_IN_A_REPORT])
@@ -171,7 +171,10 @@ class HostNews:
             began = self.clock.monotonic()
             page = (await ask(asked)).providers
             found += page
-            after, more = max((one.id for one in page), default=""), len(page) == PROVIDERS_A_QUESTION
+            after, more = (
+                max((provider.id for provider in page), default=""),
+                len(page) == PROVIDERS_A_QUESTION,
+            )
             if more and rest:
                 pause = min(LEISURE * (self.clock.monotonic() - began), rest)
                 rest -= pause
@@ -183,7 +186,7 @@ class HostNews:
         misplaced = self._trees.misplaced() if self._allocations is not None else []
         for start in range(0, len(misplaced), GUESTS_A_QUESTION):
             some = misplaced[start : start + GUESTS_A_QUESTION]
-            names = [name for one in some for name in (one.build, keeper(one.build, one.attempt))]
+            names = [name for record in some for name in (record.build, keeper(record.build, record.attempt))]
             assert self._allocations is not None
             asked = FindAllocations(consumers=tuple(dict.fromkeys(names)), cell=self.cell)
             self._trees.settle(some, (await self._allocations(asked)).consumers)

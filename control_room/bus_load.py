@@ -72,13 +72,13 @@ class BusShown:
     unread: Sequence[QueueShown]  # queues without a consumer, the fullest first
 
     def topic(self, name: str) -> TopicShown | None:
-        return next((one for one in self.topics if one.carried.name == name), None)
+        return next((topic for topic in self.topics if topic.carried.name == name), None)
 
     @property
     def fullest(self) -> list[QueueShown]:
         """Return the queues that hold messages."""
         every = [*(queue for topic in self.topics for queue in topic.queues), *self.others]
-        return sorted((one for one in every if one.messages), key=_fullest_first)
+        return sorted((queue for queue in every if queue.messages), key=_fullest_first)
 
 
 @cache
@@ -120,19 +120,19 @@ def carried_by(queue: str) -> Carried | None:
 
 def bus_shown(queues: Sequence[KnownQueue], depths: BusDepths) -> BusShown:
     of: dict[str, list[QueueShown]] = {}
-    for one in queues:
-        topic = _topic_of(one.name)
-        of.setdefault(topic.name if topic else "", []).append(_shown(one, depths.queues))
+    for queue in queues:
+        topic = _topic_of(queue.name)
+        of.setdefault(topic.name if topic else "", []).append(_shown(queue, depths.queues))
     topics = [TopicShown(one, sorted(of.get(one.name, ()), key=_fullest_first)) for one in carried()]
     every = [queue for some in of.values() for queue in some]
     return BusShown(
         topics=topics,
         others=of.get("", []),
-        messages=sum(one.messages for one in every),
+        messages=sum(queue.messages for queue in every),
         dead=depths.dead,
         delayed=depths.delayed,
-        queues=sum(one.there for one in every),
-        unread=sorted((one for one in every if one.unread), key=_fullest_first),
+        queues=sum(queue.there for queue in every),
+        unread=sorted((queue for queue in every if queue.unread), key=_fullest_first),
     )
 
 

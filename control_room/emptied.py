@@ -59,7 +59,7 @@ class DrainsLooked:
             )
         known = moves.answer.moves if moves.answer else ()
         here = self._here.far(root.id)
-        under_way = sum(not one.ended and one.source == name for one in known)
+        under_way = sum(not move.ended and move.source == name for move in known)
         return DrainShown(
             root=root.id,
             host=name,

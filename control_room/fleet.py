@@ -66,9 +66,9 @@ class Fleets:
         """Return the roots of hosts that a scheduler reports as down or closed."""
         down = set[str]()
         with suppress(*NO_ANSWER):
-            async for one in every_health(self._questions.health):
-                if one.recorded:
-                    down.add(one.root)
+            async for health in every_health(self._questions.health):
+                if health.recorded:
+                    down.add(health.root)
         return frozenset(down)
 
     async def _followed(self, fleet: Fleet) -> Fleet:
@@ -77,7 +77,7 @@ class Fleets:
             found = await self._questions.changes(FindChanges(after=number, limit=1000))
             if found.last - fleet.number > _ANEW or (found.oldest > number + 1 and found.last > number):
                 return await self._all()
-            if any(one.aggregates or not one.changes for one in found.changes):
+            if any(change.aggregates or not change.changes for change in found.changes):
                 return await self._all()
             roots.update(change.root for one in found.changes for change in one.changes)
             if not found.changes:

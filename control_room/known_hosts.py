@@ -74,15 +74,15 @@ def _host(
     if host is None:
         return None
     every = [(page, provider) for provider in tree.providers]
-    every += [(other, one) for other in rest for one in other.trees[0].providers]
+    every += [(other, provider) for other in rest for provider in other.trees[0].providers]
     return PlannedHost(
         root=host.root,
         name=host.name,
         cell=host.cell,
         zone=host.zone,
         closed=host.closed or host.cell in disabled,
-        traits=frozenset(trait for where, one in every for trait in where.traits[one.traits]),
-        stocks=tuple(stock for where, one in every for stock in _stocks(where, one)),
+        traits=frozenset(trait for where, provider in every for trait in where.traits[provider.traits]),
+        stocks=tuple(stock for where, provider in every for stock in _stocks(where, provider)),
     )
 
 

@@ -79,7 +79,10 @@ class Looking:
             FindInstances(cell=name, statuses=("building", "swapping"), limit=1, count=True) for name in names
         ]
         found = await asyncio.gather(
-            *(heard(f"the conductor of cell {one.cell}", ask.instances, one) for one in question)
+            *(
+                heard(f"the conductor of cell {instances.cell}", ask.instances, instances)
+                for instances in question
+            )
         )
         building = dict(zip(names, found, strict=True))
         return Seen(self._clock.monotonic(), cells, counts, waiting, building, health)

@@ -139,5 +139,5 @@ def _with(seen: MetalSeen, nodes: dict[str, NodeOnBoard | None]) -> MetalSeen:
         return seen
     kept = [nodes.get(node.id, node) for node in seen.nodes]
     known = {node.id for node in seen.nodes}
-    new = [one for id_, one in nodes.items() if id_ not in known]
-    return replace(seen, nodes=tuple(one for one in (*kept, *new) if one is not None))
+    new = [board for id_, board in nodes.items() if id_ not in known]
+    return replace(seen, nodes=tuple(board for board in (*kept, *new) if board is not None))

@@ -21,8 +21,8 @@ class Stirring:
 
     def stir(self) -> None:
         self.count += 1
-        for one in self._waiting:
-            one.set()
+        for event in self._waiting:
+            event.set()
 
     @contextmanager
     def wakes(self, event: asyncio.Event) -> Iterator[None]:

@@ -89,14 +89,16 @@ class Following:
 
     async def found(self, found: Sequence[NodeRead]) -> None:
         """Handle nodes that were read. Returns when all resulting reports are published."""
-        reports = (self._believe(one.uuid, one.node, one.began) for one in found)
+        reports = (self._believe(read.uuid, read.node, read.began) for read in found)
         await self.tell([report for report in reports if report is not None])
 
     async def repair(self, seen: Sequence[SurveyedNode]) -> None:
         """Handle nodes that a sweep found to differ from placement. Returns when all resulting reports are
         published.
         """
-        reports = (self._believe(one.uuid, one.node, one.began, one.provider, again=True) for one in seen)
+        reports = (
+            self._believe(node.uuid, node.node, node.began, node.provider, again=True) for node in seen
+        )
         await self.tell([report for report in reports if report is not None])
 
     def closed(self, uuid: str) -> bool:
@@ -114,8 +116,8 @@ class Following:
 
     def placed(self, providers: Mapping[str, Provider]) -> None:
         """Note the sequences of the given nodes in placement."""
-        for uuid, one in providers.items():
-            self.beliefs.placement_has(uuid, one.sequence)
+        for uuid, provider in providers.items():
+            self.beliefs.placement_has(uuid, provider.sequence)
 
     async def tell(self, reports: Sequence[InventoryReported]) -> None:
         """Publish reports to placement, with retries until the bus has confirmed them."""
@@ -156,7 +158,7 @@ class Following:
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
         """Note which reports placement has applied, ours and other processes'."""
         now = self._clock.now()
-        for change in (one for message in changes for one in message.changes):
+        for change in (change for message in changes for change in message.changes):
             if not change.reshaped:
                 continue
             if change.root in self._opened:

@@ -62,9 +62,9 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
     """
     read: dict[str, str | None] = {}
     placed = await survey.placed()
-    found = [one async for page in survey.everything(placed, read) for one in page]
+    found = [node async for page in survey.everything(placed, read) for node in page]
     found += await survey.unlisted(survey.unread(placed, read), placed)
-    differences = [one for seen in found for one in seen.differences]
+    differences = [difference for seen in found for difference in seen.differences]
     if holders is not None:
         differences += await _of_instances(survey, holders, placed, read)
     return Comparison(
@@ -82,9 +82,9 @@ async def remove_gone(
     removed: list[str] = []
 
     async def tell(seen: Sequence[SurveyedNode]) -> None:
-        gone = [one for one in seen if one.node is None]
-        await publish(*(said for one in gone if (said := one.report(rules)) is not None))
-        removed.extend(one.uuid for one in gone)
+        gone = [node for node in seen if node.node is None]
+        await publish(*(said for node in gone if (said := node.report(rules)) is not None))
+        removed.extend(node.uuid for node in gone)
 
     sweep = Sweep(
         survey,
@@ -106,7 +106,7 @@ async def _of_instances(
     The node was undeployed by hand, or no agent has deployed it. Each node is checked twice, because a build
     that was placed just now is not deployed yet.
     """
-    used = [uuid for uuid, one in placed.items() if uuid in read and any(one.used.values())]
+    used = [uuid for uuid, provider in placed.items() if uuid in read and any(provider.used.values())]
     odd = await _odd(holders, used, read)
     if not odd:
         return []

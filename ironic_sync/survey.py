@@ -108,7 +108,7 @@ class Survey:
             answer = await self._ask(
                 agents=self._selection.all_agents(), after=last, limit=PROVIDERS_A_QUESTION
             )
-            found.update((one.id, one) for one in answer if _is_node(one))
+            found.update((provider.id, provider) for provider in answer if _is_node(provider))
             if len(answer) < PROVIDERS_A_QUESTION:
                 return found
             last = answer[-1].id
@@ -116,14 +116,18 @@ class Survey:
     async def placed_now(self, uuids: Iterable[str]) -> dict[str, Provider]:
         found: dict[str, Provider] = {}
         for some in portions(uuids, PROVIDERS_A_QUESTION):
-            found.update((one.id, one) for one in await self._ask(ids=some))
+            found.update((provider.id, provider) for provider in await self._ask(ids=some))
         return found
 
     async def placed_of(self, uuids: Sequence[str]) -> dict[str, Provider]:
         """Return the given providers that are nodes of our agents."""
         agents = self._selection.all_agents()
         found = await self.placed_now(uuids)
-        return {uuid: one for uuid, one in found.items() if _is_node(one) and one.agent in agents}
+        return {
+            uuid: provider
+            for uuid, provider in found.items()
+            if _is_node(provider) and provider.agent in agents
+        }
 
     async def _ask(self, **which: Any) -> tuple[Provider, ...]:
         return (await self._find(FindProviders(parts=PARTS, **which))).providers
@@ -145,7 +149,7 @@ class Survey:
         """Return placement's nodes that a listing left out, except deleted nodes that allocations still
         hold.
         """
-        return [uuid for uuid, one in placed.items() if uuid not in read and not one.gone]
+        return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
         """Read the current instance of each node; a deleted node has no instance."""
@@ -173,7 +177,7 @@ class Survey:
                         SurveyedNode(uuid, None, began, placed[uuid], (NodeDifference(uuid, "gone"),))
                     )
             found += await self.judged([(raw, began) for raw in reads if raw is not None], placed)
-            if most_gone is not None and sum(one.gone for one in found) > most_gone:
+            if most_gone is not None and sum(node.gone for node in found) > most_gone:
                 break
         return found
 
@@ -273,14 +277,14 @@ class Survey:
     ) -> list[SurveyedNode]:
         """Return the nodes that still differ from placement in a way that a sweep can repair."""
         again = []
-        for one in found:
-            provider = now.get(one.uuid)
-            if one.node is None:
-                differences = one.differences if provider is not None and not provider.gone else ()
+        for node in found:
+            provider = now.get(node.uuid)
+            if node.node is None:
+                differences = node.differences if provider is not None and not provider.gone else ()
             else:
-                differences = self._differences(one.node, provider)
-            again.append(one._replace(provider=provider, differences=differences))
-        return [one for one in again if one.to_tell]
+                differences = self._differences(node.node, provider)
+            again.append(node._replace(provider=provider, differences=differences))
+        return [node for node in again if node.to_tell]
 
     def _differences(self, node: IronicNode, provider: Provider | None) -> tuple[NodeDifference, ...]:
         name = node.name or ""

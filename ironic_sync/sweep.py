@@ -89,7 +89,7 @@ class Sweep:
         horizon = await self._survey.horizon()
         placed = await self._survey.placed()
         self._placed(placed)
-        self._known = {uuid: one.sequence for uuid, one in placed.items()}
+        self._known = {uuid: provider.sequence for uuid, provider in placed.items()}
         read: dict[str, str | None] = {}
         left: Counter[str] = Counter()
         page_began = monotonic()
@@ -125,11 +125,11 @@ class Sweep:
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
         """Return placement's nodes that the listing left out, without deleted nodes if there are too many."""
-        there = sum(not one.gone for one in placed.values())
+        there = sum(not provider.gone for provider in placed.values())
         most = allowance(there, self._share)
         unread = self._survey.unread(placed, read)
         found = await self._survey.unlisted(unread, placed, None if self._allow_removals else most)
-        gone = sum(one.node is None for one in found)
+        gone = sum(node.node is None for node in found)
         self.held_back = gone if gone > most and not self._allow_removals else 0
         UNREPAIRED.labels("gone").set(self.held_back)
         if self.held_back:
@@ -138,22 +138,22 @@ class Sweep:
                 " none is removed. If they are gone indeed: berth ironic sweep --allow-removals",
                 *(self.held_back, there, most),
             )
-        return [one for one in found if one.node is not None or not self.held_back]
+        return [node for node in found if node.node is not None or not self.held_back]
 
     async def _tell_of(self, found: Sequence[SurveyedNode]) -> Counter[str]:
         """Report the nodes that can be repaired. Return the counts of differences left for operators."""
-        counts = Counter(difference.what for one in found for difference in one.differences)
+        counts = Counter(difference.what for node in found for difference in node.differences)
         for what, number in counts.items():
             DIFFERENCES.labels(what).inc(number)
-        repairable = [one for one in found if one.to_tell]
+        repairable = [node for node in found if node.to_tell]
         if repairable:
-            now = await self._survey.placed_now(one.uuid for one in repairable)
+            now = await self._survey.placed_now(node.uuid for node in repairable)
             settled = []
-            for one in repairable:
-                if self._settled(one, now.get(one.uuid)):
-                    settled.append(one)
-                elif one.node is not None:
-                    self._unsure(one.uuid)
+            for node in repairable:
+                if self._settled(node, now.get(node.uuid)):
+                    settled.append(node)
+                elif node.node is not None:
+                    self._unsure(node.uuid)
             self._known.update((uuid, provider.sequence) for uuid, provider in now.items())
             if news := self._survey.still_different(settled, now):
                 log.info("telling of %d nodes that no event told of", len(news))

@@ -59,19 +59,19 @@ class AggregateOperations:
             while more and len(found) < query.limit and size < PAGE_BYTES:
                 page = await stored.page(tx, ids, query.name, after, ROWS)
                 more = len(page) == ROWS
-                for one in page:
-                    after = one.aggregate.id
-                    if query.key and query.key not in one.aggregate.metadata:
+                for aggregate in page:
+                    after = aggregate.aggregate.id
+                    if query.key and query.key not in aggregate.aggregate.metadata:
                         continue
                     if len(found) == query.limit or size >= PAGE_BYTES:
                         more = True
                         break
-                    found.append(one)
-                    size += _size(one.aggregate)
+                    found.append(aggregate)
+                    size += _size(aggregate.aggregate)
         return AggregatesFound(
             seen=seen,
-            aggregates=tuple(one.aggregate for one in found),
-            hosts={one.aggregate.id: one.hosts for one in found if one.hosts},
+            aggregates=tuple(aggregate.aggregate for aggregate in found),
+            hosts={aggregate.aggregate.id: aggregate.hosts for aggregate in found if aggregate.hosts},
             more=more,
         )
 

@@ -45,14 +45,14 @@ class BulkLoad:
         for tree in loading.trees_of(items, homes):
             why = next((wrong[position] for position, _ in tree if position in wrong), "")
             if why:
-                results.update((one.provider, one) for one in loading.refused(tree, why))
+                results.update((result.provider, result) for result in loading.refused(tree, why))
             else:
                 sound.append(tree)
         parts = portions(sound, len, PROVIDERS_A_TRANSACTION)
 
         async def work() -> None:
             for part in parts:
-                results.update((one.provider, one) for one in await self._load(part))
+                results.update((result.provider, result) for result in await self._load(part))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -64,7 +64,7 @@ class BulkLoad:
 
     async def _load_together(self, grown: Sequence[Sequence[loading.Item]]) -> list[LoadResult]:
         now = self.clock.now()
-        items: list[ProviderLoad] = [one for tree in grown for _, one in tree]
+        items: list[ProviderLoad] = [load for tree in grown for _, load in tree]
         await self.book.know_contents(self.database, items, now)
         named = {item.id: None for item in items} | {item.parent: None for item in items if item.parent}
         async with self._numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:

@@ -42,7 +42,7 @@ class CellOperations:
         """Return the registered cells, and cells with reported hosts."""
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)
-            found = {one.name: one for one in await stored.registered(tx)}
+            found = {cell.name: cell for cell in await stored.registered(tx)}
             if not query.counted:
                 return CellsFound(seen=seen, cells=tuple(found.values()))
             hosts, instances = await stored.hosts(tx), await stored.instances(tx)
@@ -82,7 +82,7 @@ class CellOperations:
     async def _drop(self, edit: DropCell) -> CellResult:
         """Disable the cell first, so that nothing is placed there while its hosts are deleted."""
         async with self.database.read() as tx:
-            names = {one.name for one in await stored.registered(tx)} | (await stored.hosts(tx)).keys()
+            names = {cell.name for cell in await stored.registered(tx)} | (await stored.hosts(tx)).keys()
         if edit.cell not in names:
             return Missing(what="cell", names=(edit.cell,))
         await self._register(RegisterCell(cell=edit.cell, enabled=False))

@@ -69,7 +69,7 @@ class ClaimOperations:
     async def _claim_together(
         self, orders: Sequence[ClaimRequested], cell: str, *, all_choices: bool
     ) -> list[tuple[ClaimResult, ...] | None]:
-        every = [one for order in orders for one in order.claims]
+        every = [claim for order in orders for claim in order.claims]
         newcomers, others = claims.consumers_of(every)
         now = self.clock.now()
         await self.book.know_owners(self.database, every, now)
@@ -77,7 +77,7 @@ class ClaimOperations:
         if all_choices:
             async with self.database.read() as tx:
                 providers.update(*(await claims.siblings(tx, providers)).values())
-        groups = {one.group for one in every if one.group is not None}
+        groups = {claim.group for claim in every if claim.group is not None}
         async with changing(self.database, self.book) as tx:
             opened = await claims.open_world(tx, self.book, newcomers, others, providers, now, groups, cell)
             results = [capacity.claim(order, opened.world) for order in orders]
@@ -96,10 +96,12 @@ class ClaimOperations:
 
     async def _release_together(self, orders: Sequence[ReleaseRequested], cell: str) -> list[ReleaseResult]:
         # A consumer without allocations that is to be retired cannot claim before its tombstone is written.
-        newcomers: dict[str, ConsumerClaim | None] = {one.consumer: None for one in orders if one.retire}
-        keepers = {one.keep for one in orders if one.keep}
+        newcomers: dict[str, ConsumerClaim | None] = {
+            release.consumer: None for release in orders if release.retire
+        }
+        keepers = {release.keep for release in orders if release.keep}
         newcomers |= dict.fromkeys(keepers)
-        others = {one.consumer for one in orders}
+        others = {release.consumer for release in orders}
         now = self.clock.now()
         if keepers:
             await self.book.types.ensure(self.database, (CLEANUP,), now)

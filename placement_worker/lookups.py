@@ -52,14 +52,14 @@ class Lookups:
         leave = await lookups.shunned(tx, self.book, like)
         found = await self._first(tx, query, in_trees, None if keep is None else keep - leave, cell)
         met = [
-            one
-            for number, one in found
+            provider
+            for number, provider in found
             if (keep is None or number in keep)
             and number not in leave
-            and (not query.name or one.name == query.name)
-            and (not roots or one.root in roots)
-            and (not query.agents or one.agent in query.agents)
-            and (not cell or one.cell == cell)
+            and (not query.name or provider.name == query.name)
+            and (not roots or provider.root in roots)
+            and (not query.agents or provider.agent in query.agents)
+            and (not cell or provider.cell == cell)
         ]
         return _page(met, query) if query.limit else met
 
@@ -140,11 +140,13 @@ class Lookups:
             homes = await tree_reads.homes(tx, generations)
             wall = await walls.of_roots(tx, cell, homes.values())
         own = [
-            one
-            for one in found
-            if not wall.bars_holder(one.id, [(provider, homes[provider]) for provider in one.allocations])
+            consumer
+            for consumer in found
+            if not wall.bars_holder(
+                consumer.id, [(provider, homes[provider]) for provider in consumer.allocations]
+            )
         ]
-        seen = {provider for one in own for provider in one.allocations}
+        seen = {provider for consumer in own for provider in consumer.allocations}
         return AllocationsFound(
             consumers=tuple(own),
             generations={provider: number for provider, number in generations.items() if provider in seen},

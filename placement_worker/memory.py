@@ -67,7 +67,7 @@ class Memory:
         unknown = [message for message in messages if not self.index.knows(message.number)]
         if self.loads:
             unknown = await self._committed(self.index, unknown)
-        news = [one for one in unknown if one.changes or one.aggregates or one.cells]
+        news = [change for change in unknown if change.changes or change.aggregates or change.cells]
         if news:
             await self._take_in(news)
         if len(news) < len(unknown):  # changes that an older placement cannot express
@@ -79,7 +79,7 @@ class Memory:
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
         last = await self._reader.last()
-        true = [one for one in messages if one.number <= max(last, index.seen + FAR_AHEAD)]
+        true = [change for change in messages if change.number <= max(last, index.seen + FAR_AHEAD)]
         for number in {message.number for message in messages} - {message.number for message in true}:
             log.error("change %d is none of placement's, whose last is %d: it is not believed", number, last)
         return true
@@ -160,8 +160,8 @@ class Memory:
     async def _read(self) -> Index:
         # The number first: what is read after it holds at least all that happened up to it.
         index = Index(await self._reader.last())
-        for one in await self._reader.described():
-            index.describe(one, index.seen)
+        for aggregate in await self._reader.described():
+            index.describe(aggregate, index.seen)
         for cell in await self._reader.registered():
             index.register(cell, index.seen)
 

@@ -108,7 +108,7 @@ class ProviderOperations:
             altered = tree_reads.changes_between(pairs)
             if writes.first or len(altered) > changes.CHANGES_A_MESSAGE:
                 return None
-            there = [one.id for before, _ in pairs for one in before.providers]
+            there = [provider.id for before, _ in pairs for provider in before.providers]
             seen = changes.ReadVersions(
                 working.number, self.book.edition, there, writes.classes, writes.traits
             )

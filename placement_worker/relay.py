@@ -55,12 +55,14 @@ class Relay:
     def committed(self, messages: Sequence[PlacementChanged]) -> None:
         """Publish the changes of this process."""
         new = [message for message in messages if message.number not in self._logged]
-        if any(one.number <= self._told for one in new):  # an older database was put back: the log knows
+        if any(
+            change.number <= self._told for change in new
+        ):  # an older database was put back: the log knows
             self._told = self._recorded = 0
             self._at_hand.clear()
         if len(self._at_hand) >= AT_HAND:
             self._at_hand.clear()
-        self._at_hand.update((one.number, one) for one in new)
+        self._at_hand.update((change.number, change) for change in new)
         self._woken.set()
 
     async def run(self, publish: Publish) -> None:
@@ -145,8 +147,8 @@ class Relay:
 
     async def _tell_logged(self, oldest: Sequence[PlacementChanged], publish: Publish) -> None:
         if oldest:
-            await _published(publish, [self._with_trees(one) for one in oldest])
-            self._logged = {one.number for one in oldest}
+            await _published(publish, [self._with_trees(change) for change in oldest])
+            self._logged = {change.number for change in oldest}
             self._have_told(oldest[-1].number)
 
     def _with_trees(self, logged: PlacementChanged) -> PlacementChanged:

@@ -87,7 +87,7 @@ class BusReader:
             answer = await self._answer(partial(self._ask_aggregates, question))
             found += answer.aggregates
             if not answer.more:
-                return [one for one in found if one.name or one.metadata]
+                return [aggregate for aggregate in found if aggregate.name or aggregate.metadata]
             question = FindAggregates(after=found[-1].id, limit=AGGREGATES_A_QUESTION)
 
     async def registered(self) -> Iterable[RegisteredCell]:

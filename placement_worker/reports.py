@@ -74,9 +74,9 @@ class ReportOperations:
             if not complaints[position] and (best is None or report.sequence > reports[best].sequence):
                 latest[report.root] = position
         chosen = [reports[position] for position in latest.values()]
-        plain = [one for one in chosen if one.reshape is None]
+        plain = [report for report in chosen if report.reshape is None]
         parts = [*portions(plain, lambda one: len(one.providers), PROVIDERS_A_TRANSACTION)]
-        parts += [[one] for one in chosen if one.reshape is not None]
+        parts += [[report] for report in chosen if report.reshape is not None]
         for part in parts:
             for root, why in (await self._report(part)).items():
                 complaints[latest[root]] = why
@@ -86,7 +86,9 @@ class ReportOperations:
         """Root → why its report cannot be."""
         roots = [report.root for report in reports]
         now = self.clock.now()
-        await self.book.know_contents(self.database, [one for each in reports for one in each.providers], now)
+        await self.book.know_contents(
+            self.database, [report for each in reports for report in each.providers], now
+        )
         new = sum(len(report.providers) for report in reports)
         async with self._numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             owned = await hosts.enter(tx, roots, now)
@@ -98,17 +100,19 @@ class ReportOperations:
                 before = owned | await tree_reads.read(tx, self.book, roots)
             walled = _barred(before, reports, now)
             reports = [report for report in reports if report.root not in walled]
-            moving = [one for one in reports if _reshapes(before[one.root], one)]
+            moving = [report for report in reports if _reshapes(before[report.root], report)]
             goes: dict[str, Moves] = {}
             if moving:
                 if not few:  # what is to be changed is locked, and read again under the lock
-                    changing_roots = [one.root for one in moving]
+                    changing_roots = [report.root for report in moving]
                     locked, number = await tree_reads.read_locked_at(tx, self.book, changing_roots)
                     before |= {root: locked.get(root) or owned[root] for root in changing_roots}
                 number = number or await changes.last_number(tx)
                 walled |= await self._moved(tx, moving, before, goes)
             news = [
-                one for one in reports if one.sequence > before[one.root].sequence and one.root not in walled
+                report
+                for report in reports
+                if report.sequence > before[report.root].sequence and report.root not in walled
             ]
             pairs = [
                 (
@@ -231,7 +235,7 @@ class ReportOperations:
         async with changing(self.database, self.book) as tx:
             await hosts.enter(tx, roots, now)
             locked = (await tree_reads.read_locked(tx, self.book, roots)).values()
-            ending = [one for one in locked if one.cell == cell and (in_use_too or not one.in_use)]
+            ending = [tree for tree in locked if tree.cell == cell and (in_use_too or not tree.in_use)]
             await self._save(tx, [(was, swept(replace(was, gone=True))) for was in ending], now)
             await hosts.leave(tx, roots)
 
@@ -254,7 +258,7 @@ class ReportOperations:
         ]
         saving = [hosts.saving([then for _, then in news], now)]
         number = await self._log.write_trees(tx, news, now, numbers, beside, saving)
-        told = [one for _, then, some in moved for one in _told(then, some, now)]
+        told = [reshaped for _, then, some in moved for reshaped in _told(then, some, now)]
         if told:  # by themselves, not by the log: that is cut when it grows too long
             await reshaped_builds.keep(tx, number, told)
             tx.after_commit(self.reshaped_builds.wake)
@@ -269,16 +273,16 @@ def _told(tree: Tree, moved: Sequence[MovedHolder], now: float) -> list[BuildRes
     """Return the messages to conductors about moved builds; the relay adds the change number."""
     return [
         BuildReshaped(
-            build=one.holder.uuid,
+            build=holder.holder.uuid,
             cell=tree.cell,
             root=tree.root,
-            generation=one.holder.generation,
+            generation=holder.holder.generation,
             number=0,
             at=now,
-            allocations={**one.holder.beside, **one.held},
+            allocations={**holder.holder.beside, **holder.held},
         )
-        for one in moved
-        if one.holder.build
+        for holder in moved
+        if holder.holder.build
     ]
 
 

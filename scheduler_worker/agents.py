@@ -216,7 +216,7 @@ class Agents:
             if listened - agent.heard <= agent.remembered:
                 break
             self._forget(name)
-        periods = [one.period for one in self._known.values() if listened - one.heard <= one.silence]
+        periods = [agent.period for agent in self._known.values() if listened - agent.heard <= agent.silence]
         self._listening.due = max(min(periods, default=LEAST_SILENCE), 1.0)
 
     def _write(self, agent: HeardAgent) -> None:

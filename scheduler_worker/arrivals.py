@@ -70,7 +70,11 @@ class Arrivals:
         for (nth, *_), said in zip(waits, told, strict=True):
             verdicts[nth] = said
         await self._parking.keep_decisions(
-            [(one, said) for one, verdict in zip(requests, verdicts, strict=True) for said in ended(verdict)]
+            [
+                (request, unplaceable)
+                for request, verdict in zip(requests, verdicts, strict=True)
+                for unplaceable in ended(verdict)
+            ]
         )
         return [verdict if verdict is not None else () for verdict in verdicts]
 

@@ -114,12 +114,12 @@ class ClientDoor:
 
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
         """Return what each request becomes: the operator's message, or its refusal to the client."""
-        clients = await self._registered({one.client for one in asked})
+        clients = await self._registered({client.client for client in asked})
         known = await self._known(
-            {id_ for one in asked for id_ in _new_ids(one)},
-            {id_ for one in asked for id_ in _existing_ids(one)},
+            {id_ for client in asked for id_ in _new_ids(client)},
+            {id_ for client in asked for id_ in _existing_ids(client)},
         )
-        return [await self._judged(one, clients.get(one.client), known) for one in asked]
+        return [await self._judged(client, clients.get(client.client), known) for client in asked]
 
     async def _judged(
         self, asked: ClientRequested, client: RegisteredClient | None, known: _Known
@@ -187,7 +187,7 @@ class ClientDoor:
         if asked.waiting is not None:
             waiting = structs.replace(asked.waiting, project=_project(client, asked.waiting.project))
             found = await self._keeping.waiting(waiting)
-            rows = tuple(one for one in found.waiting if one.project == waiting.project)
+            rows = tuple(request for request in found.waiting if request.project == waiting.project)
             return ClientAnswered(waiting=structs.replace(found, waiting=rows, rescued=0))
         if asked.decision is not None:
             decision = await self._keeping.decision(asked.decision)
@@ -242,7 +242,7 @@ class ClientDoor:
 
     async def _registered(self, names: Collection[str]) -> dict[str, RegisteredClient]:
         async with self._database.read() as tx:
-            return {one.name: one for one in await store.registered(tx, names)}
+            return {client.name: client for client in await store.registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> _Known:
         """Return the projects of the ids. Cells are queried only for the `existing` ones."""

@@ -40,7 +40,7 @@ class Ending:
 
     async def fence(self, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers | FenceImpossible]:
         """Retire consumers in parallel; return the answers of each order."""
-        results = iter(await together([self._retire(one) for fences in of_each for one in fences]))
+        results = iter(await together([self._retire(fence) for fences in of_each for fence in fences]))
         answers: list[FenceAnswers | FenceImpossible] = []
         for fences in of_each:
             of_this = [(fence.instance, next(results)) for fence in fences]
@@ -76,7 +76,7 @@ class Ending:
             for start in range(0, len(ids), PROVIDERS_ASKED)
         ]
         answers = [await self._providers(question) for question in questions]
-        return {one.id: one for answer in answers for one in answer.providers}
+        return {provider.id: provider for answer in answers for provider in answer.providers}
 
     async def take_back(self, placed: BuildPlaced) -> BuildUnplaceable | None:
         """Handle a build without a conductor: retry for a limited time, then release its claim and end it.

@@ -37,7 +37,7 @@ class HostRecords:
         while more:
             async with self._database.read() as tx:
                 found = await host_health.page(tx, after, PAGE)
-            self._stored.update(((one.cell, one.root), one) for one in found)
+            self._stored.update(((health.cell, health.root), health) for health in found)
             more = len(found) == PAGE
             after = (found[-1].cell, found[-1].root) if found else after
         self._book.restore(self._stored.values())
@@ -45,7 +45,7 @@ class HostRecords:
     async def store(self) -> None:
         """Write what has changed."""
         now = self._health()
-        new = {key: one for key, one in now.items() if one.recorded and self._differs(key, one)}
+        new = {key: health for key, health in now.items() if health.recorded and self._differs(key, health)}
         up = [
             key
             for key in self._stored

@@ -46,7 +46,7 @@ class Keeping:
                 await parking.live(tx)
             if parking.taken_for_dead:
                 await self._read_ours(tx)
-            others = [one for one in await parked.roster(tx) if one.owner != parking.name]
+            others = [scheduler for scheduler in await parked.roster(tx) if scheduler.owner != parking.name]
             owners = await parked.owners(tx)
             cancelled = await parked.cancelled(tx, parking.name)
             if cancelled:
@@ -91,7 +91,7 @@ class Keeping:
     def _silent(self, others: list[OtherScheduler], owners: set[str]) -> list[str]:
         """Return the owners that stopped, or were silent for SILENT_SECONDS."""
         now = self._clock.monotonic()
-        there = {one.owner: one.beat for one in others}
+        there = {scheduler.owner: scheduler.beat for scheduler in others}
         self._heard = {owner: self._heard[owner] for owner in there.keys() & self._heard.keys()}
         for owner, beat in there.items():
             if owner not in self._heard or self._heard[owner][0] != beat:
@@ -110,9 +110,9 @@ class Keeping:
                 parking.take_over(kept)
             several += len(adopted)
         async with parking.database.write() as tx:
-            for one in others:
-                if one.owner == before:
-                    await parked.bury(tx, before, one.beat)
+            for scheduler in others:
+                if scheduler.owner == before:
+                    await parked.bury(tx, before, scheduler.beat)
         self._heard.pop(before, None)
         if several:
             log.warning("looks after %d requests that %s had kept", several, before or "somebody")
@@ -153,7 +153,7 @@ class Keeping:
             waiting=tuple(self._with_hosts(found, roster)),
             count=count,
             kinds=tuple(kinds),
-            rescued=sum(one.rescued for one in roster),
+            rescued=sum(scheduler.rescued for scheduler in roster),
             more=end if not question.requests and end < count else None,
         )
 
@@ -192,8 +192,8 @@ class Keeping:
         """With the hosts that are kept for some of them."""
         kept: dict[Id, list[str]] = {}
         source = self._parking.sight.source
-        for one in roster:
-            for root, (*_, request) in _reserved(one.reserved).items():
+        for scheduler in roster:
+            for root, (*_, request) in _reserved(scheduler.reserved).items():
                 position = source.position(root)
                 if position is not None:
                     kept.setdefault(request, []).append(root)

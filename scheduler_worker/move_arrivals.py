@@ -74,14 +74,14 @@ class MoveArrivals:
         """Return a verdict for each request: begun, refused, or waiting."""
         courses = [MoveCourse(request) for request in requests]
         parks = self.parks(courses) if self.parks is not None else None
-        new = [one for one in courses if one.verdict is None]
+        new = [course for course in courses if course.verdict is None]
         unknown = await self.courses.look(new, waits=parks is not None)
         for course, look in zip(new, unknown, strict=True):
             if look is not None:
                 self.courses.not_yet(course, look)
         await self.courses.begin(new, None if parks is None else parks.aside)
         if parks is not None:
-            await parks.park([one for one in new if one.park is not None or one.behind])
+            await parks.park([course for course in new if course.park is not None or course.behind])
         await self.courses.finish(new)
         await self.keep(new)
         return [self.courses.settled(course) for course in courses]

@@ -80,9 +80,11 @@ class MoveCourses:
         lasts.
         """
         await self._handed_over_before(courses)
-        open_ = [one for one in courses if one.verdict is None]
+        open_ = [course for course in courses if course.verdict is None]
         crosses = self._handovers is not None
-        looks = iter(await self._lookups.look([one.asked for one in open_], waits=waits, crosses=crosses))
+        looks = iter(
+            await self._lookups.look([course.asked for course in open_], waits=waits, crosses=crosses)
+        )
         unknown: list[NotYet | None] = []
         for course in courses:
             look = None if course.verdict is not None else next(looks)
@@ -171,10 +173,10 @@ class MoveCourses:
 
     async def _handed_over_before(self, courses: Sequence[MoveCourse]) -> None:
         """Continue existing handovers, whatever the cells report now."""
-        crossing = [one for one in courses if one.asked.to_cell]
+        crossing = [course for course in courses if course.asked.to_cell]
         if self._handovers is None or not crossing:
             return
-        known = await self._handovers.known([one.asked.move for one in crossing])
+        known = await self._handovers.known([course.asked.move for course in crossing])
         for course in crossing:
             order = known.get(course.asked.move)
             if order is not None:
@@ -201,9 +203,11 @@ class MoveCourses:
     async def _stay(self, courses: Sequence[MoveCourse]) -> None:
         if not courses:
             return
-        await self.check_rebuilds([one for one in courses if one.asked.kind == "rebuild"])
-        ready = [one for one in courses if one.barred is None]
-        results = await together([self._retire(one.asked.move, BEGUN, unplaceable=False) for one in ready])
+        await self.check_rebuilds([course for course in courses if course.asked.kind == "rebuild"])
+        ready = [course for course in courses if course.barred is None]
+        results = await together(
+            [self._retire(course.asked.move, BEGUN, unplaceable=False) for course in ready]
+        )
         for course, result in zip(ready, results, strict=True):
             match result:
                 case Released() if course.start is not None:
@@ -216,7 +220,7 @@ class MoveCourses:
     async def check_rebuilds(self, courses: Sequence[MoveCourse]) -> None:
         """Does the host it is on do for the image?"""
         scheduler = self.scheduler
-        sources = [one.start.source.root for one in courses if one.start and one.start.source]
+        sources = [course.start.source.root for course in courses if course.start and course.start.source]
         if any(scheduler.source.position(root) is None for root in sources):
             await scheduler.source.fresh()
         if not courses:
@@ -256,7 +260,9 @@ class MoveCourses:
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
         """Answer moves again that were answered before; they do not wait."""
-        results = await together([self._retire(one.asked.move, "", unplaceable=False) for one in courses])
+        results = await together(
+            [self._retire(course.asked.move, "", unplaceable=False) for course in courses]
+        )
         for course, result in zip(courses, results, strict=True):
             if isinstance(result, Retired):
                 self._retired(course, result.why)
@@ -289,7 +295,7 @@ class MoveCourses:
             if course.start is None:
                 await self._wait_for_its_cell(course)
         undone = await together(
-            [self._retire(taken_back(one.asked.move), "", unplaceable=False) for one, _ in known]
+            [self._retire(taken_back(course.asked.move), "", unplaceable=False) for course, _ in known]
         )
         going: list[tuple[MoveCourse, MoveStart]] = []
         for (course, start), result in zip(known, undone, strict=True):

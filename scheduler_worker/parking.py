@@ -436,13 +436,15 @@ class Parking:
 
     def end_later(self, kept: Sequence[ParkedRequest], after: float = SOON) -> None:
         """Try to end the requests again later, because the result is unknown now."""
-        for one in kept:
-            if one.request in self.parked:
-                self.leave([one.request])
-                self.enter(replace(one, until=self._clock.now() + after))
+        for request in kept:
+            if request.request in self.parked:
+                self.leave([request.request])
+                self.enter(replace(request, until=self._clock.now() + after))
 
     async def _tell_ends(self, said: Sequence[tuple[ParkedRequest, SayAll]]) -> None:
-        await self.keep_decisions([(kept.message, one) for kept, end in said for one in ended(end.messages)])
+        await self.keep_decisions(
+            [(kept.message, unplaceable) for kept, end in said for unplaceable in ended(end.messages)]
+        )
         await self.tell([(kept, end.messages) for kept, end in said])
 
     async def tell(self, said: Sequence[tuple[ParkedRequest, Sequence[Message]]]) -> None:

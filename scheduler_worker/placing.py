@@ -283,7 +283,7 @@ class Scheduler:
     def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, Chosen | NoHost]]:
         """Return, for each order, its hosts, or why there are none for all its instances."""
         short: list[tuple[_Course, Chosen | NoHost]] = []
-        for course, order in zip(courses, self._narrow([one.order for one in courses]), strict=True):
+        for course, order in zip(courses, self._narrow([course.order for course in courses]), strict=True):
             course.order = order
         answers = self._now().choose([course.order for course in courses])
         for course, answer in zip(courses, answers, strict=True):
@@ -401,7 +401,9 @@ class Scheduler:
             if isinstance(effect, ClaimHosts)
         ]
         answers = await self._answers(questions)
-        results = [one for answer in answers if isinstance(answer, ClaimAnswered) for one in answer.results]
+        results = [
+            result for answer in answers if isinstance(answer, ClaimAnswered) for result in answer.results
+        ]
         count_claims(results)
         for course, answer in zip(courses, answers, strict=True):
             if isinstance(answer, AnswerRefused):

@@ -102,7 +102,7 @@ class WaitingMoves:
 
     def ending(self, kept: ParkedRequest) -> bool:
         """Is it seen to that its wait ends?"""
-        return any(kept.request in one.over for one in (*self._to_do.values(), *self._at.values()))
+        return any(kept.request in do.over for do in (*self._to_do.values(), *self._at.values()))
 
     def _of(self, kept: ParkedRequest) -> _ToDo:
         self._stirred.set()
@@ -155,7 +155,7 @@ class WaitingMoves:
                 room.back(turn.waiter.request, self.clock.monotonic() + PATIENCE)
             raise
         for turn, kept, course in zip(turns, calling, courses, strict=True):
-            if turn.forgotten and any(isinstance(one, MovePlaced) for one in said_of(course) or ()):
+            if turn.forgotten and any(isinstance(message, MovePlaced) for message in said_of(course) or ()):
                 self.parking.rescue(kept)
         await self._become(calling, courses, seen)
 

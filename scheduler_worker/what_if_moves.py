@@ -60,11 +60,13 @@ class WhatIfsOfMoves:
             courses = [MoveCourse(move) for move in question.moves]
             for course, look in zip(courses, await self._courses.look(courses, waits=True), strict=True):
                 course.barred = look.barred if look is not None else course.barred
-            ready = [one for one in courses if one.begins]
-            await self._courses.check_rebuilds([one for one in ready if one.asked.kind == "rebuild"])
-            chosen = await self._chosen([one for one in ready if one.start and one.start.seeks], question)
+            ready = [course for course in courses if course.begins]
+            await self._courses.check_rebuilds([course for course in ready if course.asked.kind == "rebuild"])
+            chosen = await self._chosen(
+                [course for course in ready if course.start and course.start.seeks], question
+            )
             return WhatIfMovesAnswered(
-                answers=tuple([chosen.get(id(one)) or _unsought(one) for one in courses])
+                answers=tuple([chosen.get(id(course)) or _unsought(course) for course in courses])
             )
 
     async def _chosen(

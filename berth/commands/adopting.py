@@ -94,12 +94,16 @@ async def adopt(
     async with Bus(wiring.transport(settings, "adopt")) as bus:
         found = await (_these(bus, wanted) if wanted else _on_hosts(bus, hosts))
         known = await _known(bus, settings, found)
-        providers = await _providers(bus, {id_ for one in found.values() for id_ in one.allocations})
+        providers = await _providers(
+            bus, {id_ for consumer in found.values() for id_ in consumer.allocations}
+        )
         foreign = settings.ironic.nodes.agents.values()
         judged = [Judged(id_, why="placement knows nobody of this id") for id_ in wanted if id_ not in found]
-        for id_, one in sorted(found.items()):
+        for id_, consumer in sorted(found.items()):
             if id_ not in known:
-                judged.append(judge(one, providers, servers.get(id_), named=id_ in wanted, foreign=foreign))
+                judged.append(
+                    judge(consumer, providers, servers.get(id_), named=id_ in wanted, foreign=foreign)
+                )
         requests = [one.request for one in judged if one.request is not None]
         outcomes = await _ask(bus, requests, timeout) if yes else {}
     return _tell(judged, known, outcomes, yes, as_json, say)
@@ -128,13 +132,13 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
     after, more = "", not hosts
     while more:
         page = (await ask(FindProviders(parts=(), after=after, limit=PAGE))).providers
-        ids += [one.id for one in page]
-        after, more = max((one.id for one in page), default=""), len(page) == PAGE
+        ids += [provider.id for provider in page]
+        after, more = max((provider.id for provider in page), default=""), len(page) == PAGE
     holders: dict[str, None] = {}
     holding = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
     for some in portions(ids, PAGE):
         there = (await holding(FindAllocations(providers=some))).consumers
-        holders |= {one.id: None for one in there if one.client}
+        holders |= {consumer.id: None for consumer in there if consumer.client}
     return await _these(bus, [*holders])
 
 
@@ -213,7 +217,7 @@ def _tell(
             adopted[request.build] = request
     if as_json:
         write_json({
-            "adopted" if yes else "adoptable": [_shown(one) for one in adopted.values()],
+            "adopted" if yes else "adoptable": [_shown(request) for request in adopted.values()],
             "listed": listed,
             "known": known,
         })  # fmt: skip

@@ -190,7 +190,7 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
         return having[0]
     if having:
         raise CommandRefused(f"{name} is in cells {', '.join(having)}: say which with --cell")
-    known = ", ".join(sorted({one.agent for answer in found.values() for one in answer.agents})) or "none"
+    known = ", ".join(sorted({agent.agent for answer in found.values() for agent in answer.agents})) or "none"
     unheard = f"; {named(silent)} did not answer" if silent else ""
     raise CommandRefused(f"no agent {name!r} shares bare metal; there are: {known}{unheard}")
 

@@ -262,16 +262,22 @@ async def show_all(settings: Settings, host: str, key: str, as_json: bool, say: 
     async with Bus(wiring.transport(settings, "aggregate")) as bus:
         found = await find_aggregates(bus, host=host, key=key)
     if as_json:
-        for one, count in found:
-            write_json({**_told(one), "host_count": count})
+        for aggregate, count in found:
+            write_json({**_told(aggregate), "host_count": count})
         return 0
     if not found:
         say.print("no aggregate" if not (host or key) else "no such aggregate")
         return 0
     table = Table("name", "zone", "hosts", "properties", "uuid", box=None, pad_edge=False)
-    for one, count in sorted(found, key=lambda each: (each[0].name, each[0].id)):
-        rest = ", ".join(f"{k}={v}" for k, v in sorted(one.metadata.items()) if k != ZONE)
-        cells = (one.name or "-", one.metadata.get(ZONE) or "-", f"{count:,}", rest or "-", one.id)
+    for aggregate, count in sorted(found, key=lambda each: (each[0].name, each[0].id)):
+        rest = ", ".join(f"{k}={v}" for k, v in sorted(aggregate.metadata.items()) if k != ZONE)
+        cells = (
+            aggregate.name or "-",
+            aggregate.metadata.get(ZONE) or "-",
+            f"{count:,}",
+            rest or "-",
+            aggregate.id,
+        )
         table.add_row(*(Text(printable(cell)) for cell in cells))
     say.print(table)
     return 0
@@ -303,7 +309,7 @@ async def named(bus: Bus, name: str) -> Aggregate:
         found = await find_aggregates(bus, name=name)
     if found:
         return found[0][0]
-    names = [one.name for one, _ in await find_aggregates(bus) if one.name]
+    names = [aggregate.name for aggregate, _ in await find_aggregates(bus) if aggregate.name]
     nearest = get_close_matches(name, names, 1)
     hint = f"; the nearest is {nearest[0]!r}" if nearest else "; `berth aggregate list` lists them"
     raise CommandRefused(f"there is no aggregate {name!r}{hint}")
@@ -366,12 +372,12 @@ async def bring_over(
 ) -> int:
     async with Bus(wiring.transport(settings, "aggregate")) as bus:
         failed = 0
-        async for one in BringOver(bus, force).run(wanted, dry_run):
-            tell(say, as_json, f"{one.name}: {one.did}", **vars(one))
+        async for result in BringOver(bus, force).run(wanted, dry_run):
+            tell(say, as_json, f"{result.name}: {result.did}", **vars(result))
             if not as_json:
-                for sentence in one.failed:
+                for sentence in result.failed:
                     say.print(f"  not brought over: {sentence}", style="red", markup=False)
-                for sentence in one.notes:
+                for sentence in result.notes:
                     say.print(f"  {sentence}", style="yellow", markup=False)
-            failed += bool(one.failed)
+            failed += bool(result.failed)
     return 1 if failed else 0

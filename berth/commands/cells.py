@@ -181,7 +181,7 @@ async def _found(bus: Bus) -> CellsFound:
 def _with_the_settings(found: Iterable[RegisteredCell], settings: Settings) -> dict[str, RegisteredCell]:
     """Return the registered cells by name, with the missing cells of the settings."""
     cells = {name: RegisteredCell(name=name) for name in settings.cell_names}
-    return cells | {one.name: one for one in found}
+    return cells | {cell.name: cell for cell in found}
 
 
 # Marking

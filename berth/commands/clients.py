@@ -175,13 +175,15 @@ async def show(settings: Settings, name: str, as_json: bool, say: Console) -> in
     if name and not found:
         raise CommandRefused(f"client {name} is not registered")
     if as_json:
-        for one in found:
-            write_json({"client": one.name, "user": user_of(settings, one.name), "projects": one.projects})
+        for client in found:
+            write_json(
+                {"client": client.name, "user": user_of(settings, client.name), "projects": client.projects}
+            )
         return 0
     table = Table("client", "RabbitMQ user", "projects", box=None)
-    for one in found:
-        projects = ", ".join(printable(project) for project in one.projects)
-        table.add_row(one.name, user_of(settings, one.name), projects)
+    for client in found:
+        projects = ", ".join(printable(project) for project in client.projects)
+        table.add_row(client.name, user_of(settings, client.name), projects)
     say.print(table)
     if name:
         may = permissions.of_client(name, settings.bus.exchange)

@@ -198,7 +198,7 @@ async def _held(bus: Bus, consumer: str) -> str:
         return ""
     allocations = found.consumers[0].allocations
     question = FindProviders(ids=tuple(allocations), parts=("owner",))
-    places = {one.id: one for one in (await bus.asker(topics.PROVIDERS)(question)).providers}
+    places = {provider.id: provider for provider in (await bus.asker(topics.PROVIDERS)(question)).providers}
     told = []
     for provider, amounts in allocations.items():
         place = places.get(provider)

@@ -50,10 +50,10 @@ async def examine(settings: Settings, say: Console, *, as_json: bool = False, ma
 
 
 def show(found: list[Finding], say: Console) -> None:
-    for one in found:
-        say.print(f"{one.level:8}", style=_COLOURS[one.level], end="")
-        do = f" {one.do}" if one.do else ""
-        say.print(f"{printable(one.about)}: {printable(one.says)}{printable(do)}", markup=False)
-    many = {level: sum(one.level == level for one in found) for level in _COLOURS}
+    for finding in found:
+        say.print(f"{finding.level:8}", style=_COLOURS[finding.level], end="")
+        do = f" {finding.do}" if finding.do else ""
+        say.print(f"{printable(finding.about)}: {printable(finding.says)}{printable(do)}", markup=False)
+    many = {level: sum(finding.level == level for finding in found) for level in _COLOURS}
     verdict = "All is well." if not exit_code(found) else ""
     say.print(verdict or f"{many['broken']} broken, {many['warning']} to be looked at, {many['fine']} fine.")

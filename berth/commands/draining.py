@@ -132,15 +132,22 @@ async def tell_what_would_be(
 ) -> int:
     """Print what `asked` would do on hosts made `state`; return 1 if instances would stay."""
     there = {host.id: await instances_on(bus, [host]) for host in hosts}
-    moving = [one for host in hosts for one in there[host.id] if one.status == "active"]
+    moving = [instance for host in hosts for instance in there[host.id] if instance.status == "active"]
     clock = Clock()
     moves = [
-        checked(structs.replace(asked, move=clock.uuid(), build=one.build, cell=one.cell)) for one in moving
+        checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
+        for instance in moving
     ]
-    answers = dict(zip((one.build for one in moving), await supposed(bus, moves, hosts), strict=True))
+    answers = dict(
+        zip((instance.build for instance in moving), await supposed(bus, moves, hosts), strict=True)
+    )
     for host in hosts:
-        count = Counter(one.status for one in there[host.id])
-        stay = [one.build for one in there[host.id] if one.build in answers and not answers[one.build].fits]
+        count = Counter(instance.status for instance in there[host.id])
+        stay = [
+            instance.build
+            for instance in there[host.id]
+            if instance.build in answers and not answers[instance.build].fits
+        ]
         called = host.host or host.name
         if telling.as_json:
             whys = {build: why_not(answers[build]) for build in stay}

@@ -114,22 +114,22 @@ class Emptying:
     async def _round(self, moves: FollowedMoves, draw: Draw) -> bool:
         """Return whether another round may find instances."""
         far = self.so_far
-        there = {one.build: one for one in await instances_on(self.bus, self.hosts)}
+        there = {instance.build: instance for instance in await instances_on(self.bus, self.hosts)}
         far.seen |= there.keys()
         far.gone |= far.seen - there.keys() - far.moved - far.stay.keys()
         for build in far.moved & there.keys():
             far.moved.discard(build)
             far.stay[build] = "it was moved, and is there again"
-        open_ = [one for build, one in sorted(there.items()) if build not in far.stay]
-        settling = [one for one in open_ if one.status in _SETTLING]
-        movable = [one for one in open_ if one.status == "active"]
-        moving = [one for one in open_ if one.status not in (*_SETTLING, "active")]
+        open_ = [instance for build, instance in sorted(there.items()) if build not in far.stay]
+        settling = [instance for instance in open_ if instance.status in _SETTLING]
+        movable = [instance for instance in open_ if instance.status == "active"]
+        moving = [instance for instance in open_ if instance.status not in (*_SETTLING, "active")]
         if not self.patient:
-            far.stay |= {one.build: f"{one.status}: its cell sees to it" for one in settling}
+            far.stay |= {instance.build: f"{instance.status}: its cell sees to it" for instance in settling}
         draw()
         async with asyncio.TaskGroup() as group:
-            for one in moving:
-                group.create_task(self._join(moves, one, draw))
+            for instance in moving:
+                group.create_task(self._join(moves, instance, draw))
             for _ in range(min(self.most, len(movable))):
                 group.create_task(self._work(moves, movable, draw))
             if settling and self.patient:

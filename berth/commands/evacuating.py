@@ -84,7 +84,7 @@ async def evacuate(
             return await tell_what_would_be(bus, [host], supposed, telling, "forced down")
         there = await instances_on(bus, [host])
         called = host.host or host.name
-        active = [one for one in there if one.status == "active"]
+        active = [instance for instance in there if instance.status == "active"]
         if not as_json:
             rest = len(there) - len(active)
             others = f"; its cell sees to the {rest} that are not active" if rest else ""
@@ -94,8 +94,8 @@ async def evacuate(
             return await _follow(bus, host, asked, most, ToldMoves(as_json, say))
         clock = Clock()
         requests = [
-            checked(structs.replace(asked, move=clock.uuid(), build=one.build, cell=one.cell))
-            for one in active
+            checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
+            for instance in active
         ]
         if requests:
             await publish(bus, *requests, patience=PATIENCE)

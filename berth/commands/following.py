@@ -159,8 +159,8 @@ class FollowedMoves:
             await asyncio.sleep(wait)
             wait = min(2 * wait, LOOK_SECONDS)
             cells: dict[str, list[str]] = {}
-            for move, one in self._open.items():
-                cells.setdefault(one.cell, []).append(move)
+            for move, open in self._open.items():
+                cells.setdefault(open.cell, []).append(move)
             for cell, moves in cells.items():
                 await self._look_at(cell, moves[:_A_LOOK])
 
@@ -202,13 +202,13 @@ class FollowedMoves:
     async def _that_wait(self, moves: Collection[str]) -> Collection[str] | None:
         """Return the moves that wait for capacity; None: unknown."""
         open_ = [self._open[move] for move in sorted(moves) if move in self._open]
-        may = [one.asked.move for one in open_ if one.asked is not None and one.asked.wait]
+        may = [open.asked.move for open in open_ if open.asked is not None and open.asked.wait]
         if not may:
             return ()
         found = await waiting_moves(self.bus, may)
-        for one in found or ():
-            self._telling.waits(one)
-        return None if found is None else {one.request for one in found}
+        for request in found or ():
+            self._telling.waits(request)
+        return None if found is None else {request.request for request in found}
 
 
 def outcome_of(stands: MoveStands) -> MoveOutcome:
@@ -237,7 +237,7 @@ async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest,
         found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_A_LOOK))
     except (Unavailable, Unroutable, AnswerRefused):
         return None
-    return tuple(one for one in found.waiting if one.move)
+    return tuple(request for request in found.waiting if request.move)
 
 
 @asynccontextmanager

@@ -202,7 +202,7 @@ async def named(bus: Bus, which: str, project: str = "") -> ServerGroup:
 
 
 def _made(name: str, policy: str, max_per_host: int, project: str) -> MakeGroup:
-    known = next((one for one in _POLICIES if one == policy), None)
+    known = next((literal for literal in _POLICIES if literal == policy), None)
     if known is None:
         raise BadSetting(f"--policy {policy}: it is one of {', '.join(_POLICIES)}")
     if max_per_host != 1 and known != "anti-affinity":

@@ -57,21 +57,21 @@ class Healed:
 async def heal(settings: Settings, yes: bool, as_json: bool, say: Console) -> int:
     found = await audit(settings)
     proven, doubts = await _healed(settings, found, yes)
-    known = {one.sentence for one in proven} | doubts.keys()
+    known = {repair.sentence for repair in proven} | doubts.keys()
     listed = {**doubts, **{sentence: "" for sentence in found.breaches if sentence not in known}}
     if as_json:
-        told = [{"is": one.sentence, "would": one.would, "mended": one.did} for one in proven]
+        told = [{"is": repair.sentence, "would": repair.would, "mended": repair.did} for repair in proven]
         write_json({"proven": told, "listed": [_with_why(*item) for item in listed.items()]})
     else:
-        for one in proven:
-            say.print(f"{one.did or f'would be {one.would}'}: {one.sentence}", markup=False)
+        for repair in proven:
+            say.print(f"{repair.did or f'would be {repair.would}'}: {repair.sentence}", markup=False)
         for doubted in listed.items():
             say.print(f"for you to judge: {_with_why(*doubted)}", style="red", markup=False)
         if not found.breaches:
             say.print("nothing is wrong")
         elif proven and not yes:
             say.print("`berth heal --yes` mends what is proven", style="dim")
-    return 0 if not listed and all(one.done for one in proven) else 1
+    return 0 if not listed and all(repair.done for repair in proven) else 1
 
 
 GIVEN_BACK = "given back"
@@ -90,7 +90,7 @@ async def _healed(settings: Settings, found: Audit, yes: bool) -> tuple[list[Hea
         return [Healed(str(leak), GIVEN_BACK) for leak in leaks], {}
     if not yes and not await _runs(settings):
         shown = [Healed(str(leak), GIVEN_BACK) for leak in leaks]
-        return shown, {str(one): "no berth runs here that could be asked" for one in found.misheld}
+        return shown, {str(misheld): "no berth runs here that could be asked" for misheld in found.misheld}
     async with Bus(wiring.transport(settings, "heal")) as bus:
         proven = [await _give_back(bus, leak) if yes else Healed(str(leak), GIVEN_BACK) for leak in leaks]
         mended, doubts = await _mended(bus, found.misheld, yes)

@@ -122,20 +122,20 @@ async def show_all(
     async with Bus(wiring.transport(settings, "host")) as bus:
         found = [host async for host in reported_hosts(bus, agent) if not cell or host.cell == cell]
         standings = await HostStandings.ask(bus)
-    for one in sorted(found, key=lambda each: (each.cell, each.host)):
-        now = standings.of(one)
+    for provider in sorted(found, key=lambda each: (each.cell, each.host)):
+        now = standings.of(provider)
         if closed and now.state == "up":
             continue
         if as_json:
             facts: dict[str, object] = {
-                "cell": one.cell,
-                "agent": one.agent,
-                "zone": one.zone,
+                "cell": provider.cell,
+                "agent": provider.agent,
+                "zone": provider.zone,
                 "state": now.state,
             }
             facts |= {"why": now.why, "since": now.since or None}
-            write_json({"host": one.host, "uuid": one.id, **facts})
-        cells = (one.host, one.cell, one.agent, one.zone or "-", str(now), one.id)
+            write_json({"host": provider.host, "uuid": provider.id, **facts})
+        cells = (provider.host, provider.cell, provider.agent, provider.zone or "-", str(now), provider.id)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     if not as_json:
         say.print(table if table.row_count else "no such host")
@@ -149,8 +149,8 @@ async def show(settings: Settings, name: str, as_json: bool, say: Console) -> in
         tree = (await bus.asker(topics.PROVIDERS)(query)).providers
         now = (await HostStandings.ask(bus, (root.id,))).of(root)
     if as_json:
-        for one in tree:
-            write_json(one)
+        for provider in tree:
+            write_json(provider)
         return 0
     owner = f"  {root.agent} in cell {root.cell}  {now}" if root.agent else "  nobody reports it"
     say.print(picture(tree, owner))
@@ -162,23 +162,23 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
     found: dict[str | None, Picture] = {}
     waiting = sorted(tree, key=lambda one: one.name)
     while waiting:
-        ready = [one for one in waiting if one.parent is None or one.parent in found]
+        ready = [provider for provider in waiting if provider.parent is None or provider.parent in found]
         if not ready:
             break
-        for one in ready:
-            label = Text(printable(one.name), style="bold")
-            label.append(about if one.parent is None else "", style="")
-            drawn = found[one.parent].add(label) if one.parent is not None else Picture(label)
-            found[one.id] = drawn
-            for class_, has in sorted(one.inventories.items()):
-                used, ratio = one.used.get(class_, 0), f" ×{has.allocation_ratio:g}"
+        for provider in ready:
+            label = Text(printable(provider.name), style="bold")
+            label.append(about if provider.parent is None else "", style="")
+            drawn = found[provider.parent].add(label) if provider.parent is not None else Picture(label)
+            found[provider.id] = drawn
+            for class_, has in sorted(provider.inventories.items()):
+                used, ratio = provider.used.get(class_, 0), f" ×{has.allocation_ratio:g}"
                 least = f", {has.reserved} reserved" if has.reserved else ""
                 more = ratio if has.allocation_ratio != 1 else ""
                 drawn.add(Text(f"{class_}  {used} of {has.capacity} used  ({has.total}{more}{least})"))
-            if one.traits:
-                drawn.add(Text(" ".join(one.traits), style="dim"))
-        waiting = [one for one in waiting if one.id not in found]
-    return next(found[one.id] for one in tree if one.parent is None)
+            if provider.traits:
+                drawn.add(Text(" ".join(provider.traits), style="dim"))
+        waiting = [provider for provider in waiting if provider.id not in found]
+    return next(found[provider.id] for provider in tree if provider.parent is None)
 
 
 # Marking

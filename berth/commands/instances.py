@@ -69,7 +69,7 @@ def instances_command(
     if sort not in (*_COLUMNS, "since"):
         raise BadSetting(f"--sort {sort!r}: it is one of {', '.join((*_COLUMNS, 'since'))}")
     settings = effective(state_dir=state_dir).settings
-    statuses = tuple([one for one in known if one in (status or [])])
+    statuses = tuple([literal for literal in known if literal in (status or [])])
     question = checked(FindInstances(cell="any", project=project, host=host, name=name, statuses=statuses))
     run(show_instances(settings, cell or (), question, sort, None if every else limit, as_json, say))
 
@@ -89,8 +89,8 @@ async def show_instances(
         await asking.ask(cells)
     found = sorted(asking.found, key=lambda one: (getattr(one, sort), one.build))
     if as_json:
-        for one in found:
-            write_json(one)
+        for instance in found:
+            write_json(instance)
     elif found:
         say.print(instances_table(found))
     else:
@@ -161,8 +161,8 @@ def instances_table(found: Sequence[Instance]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in _COLUMNS:
         table.add_column(title, no_wrap=title in ("build", "status"), overflow="fold")
-    for one in found:
-        row = [printable(str(getattr(one, column))) for column in _COLUMNS]
-        row[_COLUMNS.index("status")] = coloured(one.status)
+    for instance in found:
+        row = [printable(str(getattr(instance, column))) for column in _COLUMNS]
+        row[_COLUMNS.index("status")] = coloured(instance.status)
         table.add_row(*row)
     return table

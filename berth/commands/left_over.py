@@ -17,16 +17,20 @@ async def tell_left_over(
     """Print the remaining consumers, except those already listed."""
     for host in hosts:
         tree = (await bus.asker(topics.PROVIDERS)(FindProviders(in_tree=host.id, parts=()))).providers
-        question = FindAllocations(providers=tuple(one.id for one in tree))
+        question = FindAllocations(providers=tuple(provider.id for provider in tree))
         holders = (await bus.asker(topics.ALLOCATIONS)(question)).consumers
         left = [holder for holder in holders if holder.id not in told]
         called = host.host or host.name
         if telling.as_json:
-            for one in left:
-                write_json({"host": called, "consumer": one.id, "type": one.type, "is": _is(one)})
+            for consumer in left:
+                write_json(
+                    {"host": called, "consumer": consumer.id, "type": consumer.type, "is": _is(consumer)}
+                )
             continue
-        for one in left[:_SHOWN]:
-            telling.say.print(f"  {printable(called)}: {one.id} {_is(one)}", style="dim", markup=False)
+        for consumer in left[:_SHOWN]:
+            telling.say.print(
+                f"  {printable(called)}: {consumer.id} {_is(consumer)}", style="dim", markup=False
+            )
         if len(left) > _SHOWN:
             telling.say.print(f"  {printable(called)}: ... and {len(left) - _SHOWN} more", style="dim")
 

@@ -33,10 +33,10 @@ async def reported_hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
             parts=("traits", "owner"), agents=(agent,) if agent else (), after=after, limit=A_PAGE
         )
         page = (await bus.asker(topics.PROVIDERS)(query)).providers
-        for one in page:
-            if one.parent is None and one.agent:
-                yield one
-        after, more = max((one.id for one in page), default=""), len(page) == A_PAGE
+        for provider in page:
+            if provider.parent is None and provider.agent:
+                yield provider
+        after, more = max((provider.id for provider in page), default=""), len(page) == A_PAGE
 
 
 async def host_named(bus: Bus, name: str) -> Provider:
@@ -67,7 +67,7 @@ class HostStandings:
     async def ask(cls, bus: Bus, roots: Sequence[str] = ()) -> "HostStandings":
         ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
         try:
-            return cls({one.root: one async for one in every_health(ask, roots)})
+            return cls({health.root: health async for health in every_health(ask, roots)})
         except (Unavailable, Unroutable):
             return cls(None)
 

@@ -75,8 +75,8 @@ async def list_moves(
         found, silent = await _ask(bus, await chosen_cells(bus, settings, only), question)
     found.sort(key=lambda one: (-one.since, one.move))
     if as_json:
-        for one in found:
-            write_json(one)
+        for move in found:
+            write_json(move)
     elif found:
         say.print(moves_table(found, Clock().now()))
     else:
@@ -130,12 +130,12 @@ def facts_of(move: MoveStands) -> list[str]:
 
 def _told_by_one(found: Sequence[MoveStands]) -> list[MoveStands]:
     """Return one record for each move; of a move that two cells know, that of the responsible cell."""
-    known = {one.move for one in found if not one.in_cell}
-    return [one for one in found if not one.in_cell or one.move not in known]
+    known = {move.move for move in found if not move.in_cell}
+    return [move for move in found if not move.in_cell or move.move not in known]
 
 
 async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[list[MoveStands], list[str]]:
     """Query the cells in parallel. Return the moves, and the cells that did not answer."""
     answers = await asyncio.gather(*(moves_of(bus, structs.replace(question, cell=cell)) for cell in cells))
-    found = _told_by_one([one for answer in answers for one in answer or ()])
+    found = _told_by_one([move for answer in answers for move in answer or ()])
     return found, [cell for cell, answer in zip(cells, answers, strict=True) if answer is None]

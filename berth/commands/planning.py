@@ -80,8 +80,8 @@ def show_plan(answer: PlanAnswer, say: Console) -> None:
         ("all of them, mixed", now.mixes, then.mixes if then else None, last.lost)
     ]
     rows += [
-        (one.name, one.fits, then.flavors[at].fits if then else None, last.flavors[at].lost)
-        for at, one in enumerate(now.flavors)
+        (room.name, room.fits, then.flavors[at].fits if then else None, last.flavors[at].lost)
+        for at, room in enumerate(now.flavors)
     ]
     for name, before, after, lost in rows:
         table.add_row(escape(name), str(before), *([] if after is None else [str(after)]), str(lost))

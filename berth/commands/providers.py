@@ -105,16 +105,16 @@ async def reset_the_ownerless(
     """Pools that operators made and share stay theirs."""
     async with Bus(wiring.transport(settings, "provider")) as bus:
         await chosen_cells(bus, settings, [cell])
-        found = [one for one in await _ownerless(bus) if fnmatchcase(one.name, match)]
+        found = [provider for provider in await _ownerless(bus) if fnmatchcase(provider.name, match)]
         failed: list[str] = []
         for at in range(0, 0 if dry_run else len(found), _AT_ONCE):
             part = found[at : at + _AT_ONCE]
-            orders = [OwnerEditRequested(root=one.id, cell=cell) for one in part]
+            orders = [OwnerEditRequested(root=provider.id, cell=cell) for provider in part]
             answers = await bus.asker_of_many(topics.EDIT_OWNER, timeout=60.0)(orders)
             given = [isinstance(answer.result, OwnerGiven) for answer in answers]
-            failed += [one.name for one, done in zip(part, given, strict=True) if not done]
+            failed += [provider.name for provider, done in zip(part, given, strict=True) if not done]
     if as_json:
-        names = [one.name for one in found if one.name not in failed]
+        names = [provider.name for provider in found if provider.name not in failed]
         write_json({"cell": cell, "hosts": names, "failed": failed, "done": not dry_run})
     else:
         some = f": {', '.join(printable(one.name) for one in found[:_SHOWN])}" if found else ""
@@ -132,6 +132,10 @@ async def _ownerless(bus: Bus) -> list[Provider]:
     while more:
         query = FindProviders(parts=("owner", "traits"), after=after, limit=_PAGE)
         page = (await bus.asker(topics.PROVIDERS, timeout=60.0)(query)).providers
-        found += [one for one in page if one.parent is None and not one.cell and SHARES not in one.traits]
-        after, more = max((one.id for one in page), default=""), len(page) == _PAGE
+        found += [
+            provider
+            for provider in page
+            if provider.parent is None and not provider.cell and SHARES not in provider.traits
+        ]
+        after, more = max((provider.id for provider in page), default=""), len(page) == _PAGE
     return sorted(found, key=lambda one: one.name)

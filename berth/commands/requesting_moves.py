@@ -53,33 +53,34 @@ async def request_moves(
         asked = [
             checked(
                 structs.replace(
-                    one,
-                    to_cell=one.to_cell or (across if across != stands.placed.cell else ""),
+                    request,
+                    to_cell=request.to_cell or (across if across != stands.placed.cell else ""),
                     move=clock.uuid(),
                     build=stands.build,
                     cell=stands.placed.cell,
                     reply_to=name if wait else "",
                 )
             )
-            for stands, one in made
+            for stands, request in made
         ]
-        for cell in {one.to_cell for _, one in made}:
+        for cell in {request.to_cell for _, request in made}:
             await check_to_cell(bus, settings, cell)
         if dry_run:
             return tell_supposed(asked, await supposed(bus, asked), as_json, say)
         if not wait:
             await publish(bus, *asked, patience=PATIENCE)
-            for one in asked:
+            for request in asked:
                 if as_json:
-                    write_json({"move": one.move, "build": one.build, "kind": one.kind})
+                    write_json({"move": request.move, "build": request.build, "kind": request.kind})
                 else:
                     say.print(
-                        f"asked for: {one.kind} of {one.build} (`berth moves show {one.move}`)", markup=False
+                        f"asked for: {request.kind} of {request.build} (`berth moves show {request.move}`)",
+                        markup=False,
                     )
             return 0
         from scheduler_worker import seconds_of
 
-        longest = max((seconds_of(one.wait) for one in asked), default=0.0)
+        longest = max((seconds_of(request.wait) for request in asked), default=0.0)
         return await follow_moves(bus, name, asked, timeout + longest, ToldMoves(as_json, say))
 
 
@@ -100,7 +101,7 @@ async def follow_moves(
     bus: Bus, name: str, asked: Sequence[MoveRequested], timeout: float, telling: ToldMoves
 ) -> int:
     """1 unless all are done, or wait to be confirmed where that was asked."""
-    open_ = {one.move: one for one in asked}
+    open_ = {request.move: request for request in asked}
     good = 0
 
     async def follow(moves: FollowedMoves, one: MoveRequested) -> None:
@@ -114,8 +115,8 @@ async def follow_moves(
     try:
         async with asyncio.timeout(timeout), following(bus, name, telling) as moves:
             async with asyncio.TaskGroup() as group:
-                for one in asked:
-                    group.create_task(follow(moves, one))
+                for request in asked:
+                    group.create_task(follow(moves, request))
     except TimeoutError:
         raise CommandRefused(
             f"not followed any longer, and under way after {timeout:g} s: {', '.join(sorted(open_))}"

@@ -121,7 +121,7 @@ async def steer(
         steering = _Steered(bus, to, wait, timeout, telling)
         async with asyncio.TaskGroup() as group:
             each = [group.create_task(steering.steer(stands)) for stands in under_way]
-    return 0 if all(one.result() for one in each) else 1
+    return 0 if all(task.result() for task in each) else 1
 
 
 async def _meant(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
@@ -177,13 +177,13 @@ async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
             if found is None:
                 silent.append(cell)
                 break
-            for one in found:
-                if one.in_cell:
-                    elsewhere = one
-                elif not one.ended:
-                    return one
+            for move in found:
+                if move.in_cell:
+                    elsewhere = move
+                elif not move.ended:
+                    return move
                 else:
-                    over = one
+                    over = move
     if elsewhere is not None and (over is None or over.move != elsewhere.move):
         raise CommandRefused(
             f"move {elsewhere.move} of {elsewhere.build} is on its way to cell {elsewhere.in_cell}:"

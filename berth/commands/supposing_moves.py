@@ -39,15 +39,15 @@ def tell_supposed(
     moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered], as_json: bool, say: Console
 ) -> int:
     """1 unless all would move."""
-    for one, answer in zip(moves, answers, strict=True):
+    for request, answer in zip(moves, answers, strict=True):
         if as_json:
             write_json(answer)
             continue
         if answer.fits:
             where = "".join(f" to {printable(there.host)} in cell {there.cell}" for there in answer.placed)
-            say.print(f"{one.build}: {one.kind}{where}", style="green", markup=False)
+            say.print(f"{request.build}: {request.kind}{where}", style="green", markup=False)
         else:
-            say.print(f"{one.build}: no {one.kind}: {why_not(answer)}", style="red", markup=False)
+            say.print(f"{request.build}: no {request.kind}: {why_not(answer)}", style="red", markup=False)
         _picture(answer, say)
     return 0 if all(answer.fits for answer in answers) else 1
 

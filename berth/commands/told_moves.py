@@ -121,18 +121,18 @@ def moves_table(found: Sequence[MoveStands], now: float) -> Table:
     for title in ("move", "build", "kind", "is", "from", "to", "since", "took"):
         table.add_column(title, no_wrap=True)
     table.add_column("why", overflow="fold")
-    for one in found:
-        percent = f" {one.percent}%" if one.percent and not one.ended else ""
+    for move in found:
+        percent = f" {move.percent}%" if move.percent and not move.ended else ""
         row = (
-            one.move,
-            one.build,
-            one.kind,
-            f"{one.phase}{percent}",
-            one.source or "-",
-            one.host or "-",
-            duration(now - one.since),
-            duration(one.ended - one.since) if one.ended else "",
-            one.reason,
+            move.move,
+            move.build,
+            move.kind,
+            f"{move.phase}{percent}",
+            move.source or "-",
+            move.host or "-",
+            duration(now - move.since),
+            duration(move.ended - move.since) if move.ended else "",
+            move.reason,
         )
         table.add_row(*(escape(printable(cell)) for cell in row))
     return table

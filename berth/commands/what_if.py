@@ -87,14 +87,16 @@ def _as_boot_takes() -> inspect.Signature:
     """Return the signature: options of `berth boot` that describe the request, then those of what-if."""
     asked = inspect.signature(request_given).parameters
     own = inspect.signature(what_if_command).parameters.values()
-    mine = [one for one in own if one.kind is inspect.Parameter.KEYWORD_ONLY]
-    others = asked.keys() - {one.name for one in mine}
+    mine = [parameter for parameter in own if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    others = asked.keys() - {parameter.name for parameter in mine}
     of_boot = [
         parameter
         for parameter in inspect.signature(boot_command).parameters.values()
         if parameter.name in others
     ]
-    return inspect.Signature([one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*of_boot, *mine)])
+    return inspect.Signature(
+        [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*of_boot, *mine)]
+    )
 
 
 what_if_command.__signature__ = _as_boot_takes()  # type: ignore[attr-defined]
@@ -149,8 +151,8 @@ def show_answer(answer: WhatIfAnswered, say: Console) -> None:
 
 
 def _show_room(answer: WhatIfAnswered, say: Console) -> None:
-    total, hosts = sum(one.instances for one in answer.room), sum(one.hosts for one in answer.room)
+    total, hosts = sum(left.instances for left in answer.room), sum(left.hosts for left in answer.room)
     say.print(Text(f"  room for {total} more, on {hosts} host{'' if hosts == 1 else 's'}", style="bold"))
-    for one in answer.room:
-        where = f"cell {one.cell}" + (f", zone {printable(one.zone)}" if one.zone else "")
-        say.print(Text(f"    {where:<30}{one.instances:>9} on {one.hosts}"))
+    for left in answer.room:
+        where = f"cell {left.cell}" + (f", zone {printable(left.zone)}" if left.zone else "")
+        say.print(Text(f"    {where:<30}{left.instances:>9} on {left.hosts}"))

@@ -93,13 +93,13 @@ async def why(settings: Settings, id_: str, again: bool, now: bool, as_json: boo
     if again:
         return _again(known, as_json, say)
     if as_json:
-        for one in (*known.stands, *known.moves):
-            write_json(one)
+        for value in (*known.stands, *known.moves):
+            write_json(value)
         if known.decided.known:
             write_json(known.decided)
         return 0
-    for one in known.stands:
-        _show_placed(one, say)
+    for value in known.stands:
+        _show_placed(value, say)
     for move in known.moves:
         for fact in facts_of(move):
             say.print(fact)
@@ -189,13 +189,13 @@ def _again(known: Known, as_json: bool, say: Console) -> int:
     from scheduler_worker import replay
 
     same = True
-    for one in known.stands:
-        record, chosen = one.placed.decision.record, one.placed.chosen
+    for build in known.stands:
+        record, chosen = build.placed.decision.record, build.placed.chosen
         if record is None:
-            raise CommandRefused(f"{one.build} was told again: how it was placed is not recorded")
-        host = replay(one.build, record).host
+            raise CommandRefused(f"{build.build} was told again: how it was placed is not recorded")
+        host = replay(build.build, record).host
         same &= host is not None and host.root == chosen.root
-        _tell_again(one, host, as_json, say)
+        _tell_again(build, host, as_json, say)
     return 0 if same else 1
 
 

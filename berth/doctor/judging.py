@@ -104,7 +104,7 @@ def exit_code(findings: Iterable[Finding]) -> int:
 
 
 def _each(judge: Callable[[T], Iterable[Finding]], many: Iterable[T]) -> list[Finding]:
-    return [finding for one in many for finding in judge(one)]
+    return [finding for t in many for finding in judge(t)]
 
 
 def _machine(seen: BerthSeen) -> Iterator[Finding]:

@@ -60,7 +60,7 @@ async def look(settings: Settings, clock: Clock | None = None, *, management: st
         databases=tuple(databases.result()),
         workers=tuple(workers),
         letters=letters,
-        bus="" if any(one.problem for one in seen) else away,  # reported for the broker already
+        bus="" if any(broker.problem for broker in seen) else away,  # reported for the broker already
     )
 
 
@@ -81,7 +81,7 @@ async def _databases(settings: Settings, clock: Clock) -> list[DatabaseSeen]:
 
 
 async def _database(settings: Settings, role: wiring.Role, package: str, clock: Clock) -> DatabaseSeen:
-    names = sorted(Path(str(one)).stem for one in (files(package) / "migrations").iterdir())
+    names = sorted(Path(str(traversable)).stem for traversable in (files(package) / "migrations").iterdir())
     known = tuple(name for name in names if name[0].isdigit())
     store = wiring.store_of(role)
     database = wiring.database(settings, role)

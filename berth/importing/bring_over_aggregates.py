@@ -41,15 +41,19 @@ class BringOver:
         self._there: dict[str, Aggregate] = {}  # by id
 
     async def run(self, wanted: Sequence[NovaAggregate], dry_run: bool) -> AsyncIterator[Brought]:
-        self._there = {one.id: one for one, _ in await find_aggregates(self._bus)}
-        nameless = {id_: await self._hosts(id_) for id_, one in self._there.items() if not one.name}
-        for one in wanted:
-            match = self._match(one, nameless)
+        self._there = {aggregate.id: aggregate for aggregate, _ in await find_aggregates(self._bus)}
+        nameless = {
+            id_: await self._hosts(id_) for id_, aggregate in self._there.items() if not aggregate.name
+        }
+        for aggregate in wanted:
+            match = self._match(aggregate, nameless)
             if dry_run:
-                yield Brought(one.name, match or "", "would be made" if match is None else f"is {match}")
+                yield Brought(
+                    aggregate.name, match or "", "would be made" if match is None else f"is {match}"
+                )
                 continue
             nameless.pop(match or "", None)
-            yield await self._bring(one, match)
+            yield await self._bring(aggregate, match)
 
     def _match(self, aggregate: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
         """Return the aggregate of berth: found by uuid, by name, or as the one unnamed aggregate with the

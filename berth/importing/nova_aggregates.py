@@ -38,7 +38,7 @@ def read(text: bytes) -> list[NovaAggregate]:
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         raise NoAggregates(f"not a list of aggregates; {HOW}")
     found = [_one(row, number) for number, row in enumerate(value, 1)]
-    names = [one.name for one in found]
+    names = [aggregate.name for aggregate in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise NoAggregates(f"{twice[0]!r} comes twice")
     return found

@@ -100,11 +100,17 @@ def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool
     """
     if prune:
         return {}
-    names = {one.name: one.id for one in ours.providers.values() if one.id not in theirs.providers}
+    names = {
+        provider.name: provider.id
+        for provider in ours.providers.values()
+        if provider.id not in theirs.providers
+    }
     trees = {
-        theirs.root_of(one.id): f"{one.name!r} is the name of provider {names[one.name]}, which is only here"
-        for one in theirs.providers.values()
-        if one.name in names
+        theirs.root_of(
+            provider.id
+        ): f"{provider.name!r} is the name of provider {names[provider.name]}, which is only here"
+        for provider in theirs.providers.values()
+        if provider.name in names
     }
     refused = {id_: trees[root] for id_ in theirs.providers if (root := theirs.root_of(id_)) in trees}
     missing = refused.keys() - ours.providers.keys()

@@ -244,9 +244,12 @@ def _built_on(build: Build) -> Selection:
     placed = build.as_placed
     if build.move is not None:
         for tried in reversed(build.attempts):
-            for one in (placed.chosen, *placed.alternates):
-                if tried.outcome == "built" and (one.host, one.agent) == (tried.host, tried.agent):
-                    return one
+            for selection in (placed.chosen, *placed.alternates):
+                if tried.outcome == "built" and (selection.host, selection.agent) == (
+                    tried.host,
+                    tried.agent,
+                ):
+                    return selection
     return build.host
 
 

@@ -36,15 +36,20 @@ class DeviceBook:
             del self.root_of[id_]
             self._others.pop(id_, None)
             self._departed[id_] = name
-        self._departed.update((one.id, one.name) for one in tree.others if one.inventories)
+        self._departed.update(
+            (provider.id, provider.name) for provider in tree.others if provider.inventories
+        )
         for id_ in moving:
             self._departed.pop(id_, None)
         self._of_root[tree.root] = tuple(now)
-        for id_, one in now.items():
+        for id_, provider in now.items():
             self._departed.pop(id_, None)
             self.root_of[id_] = tree.root
-            self._has[id_] = one.name, {class_: has.capacity for class_, has in one.inventories.items()}
-            self._others[id_] = one.others.classes
+            self._has[id_] = (
+                provider.name,
+                {class_: has.capacity for class_, has in provider.inventories.items()},
+            )
+            self._others[id_] = provider.others.classes
 
     def in_use(self, provider: str) -> Mapping[str, int]:
         return self._used.get(provider, _NOTHING)

@@ -88,7 +88,7 @@ class MoveSteps:
         return self._known.get(build, {}).get(root, (0, None))[1]
 
     def known(self) -> Iterable[MoveReported]:
-        return [said for on in self._known.values() for _, said in on.values() if said is not None]
+        return [report for on in self._known.values() for _, report in on.values() if report is not None]
 
     def _put(self, build: str, root: str, step: int, said: MoveReported | None) -> None:
         self._known.setdefault(build, {})[root] = step, said

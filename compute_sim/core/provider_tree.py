@@ -57,7 +57,7 @@ class ProviderTree:
     def __init__(self, root: str, name: str, known: Iterable[TreeProvider] = ()) -> None:
         self.root = root
         self.name = name
-        self._known = {one.id: one for one in known}
+        self._known = {provider.id: provider for provider in known}
         self._named = {name: root}
         here = self._known.get(root)
         self._known[root] = TreeProvider(root, name, None, others=here.others if here else NOTHING_OF_OTHERS)
@@ -70,7 +70,7 @@ class ProviderTree:
     @property
     def others(self) -> tuple[TreeProvider, ...]:
         """The providers known from placement only: operators' providers and removed hardware."""
-        return tuple(one for one in self._known.values() if not one.said)
+        return tuple(provider for provider in self._known.values() if not provider.said)
 
     def __contains__(self, name: str) -> bool:
         return name in self._named
@@ -180,7 +180,7 @@ def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_to
     reported, because it withholds what is still held elsewhere in the tree; that counts only with
     `closed_too`.
     """
-    known = {one.id: one for one in stored}
+    known = {provider.id: provider for provider in stored}
     for now in tree.providers:
         was = known.pop(now.id, None)
         if was is None:

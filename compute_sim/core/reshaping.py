@@ -33,11 +33,11 @@ def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterab
     # Largest first and in a fixed order of guests, so that a repeated report is identical.
     going.sort(key=lambda one: (-max(amount for _, amount, _ in one[1]), one[0]))
     guests_now = [GuestPlace(*key, _place(goes, room, most)) for key, goes in going]
-    return Reshaping(moves=moves, guests=tuple(one for one in guests_now if one.allocations))
+    return Reshaping(moves=moves, guests=tuple(place for place in guests_now if place.allocations))
 
 
 def _moves(stored: Sequence[TreeProvider], tree: ProviderTree) -> Iterable[InventoryMove]:
-    had = {one.id: one.inventories.keys() for one in stored}
+    had = {provider.id: provider.inventories.keys() for provider in stored}
     for was in stored:
         now = tree.by_id(was.id)
         for name in was.inventories:
@@ -57,7 +57,7 @@ _Amounts = dict[tuple[str, str], int]  # by provider and class
 
 def _room(stored: Sequence[TreeProvider], tree: ProviderTree) -> tuple[_Amounts, _Amounts]:
     """Return the free amounts, and the maximum for one guest."""
-    used = {one.id: one.used for one in stored}
+    used = {provider.id: provider.used for provider in stored}
     free: _Amounts = {}
     most: _Amounts = {}
     for provider in tree.providers:

@@ -177,7 +177,7 @@ class _NodeHandlers:
 
     async def allocations(self, call: SimRequest) -> Response:
         return json_response(
-            {"allocations": [one.said("+00:00") for one in self._allocations.known.values()]}
+            {"allocations": [allocation.said("+00:00") for allocation in self._allocations.known.values()]}
         )
 
     async def allocate(self, call: SimRequest) -> Response:

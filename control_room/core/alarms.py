@@ -41,13 +41,13 @@ def alarms(
 
 
 def _silent(asked: Sequence[Questioned], agents: Sequence[AgentHeard], now: float) -> Iterator[Alarm]:
-    for one in asked:
-        if one.problem:
-            yield Alarm("bad", f"{one.name} does not answer: {one.problem}")
+    for questioned in asked:
+        if questioned.problem:
+            yield Alarm("bad", f"{questioned.name} does not answer: {questioned.problem}")
     late = [agent for agent in agents if agent.late(now)]
     if late:
         longest = max(late, key=lambda one: one.lag(now))
-        hosts = several(sum(one.hosts for one in late), "host")
+        hosts = several(sum(agent.hosts for agent in late), "host")
         who = f"{several(len(late), 'agent')} with {hosts} {'was' if len(late) == 1 else 'were'}"
         yield Alarm(
             "bad",
@@ -68,9 +68,9 @@ def _ends(lately: Tick) -> Iterator[Alarm]:
 
 
 def _of_note(asked: Sequence[Questioned], disabled_cells: Sequence[str], rescued: int) -> Iterator[Alarm]:
-    for one in asked:
-        if not one.problem and one.seconds > _SLOW:
-            yield Alarm("warn", f"{one.name} took {duration(one.seconds)} to answer")
+    for questioned in asked:
+        if not questioned.problem and questioned.seconds > _SLOW:
+            yield Alarm("warn", f"{questioned.name} took {duration(questioned.seconds)} to answer")
     if disabled_cells:
         noun, verb = ("cell", "is") if len(disabled_cells) == 1 else ("cells", "are")
         yield Alarm("warn", f"{noun} {listed(disabled_cells)} {verb} disabled: nothing new is placed there")

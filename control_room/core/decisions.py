@@ -61,7 +61,7 @@ def shown(decision: Decision, scores: Scores, chosen: str = "") -> DecisionShown
         ),
         weighers=weighers,
         ranked=ranked,
-        nearest=tuple((one.host, one.lacks) for one in decision.nearest),
+        nearest=tuple((miss.host, miss.lacks) for miss in decision.nearest),
         helps=decision.helps,
         refused=decision.refused,
         notes=decision.notes,

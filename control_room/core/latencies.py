@@ -30,6 +30,6 @@ def _percentile(counts: Mapping[int, int], total: int, share: float) -> float | 
 
 def together(several: Iterable[Mapping[int, int]]) -> Counter[int]:
     whole: Counter[int] = Counter()
-    for one in several:
-        whole.update(one)
+    for mapping in several:
+        whole.update(mapping)
     return whole

@@ -105,8 +105,8 @@ def told_by_one(found: Iterable[MoveStands]) -> list[MoveStands]:
     it.
     """
     every = list(found)
-    known = {one.move for one in every if not one.in_cell}
-    one_each = {one.move: one for one in every if not one.in_cell or one.move not in known}
+    known = {move.move for move in every if not move.in_cell}
+    one_each = {move.move: move for move in every if not move.in_cell or move.move not in known}
     return sorted(one_each.values(), key=lambda one: (-one.since, one.move))
 
 

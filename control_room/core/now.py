@@ -90,7 +90,9 @@ def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
         least=1.0,
     )
     over = [ticks[max(0, end - _OVER) : end] for end in range(1, len(ticks) + 1)]
-    points = [percentiles(together(one.durations for one in some if one.durations), SHARES) for some in over]
+    points = [
+        percentiles(together(tick.durations for tick in some if tick.durations), SHARES) for some in over
+    ]
     names = ("half", "95 of 100", "99 of 100")
     latency = chart([(name, [point[place] for point in points]) for place, name in enumerate(names)])
     return speed, latency

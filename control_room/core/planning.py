@@ -97,17 +97,17 @@ def planned(
     True.
     """
     taken = _named(hosts, plan.without)
-    gone = {one.root for one in taken}
+    gone = {host.root for host in taken}
     added = [host for one in plan.added for host in _added(one, hosts)]
     if sum(len(host.stocks) for host in added) > MOST_STOCKS:
         raise BadPlan(f"the hosts to add have {MOST_STOCKS:,} inventories at most in all")
     changed = bool(taken or added)
-    then = [*(one for one in hosts if one.root not in gone), *added]
+    then = [*(host for host in hosts if host.root not in gone), *added]
     return PlanAnswer(
         now=_side(hosts, plan, stopped),
         then=_side(then, plan, stopped) if changed else None,
         added=len(added),
-        taken=tuple(sorted(one.name for one in taken)),
+        taken=tuple(sorted(host.name for host in taken)),
         homeless=_held(taken),
     )
 
@@ -122,7 +122,7 @@ def _named(hosts: Sequence[PlannedHost], names: Sequence[str]) -> list[PlannedHo
         meant = [host for host in hosts if name == host.root or fnmatchcase(host.name, name)]
         if not meant:
             unknown.append(f"there is no host {name!r} to take away")
-        found.update((one.root, one) for one in meant)
+        found.update((host.root, host) for host in meant)
     if unknown:
         raise BadPlan(*unknown)
     return list(found.values())
@@ -162,13 +162,13 @@ def _held(hosts: Sequence[PlannedHost]) -> tuple[tuple[str, int], ...]:
 
 def _side(hosts: Sequence[PlannedHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
     there = [host for host in hosts if _is_there(host, plan)]
-    hall = _Hall([one for one in there if not one.closed], plan.mix, stopped)
+    hall = _Hall([host for host in there if not host.closed], plan.mix, stopped)
     mixes, left = hall.mixes()
-    more = [one.name for one in plan.mix if hall.fits(one, left).sum() < one.parts]
+    more = [flavor.name for flavor in plan.mix if hall.fits(flavor, left).sum() < flavor.parts]
     return PlanSide(
         hosts=len(hall.hosts),
         closed=len(there) - len(hall.hosts),
-        flavors=tuple(hall.flavor(one) for one in plan.mix),
+        flavors=tuple(hall.flavor(flavor) for flavor in plan.mix),
         mixes=mixes,
         mixes_in_sum=hall.mixes_in_sum(),
         left=tuple(
@@ -247,7 +247,7 @@ class _Hall:
         )
 
     def mixes_in_sum(self) -> int:
-        anyone = np.logical_or.reduce([self._admits[id(one)] for one in self.mix])
+        anyone = np.logical_or.reduce([self._admits[id(flavor)] for flavor in self.mix])
         whole = self._whole()
         return min(
             int(self.free[name][anyone[self._stocks[name].host]].sum()) // amount
@@ -256,7 +256,7 @@ class _Hall:
 
     def mixes(self) -> tuple[int, Room]:
         """Return the most mixes that a packing was found for, and what it leaves."""
-        most = min(int(self.fits(one, self.free).sum()) // one.parts for one in self.mix)
+        most = min(int(self.fits(flavor, self.free).sum()) // flavor.parts for flavor in self.mix)
         most = min(most, self.mixes_in_sum())
         best, left = 0, self.free
         for together in (False, True):
@@ -293,7 +293,7 @@ class _Hall:
         return room
 
     def _pack_whole(self, mixes: int, room: Room) -> int:
-        admitted = np.logical_and.reduce([self._admits[id(one)] for one in self.mix])
+        admitted = np.logical_and.reduce([self._admits[id(flavor)] for flavor in self.mix])
         found = np.where(admitted, MAX_CAPACITY, 0).astype(np.int64)
         whole = self._whole()
         for name, amount in whole.items():

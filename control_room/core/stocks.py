@@ -40,15 +40,15 @@ class StockColumns:
 
     def __init__(self, hosts: Sequence[PlannedHost], resource_class: str) -> None:
         found = [
-            (at, one)
+            (at, stock)
             for at, host in enumerate(hosts)
-            for one in host.stocks
-            if one.resource_class == resource_class
+            for stock in host.stocks
+            if stock.resource_class == resource_class
         ]
 
         def column(read: Callable[[PlannedStock], int]) -> Counts:
             # bounded, so that sums over all hosts fit into 64 bits
-            return np.array([max(0, min(read(one), MAX_CAPACITY)) for _, one in found], dtype=np.int64)
+            return np.array([max(0, min(read(stock), MAX_CAPACITY)) for _, stock in found], dtype=np.int64)
 
         self.host = np.array([at for at, _ in found], dtype=np.int64)
         self.free = column(lambda one: one.free)

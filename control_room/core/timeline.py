@@ -25,19 +25,19 @@ def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
     ended = max((attempt.ended for attempt in attempts if attempt.ended), default=began)
     whole = max(ended - began, 1e-6)
     told = []
-    for number, one in enumerate(attempts, 1):
-        known = bool(one.started and one.ended)
-        after = max(0.0, one.started - began) if one.started else None
-        took = max(0.0, one.ended - one.started) if known else None
+    for number, attempt in enumerate(attempts, 1):
+        known = bool(attempt.started and attempt.ended)
+        after = max(0.0, attempt.started - began) if attempt.started else None
+        took = max(0.0, attempt.ended - attempt.started) if known else None
         left = 100 * (after or 0.0) / whole if known else 0.0
         width = max(0.5, 100 * (took or 0.0) / whole) if known else 0.0
         told.append(
             AttemptShown(
                 number=number,
-                host=one.host,
-                agent=one.agent,
-                outcome=one.outcome,
-                cause=one.cause,
+                host=attempt.host,
+                agent=attempt.agent,
+                outcome=attempt.outcome,
+                cause=attempt.cause,
                 after=after,
                 took=took,
                 left=min(left, 99.5),

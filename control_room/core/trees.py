@@ -30,11 +30,11 @@ class ProviderShown:
 def rows(tree: Sequence[Provider]) -> list[ProviderShown]:
     """Return each provider below its parent, siblings by name; one without its parent is at the top."""
     below: dict[str | None, list[Provider]] = {}
-    known = {one.id for one in tree}
-    for one in sorted(tree, key=lambda one: one.name, reverse=True):
-        below.setdefault(one.parent if one.parent in known else None, []).append(one)
+    known = {provider.id for provider in tree}
+    for provider in sorted(tree, key=lambda provider: provider.name, reverse=True):
+        below.setdefault(provider.parent if provider.parent in known else None, []).append(provider)
     found = []
-    left = [(one, 0) for one in below.get(None, ())]
+    left = [(provider, 0) for provider in below.get(None, ())]
     while left:  # a tree may be deeper than Python's stack
         one, depth = left.pop()
         found.append(_shown(one, depth))

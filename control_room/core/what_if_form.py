@@ -45,7 +45,7 @@ MORE_FIELDS = (
     FormField(name="at_least", label="So many of them will do", number=True),
     FormField(name="specs", label="Extra specs, one a line", placeholder="hw:numa_nodes=2", lines=True),
 )
-NAMES = tuple(one.name for one in (*FIELDS, *MORE_FIELDS))
+NAMES = tuple(field.name for field in (*FIELDS, *MORE_FIELDS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ def address_of(request: BuildRequested) -> str:
 
 
 def _label(name: str) -> str:
-    return next(one.label for one in (*FIELDS, *MORE_FIELDS) if one.name == name)
+    return next(field.label for field in (*FIELDS, *MORE_FIELDS) if field.name == name)
 
 
 def _resources(text: str, problems: list[str]) -> Sequence[str]:

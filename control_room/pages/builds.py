@@ -102,7 +102,7 @@ class BuildPages:
             request,
             "build.html",
             id=id_,
-            builds=[self._shown(one, then == "again") for one in known.stands],
+            builds=[self._shown(build, then == "again") for build in known.stands],
             moves=known.moves,
             decided=known.decided,
             decision=shown(known.decided.decision, self._room.means.scores),

@@ -67,7 +67,7 @@ class BusPages:
         looking, means = self._room.looking, self._room.means.bus
         cells = looking.cell_names(await looking.seen())
         heard = self._room.hearing.roll.agents(self._room.clock.now())
-        queues = await means.queues(cells, [(one.cell, one.agent) for one in heard])
+        queues = await means.queues(cells, [(agent.cell, agent.agent) for agent in heard])
         began = self._room.clock.monotonic()
         depths = await means.depths([queue.name for queue in queues])
         self._took = self._room.clock.monotonic() - began

@@ -105,7 +105,7 @@ class MovePages:
         open_ = FindMoves(cell="any", host=host, under_way=True, limit=UNDER_WAY + 1)
         going, silent = await self._asked(open_)
         lately, _ = await self._asked(FindMoves(cell="any", host=host, limit=200))
-        over = sorted((one for one in lately if one.ended), key=lambda one: -one.ended)
+        over = sorted((move for move in lately if move.ended), key=lambda move: -move.ended)
         return MovesSeen(
             under_way=tuple(map(move_shown, going[:UNDER_WAY])),
             ended=tuple(map(move_shown, over[:ENDED])),
@@ -123,7 +123,7 @@ class MovePages:
                 for cell in cells
             )
         )
-        found = [one for reply in replies if reply.answer for one in reply.answer.moves]
+        found = [move for reply in replies if reply.answer for move in reply.answer.moves]
         return told_by_one(found), [reply.who for reply in replies if reply.problem]
 
     # One

@@ -117,11 +117,11 @@ class NowPages:
     def _workers(self, seen: Seen, now: float) -> list[WorkerNow]:
         told = [
             WorkerNow(
-                name=one.name,
-                state="bad" if one.problem else "warn" if one.seconds > 2 else "good",
-                says=one.problem or f"answers in {duration(one.seconds)}",
+                name=questioned.name,
+                state="bad" if questioned.problem else "warn" if questioned.seconds > 2 else "good",
+                says=questioned.problem or f"answers in {duration(questioned.seconds)}",
             )
-            for one in seen.asked
+            for questioned in seen.asked
         ]
         schedulers = self._room.hearing.roll.schedulers(now)
         for name, lag in schedulers.items():

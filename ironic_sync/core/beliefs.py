@@ -88,7 +88,7 @@ class Beliefs:
         """Forget all last reports: other processes may have reported any node, so the next change is always
         sent.
         """
-        self._of = {uuid: replace(one, told=None) for uuid, one in self._of.items()}
+        self._of = {uuid: replace(belief, told=None) for uuid, belief in self._of.items()}
 
     def _keep(self, uuid: str, step: Step) -> Step:
         if step.belief is not _UNKNOWN:

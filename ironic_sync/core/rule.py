@@ -115,4 +115,6 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
 
 def is_open(told: InventoryReported) -> bool:
     """Return whether the report allows an instance on the node."""
-    return any(one.reserved == 0 for provider in told.providers for one in provider.inventories.values())
+    return any(
+        inventory.reserved == 0 for provider in told.providers for inventory in provider.inventories.values()
+    )

@@ -119,7 +119,7 @@ def _changed(
     edit: ChangeAggregate, was: Aggregate, scene: AggregateScene, *, made: bool = False
 ) -> Intent | AggregateRefusal:
     name = was.name if edit.name is None else edit.name
-    if any(one.name == name != "" and one.id != was.id for one in scene.described.values()):
+    if any(aggregate.name == name != "" and aggregate.id != was.id for aggregate in scene.described.values()):
         return Taken(what="name", value=name)
     if unknown := tuple(
         fromkey for fromkey in dict.fromkeys(hosts_named_in(edit)) if not scene.hosts.get(fromkey)

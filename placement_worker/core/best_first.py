@@ -78,26 +78,26 @@ def scored(
     """Return the scale over the hosts, and the score of each."""
     scores = np.zeros(positions.size)
     used = []
-    for one in order:
+    for by in order:
         amounts = (
-            free_of_trees(snapshot, one.resource_class)
-            if one.of == "free"
-            else capacity_of_trees(snapshot.index, one.resource_class)
+            free_of_trees(snapshot, by.resource_class)
+            if by.of == "free"
+            else capacity_of_trees(snapshot.index, by.resource_class)
         ).take(positions)
-        lowest, highest = one.lowest, one.highest
+        lowest, highest = by.lowest, by.highest
         if positions.size:
             lowest = float(amounts.min()) if lowest is None else lowest
             highest = float(amounts.max()) if highest is None else highest
-        used.append(structs.replace(one, lowest=lowest, highest=highest))
+        used.append(structs.replace(by, lowest=lowest, highest=highest))
         if lowest is not None and highest is not None and highest > lowest:
             parts = (np.clip(amounts, lowest, highest) - lowest) / (highest - lowest)
-            scores += one.multiplier * parts
+            scores += by.multiplier * parts
     return tuple(used), scores
 
 
 def _steps(order: Sequence[OrderBy], scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Return the distance of each host from the best possible score."""
-    most = sum(abs(one.multiplier) for one in order)
+    most = sum(abs(by.multiplier) for by in order)
     if not most:
         return np.zeros(scores.size, np.int64)
     steps = ((most - scores) * (STEPS / (2 * most))).astype(np.int64)

@@ -28,19 +28,19 @@ def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int,
     found: dict[int, str] = {}
     ids: set[str] = set()
     names: set[str] = set()
-    for position, one in items:
-        if one.id in ids:
-            why = f"id: {one.id} is there twice"
-        elif one.name in names:
-            why = f"name: {one.name!r} is there twice"
-        elif one.parent == one.id:
+    for position, load in items:
+        if load.id in ids:
+            why = f"id: {load.id} is there twice"
+        elif load.name in names:
+            why = f"name: {load.name!r} is there twice"
+        elif load.parent == load.id:
             why = "parent: it is its own"
         else:
-            why = wrong_contents(one, known)
+            why = wrong_contents(load, known)
         if why:
             found[position] = f"providers[{position}].{why}"
-        ids.add(one.id)
-        names.add(one.name)
+        ids.add(load.id)
+        names.add(load.name)
     return found
 
 
@@ -54,20 +54,20 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
         return provider
 
     listed = list(items)
-    for _, one in listed:
-        parent = one.parent or None
-        for other in (homes.get(one.id), parent, homes.get(parent) if parent else None):
-            if other is not None and (lower := top(other)) != (upper := top(one.id)):
+    for _, load in listed:
+        parent = load.parent or None
+        for other in (homes.get(load.id), parent, homes.get(parent) if parent else None):
+            if other is not None and (lower := top(other)) != (upper := top(load.id)):
                 above[lower] = upper
     together: dict[str, list[Item]] = {}
-    for position, one in listed:
-        together.setdefault(top(one.id), []).append((position, one))
+    for position, load in listed:
+        together.setdefault(top(load.id), []).append((position, load))
     return list(together.values())
 
 
 def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
     """Load the providers of one tree: all of them or none. Return one result each, in order."""
-    whole = [(position, _filled(one, working.find(one.id))) for position, one in items]
+    whole = [(position, _filled(load, working.find(load.id))) for position, load in items]
     if why := _objection(whole, working):
         return refused(items, why)
     results = {}
@@ -81,7 +81,7 @@ def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
 
 
 def refused(items: Iterable[Item], why: str) -> list[LoadResult]:
-    return [LoadResult(provider=one.id, did="refused", why=why) for _, one in items]
+    return [LoadResult(provider=load.id, did="refused", why=why) for _, load in items]
 
 
 def _filled(load: ProviderLoad, state: ProviderState | None) -> _Whole:
@@ -134,25 +134,25 @@ def _put(whole: _Whole, working: WorkingTrees) -> LoadResult:
 
 def _objection(items: Sequence[_WholeItem], working: WorkingTrees) -> str:
     """The first thing that cannot be, naming the field; empty when all can."""
-    parents = {one.id: one.parent for _, one in items}
+    parents = {whole.id: whole.parent for _, whole in items}
     before: set[str] = set()
-    for position, one in items:
+    for position, whole in items:
         at = f"providers[{position}]"
-        state = working.find(one.id)
-        if one.parent is not None and one.parent not in working.homes and one.parent not in before:
-            return f"{at}.parent: {one.parent} is neither there nor named before it"
-        if one.generation is not None and (state is None or state.generation != one.generation):
+        state = working.find(whole.id)
+        if whole.parent is not None and whole.parent not in working.homes and whole.parent not in before:
+            return f"{at}.parent: {whole.parent} is neither there nor named before it"
+        if whole.generation is not None and (state is None or state.generation != whole.generation):
             now = "it is not there" if state is None else f"it is {state.generation} now"
-            return f"{at}.generation: {one.generation} was given, {now}"
-        owner = working.owners.get(one.name, one.id)
-        if owner != one.id and owner not in parents:
-            return f"{at}.name: {one.name!r} is the name of provider {owner}"
+            return f"{at}.generation: {whole.generation} was given, {now}"
+        owner = working.owners.get(whole.name, whole.id)
+        if owner != whole.id and owner not in parents:
+            return f"{at}.name: {whole.name!r} is the name of provider {owner}"
         if state is not None:
-            if held := _left_out(state, one.inventories):
+            if held := _left_out(state, whole.inventories):
                 return f"{at}.inventories: {held} is in use and cannot be left out"
-            if one.parent != state.parent and _in_a_loop(one, parents, working):
-                return f"{at}.parent: {one.id} would be its own ancestor"
-        before.add(one.id)
+            if whole.parent != state.parent and _in_a_loop(whole, parents, working):
+                return f"{at}.parent: {whole.id} would be its own ancestor"
+        before.add(whole.id)
     return ""
 
 
@@ -176,7 +176,7 @@ def _in_a_loop(whole: _Whole, parents: Mapping[str, str | None], working: Workin
 
 def _parents_first(items: Sequence[_WholeItem], working: WorkingTrees) -> list[_Whole]:
     """Order the items so that no provider is moved below one of its descendants."""
-    loads = {one.id: one for _, one in items}
+    loads = {whole.id: whole for _, whole in items}
     if len(loads) == 1 or not any(load.id in working.homes for load in loads.values()):
         return list(loads.values())
     depths: dict[str, int] = {}

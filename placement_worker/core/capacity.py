@@ -56,7 +56,7 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
         _take_back(world, steps)
         return tuple(Refused(refusals=()) if type(result) is Claimed else result for result in results)
     named: set[str] = set()
-    keepers = {one.keep for one in order.claims}
+    keepers = {claim.keep for claim in order.claims}
     for holder, _, before, *_ in steps:
         if holder.uuid not in keepers:  # a provider merely left behind keeps its generation, as in the API
             named.update(holder.held or before)
@@ -66,11 +66,11 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
     _touch(world, named)
     for provider in named:
         world.touched[provider].generation += 1
-    for one in order.claims:
-        if one.begins:
-            world.retire(one.begins, Retired(why=BEGUN))
-        if wakes(one, world):
-            world.wake(one.consumer)
+    for claim in order.claims:
+        if claim.begins:
+            world.retire(claim.begins, Retired(why=BEGUN))
+        if wakes(claim, world):
+            world.wake(claim.consumer)
     return tuple(results)
 
 
@@ -115,22 +115,22 @@ def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[Clai
     holders = [world.holders[claim.consumer] for claim in order.claims]
     generations = [holder.generation for holder in holders]
     before: _Before = {}
-    for one, holder in zip(order.claims, holders, strict=True):
+    for claim, holder in zip(order.claims, holders, strict=True):
         _remember(steps, holder)
         for provider, resources in holder.held.items():
             for name in resources:
                 before.setdefault((provider, name), world.room(provider).stocks[name].used)
-        if holder.held and one.keep:
-            keeper = world.holders[one.keep]
+        if holder.held and claim.keep:
+            keeper = world.holders[claim.keep]
             _remember(steps, keeper)
-            _leave_to(world, holder, keeper, MIGRATION if one.begins else CLEANUP)
+            _leave_to(world, holder, keeper, MIGRATION if claim.begins else CLEANUP)
         elif holder.held:
             _hold(world, holder, 0, {}, None, holder.group)
     return [
-        _take_over(one, holder, generation, steps, world)
-        if one.take_over
-        else _take(one, holder, generation, before, world)
-        for one, holder, generation in zip(order.claims, holders, generations, strict=True)
+        _take_over(claim, holder, generation, steps, world)
+        if claim.take_over
+        else _take(claim, holder, generation, before, world)
+        for claim, holder, generation in zip(order.claims, holders, generations, strict=True)
     ]
 
 
@@ -316,7 +316,7 @@ def providers_of(orders: Sequence[ClaimRequested], *, all_choices: bool) -> set[
     return {
         provider
         for order in orders
-        for one in order.claims
-        for choice in (one.choices if all_choices else one.choices[:1])
+        for claim in order.claims
+        for choice in (claim.choices if all_choices else claim.choices[:1])
         for provider in choice.allocations
     }

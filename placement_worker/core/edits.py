@@ -112,7 +112,7 @@ def _tangle(
 
 def _drop(state: ProviderState, working: WorkingTrees) -> Refused | None:
     home = working.members[working.homes[state.uuid]]
-    if any(one.parent == state.uuid for one in home.values()):
+    if any(provider.parent == state.uuid for provider in home.values()):
         return HasChildren(provider=state.uuid)
     if state.in_use:
         return InUse(what=state.uuid)

@@ -80,11 +80,11 @@ def nearest(
     for position in ranked.tolist():
         row = snapshot.row_at(position)
         if row is not None and row.parent is None:
-            failing = [one for one in demands if one.met is None or not one.met[position]]
-            telling = [one for one in failing if not one.joint] or failing
+            failing = [demand for demand in demands if demand.met is None or not demand.met[position]]
+            telling = [demand for demand in failing if not demand.joint] or failing
             if not telling:
                 continue
-            lacks = "; ".join(_lack(snapshot, row, one) for one in telling)
+            lacks = "; ".join(_lack(snapshot, row, demand) for demand in telling)
             misses.append(NearMiss(host=row.host, lacks=lacks, code=telling[0].code))
     return tuple(misses)
 

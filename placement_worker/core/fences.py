@@ -62,11 +62,11 @@ def fenced_off(
     results: list[ClaimResult] = []
     beside = Counter(name for claim in order.claims for name in _beside(claim))
     seen = {*beside}
-    for one, behind in zip(order.claims, fences, strict=True):
-        twice = one.consumer in seen or any(beside[name] > 1 for name in _beside(one))
+    for claim, behind in zip(order.claims, fences, strict=True):
+        twice = claim.consumer in seen or any(beside[name] > 1 for name in _beside(claim))
         if behind is None and twice:
-            behind = as_held(world.holders[one.consumer], world)
-        seen.add(one.consumer)
+            behind = as_held(world.holders[claim.consumer], world)
+        seen.add(claim.consumer)
         results.append(behind or Refused(refusals=()))
     return results
 

@@ -159,7 +159,7 @@ class _Shared:
                 row = self._snapshot.row_at(position)
                 assert row is not None
                 options = _sharing(options_at(self._snapshot, self._plan, row))
-                sets = [{one.position for one in rows} for rows in options]
+                sets = [{row.position for row in rows} for rows in options]
                 for one in sets[0]:
                     self._having.setdefault(one, []).append((position, sets))
         for position, sets in self._having[way[0].position]:

@@ -173,11 +173,13 @@ class Index:
             self._put_at[tree.root] = number
         for keep in self.snapshots:
             keep(tree.root)
-            for one in tree.providers:
-                if (row := self.rows.get(one.uuid)) is not None:
+            for provider in tree.providers:
+                if (row := self.rows.get(provider.uuid)) is not None:
                     keep(row.root)
         # What another tree took over later stays there.
-        providers = [one for one in tree.providers if self._shaped(one.uuid, tree.root) <= number]
+        providers = [
+            provider for provider in tree.providers if self._shaped(provider.uuid, tree.root) <= number
+        ]
         here = {provider.uuid for provider in providers}
         for uuid in self.trees.pop(tree.root, ()):
             row = self.rows.get(uuid)
@@ -191,7 +193,7 @@ class Index:
             if row is not None and row.root != tree.root:
                 self._leave(row)
         if here:
-            self.trees[tree.root] = tuple([one.uuid for one in providers])
+            self.trees[tree.root] = tuple([provider.uuid for provider in providers])
         for provider in providers:
             self._put(tree, provider, number)
 
@@ -416,12 +418,12 @@ class Index:
     def _exclude(self, row: Row) -> None:
         """Judge again, for this provider and its siblings, whether a sibling in use excludes it."""
         together = [row, *self.excluded_by(row)]
-        used = [one for one in together if one.in_use]
-        for one in together:
-            excluded = any(other is not one for other in used)
-            if excluded != one.excluded:
-                one.excluded = excluded
-                self._set_free(one, one.used)
+        used = [row for row in together if row.in_use]
+        for row in together:
+            excluded = any(other is not row for other in used)
+            if excluded != row.excluded:
+                row.excluded = excluded
+                self._set_free(row, row.used)
 
     def _drop(self, row: Row) -> None:
         del self.rows[row.uuid]

@@ -74,21 +74,21 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
     words = _Words(report.reshape.guests, {holder.uuid for holder in holders})
     places: dict[str, _Amounts] = {}
     unsaid = []
-    for one, held in going:
-        if (said := words.of(one.uuid)) is not None:
-            places[one.uuid] = _as_said(*said, held, by_source, room)
+    for holder, held in going:
+        if (said := words.of(holder.uuid)) is not None:
+            places[holder.uuid] = _as_said(*said, held, by_source, room)
         else:
-            unsaid.append((one, held))
+            unsaid.append((holder, held))
     # The largest first: small consumers are the easiest to place last.
-    for one, held in sorted(unsaid, key=lambda pair: (-room.share(pair[1], by_source), pair[0].uuid)):
-        places[one.uuid] = _wherever_there_is_room(one, held, by_source, room)
+    for holder, held in sorted(unsaid, key=lambda pair: (-room.share(pair[1], by_source), pair[0].uuid)):
+        places[holder.uuid] = _wherever_there_is_room(holder, held, by_source, room)
     leave: _Amounts = {}
     come: _Amounts = {}
     moved = []
-    for one, held in going:
+    for holder, held in going:
         _add(leave, held)
-        _add(come, places[one.uuid])
-        moved.append(MovedHolder(one, _after(one.held, held, places[one.uuid])))
+        _add(come, places[holder.uuid])
+        moved.append(MovedHolder(holder, _after(holder.held, held, places[holder.uuid])))
     return Moves(moved, leave, come)
 
 
@@ -96,7 +96,7 @@ class _Room:
     """The free amounts of the reported tree, before any amount is withheld."""
 
     def __init__(self, before: Tree, report: InventoryReported, wanted: set[str]) -> None:
-        used = {one.uuid: one.used for one in before.providers}
+        used = {provider.uuid: provider.used for provider in before.providers}
         self.has = {one.id: one.inventories for one in report.providers if one.id in wanted}
         self.names = {one.id: one.name for one in report.providers}
         self.free = {
@@ -134,9 +134,9 @@ class _Words:
 
     def __init__(self, guests: Sequence[GuestPlace], holders: set[str]) -> None:
         self._said: dict[str, tuple[int, GuestPlace]] = {}
-        for position, one in sorted(enumerate(guests), key=lambda pair: pair[1].attempt):
-            kept = keeper(one.build, one.attempt)
-            self._said[kept if kept in holders else one.build] = position, one
+        for position, place in sorted(enumerate(guests), key=lambda pair: pair[1].attempt):
+            kept = keeper(place.build, place.attempt)
+            self._said[kept if kept in holders else place.build] = position, place
 
     def of(self, consumer: str) -> tuple[int, GuestPlace] | None:
         return self._said.get(consumer)
@@ -145,13 +145,13 @@ class _Words:
 def _refuse_operators(before: Tree, asked: Sequence[InventoryMove]) -> None:
     """Refuse to move an operator's inventory by a report."""
     there = {provider.uuid: provider for provider in before.providers}
-    for position, one in enumerate(asked):
-        was = there.get(one.provider)
-        if was is None or one.resource_class not in was.inventories:
+    for position, move in enumerate(asked):
+        was = there.get(move.provider)
+        if was is None or move.resource_class not in was.inventories:
             continue  # moved by an earlier report
-        if one.resource_class not in was.reported.classes:
+        if move.resource_class not in was.reported.classes:
             at = f"reshape.moves[{position}].resource_class"
-            raise Unmovable(f"{at}: {one.resource_class} of {was.name} is an operator's")
+            raise Unmovable(f"{at}: {move.resource_class} of {was.name} is an operator's")
 
 
 def _what_goes(held: Allocations, by_source: Mapping[_At, InventoryMove]) -> _Amounts:

@@ -68,7 +68,7 @@ def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> Provid
             Reported(True, frozenset(now.inventories), frozenset(now.traits), frozenset(now.aggregates)),
         )
     put = was.reported
-    inventories = {name: one for name, one in was.inventories.items() if name not in put.classes}
+    inventories = {name: inventory for name, inventory in was.inventories.items() if name not in put.classes}
     inventories |= now.inventories
     shut = {name for name, used in was.used.items() if used and name not in inventories}
     inventories |= {name: _shut(was.inventories[name]) for name in shut}
@@ -123,24 +123,24 @@ def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
     """
     old = {provider.uuid: provider for provider in before.providers}
     providers = []
-    for one in after.providers:
-        was = old.get(one.uuid)
+    for provider in after.providers:
+        was = old.get(provider.uuid)
         if was is not None:
-            same = (one.inventories, one.parent, one.traits, one.aggregates) == (
+            same = (provider.inventories, provider.parent, provider.traits, provider.aggregates) == (
                 was.inventories,
                 was.parent,
                 was.traits,
                 was.aggregates,
             )
             if not same:
-                one = replace(one, generation=was.generation + 1, shape=was.shape + 1)
-                providers.append(one)
+                provider = replace(provider, generation=was.generation + 1, shape=was.shape + 1)
+                providers.append(provider)
                 continue
-            if one.used != was.used:
-                one = replace(one, generation=was.generation + 1)
-            if root_too and one.uuid == after.root:
-                one = replace(one, shape=was.shape + 1)
-        providers.append(one)
+            if provider.used != was.used:
+                provider = replace(provider, generation=was.generation + 1)
+            if root_too and provider.uuid == after.root:
+                provider = replace(provider, shape=was.shape + 1)
+        providers.append(provider)
     return replace(after, providers=tuple(providers))
 
 

@@ -289,12 +289,12 @@ def candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Candi
         row.agent,
         row.zone,
         fit.allocations,
-        rows[0].shapes if len(rows) == 1 else {one.uuid: one.shape for one in rows},
+        rows[0].shapes if len(rows) == 1 else {row.uuid: row.shape for row in rows},
         free,
         capacity,
         row.traits,
         fit.mappings if fit.mappings.keys() != {""} else {},
-        {one.uuid: {name: one.free[name] for name in fit.allocations[one.uuid]} for one in rows},
+        {row.uuid: {name: row.free[name] for name in fit.allocations[row.uuid]} for row in rows},
         row.aggregates,
     )
 

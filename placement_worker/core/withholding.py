@@ -20,7 +20,7 @@ def withheld(before: Tree, after: Tree) -> Tree:
     beyond = _beyond_capacity(after)
     if not beyond:
         return after
-    stood = {(one.uuid, name): inventory for one, name, inventory in _inventories(before)}
+    stood = {(provider.uuid, name): inventory for provider, name, inventory in _inventories(before)}
     providers = []
     for provider in after.providers:
         inventories, kept_back = dict(provider.inventories), {}
@@ -59,8 +59,8 @@ def opened(provider: ProviderState) -> ProviderState:
 def _beyond_capacity(tree: Tree) -> dict[str, int]:
     """Class → how much is held of it where there is less, over the whole tree."""
     beyond: dict[str, int] = {}
-    for one, name, inventory in _inventories(tree):
-        excess = one.used.get(name, 0) - inventory.capacity
+    for provider, name, inventory in _inventories(tree):
+        excess = provider.used.get(name, 0) - inventory.capacity
         if excess > 0:
             beyond[name] = beyond.get(name, 0) + excess
     return beyond

@@ -144,7 +144,7 @@ class AllocationHandlers:
         if problem.code == CONCURRENT_UPDATE or not named:
             return problem
         there = await self.placement.lookups.providers(FindProviders(ids=tuple(named), parts=()))
-        gone = named.keys() - {one.id for one in there.providers}
+        gone = named.keys() - {provider.id for provider in there.providers}
         if gone:
             return bad_request(f"Allocation for resource provider '{min(gone)}' that does not exist.")
         classes = {name for share in _shares(claims) for name in share}

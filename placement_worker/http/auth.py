@@ -144,10 +144,10 @@ def _read(path: Path) -> list[tuple[bytes, Identity]]:
     if not read.tokens:
         raise BadTokens(f"{path}: there is no token in it")
     found = []
-    for position, one in enumerate(read.tokens):
-        if bool(one.token) == bool(one.sha256):
+    for position, token in enumerate(read.tokens):
+        if bool(token.token) == bool(token.sha256):
             raise BadTokens(f"{path}: tokens[{position}]: give it either token or sha256")
-        digest = bytes.fromhex(one.sha256) if one.sha256 else digest_of(one.token)
-        roles = frozenset(role.lower() for role in one.roles)
-        found.append((digest, Identity(one.user, one.project, roles)))
+        digest = bytes.fromhex(token.sha256) if token.sha256 else digest_of(token.token)
+        roles = frozenset(role.lower() for role in token.roles)
+        found.append((digest, Identity(token.user, token.project, roles)))
     return found

@@ -77,7 +77,7 @@ class Candidates:
         for fit in fits:
             for row in fit.rows:
                 tree = (row,) if nested else snapshot.rows_of(row.root) or (row,)
-                rows.update((one.uuid, one) for one in tree)
+                rows.update((row.uuid, row) for row in tree)
         return ",".join(self._tell_older(row, wanted.classes, minor) for row in rows.values())
 
     def _tell(self, row: Row) -> str:

@@ -33,8 +33,8 @@ class ClassAndTraitHandlers:
 
     async def classes(self, call: ApiCall) -> ApiAnswer:
         found = (await self.placement.classes_and_traits.find(FindNames(kind="resource class"))).names
-        told = {"resource_classes": [_class(one.name, call) for one in found]}
-        return said(told, max((one.updated for one in found), default=0.0))
+        told = {"resource_classes": [_class(named.name, call) for named in found]}
+        return said(told, max((named.updated for named in found), default=0.0))
 
     async def show_class(self, call: ApiCall) -> ApiAnswer:
         name = call.path["name"]
@@ -97,7 +97,9 @@ class ClassAndTraitHandlers:
     async def traits(self, call: ApiCall) -> ApiAnswer:
         wanted = queries.traits(call.query)
         found = (await self.placement.classes_and_traits.find(wanted)).names
-        return said({"traits": [one.name for one in found]}, max((one.updated for one in found), default=0.0))
+        return said(
+            {"traits": [named.name for named in found]}, max((named.updated for named in found), default=0.0)
+        )
 
     async def show_trait(self, call: ApiCall) -> ApiAnswer:
         name = call.path["name"]

@@ -13,7 +13,7 @@ async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) 
     missing = [name for name in names if not placement.book.known(kind, name)]
     if missing:
         answer = await placement.classes_and_traits.find(FindNames(kind=kind, names=tuple(missing)))
-        there = {one.name for one in answer.names}
+        there = {named.name for named in answer.names}
         missing = [name for name in missing if name not in there]
     return sorted(missing)
 

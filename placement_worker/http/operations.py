@@ -88,9 +88,9 @@ class Resource:
             why = "The method specified is not allowed for this resource."
             raise not_allowed(call.method, why, self._offered)
         offered = self._offered[call.method]
-        for one in offered:
-            if one.since <= call.minor <= one.until:
-                return one
+        for operation in offered:
+            if operation.since <= call.minor <= operation.until:
+                return operation
         raise not_allowed(call.method) if offered[0].before == 405 else not_found()
 
     def _check(self, operation: Operation, call: ApiCall) -> None:

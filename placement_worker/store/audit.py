@@ -223,7 +223,7 @@ async def in_two_zones(database: Database) -> list[str]:
 
 async def registered_cells(database: Database) -> set[str]:
     async with database.read() as tx:
-        return {one.name for one in await cells.registered(tx)}
+        return {cell.name for cell in await cells.registered(tx)}
 
 
 async def agents(database: Database) -> set[tuple[str, str]]:

@@ -347,8 +347,8 @@ async def save_world(
         writes.append(
             _INSERT_RETIRED.of(
                 [
-                    (uuid, one.why, one.unplaceable, cell or one.cell)
-                    for uuid, one in world.tombstones.items()
+                    (uuid, retired.why, retired.unplaceable, cell or retired.cell)
+                    for uuid, retired in world.tombstones.items()
                 ],
                 now=now,
             )

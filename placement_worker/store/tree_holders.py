@@ -77,9 +77,9 @@ def writes(
     ids = {provider.uuid: provider.id for provider in before.providers}
     classes: Mapping[str, int] = book.classes.ids
     gone, come = [], []
-    for one in moved:
-        was, now_held = _flat(one.holder.held), _flat(one.held)
-        id_ = one.holder.id
+    for holder in moved:
+        was, now_held = _flat(holder.holder.held), _flat(holder.held)
+        id_ = holder.holder.id
         gone += [(id_, ids[at[0]], classes[at[1]]) for at in was if now_held.get(at) != was[at]]
         come += [
             (id_, at[0], classes[at[1]], amount) for at, amount in now_held.items() if was.get(at) != amount

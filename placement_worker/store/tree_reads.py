@@ -320,7 +320,7 @@ def new_names(pairs: Iterable[Judged]) -> set[str]:
     found: set[str] = set()
     for before, _, after in pairs:
         old = {provider.uuid: provider.name for provider in before.providers}
-        found.update(one.name for one in after.providers if old.get(one.uuid) != one.name)
+        found.update(provider.name for provider in after.providers if old.get(provider.uuid) != provider.name)
     return found
 
 
@@ -331,7 +331,9 @@ async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, st
     """
     new_ids: set[str] = set()
     for before, _, after in pairs:
-        new_ids.update({one.uuid for one in after.providers} - {one.uuid for one in before.providers})
+        new_ids.update(
+            {provider.uuid for provider in after.providers} - {provider.uuid for provider in before.providers}
+        )
     news = new_names(pairs)
     homes = dict(await _FOREIGN(tx, [(uuid,) for uuid in new_ids])) if new_ids else {}
     found = {}

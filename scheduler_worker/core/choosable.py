@@ -59,7 +59,9 @@ def weighers_named(
                 weigher = replace(weigher, multiplier=multipliers[said])
             found[weigher.name] = weigher
     # This weigher evaluates hosts one by one, so it is removed if its multiplier is 0.
-    return tuple(one for one in found.values() if one.multiplier or one.name != "image_properties")
+    return tuple(
+        weigher for weigher in found.values() if weigher.multiplier or weigher.name != "image_properties"
+    )
 
 
 def check_options(options: Options, own: Own) -> None:

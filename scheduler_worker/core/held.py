@@ -25,11 +25,11 @@ def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None
     """Return the host of the allocations, or None if no agent reports any of the providers. A shared pool
     counts only if all providers are pools.
     """
-    owned = [one for one in _named(held, providers) if one.agent and one.cell]
+    owned = [provider for provider in _named(held, providers) if provider.agent and provider.cell]
     if not owned:
         return None
     first = min(owned, key=lambda one: (SHARES in one.traits, one.root not in held.allocations, one.root))
-    holds = {one.id: one for one in _named(held, providers)}
+    holds = {provider.id: provider for provider in _named(held, providers)}
     return ClaimPlace(first.root, first.host, first.cell, first.agent, holds)
 
 

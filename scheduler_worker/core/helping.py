@@ -27,13 +27,13 @@ def helps(
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     if needed > 1 and tally.count(wish, choosing).hosts:  # what is short is shared, and not counted here
         return ()
-    found = [one for one in islice(_tried(wish, choosing, tally), MOST_TRIED) if one is not None]
+    found = [helps for helps in islice(_tried(wish, choosing, tally), MOST_TRIED) if helps is not None]
     if not found:
         found = list(
             islice(paired(wish, choosing, Tally(seed, MOST_PAIRED, late, needed=needed)), PAIRS_SAID)
         )
     found.sort(key=lambda one: -one.found.hosts)
-    return tuple(dict.fromkeys(one.says for one in found))[:MOST_SAID]
+    return tuple(dict.fromkeys(helps.says for helps in found))[:MOST_SAID]
 
 
 def _tried(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps | None]:

@@ -113,8 +113,8 @@ def step(order: Order, event: Event, limits: PlacingLimits) -> tuple[Order, Effe
             return _next(order, limits)
         case SparesFound(spares=spares):
             settled = [
-                replace(one, spares=(*one.spares, *spares.get(one.instance, ())), lacking=0)
-                for one in order.settled
+                replace(settled, spares=(*settled.spares, *spares.get(settled.instance, ())), lacking=0)
+                for settled in order.settled
             ]
             return _next(replace(order, settled=tuple(settled)), limits)
 
@@ -135,18 +135,18 @@ def _next(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
         if order.rounds < limits.rounds:
             return order, (LookForHosts(),)
         return _obstructed(order, limits)
-    lacking = [one for one in order.settled if one.lacking]
+    lacking = [settled for settled in order.settled if settled.lacking]
     if lacking:
         return order, tuple(
             [
                 LookForSpares(
-                    one.instance,
-                    one.cell,
-                    one.lacking,
-                    order.beside.union(spare.root for spare in one.spares),
-                    one.nth,
+                    settled.instance,
+                    settled.cell,
+                    settled.lacking,
+                    order.beside.union(spare.root for spare in settled.spares),
+                    settled.nth,
                 )
-                for one in lacking
+                for settled in lacking
             ]
         )
     if order.move is not None:
@@ -167,12 +167,12 @@ def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Orde
     if order.enough:  # `at_least` instances have hosts: the rest end
         return _next(_explained(_fail(order, obstacle, _decision(order, shorts)), shorts), limits)
     order = replace(order, obstacle=obstacle, decision=_decision(order, shorts))
-    if any(one.promised for one in shorts) and order.rounds < limits.rounds:
+    if any(shortage.promised for shortage in shorts) and order.rounds < limits.rounds:
         return order, (LookForHosts(),)
     if order.request.wait and limits.parks:
         return order, (Park(shorts, obstacle),)
     # claims of other requests may still fail and release this capacity
-    if any(one.may_pass or one.promised for one in shorts):
+    if any(shortage.may_pass or shortage.promised for shortage in shorts):
         return _obstructed(order, limits)
     return _next(_explained(_fail(order, obstacle, order.decision), shorts), limits)
 
@@ -342,7 +342,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
             avoid |= providers
         spares, lacking = pick.spares, 0
         if result.choice or avoid or len(picks) > 1:
-            beside = order.beside.union([one.root for one in ways])
+            beside = order.beside.union([candidate.root for candidate in ways])
             spares = _spares(pick, way, beside, avoid, order.alternates)
             if result.choice or len(spares) < len(pick.spares):
                 lacking = order.alternates - len(spares)

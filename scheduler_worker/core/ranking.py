@@ -278,7 +278,7 @@ class Ranking:
     def _nearest(self) -> tuple[NearMiss, ...]:
         beyond = self._search.nearest(self.wish.pinned, NEAREST_BEYOND)
         source = self._now.source
-        reserved = [lacking_reserved(self.wish, one, source.named(one.host)) for one in beyond]
+        reserved = [lacking_reserved(self.wish, miss, source.named(miss.host)) for miss in beyond]
         return self._verdicts.nearest(self._refused, self._full, reserved)
 
     # The order

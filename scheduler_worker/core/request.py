@@ -103,7 +103,7 @@ def _check(request: BuildRequested, options: RequestOptions) -> None:
 
 
 def _check_preferred(request: BuildRequested, question: FindCandidates) -> None:
-    group = next((one for one in question.groups if not one.suffix), None)
+    group = next((group for group in question.groups if not group.suffix), None)
     barred = {*question.root_forbidden, *(group.forbidden if group is not None else ())}
     for name in request.preferred_traits:
         if name in barred:

@@ -164,7 +164,7 @@ class AllHosts:
         return found
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        those = [uuid for uuid, one in self._now.source.aggregates.items() if says(one)]
+        those = [uuid for uuid, aggregate in self._now.source.aggregates.items() if says(aggregate)]
         if not those:
             return _NONE
         found = np.zeros(len(self._positions))

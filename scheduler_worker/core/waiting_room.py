@@ -426,7 +426,7 @@ class WaitingRoom:
     def _kept_before(self, key: LineKey, kind: str) -> set[Root]:
         """Return hosts reserved for earlier requests of other classes."""
         kept = {root for root, whose in self.kept_elsewhere.items() if whose < key}
-        kept.update(root for root, one in self._kept.items() if one.key < key and one.kind != kind)
+        kept.update(root for root, kept in self._kept.items() if kept.key < key and kept.kind != kind)
         return kept
 
     def _barred(self, key: LineKey, kind: str) -> frozenset[Root]:

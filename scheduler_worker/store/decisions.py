@@ -68,16 +68,16 @@ _decision = msgspec.json.Decoder(Decision).decode
 async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplaceable]], at: float) -> None:
     """Store why the requests got no host; a repetition changes nothing."""
     rows = {}
-    for request, said in ended:
-        rows[said.instances[0]] = (
-            said.instances[0],
-            said.request,
+    for request, unplaceable in ended:
+        rows[unplaceable.instances[0]] = (
+            unplaceable.instances[0],
+            unplaceable.request,
             request.project,
-            said.reason,
-            _encode(said.decision).decode(),
+            unplaceable.reason,
+            _encode(unplaceable.decision).decode(),
             _encode(request).decode(),
             "",
-            said.instances,
+            unplaceable.instances,
         )
     ordered = [rows[key] for key in sorted(rows)]
     added = {row["id"] for row in await _INSERT(tx, [row[:-1] for row in ordered], at=at)}
@@ -95,12 +95,12 @@ async def add_moves(
             asked.move,
             asked.move,
             request.project if request is not None else "",
-            said.reason,
-            _encode(structs.replace(said.decision, code=said.code)).decode(),
+            move.reason,
+            _encode(structs.replace(move.decision, code=move.code)).decode(),
             _encode(request).decode() if request is not None else "",
             _encode(asked).decode(),
         )
-        for asked, request, said in ended
+        for asked, request, move in ended
     }
     await _INSERT(tx, [rows[move] for move in sorted(rows)], at=at)
 

@@ -222,30 +222,35 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
     Requests stored by this owner are returned again, because it may have failed after the commit.
     """
     # Ordered by id, so that two concurrent insertions do not deadlock; without duplicates.
-    new = sorted({one.request: one for one in reversed([*parked])}.values(), key=_by_request)
+    new = sorted({request.request: request for request in reversed([*parked])}.values(), key=_by_request)
     values = [
         (
-            one.request,
-            one.kind,
-            one.priority,
-            one.since,
-            one.until,
-            one.message.project,
-            one.message.flavor.name,
-            len(one.message.instances),
-            one.seen,
-            _encode(one.start or one.message).decode(),
-            one.lacks,
-            one.wakes,
-            _encode(one.decision).decode(),
-            _encode(one.story).decode(),
-            one.start.asked.kind if one.start is not None else "",
+            request.request,
+            request.kind,
+            request.priority,
+            request.since,
+            request.until,
+            request.message.project,
+            request.message.flavor.name,
+            len(request.message.instances),
+            request.seen,
+            _encode(request.start or request.message).decode(),
+            request.lacks,
+            request.wakes,
+            _encode(request.decision).decode(),
+            _encode(request.story).decode(),
+            request.start.asked.kind if request.start is not None else "",
         )
-        for one in new
+        for request in new
     ]
     ours = {row["request"] for row in await _INSERT(tx, values, owner=owner)}
     builds = sorted(
-        {build: one.request for one in new if one.request in ours for build in one.message.instances}.items()
+        {
+            build: request.request
+            for request in new
+            if request.request in ours
+            for build in request.message.instances
+        }.items()
     )
     if builds:
         await _INSERT_BUILDS(tx, builds)
@@ -261,16 +266,16 @@ async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
     """Store the result of an evaluation: what the requests lack, and where moves begin."""
     values = [
         (
-            one.request,
-            one.kind,
-            one.seen,
-            one.lacks,
-            one.wakes,
-            _encode(one.decision).decode(),
-            one.message.flavor.name,
-            _encode(one.start).decode() if one.start is not None else "",
+            request.request,
+            request.kind,
+            request.seen,
+            request.lacks,
+            request.wakes,
+            _encode(request.decision).decode(),
+            request.message.flavor.name,
+            _encode(request.start).decode() if request.start is not None else "",
         )
-        for one in sorted(parked, key=_by_request)
+        for request in sorted(parked, key=_by_request)
     ]
     await _LOOKED_AT(tx, values)
 

@@ -145,7 +145,7 @@ async def test_an_operator_closes_a_host_and_opens_it_by_keyboard(operator: Tab,
 async def test_a_node_that_ironic_speaks_of_is_on_the_board_as_it_is_now(
     visitor: Tab, berth: OpenBerth, ironic: Simulation
 ) -> None:
-    node = next(one for one in ironic.conductor.nodes.values() if one.maintenance)
+    node = next(node for node in ironic.conductor.nodes.values() if node.maintenance)
     await visitor.open("/metal?wait=1")
     await visitor.sees("it is in maintenance: a fan")
     node.maintenance_reason = "a <new> fan"

@@ -94,7 +94,7 @@ async def came_over(placement: Placement, number: int, held: Any, generation: in
 
 
 def an_order_to_the_agent(said: list[Message]) -> BuildOrdered:
-    (order,) = [one for one in said if isinstance(one, BuildOrdered)]
+    (order,) = [message for message in said if isinstance(message, BuildOrdered)]
     return order
 
 

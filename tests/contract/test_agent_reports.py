@@ -78,7 +78,7 @@ class OneAgent:
         elif not self.lost:
             outcomes = await self.placement.reports.report_many(said)
             self.refused += [str(outcome) for outcome in outcomes if isinstance(outcome, Poison)]
-        return [one.host for one in said]
+        return [report.host for report in said]
 
     async def order(self, number: int, **allocations: dict[str, int]) -> str:
         order = BuildOrdered(

@@ -167,10 +167,10 @@ async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it
             await world.inventories.get()
         await world.bus.publish(*orders)
         lost = [await in_time(world.reports.get()) for _ in orders]
-        assert {said.build for said in lost} == {order.build for order in orders}
-        assert {(said.outcome, said.retry) for said in lost} == {("failed", True)}
-        assert all(said.leftover for said in lost)  # what was begun is still there
-        assert {said.cause for said in lost} == {"the agent lost power while it was building"}
+        assert {report.build for report in lost} == {order.build for order in orders}
+        assert {(report.outcome, report.retry) for report in lost} == {("failed", True)}
+        assert all(report.leftover for report in lost)  # what was begun is still there
+        assert {report.cause for report in lost} == {"the agent lost power while it was building"}
         async with asyncio.timeout(DEADLINE):
             await world.inventories.get()
         await world.bus.publish(orders[0])
@@ -234,7 +234,7 @@ async def test_all_hosts_are_announced_and_their_hearts_beat(world: AgentWorld) 
         async with asyncio.timeout(DEADLINE):
             announced = [await world.inventories.get() for _ in everything]
             beats = [await world.beats.get() for _ in range(0, len(everything), HOSTS_IN_A_BEAT)]
-    assert {said.root for said in announced} == {host.root for host in everything}
+    assert {report.root for report in announced} == {host.root for host in everything}
     assert announced[0].providers[0].inventories == everything[0].inventory
     assert [host.root for beat in beats for host in beat.hosts] == [host.root for host in everything]
     assert {beat.period for beat in beats} == {0.05}
@@ -260,8 +260,8 @@ async def test_reports_count_for_more_than_those_of_a_run_whose_clock_was_ahead(
     agent = compute_sim("agent0", CELL, everything, period=0.05, providers=providers)
     async with world.serving(agent), asyncio.timeout(DEADLINE):
         announced = [await world.inventories.get() for _ in everything]
-    assert {said.root for said in announced} == {host.root for host in everything}
-    assert min(said.sequence for said in announced) >= 2**60 + 500
+    assert {report.root for report in announced} == {host.root for host in everything}
+    assert min(report.sequence for report in announced) >= 2**60 + 500
     assert answered == []
 
 

@@ -236,7 +236,9 @@ async def test_a_page_fits_into_a_message_whatever_is_said_of_them(
     while not pages or pages[-1].more:
         pages.append(await placement.aggregates.find(FindAggregates(after=after)))
         after = pages[-1].aggregates[-1].id
-    assert [one.name for page in pages for one in page.aggregates] == [f"n{number}" for number in range(10)]
+    assert [aggregate.name for page in pages for aggregate in page.aggregates] == [
+        f"n{number}" for number in range(10)
+    ]
     assert max(len(page.aggregates) for page in pages) == 3
 
 

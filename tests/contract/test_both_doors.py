@@ -96,10 +96,12 @@ async def test_whatever_comes_at_both_doors_nothing_is_given_twice(url: str) -> 
 
         assert await breaches(other.database) == []
         found = (await other.lookups.providers(FindProviders())).providers
-        answer = await other.lookups.allocations(FindAllocations(providers=tuple(one.id for one in found)))
-        for one in found:
-            held = sum(each.allocations.get(one.id, {}).get("VCPU", 0) for each in answer.consumers)
-            assert held == one.used["VCPU"] <= TOTAL
+        answer = await other.lookups.allocations(
+            FindAllocations(providers=tuple(provider.id for provider in found))
+        )
+        for provider in found:
+            held = sum(each.allocations.get(provider.id, {}).get("VCPU", 0) for each in answer.consumers)
+            assert held == provider.used["VCPU"] <= TOTAL
 
         for placement in (door.placement, other):
             await placement.memory.fresh()

@@ -114,7 +114,7 @@ def plain(outcome: Outcome) -> list[Message] | Retry:
     if isinstance(outcome, Retry):
         return outcome
     assert isinstance(outcome, Sequence)
-    return [one for one in outcome if not isinstance(one, HostFailed)]
+    return [message for message in outcome if not isinstance(message, HostFailed)]
 
 
 def ends(messages: Sequence[Message]) -> list[BuildEnded]:
@@ -569,7 +569,7 @@ async def test_schedulers_are_told_of_a_failure_and_whose_fault_it_was(
     for _ in range(3):
         (outcome,) = await builds.report_many([report])
         assert isinstance(outcome, Sequence)
-        said += [one for one in outcome if isinstance(one, HostFailed)]
+        said += [message for message in outcome if isinstance(message, HostFailed)]
     (told,) = said
     assert (told.root, told.build, told.attempt, told.cause, told.ours) == (
         ONE.chosen.root,
@@ -761,7 +761,7 @@ async def test_without_its_story_a_build_that_is_over_can_still_be_deleted(
         -1 if status == "active" else 0
     ]
     assert isinstance(said, list)
-    assert [type(one) for one in said] == [BuildDeleted]
+    assert [type(message) for message in said] == [BuildDeleted]
     assert ONE.build not in books.held
 
 
@@ -809,10 +809,10 @@ async def test_a_conductor_of_the_version_before_works_on_beside_this_one(
         found = await sql.load(tx, [ONE.build, other])
     assert [left.attempt for left in found[ONE.build].leftovers] == [1]  # it has not been forgotten
     assert found[other].leftovers == ()
-    (reminder,) = [one for one in await builds.time_out() if one.build == ONE.build]
+    (reminder,) = [report for report in await builds.time_out() if report.build == ONE.build]
     assert await heard(builds, reminder) == [[]]  # and the deletion has a deadline from here on
     time.now += 599
-    assert all(one.build != ONE.build for one in await builds.time_out())
+    assert all(report.build != ONE.build for report in await builds.time_out())
 
 
 async def test_a_cell_tells_how_builds_stand_and_why_they_are_where_they_are(

@@ -152,19 +152,19 @@ async def test_thousands_at_once(placement: Placement) -> None:
     """Three transactions, in messages that fit the bus."""
     many = [a_load(number) for number in range(4500)]
     results = await load(placement, *many)
-    assert [result.provider for result in results] == [one.id for one in many]
+    assert [result.provider for result in results] == [load.id for load in many]
     assert {(result.did, result.generation) for result in results} == {("made", 1)}
     assert len(placement.memory.index.rows) == 4500
-    assert {one.did for one in await load(placement, *many)} == {"nothing"}
+    assert {result.did for result in await load(placement, *many)} == {"nothing"}
 
 
 async def test_two_processes_that_load_the_same_end_with_it_once(url: str, placement: Placement) -> None:
     async with a_placement(url) as other:
         for turn in range(4):
             numbers = range(turn * 10, turn * 10 + 8, 2)
-            world = [one for number in numbers for one in (a_load(number), a_load(number + 1, number))]
+            world = [load for number in numbers for load in (a_load(number), a_load(number + 1, number))]
             both = await asyncio.gather(load(placement, *world), load(other, *world))
-            done = [tuple(sorted(one.did for one in pair)) for pair in zip(*both, strict=True)]
+            done = [tuple(sorted(result.did for result in pair)) for pair in zip(*both, strict=True)]
             assert set(done) == {("made", "nothing")}
         for one in (placement, other):
             await one.memory.fresh()

@@ -97,7 +97,7 @@ async def test_edits_at_once_lose_nothing_that_one_of_them_said(url: str, placem
     async with a_placement(url) as other:
         edits = [RegisterCell(cell="c1", enabled=False), RegisterCell(cell="c1", note="new")] * 4
         await asyncio.gather(
-            *(done(which, one) for which, one in zip((placement, other) * 4, edits, strict=True))
+            *(done(which, cell) for which, cell in zip((placement, other) * 4, edits, strict=True))
         )
         await placement.memory.fresh()
         said = RegisteredCell(name="c1", enabled=False, note="new")

@@ -66,7 +66,8 @@ class FakeCloud:
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
         held = [a_consumer(OURS, "p1"), a_consumer(THEIRS, "q"), a_consumer(LEFTOVER, "p1", CLEANUP)]
         return AllocationsFound(
-            consumers=tuple(one for one in held if one.id in question.consumers), generations={}
+            consumers=tuple(consumer for consumer in held if consumer.id in question.consumers),
+            generations={},
         )
 
     async def usages(self, question: FindUsages) -> UsagesFound:

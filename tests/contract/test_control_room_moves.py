@@ -79,7 +79,7 @@ async def test_who_may_says_a_word_to_a_move_and_reads_why_it_was_not_done() -> 
         movers.steering = lambda said: told(said, "it is too late for <that>")
         late = await room.send(f"/moves/{MOVE}", act="revert")
         assert (late.status_code, "it is too late for &lt;that&gt;" in late.text) == (409, True)
-    assert [(one.to, one.move, one.cell) for one in movers.steered] == [
+    assert [(move.to, move.move, move.cell) for move in movers.steered] == [
         ("confirm", MOVE, "c1"),
         ("revert", MOVE, "c1"),
     ]
@@ -94,7 +94,7 @@ async def test_a_cell_that_has_not_answered_yet_has_the_word_all_the_same(
     async with a_room(movers) as room:
         await room.sign_in("admin")
         assert (await room.send(f"/moves/{MOVE}", act="abort")).status_code == 303
-        await until(lambda: [one.to for one in movers.steered] == ["abort"])
+        await until(lambda: [move.to for move in movers.steered] == ["abort"])
 
 
 @pytest.mark.parametrize("path", ["/moves/events", f"/moves/{MOVE}/events"])
@@ -163,7 +163,7 @@ async def test_a_host_is_drained_from_its_page(movers: FakeMovers) -> None:
         assert not await marks(placement) and not movers.asked
         assert (await room.send(HOST, act="drain", how="cold", most="2")).status_code == 303
         await until(lambda: all(build.host == "host-9" for build in movers.builds.values()))
-        assert {one.kind for one in movers.asked} == {"migrate"} and len(movers.asked) == 3
+        assert {request.kind for request in movers.asked} == {"migrate"} and len(movers.asked) == 3
         assert {DISABLED, MARK} <= await marks(placement)
         assert "host-1" in await room.page("/moves")
         assert (await room.send("/moves", root=ROOT, act="stop-and-open")).status_code == 303

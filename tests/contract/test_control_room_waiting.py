@@ -130,7 +130,7 @@ async def test_who_may_ends_a_wait_and_of_one_that_waits_no_more_it_is_said() ->
         assert "waits no more" in await room.page(done.headers["location"])
         again = await room.send("/waiting", request=uid(1))
         assert (again.status_code, "It does not wait: no such build" in again.text) == (409, True)
-    assert [(one.build, one.anywhere) for one in ending.told] == [(uid(1), False)] * 2
+    assert [(cancel.build, cancel.anywhere) for cancel in ending.told] == [(uid(1), False)] * 2
 
 
 async def test_who_comes_and_who_goes_is_on_every_open_page_at_once_and_asked_for_once(

@@ -104,9 +104,10 @@ async def test_what_was_deleted_before_it_was_asked_for_never_gets_a_host_and_it
         await world.say(a_request(1, flavor=VM, instances=3))
         await world.until(1, world.unplaceable)
         assert {(await ended.get()).build for _ in range(2)} == {uid(1001, "b"), uid(1002, "b")}
-        assert [(one.instances, one.reason, one.decision.code) for one in world.unplaceable] == [
-            ((BUILD,), "deleted before it had a host", "cancelled")
-        ]
+        assert [
+            (unplaceable.instances, unplaceable.reason, unplaceable.decision.code)
+            for unplaceable in world.unplaceable
+        ] == [((BUILD,), "deleted before it had a host", "cancelled")]
         assert not await held(world)
 
 
@@ -130,7 +131,7 @@ async def test_what_waits_ends_and_so_does_all_of_its_request_by_the_requests_id
         assert (await world.waiting()).count == 2
         assert await anywhere(world) == (True, True, {})
         assert await anywhere(world, uid(2, "a")) == (True, True, {})
-        assert sorted(len(one.instances) for one in world.unplaceable) == [1, 2]
+        assert sorted(len(unplaceable.instances) for unplaceable in world.unplaceable) == [1, 2]
         assert (await world.waiting()).count == 0
 
 
@@ -166,7 +167,7 @@ async def test_whenever_a_delete_comes_the_build_ends_once_and_nothing_is_held(m
                     ends.append((await ended.get()).build)
             except TimeoutError:
                 break
-        ends += [build for one in world.unplaceable for build in one.instances]
+        ends += [build for unplaceable in world.unplaceable for build in unplaceable.instances]
         assert set(ends) == {BUILD}
         assert not await held(world)
         waited, known, cells = await anywhere(world)  # once more, long after

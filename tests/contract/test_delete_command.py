@@ -35,7 +35,9 @@ def cell_and_placement(known: bool, held: Allocations) -> Worker:
     async def providers(asked: FindProviders) -> ProvidersFound:
         host = Provider(id=HOST, name="h", parent=None, root=HOST, generation=1, cell="c2", host="h1")
         pool = Provider(id=POOL, name="pool", parent=None, root=POOL, generation=1)
-        return ProvidersFound(providers=tuple(one for one in (host, pool) if one.id in asked.ids))
+        return ProvidersFound(
+            providers=tuple(provider for provider in (host, pool) if provider.id in asked.ids)
+        )
 
     return Worker(
         "all",

@@ -25,7 +25,7 @@ QUIET = {"cells": ("c1",), "hosts": 2}
 
 
 def of(found: list[Finding], level: str) -> dict[str, str]:
-    return {one.about: one.says for one in found if one.level == level}
+    return {finding.about: finding.says for finding in found if finding.level == level}
 
 
 async def test_an_embedded_berth_is_examined_and_found_well(

@@ -83,7 +83,7 @@ async def test_a_host_is_closed_and_all_it_had_moved_live(cloud: HostsToEmpty, b
     assert f"{B1} moved to host-9" in told and f"{B2} moved to host-9" in told
     assert told[-1] == "host-1: 2 moved, none stays"
     assert (cloud.on(1), cloud.on(2)) == ([], [B3])
-    assert {(one.kind, one.cell) for one in cloud.movers.asked} == {("live", "c1")}
+    assert {(request.kind, request.cell) for request in cloud.movers.asked} == {("live", "c1")}
     assert (await cloud.state(1), await cloud.state(2)) == ("disabled, because of drain", "open")
 
 
@@ -96,7 +96,7 @@ async def test_what_is_empty_is_said_to_be_so_at_once(cloud: HostsToEmpty, berth
 
 async def test_of_a_cell_or_agent_all_hosts_are_emptied(cloud: HostsToEmpty, berth: Berth) -> None:
     await berth("drain", "--agent", "agent-2", "--cold")
-    assert (cloud.on(2), [one.kind for one in cloud.movers.asked]) == ([], ["migrate"])
+    assert (cloud.on(2), [request.kind for request in cloud.movers.asked]) == ([], ["migrate"])
     cloud.movers.spare = 1
     cloud.movers.doing = lambda asked: [cloud.movers.refused(asked)]
     told = await berth("drain", "--cell", "c1", ends=1)
@@ -145,7 +145,7 @@ async def test_who_changed_since_it_was_seen_is_looked_at_again(cloud: HostsToEm
         if asked.build == B1:  # its owner was faster
             cloud.movers.builds.pop(B1, None)
             return [cloud.movers.refused(asked, "status")]
-        first = sum(one.build == B2 for one in cloud.movers.asked) == 1
+        first = sum(request.build == B2 for request in cloud.movers.asked) == 1
         return [cloud.movers.refused(asked, "moving")] if first else cloud.movers.well(asked)
 
     cloud.movers.doing = meanwhile
@@ -189,7 +189,7 @@ async def test_begun_again_it_follows_what_is_under_way(cloud: HostsToEmpty, ber
     async with asyncio.TaskGroup() as group:
         group.create_task(end_it())
         told = (await berth("drain", "host-1", ends=1)).splitlines()
-    assert going.move not in {one.move for one in cloud.movers.asked}
+    assert going.move not in {request.move for request in cloud.movers.asked}
     assert cloud.movers.asked == []
     assert f"  {B2} stays: it waits to be confirmed (`berth confirm {B2}`)" in told
     assert any(line.endswith("1 stay") for line in told)
@@ -238,7 +238,7 @@ async def test_a_dry_run_says_who_would_find_no_host_and_why(cloud: HostsToEmpty
 async def test_each_may_wait_for_room(cloud: HostsToEmpty, berth: Berth) -> None:
     await berth("drain", "host-1", "--wait", "30m")
     await berth("evacuate", "host-2", "--wait", "1h")
-    assert sorted((one.kind, one.wait) for one in cloud.movers.asked) == [
+    assert sorted((request.kind, request.wait) for request in cloud.movers.asked) == [
         ("evacuate", "1h"),
         ("live", "30m"),
         ("live", "30m"),
@@ -314,14 +314,14 @@ async def test_a_host_is_forced_down_before_anything_is_asked_for(
     assert told[0] == "host-1: forced down; 2 go to other hosts; its cell sees to the 1 that are not active"
     assert "host-1: 2 moved, 1 stay" in told
     assert f"  {uid(4)} stays: building: its cell sees to it" in told
-    assert {one.kind for one in cloud.movers.asked} == {"evacuate"}
+    assert {request.kind for request in cloud.movers.asked} == {"evacuate"}
     assert (asked_before, await cloud.state(1)) == ([0], "forced down")
 
 
 async def test_without_waiting_all_are_asked_for_at_once(cloud: HostsToEmpty, berth: Berth) -> None:
     told = await berth("evacuate", "host-1")
     assert told.endswith("asked for: `berth moves list --host host-1` shows how they go\n")
-    await until(lambda: {one.build for one in cloud.movers.asked} == {B1, B2})
+    await until(lambda: {request.build for request in cloud.movers.asked} == {B1, B2})
 
 
 async def test_it_goes_on_only_while_its_hosts_are_closed_for_its_cause(
@@ -351,4 +351,4 @@ async def test_it_goes_on_only_while_its_hosts_are_closed_for_its_cause(
 
     told, _ = await asyncio.gather(berth("drain", "host-1", "--max", "1", ends=1), take_the_cause_away())
     assert f"{B2} stays: its host is not closed because of drain any more" in told
-    assert [one.build for one in cloud.movers.asked] == [B1]
+    assert [request.build for request in cloud.movers.asked] == [B1]

@@ -225,12 +225,14 @@ async def test_one_that_is_killed_between_saying_and_forgetting_says_it_once_mor
         await in_time(killed.wait())
     async with brokers.ferried():
         found = [(await take(ear)).envelope for _ in range(10)]
-        while len({one.id for one in found}) < 10 or len(found) < 11:
+        while len({envelope.id for envelope in found}) < 10 or len(found) < 11:
             found.append((await take(ear)).envelope)
-    order = [msgspec.json.decode(one.body)["n"] for one in found]
+    order = [msgspec.json.decode(envelope.body)["n"] for envelope in found]
     assert list(dict.fromkeys(order)) == list(range(10))  # the first time of each, in order
-    twice = {one.id for one in found if order.count(msgspec.json.decode(one.body)["n"]) > 1}
-    assert twice and len({one.id for one in found}) == 10  # the same message, which its hearers know
+    twice = {envelope.id for envelope in found if order.count(msgspec.json.decode(envelope.body)["n"]) > 1}
+    assert (
+        twice and len({envelope.id for envelope in found}) == 10
+    )  # the same message, which its hearers know
 
 
 async def test_while_the_cells_broker_is_away_all_waits_in_the_middle_in_order(brokers: TwoBrokers) -> None:

@@ -88,8 +88,8 @@ async def test_what_was_offered_is_claimed_provider_by_provider(cells: Placement
 async def test_a_batch_is_spread_until_nothing_goes_together_any_more(cells: Placement) -> None:
     scheduler = await a_scheduler_before(cells)
     placed = await said(scheduler, *(a_request(number, flavor=NUMA) for number in range(1, 5)))
-    assert all(isinstance(one, BuildPlaced) for one in placed), placed
-    hosts = Counter(one.chosen.host for one in placed if isinstance(one, BuildPlaced))
+    assert all(isinstance(answer, BuildPlaced) for answer in placed), placed
+    hosts = Counter(answer.chosen.host for answer in placed if isinstance(answer, BuildPlaced))
     assert hosts == {"host-1": 2, "host-2": 2}
     (nowhere,) = await said(scheduler, a_request(9, flavor=NUMA))
     assert isinstance(nowhere, BuildUnplaceable)
@@ -100,7 +100,12 @@ async def test_the_second_cell_of_a_host_is_used_when_the_first_is_full(cells: P
     scheduler = await a_scheduler_before(cells)
     asked = Flavor(name="half", extra_specs={"resources_c:VCPU": "4"})
     placed = await said(scheduler, *(a_request(number, flavor=asked) for number in range(1, 5)))
-    taken = [uuid for one in placed if isinstance(one, BuildPlaced) for uuid in one.chosen.choice.allocations]
+    taken = [
+        uuid
+        for answer in placed
+        if isinstance(answer, BuildPlaced)
+        for uuid in answer.chosen.choice.allocations
+    ]
     assert sorted(taken) == [uid(number, "a") for number in (11, 12, 21, 22)]
 
 
@@ -137,9 +142,9 @@ async def test_instances_of_one_request_share_out_the_cells_of_one_host(
     assert len(placed) == instances
     taken = [
         (cell, asked["VCPU"])
-        for one in placed
-        if isinstance(one, BuildPlaced)
-        for cell, asked in one.chosen.choice.allocations.items()
+        for answer in placed
+        if isinstance(answer, BuildPlaced)
+        for cell, asked in answer.chosen.choice.allocations.items()
         if "VCPU" in asked
     ]
     assert {amount for _, amount in taken} == cells_used
@@ -153,7 +158,7 @@ async def test_ways_far_down_the_list_are_found_in_the_end(placement: Placement)
     assert await placement.reports.report_many([report]) == [None]
     scheduler = await a_scheduler_before(placement)
     placed = await said(scheduler, a_request(flavor=Flavor(name="f", extra_specs=TWO_CELLS), instances=6))
-    assert len({cell for one in placed for cell in one.chosen.choice.allocations}) == 12  # type: ignore[union-attr]
+    assert len({cell for answer in placed for cell in answer.chosen.choice.allocations}) == 12  # type: ignore[union-attr]
 
 
 async def test_one_instance_more_than_there_are_cells_is_no_room(four: Placement) -> None:
@@ -161,7 +166,7 @@ async def test_one_instance_more_than_there_are_cells_is_no_room(four: Placement
     request = a_request(flavor=Flavor(name="f", extra_specs=ONE_CELL), instances=5)
     (verdict,) = await scheduler.place_many([request])
     assert not isinstance(verdict, Poison)
-    assert isinstance(verdict, Retry) or all(isinstance(one, BuildUnplaceable) for one in verdict)
+    assert isinstance(verdict, Retry) or all(isinstance(answer, BuildUnplaceable) for answer in verdict)
     assert not any(row.used.get("VCPU") for row in four.memory.index.rows.values())
 
 

@@ -180,6 +180,6 @@ async def test_a_boot_names_the_group_it_joins_by_its_uuid(
     async with asyncio.timeout(60):
         while len(asked) < 2:
             await asyncio.sleep(0)
-    assert [one.hints.group for one in asked] == [WEB, DB]
+    assert [request.hints.group for request in asked] == [WEB, DB]
     said = await refusal(boot(Settings(), request, False, 1.0, False, Spoken().say, ByName(THEIRS)))
     assert said.startswith(f"there is no server group {THEIRS} in project {OURS}")

@@ -321,7 +321,7 @@ async def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
         (build, "running"),
         (uid(2, "b"), "arriving"),
     }
-    assert [one.build for one in disk.running()] == [build]
+    assert [record.build for record in disk.running()] == [build]
     assert disk.builds.is_void(uid(3, "b"), 2) and not disk.builds.is_void(uid(3, "b"), 3)
     assert disk.builds.ordered(an_order(2)) == a_report(an_order(2), "failed", cause="hung", leftover=True)
     disk.close()

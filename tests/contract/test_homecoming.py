@@ -68,7 +68,7 @@ async def test_what_placement_has_elsewhere_or_not_at_all_is_destroyed(
         placement.kept_on(SOURCE, 1, kept)
     agent, home = await back_from_the_dead(placement)
     assert agent.disk.running() == [] and not agent.does.ready
-    assert [(one.outcome, one.attempt) for one in await home.look()] == said
+    assert [(report.outcome, report.attempt) for report in await home.look()] == said
     assert agent.guests() == guests
     assert agent.does.ready
     if said:  # a late order of it is void
@@ -115,7 +115,7 @@ async def test_it_tells_all_its_guests_a_page_at_a_time(monkeypatch: pytest.Monk
     while more:
         asked = GuestsAsked(cell="c1", agent="a1", builds=(), after=heard[-1] if heard else "")
         told = await agent.does.tell(asked)
-        heard += [one.build for one in told.guests]
+        heard += [guest.build for guest in told.guests]
         pages, more = pages + 1, told.more
         assert (told.after, len(told.guests) <= 2) == (asked.after, True)
     assert (heard, pages) == (sorted(builds), 3)
@@ -139,7 +139,7 @@ async def test_without_an_answer_guests_wait_and_so_do_orders_but_for_destroys()
         await asyncio.sleep(0.5)
     built = await building
     assert built is not None and built.outcome == "built"
-    assert {one.build for one in agent.disk.running()} == {BUILD, uid(2, "b")}
+    assert {record.build for record in agent.disk.running()} == {BUILD, uid(2, "b")}
 
 
 @in_virtual_time
@@ -191,7 +191,7 @@ async def test_one_that_has_not_heard_what_it_is_called_waits_when_another_move_
     agent, home = await back_from_the_dead(placement, disk)
     said = await home.look()
     assert sorted(agent.guests()) == left
-    assert [one.attempt for one in said] == [1] * (left != [1])
+    assert [report.attempt for report in said] == [1] * (left != [1])
 
 
 @in_virtual_time
@@ -237,7 +237,7 @@ async def test_after_each_loss_of_power_it_asks_again() -> None:
     placement.held.clear()
     await asyncio.sleep(6.0)
     assert agent.disk.running() == [] and not agent.does.ready
-    assert [one.outcome for one in await home.look()] == ["destroyed"]
+    assert [report.outcome for report in await home.look()] == ["destroyed"]
     assert agent.guests() == {}
 
 
@@ -318,7 +318,7 @@ async def test_after_it_stood_still_it_asks_again_before_it_says_or_runs_anythin
         placement.kept_on(SOURCE, 1, kept)
     await asyncio.sleep(STOOD_STILL)
     assert not agent.does.ready and agent.disk.running() == []
-    assert [one.outcome for one in await home.look()] == said
+    assert [report.outcome for report in await home.look()] == said
     assert agent.guests() == guests and agent.does.ready
 
 
@@ -340,7 +340,7 @@ async def test_what_was_asked_before_it_stood_still_is_no_answer() -> None:
     assert await home.look() == []
     assert not agent.does.ready and agent.disk.running() == []
     await asyncio.sleep(1.0)
-    assert [one.outcome for one in await home.look()] == ["destroyed"]
+    assert [report.outcome for report in await home.look()] == ["destroyed"]
 
 
 @in_virtual_time
@@ -354,6 +354,6 @@ async def test_what_it_was_building_when_it_stood_still_is_not_built_if_it_is_el
     placement.build_on(DESTINATION, other)
     await asyncio.sleep(STOOD_STILL)
     assert not building.done()
-    assert [(one.build, one.outcome) for one in await home.look()] == [(other, "destroyed")]
+    assert [(report.build, report.outcome) for report in await home.look()] == [(other, "destroyed")]
     assert await building is None
-    assert {one.build for one in agent.disk.running()} == {BUILD}
+    assert {record.build for record in agent.disk.running()} == {BUILD}

@@ -43,15 +43,15 @@ class Life:
     def why(self) -> list[str]:
         seen = self.book.level(self.source, self.time.now)
         found = []
-        for one, position in zip(HOSTS, [host.position for host in self.source.listed], strict=True):
+        for facts, position in zip(HOSTS, [host.position for host in self.source.listed], strict=True):
             state = self.book.level(self.source, self.time.now).columns.states[seen.slot_at[position]]
             closed = "" if state is None or state.enabled else "disabled"
-            found.append(self.book.why_down(one.cell, one.root, one.agent, self.time.now) or closed)
+            found.append(self.book.why_down(facts.cell, facts.root, facts.agent, self.time.now) or closed)
         return found
 
     async def stored(self) -> list[str]:
         async with self.database.read() as tx:
-            return [one.host for one in await host_health.page(tx, ("", ""), 10)]
+            return [health.host for health in await host_health.page(tx, ("", ""), 10)]
 
 
 async def test_the_next_scheduler_knows_which_hosts_were_down_or_closed(database: Database) -> None:

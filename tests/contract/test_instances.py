@@ -149,7 +149,7 @@ async def test_builds_of_before_there_was_a_list_are_found_by_host_and_project(
         (FindInstances(cell=CELL, host="host1"), [6]),
     ):
         found = (await listed.find(asked)).instances
-        assert [one.build for one in found] == [uid(n, "b") for n in expected]
+        assert [instance.build for instance in found] == [uid(n, "b") for n in expected]
 
 
 async def test_those_that_are_being_built_are_counted_without_reading_all(listed: Listing) -> None:

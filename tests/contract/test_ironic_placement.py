@@ -75,7 +75,7 @@ async def test_they_come_in_pages(rack: Placement, which: dict[str, Any], limit:
     seen: list[str] = []
     while True:
         page = await find_providers(rack, limit=limit, after=seen[-1] if seen else "", parts=(), **which)
-        seen += [one.id for one in page]
+        seen += [provider.id for provider in page]
         if len(page) < limit:
             break
     assert seen == sorted(uid(number, "a") for number in (1, 2, 3, 11))
@@ -107,7 +107,7 @@ class Sweeping:
         self.sweep = Sweep(self.survey, self.tell, clock, pages_per_second=1e9)
 
     async def tell(self, seen: Sequence[SurveyedNode]) -> None:
-        reports = [said for one in seen if (said := one.report(self.rules)) is not None]
+        reports = [said for node in seen if (said := node.report(self.rules)) is not None]
         assert await self.placement.reports.report_many(reports) == [None] * len(reports)
 
     async def differences(self) -> list[str]:

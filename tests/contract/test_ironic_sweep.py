@@ -81,7 +81,7 @@ async def test_what_people_must_put_right_is_listed_and_left_alone() -> None:
         world.ironic.have(7, owner="you")
         await world.sweep.round()
         found = (await diff(world.survey)).differences
-        assert [(one.what, one.node, one.stays) for one in found] == [
+        assert [(difference.what, difference.node, difference.stays) for difference in found] == [
             ("bad", node_number(2), True),
             ("no class", node_number(1), True),
             ("not ours", node_number(0), True),

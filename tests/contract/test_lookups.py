@@ -35,7 +35,7 @@ EIGHT = {"VCPU": Inventory(total=8)}
 
 
 async def make(placement: Placement, *loads: ProviderLoad) -> None:
-    assert {one.did for one in await load(placement, *loads)} == {"made"}
+    assert {result.did for result in await load(placement, *loads)} == {"made"}
 
 
 async def ids(placement: Placement, **query: Any) -> set[str]:
@@ -305,7 +305,7 @@ async def test_what_is_found_is_what_a_search_one_by_one_would_find(placement: P
         ]
     )
     everything = await find_providers(placement)
-    assert any(sum(one.used.values()) for one in everything)
+    assert any(sum(provider.used.values()) for provider in everything)
     sizes = set()
     for _ in range(120):
         group = ResourceGroup(
@@ -316,7 +316,7 @@ async def test_what_is_found_is_what_a_search_one_by_one_would_find(placement: P
             member_of=tuple(filter(None, [some(groups)])),
             not_member_of=some(groups)[:1],
         )
-        expected = {one.id for one in everything if meets(one, group)}
+        expected = {provider.id for provider in everything if meets(provider, group)}
         assert await ids(placement, like=group) == expected, group
         sizes.add(len(expected))
     assert len(sizes) > 5

@@ -61,7 +61,7 @@ def sample(type_: Any, number: int = 0) -> Any:
         case inspect.VarTupleType(item_type=item, min_length=least):
             return [sample(item)] * (least or 0)
         case inspect.TupleType(item_types=items):
-            return [sample(one) for one in items]
+            return [sample(type_) for type_ in items]
         case inspect.DictType():
             return {}
         case inspect.BoolType():
@@ -71,11 +71,13 @@ def sample(type_: Any, number: int = 0) -> Any:
 
 
 def filled(struct: inspect.StructType, values: dict[str, Any]) -> Any:
-    last = max((at for at, one in enumerate(struct.fields) if one.name in values), default=-1)
+    last = max((at for at, field in enumerate(struct.fields) if field.name in values), default=-1)
     chosen = [
-        one for at, one in enumerate(struct.fields) if one.required or (struct.array_like and at <= last)
+        field
+        for at, field in enumerate(struct.fields)
+        if field.required or (struct.array_like and at <= last)
     ]
-    whole = {one.name: sample(one.type) for one in chosen} | values
+    whole = {field.name: sample(field.type) for field in chosen} | values
     if struct.array_like:
         return list(whole.values())
     return whole | ({struct.tag_field: struct.tag} if struct.tag_field else {})
@@ -110,12 +112,12 @@ def limits(type_: Any) -> Iterator[tuple[Any, Any]]:
             yield from (({sample(key): good}, {sample(key): bad}) for good, bad in limits(value))
         case inspect.TupleType(item_types=items):
             for at, item in enumerate(items):
-                rest = [sample(one) for one in items]
+                rest = [sample(type_) for type_ in items]
                 for good, bad in limits(item):
                     yield [*rest[:at], good, *rest[at + 1 :]], [*rest[:at], bad, *rest[at + 1 :]]
         case inspect.UnionType(types=types):
-            for one in types:
-                yield from limits(one)
+            for type_ in types:
+                yield from limits(type_)
         case inspect.Metadata(type=inner):
             yield from limits(inner)
         case _:
@@ -127,13 +129,13 @@ def limits(type_: Any) -> Iterator[tuple[Any, Any]]:
 def test_each_field_takes_its_largest_value_and_refuses_more_by_name(name: str) -> None:
     struct = STRUCTS[name]
     decoder = msgspec.json.Decoder(struct.cls)
-    for at, one in enumerate(struct.fields):
-        where = f"$[{at}]" if struct.array_like else f".{one.encode_name}"
+    for at, field in enumerate(struct.fields):
+        where = f"$[{at}]" if struct.array_like else f".{field.encode_name}"
         try:
-            for good, bad in limits(one.type):
-                decoder.decode(msgspec.json.encode(filled(struct, {one.name: good})))
+            for good, bad in limits(field.type):
+                decoder.decode(msgspec.json.encode(filled(struct, {field.name: good})))
                 with pytest.raises(msgspec.ValidationError) as refused:
-                    decoder.decode(msgspec.json.encode(filled(struct, {one.name: bad})))
+                    decoder.decode(msgspec.json.encode(filled(struct, {field.name: bad})))
                 assert where in str(refused.value)
         except AssertionError as problem:
-            raise AssertionError(f"{name}.{one.name}: {problem}") from problem
+            raise AssertionError(f"{name}.{field.name}: {problem}") from problem

@@ -31,7 +31,7 @@ async def test_while_ironic_is_away_orders_wait_and_the_conductor_is_told_that_t
         await world.bus.publish(world.build())
         async with asyncio.timeout(QUIET):
             progress = [await world.reports.get() for _ in range(3)]
-        assert {(one.outcome, one.build, one.attempt, one.root) for one in progress} == {
+        assert {(report.outcome, report.build, report.attempt, report.root) for report in progress} == {
             ("progress", US, 1, world.nodes[0].uuid)
         }
         world.line.cut = False

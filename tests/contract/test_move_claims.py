@@ -173,7 +173,7 @@ async def test_it_goes_elsewhere_and_its_old_place_is_kept_as_a_migration_s(here
     placed = await here.placed(move_of(build))
     assert placed.chosen is not None and placed.generation == 2
     assert placed.chosen.root != root(1)
-    assert {one.root for one in (placed.chosen, *placed.alternates)} == {root(2), root(3)}
+    assert {selection.root for selection in (placed.chosen, *placed.alternates)} == {root(2), root(3)}
     assert await here.held(build, keeper(build, 1)) == {
         build: {placed.chosen.root},
         keeper(build, 1): {root(1)},

@@ -256,7 +256,7 @@ async def test_a_refusal_that_was_lost_is_asked_for_again(
     monkeypatch.setattr(following, "AGAIN_SECONDS", 0.0)
     movers.doing = lambda asked: [movers.refused(asked)] if len(movers.asked) > 1 else []
     await berth("move", B1, "--wait", ends=1)
-    assert {one.move for one in movers.asked} == {movers.asked[0].move}
+    assert {request.move for request in movers.asked} == {movers.asked[0].move}
 
 
 async def test_who_waits_no_longer_is_told_what_is_under_way(movers: FakeMovers, berth: Berth) -> None:
@@ -310,7 +310,7 @@ async def test_a_dry_run_says_where_each_would_go_and_asks_for_nothing(
 async def test_an_abort_ends_the_wait_of_one_that_waits(movers: FakeMovers, berth: Berth, of: str) -> None:
     waits = movers.waits(1, 1)
     assert await berth("abort", of) == f"{B1} waits no more: it stays as it is\n"
-    assert [one.build for one in movers.cancelled] == [waits.request]
+    assert [cancel.build for cancel in movers.cancelled] == [waits.request]
     with pytest.raises(CommandRefused, match="no move of it is under way"):
         await berth("confirm", of)
 
@@ -324,7 +324,7 @@ async def test_one_that_begins_while_its_wait_is_to_end_is_aborted(movers: FakeM
     ]
     told = await berth("abort", B1)
     assert f"{B1}: abort is said" in told
-    assert [one.to for one in movers.steered] == ["abort"]
+    assert [move.to for move in movers.steered] == ["abort"]
 
 
 @pytest.mark.parametrize("of", [B1, uid(1, "e")])

@@ -98,7 +98,7 @@ class MovingCell:
         if isinstance(outcome, Retry):
             return outcome
         assert isinstance(outcome, Sequence)
-        return [one for one in outcome if not isinstance(one, MoveTold | HostFailed)]
+        return [message for message in outcome if not isinstance(message, MoveTold | HostFailed)]
 
     async def came_of(self, event: Message) -> list[Message]:
         outcome = await self.hears(event)
@@ -106,7 +106,7 @@ class MovingCell:
         return outcome
 
     async def ordered(self, event: Message) -> MoveOrdered:
-        (order,) = [one for one in await self.came_of(event) if isinstance(one, MoveOrdered)]
+        (order,) = [message for message in await self.came_of(event) if isinstance(message, MoveOrdered)]
         return order
 
     async def done(self, order: MoveOrdered) -> list[Message]:
@@ -138,7 +138,7 @@ async def a_cell(database: Database) -> MovingCell:
 
 
 def short(said: Sequence[Message]) -> list[str]:
-    return [in_short(one) for one in said]
+    return [in_short(message) for message in said]
 
 
 async def to_the_end(cell: MovingCell, event: Message, *, twice: bool) -> list[Message]:
@@ -148,13 +148,13 @@ async def to_the_end(cell: MovingCell, event: Message, *, twice: bool) -> list[M
         if twice:
             await cell.hears(event)
             cell.restart()
-        for one in await cell.came_of(event):
-            if isinstance(one, MoveOrdered):
-                waiting.append(a_move_report(one, "done"))
-            elif isinstance(one, DestroyOrdered):
-                waiting.append(an_agent_report(one, "destroyed"))
+        for message in await cell.came_of(event):
+            if isinstance(message, MoveOrdered):
+                waiting.append(a_move_report(message, "done"))
+            elif isinstance(message, DestroyOrdered):
+                waiting.append(an_agent_report(message, "destroyed"))
             else:
-                said.append(one)
+                said.append(message)
     return said
 
 
@@ -163,7 +163,7 @@ async def test_a_move_goes_through_its_phases_and_ends_where_placement_has_it(
     cell: MovingCell, twice: bool
 ) -> None:
     said = await to_the_end(cell, cell.claimed(), twice=twice)
-    ends = [one for one in said if isinstance(one, MoveEnded)]
+    ends = [message for message in said if isinstance(message, MoveEnded)]
     assert ends and all(end == ends[0] for end in ends)
     assert (ends[0].end, ends[0].host, ends[0].decision.record) == ("done", "host5", None)
     assert [phase.phase for phase in ends[0].phases] == ["prepare", "send", "start"]
@@ -209,7 +209,7 @@ async def test_a_restart_says_again_what_a_move_waits_for(everywhere: MovingCell
     for expected in ("prepare 2 at host5", "send 1 at host0", "start 2 at host5"):
         cell.restart()
         assert short(await cell.builds.resume()) == [expected]
-        order = next(one for one in await cell.came_of(a_move_report(order, "done")) or [order])  # type: ignore[assignment]
+        order = next(message for message in await cell.came_of(a_move_report(order, "done")) or [order])  # type: ignore[assignment]
     assert await cell.builds.resume() == []
 
 
@@ -232,7 +232,7 @@ async def test_one_that_waits_to_be_confirmed_is_not_reminded_of(everywhere: Mov
     assert (await cell.stands()).status == "verifying"
     assert await cell.moves.time_out() == [] == await cell.builds.resume()
     said = await to_the_end(cell, a_steering(placed, "revert"), twice=True)
-    assert {in_short(one) for one in said} == {"ended reverted at host0"}
+    assert {in_short(message) for message in said} == {"ended reverted at host0"}
     assert set(cell.books.held) == {ONE.build}
 
 
@@ -241,15 +241,15 @@ async def test_a_delete_wins_in_every_phase_and_nothing_stays_held(cell: MovingC
     placed = cell.claimed(replace(MOVE, verify=True))
     said = await cell.came_of(placed)
     for _ in range(phases):
-        said = await cell.done(next(one for one in said if isinstance(one, MoveOrdered)))
+        said = await cell.done(next(message for message in said if isinstance(message, MoveOrdered)))
     said = await to_the_end(cell, a_delete(ONE), twice=phases % 2 == 1)
-    assert {in_short(one) for one in said} == {"ended deleted", "BuildDeleted"}
+    assert {in_short(message) for message in said} == {"ended deleted", "BuildDeleted"}
     assert cell.books.held == {}
 
 
 async def test_a_shelved_instance_holds_nothing_and_comes_back_elsewhere(cell: MovingCell) -> None:
     said = await to_the_end(cell, a_move("shelve"), twice=True)
-    assert {in_short(one) for one in said} == {"ended done"}
+    assert {in_short(message) for message in said} == {"ended done"}
     assert cell.books.held == {} and (await cell.stands()).status == "shelved"
     listed = await Listing(cell.database).find(FindInstances(cell=CELL, statuses=("shelved",)))
     assert [instance.build for instance in listed.instances] == [ONE.build]
@@ -330,7 +330,7 @@ async def test_a_move_that_another_conductor_ends_meanwhile_ends_no_second_way(
     cell = everywhere
     await cell.active()
     rebuild = a_move("rebuild", number=2, hosts=(5,))
-    (order,) = [one for one in await cell.came_of(rebuild) if isinstance(one, MoveOrdered)]
+    (order,) = [message for message in await cell.came_of(rebuild) if isinstance(message, MoveOrdered)]
     (*_, end) = await to_the_end(cell, a_move_report(order, "done"), twice=False)
     await cell.ordered(cell.claimed(replace(MOVE, attempt=2)))
     assert await cell.builds.handle([(ONE.build, rebuild)]) == [[end]]

@@ -60,7 +60,7 @@ async def test_the_way_back_gives_the_source_another_name_and_spares_it() -> Non
     assert await agent.move(RESUME, RESUME) == ["done", "done"]
     assert agent.guests() == {3: ("source", "running")}
     late = [await agent.does.build(a_build(attempt)) for attempt in (1, 2)]
-    assert [one.outcome for one in late if one] == ["destroyed", "destroyed"]
+    assert [report.outcome for report in late if report] == ["destroyed", "destroyed"]
     assert await agent.move(SEND, PREPARE, START) == [
         "nothing", "nothing", "failed: it was destroyed on this host"
     ]  # fmt: skip
@@ -179,7 +179,7 @@ async def test_progress_is_told_while_a_copy_goes_on_and_of_one_that_hangs_nothi
     seen = []
     for _ in range(3):
         await asyncio.sleep(15.0)
-        seen += [(one.outcome, one.percent, one.step) for one in await agent.moves.progress()]
+        seen += [(report.outcome, report.percent, report.step) for report in await agent.moves.progress()]
     assert seen == [("progress", 25, 2), ("progress", 50, 2), ("progress", 75, 2)]
     assert await sending == ["done"]
     assert await agent.moves.progress() == []
@@ -277,7 +277,7 @@ async def test_on_the_bus_an_order_stays_on_the_queue_until_its_phase_is_over() 
             await asyncio.sleep(1.0)
             await bus.publish(replace(SEND, agent="a1"))
             told = [await said.get() for _ in range(2)]
-            assert [(one.outcome, one.step, one.attempt) for one in told] == [
+            assert [(report.outcome, report.step, report.attempt) for report in told] == [
                 ("progress", 2, 1), ("done", 2, 1)
             ]  # fmt: skip
             stopping.set()

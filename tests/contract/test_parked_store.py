@@ -49,7 +49,7 @@ async def of(store: Database, owner: str) -> list[ParkedRequest]:
 async def listed(store: Database, **asked: object) -> list[tuple[str, int]]:
     async with store.read() as tx:
         found = await parked.waiting(tx, FindWaiting(**asked))  # type: ignore[arg-type]
-    return [(one.request, one.position) for one in found]
+    return [(request.request, request.position) for request in found]
 
 
 async def test_a_request_is_kept_whole_and_once(store: Database) -> None:
@@ -209,7 +209,7 @@ async def test_a_move_is_kept_with_what_it_begins_from_and_found_by_itself_and_l
         assert await parked.find(tx, [build]) == []
         listed = await parked.waiting(tx, FindWaiting())
         assert await parked.waiting(tx, FindWaiting(requests=(build, uid(1, "e")))) == [listed[0]]
-    assert [(one.request, one.builds, one.move) for one in listed] == [
+    assert [(request.request, request.builds, request.move) for request in listed] == [
         (uid(1, "e"), (build,), "migrate"),
         (uid(2, "a"), (uid(2000, "b"),), ""),
     ]
@@ -236,18 +236,27 @@ async def test_why_a_move_was_refused_is_kept_with_what_it_asked_of_hosts_if_it_
     asked, other = a_move(1), a_move(2)
     said = [
         MoveRefused(
-            move=one.move, build=one.build, kind="migrate", reason="no room", code=code, decision=DECISION
+            move=request.move,
+            build=request.build,
+            kind="migrate",
+            reason="no room",
+            code=code,
+            decision=DECISION,
         )
-        for one, code in ((asked, "waited"), (other, "unknown"))
+        for request, code in ((asked, "waited"), (other, "unknown"))
     ]
     request = a_start(1, 5).request()
     for at in (5.0, 6.0):
         async with store.write() as tx:
             await decisions.add_moves(tx, [(asked, request, said[0]), (other, None, said[1])], at)
     async with store.read() as tx:
-        found = [await decisions.decision_of(tx, one.move) for one in (asked, other)]
+        found = [await decisions.decision_of(tx, request.move) for request in (asked, other)]
         assert await decisions.decision_of(tx, asked.build) is None
-    assert [(one.move, one.request, one.decision.code, one.at) for one in found if one] == [
+    assert [
+        (decision.move, decision.request, decision.decision.code, decision.at)
+        for decision in found
+        if decision
+    ] == [
         (asked, request, "waited", 5.0),
         (other, None, "unknown", 5.0),
     ]

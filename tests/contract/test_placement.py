@@ -42,7 +42,7 @@ VCPU = {"VCPU": Inventory(total=8)}
 
 
 async def release(placement: Placement, *orders: object) -> list[object]:
-    return [one.result for one in await placement.claims.release_many(orders)]  # type: ignore[arg-type]
+    return [release.result for release in await placement.claims.release_many(orders)]  # type: ignore[arg-type]
 
 
 async def offered(placement: Placement, **resources: int) -> list[str]:
@@ -654,7 +654,7 @@ async def test_every_commit_that_changes_something_is_announced_by_the_next_numb
 
 async def test_a_great_commit_is_announced_in_parts_that_fit_a_message(placement: Placement) -> None:
     await report(placement, *(a_report(number) for number in range(CHANGES_A_MESSAGE + 1)))
-    assert [(one.number, len(one.changes)) for one in await announced(placement)] == [
+    assert [(change.number, len(change.changes)) for change in await announced(placement)] == [
         (1, CHANGES_A_MESSAGE),
         (2, 1),
     ]

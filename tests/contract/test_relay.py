@@ -121,7 +121,7 @@ async def test_what_was_committed_is_told_at_once(placement: Placement, wire: Re
     (told,) = wire.told
     assert replace(told, trees=None) == PlacementChanged(number=1, changes=(change,))
     assert told.trees is not None
-    assert [one.root for one, _ in unpacked(told.trees)] == [host]  # found in the log, known from memory
+    assert [tree.root for tree, _ in unpacked(told.trees)] == [host]  # found in the log, known from memory
 
 
 async def test_in_the_order_of_commits(placement: Placement, wire: RememberingBus) -> None:

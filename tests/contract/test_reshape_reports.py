@@ -115,7 +115,7 @@ async def test_all_that_is_held_goes_with_its_inventory_in_one_commit(
     assert [cell.used["VCPU"] for cell in cells] == [4, 3]
     every_commit.kept = {}
     done = await placement.claims.release_many([a_release(1, 1), a_release(2, 1), a_release(3, 1)])
-    assert all(isinstance(one.result, Released) for one in done)
+    assert all(isinstance(release.result, Released) for release in done)
     assert not any(any(provider.used.values()) for provider in await find_providers(placement))
     assert every_commit.broken == []
 
@@ -215,7 +215,7 @@ async def test_back_and_forth_all_is_kept(placement: Placement, every_commit: Ev
         assert await report(placement, flat_again(sequence + 1)) == [""]
     assert await held(placement, 1, 2) == [of_host(2, 10), of_host(3)]
     assert [provider.id for provider in await find_providers(placement)] == [HOST]
-    numbers = [one.number for one in await told(placement)]
+    numbers = [reshaped.number for reshaped in await told(placement)]
     assert numbers == sorted(numbers) and len(numbers) == 2 * 6
     assert every_commit.broken == []
 

@@ -104,7 +104,7 @@ async def test_flat_to_numa_with_fifty_running_and_boots_going_on(
             await until(lambda: in_cells(cloud), "the trees have cells")
             await until(lambda: all_know(cloud, running), "everybody knows where the fifty are")
             over.set()
-        builds = [*running, *(build for one in booting for build in one.result())]
+        builds = [*running, *(build for task in booting for build in task.result())]
         await until(lambda: all_know(cloud, builds), "and where the others are")
         names = await cloud.name_of()
         for build in builds:
@@ -124,9 +124,9 @@ async def test_flat_to_numa_with_fifty_running_and_boots_going_on(
             before, held = await cloud.providers(), await cloud.held(build)
             await cloud.delete(build)
             after = await cloud.providers()
-            for name, one in before.items():
-                freed = held.get(one.id, {})
-                assert after[name].used == {c: n - freed.get(c, 0) for c, n in one.used.items()}
+            for name, provider in before.items():
+                freed = held.get(provider.id, {})
+                assert after[name].used == {c: n - freed.get(c, 0) for c, n in provider.used.items()}
         assert every_commit.broken == []
 
 
@@ -173,7 +173,7 @@ async def test_what_does_not_fit_the_cells_stays_as_it_is_until_it_does(
         await cloud.agent.start(tight)
 
         async def refused() -> bool:
-            letters = [one.reason async for one in cloud.bus.transport.each_dead_letter()]
+            letters = [letter.reason async for letter in cloud.bus.transport.each_dead_letter()]
             return any("reshape: " in reason and "fits nowhere" in reason for reason in letters)
 
         await until(refused, "the report is a dead letter")

@@ -176,7 +176,7 @@ async def test_a_group_there_is_not_in_the_project_is_said_for_every_choice(
 async def test_a_claim_joins_its_group_and_a_redelivered_one_is_held(placement: Placement) -> None:
     await make(placement)
     claim = a_claim(1, on_hosts(1), group=GROUP)
-    assert [type(one) for one in await take(placement, claim)] == [Claimed]
+    assert [type(result) for result in await take(placement, claim)] == [Claimed]
     assert (await found(placement)).members == {uid(1): (H1,)}
     [again] = await take(placement, claim)
     assert again == Held(generation=1, allocations=on_hosts(1), roots=(uid(1, "a"),))
@@ -278,7 +278,7 @@ async def test_two_members_change_places(placement: Placement) -> None:
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
     both = await take(placement, a_claim(1, on_hosts(2), generation=1), a_claim(2, on_hosts(1), generation=1))
-    assert all(isinstance(one, Claimed) for one in both)
+    assert all(isinstance(result, Claimed) for result in both)
     assert (await found(placement)).members == {uid(1): (H2,), uid(2): (H1,)}
 
 

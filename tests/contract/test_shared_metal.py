@@ -94,14 +94,16 @@ class RingWorld:
     async def pass_(self, seconds: float, *silent: str) -> None:
         for _ in range(int(seconds * 2)):
             self.time.now += 0.5
-            asking = [one.ask() for name, one in self.agents.items() if name not in silent]
+            asking = [agent.ask() for name, agent in self.agents.items() if name not in silent]
             await asyncio.gather(*asking)
             await asyncio.gather(*(ring.look() for ring in self.rings))
             for builds in self.builds:
                 self.said += await builds.move()
 
     def owner(self, root: str) -> str:
-        there = [name for name, one in self.agents.items() if root in one.nodes and self.time.now < one.until]
+        there = [
+            name for name, agent in self.agents.items() if root in agent.nodes and self.time.now < agent.until
+        ]
         (name,) = there
         return name
 
@@ -204,11 +206,11 @@ async def test_two_processes_of_one_name_never_have_a_lease_at_once(world: RingW
 async def test_while_nobody_is_heard_nobody_is_given_up(world: RingWorld) -> None:
     """The broker was away: everybody comes back to what he had."""
     await all_dealt(world, "a", "b", "c")
-    before = {name: dict(one.nodes) for name, one in world.agents.items()}
+    before = {name: dict(agent.nodes) for name, agent in world.agents.items()}
     await world.pass_(60.0, "a", "b", "c")
     await world.agents["a"].ask()
     await world.pass_(3.0)
-    assert {name: one.nodes for name, one in world.agents.items()} == before
+    assert {name: agent.nodes for name, agent in world.agents.items()} == before
 
 
 Said = TypeVar("Said", bound=Message)
@@ -275,7 +277,7 @@ async def test_a_node_with_an_instance_stays_with_its_agent_until_it_is_deleted(
     )
     assert (late.agent, late.epoch) == ("a", 1)
     await world.pass_(7.0, "a")
-    (destroy,) = [one for one in world.said if isinstance(one, DestroyOrdered)]
+    (destroy,) = [message for message in world.said if isinstance(message, DestroyOrdered)]
     assert (destroy.agent, destroy.epoch, destroy.attempt) == (world.owner(root), 2, order.attempt)
     deleted = the_one(
         await world.builds[1].report_many([stamped(an_agent_report(destroy, "destroyed"), 2)]), BuildDeleted
@@ -301,7 +303,7 @@ async def test_what_may_be_left_by_a_dead_agent_is_destroyed_by_another(
     assert len(books.held) == 2  # its build's, and what keeps the room on the first node
     world.said.clear()
     await world.pass_(7.0, "a")
-    (destroy,) = [one for one in world.said if isinstance(one, DestroyOrdered)]
+    (destroy,) = [message for message in world.said if isinstance(message, DestroyOrdered)]
     assert (destroy.root, destroy.attempt, destroy.agent) == (first, 1, world.owner(first))
     assert destroy.agent != "a"
     await world.builds[0].report_many([stamped(an_agent_report(destroy, "destroyed"), destroy.epoch)])
@@ -318,7 +320,7 @@ async def test_what_is_said_under_an_epoch_that_has_passed_counts_for_nothing(
     rehome = AgentEditRequested(cell=CELL, agent="a", edit="rehome")
     assert (await RingByHand(world.rings[1]).edit(rehome)).moved == 1
     await world.pass_(0.5, "a")
-    (moved,) = [one for one in world.said if isinstance(one, BuildOrdered)]
+    (moved,) = [message for message in world.said if isinstance(message, BuildOrdered)]
     assert (moved.agent, moved.epoch, moved.attempt) == ("b", 2, 1)
     again = the_one(
         await world.builds[0].report_many([stamped(an_agent_report(order, "failed"), 1)]), BuildOrdered

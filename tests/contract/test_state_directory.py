@@ -36,7 +36,7 @@ async def at_work(directory: Path) -> None:
 
 
 def modes(directory: Path) -> dict[str, int]:
-    return {one.name: stat.S_IMODE(one.stat().st_mode) for one in (directory, *directory.iterdir())}
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in (directory, *directory.iterdir())}
 
 
 @pytest.mark.parametrize("existed", [False, True])
@@ -60,11 +60,11 @@ async def test_only_its_owner_may_look_into_it(tmp_path: Path, umask: None, exis
 async def test_a_second_berth_does_not_start_whatever_is_removed_meanwhile(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE), embedded(settings_in(tmp_path)):
         await at_work(tmp_path)
-        for one in tmp_path.iterdir():
-            if not one.name.startswith(
+        for path in tmp_path.iterdir():
+            if not path.name.startswith(
                 ("placement", "scheduler", "cell")
             ):  # which are being opened again and again
-                one.unlink()
+                path.unlink()
         with pytest.raises(Unavailable, match=r"^another berth is running with its state in "):
             async with embedded(settings_in(tmp_path)):
                 pass

@@ -58,7 +58,7 @@ def steering(build: str, cell: str, to: Steering) -> MoveSteered:
 
 
 async def settled(world: CellsApart, build: str) -> tuple[str, str] | None:
-    assert [one.phase for one in await world.moves_known() if not one.ended] == []
+    assert [move.phase for move in await world.moves_known() if not move.ended] == []
     assert len(world.ends()) == len({move for move, _ in world.ends()})
     holds, running = await world.holds(build), world.guests.running(build)
     listed = [one for one in await world.listed(build) if one[1] != "deleted"]
@@ -77,12 +77,12 @@ async def settled(world: CellsApart, build: str) -> tuple[str, str] | None:
 
 
 def _said_nothing(world: CellsApart) -> bool:
-    ends = [one for one in world.said if isinstance(one, MoveEnded)]
+    ends = [message for message in world.said if isinstance(message, MoveEnded)]
     return any(why in end.reason for end in ends for why in ("did not go on at", "did not say that it runs"))
 
 
 async def said(world: CellsApart, build: str) -> MoveEnded:
-    ends = [one for one in world.said if isinstance(one, MoveEnded) and one.move == MOVE]
+    ends = [message for message in world.said if isinstance(message, MoveEnded) and message.move == MOVE]
     assert all(end == ends[0] for end in ends)
     return ends[0]
 
@@ -135,8 +135,8 @@ async def test_it_is_told_to_come_back_only_when_what_runs_there_is_destroyed(wo
     assert isinstance(destroy, DestroyOrdered)
     world.on_its_way.clear()  # its agent is away
     await world.time_passes()
-    assert {type(one) for one in world.on_its_way} <= {MoveReported, DestroyOrdered, HandoverReported}
-    assert not [one for one in world.on_its_way if getattr(one, "half", "") == "arriving"]
+    assert {type(message) for message in world.on_its_way} <= {MoveReported, DestroyOrdered, HandoverReported}
+    assert not [message for message in world.on_its_way if getattr(message, "half", "") == "arriving"]
     await world.comes_to(destroy)
     assert await settled(world, build) == ("c1", "active")
 
@@ -203,7 +203,7 @@ async def test_an_unshelving_that_fails_there_is_shelved_again_here(world: Cells
 async def test_where_no_conductor_hears_of_it_it_comes_back(world: CellsApart) -> None:
     build = await world.boot()
     await world.until(a_move(build), MovePlaced)
-    [placed] = [one for one in world.on_its_way if isinstance(one, MovePlaced)]
+    [placed] = [message for message in world.on_its_way if isinstance(message, MovePlaced)]
     world.on_its_way.clear()
     world.scheduler.ending._unheard_for = 0.0
     await world.comes_to(*await world.handovers.unheard(placed))
@@ -226,14 +226,16 @@ async def test_no_host_there_and_it_stays_where_it_is(world: CellsApart) -> None
     build = await world.boot()
     await world.comes_to(a_move(build, wanted_host="host-2"))
     assert await settled(world, build) == ("c1", "active")
-    assert [type(one) for one in world.said if isinstance(one, MoveRefused | MoveEnded)] == [MoveRefused]
+    assert [type(message) for message in world.said if isinstance(message, MoveRefused | MoveEnded)] == [
+        MoveRefused
+    ]
 
 
 @pytest.mark.parametrize("kind", ["live", "rebuild", "shelve"])
 async def test_what_runs_or_stays_does_not_leave_its_cell(world: CellsApart, kind: str) -> None:
     build = await world.boot()
     await world.comes_to(a_move(build, kind))
-    [refusal] = [one for one in world.said if isinstance(one, MoveRefused)]
+    [refusal] = [message for message in world.said if isinstance(message, MoveRefused)]
     assert refusal.code == "unreadable"
 
 
@@ -251,13 +253,15 @@ async def test_a_delete_wins_whichever_cell_hears_it(world: CellsApart, kind: st
     cell = "c1" if steps % 2 else next(iter(await world.listed(build)), ("c1", "", ""))[0]
     await world.comes_to(BuildDeleteRequested(build=build, cell=cell, reply_to="me"))
     assert await settled(world, build) is None
-    assert [one for one in world.said if isinstance(one, BuildDeleted) and one.reply_to == "me"]
+    assert [
+        message for message in world.said if isinstance(message, BuildDeleted) and message.reply_to == "me"
+    ]
 
 
 async def test_one_deleted_before_it_arrives_never_runs_there(world: CellsApart) -> None:
     build = await world.boot()
     await world.until(a_move(build), MovePlaced)
-    [placed] = [one for one in world.on_its_way if isinstance(one, MovePlaced)]
+    [placed] = [message for message in world.on_its_way if isinstance(message, MovePlaced)]
     world.on_its_way.remove(placed)
     await world.comes_to(BuildDeleteRequested(build=build, cell="c2", reply_to="me"))
     await world.comes_to(placed)
@@ -299,7 +303,12 @@ async def test_what_an_end_led_to_is_said_again_when_it_was_lost(world: CellsApa
     while told is None:
         await world.step()
         told = next(
-            (one for one in world.on_its_way if isinstance(one, HandoverTold) and one.say == say), None
+            (
+                message
+                for message in world.on_its_way
+                if isinstance(message, HandoverTold) and message.say == say
+            ),
+            None,
         )
     world.on_its_way.remove(told)
     once, twice = [await world.cells["c1"].hears(told) for _ in range(2)]  # it dies before it has spoken

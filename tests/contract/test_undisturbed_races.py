@@ -570,7 +570,7 @@ async def test_of_many_edits_at_once_none_is_lost(
         assert None in tries.numbers and any(tries.numbers), tries.numbers
 
         done = sorted(
-            ((answer, one) for racer in racers for one, answer in racer.edited if answer.number),
+            ((answer, edit) for racer in racers for edit, answer in racer.edited if answer.number),
             key=lambda each: each[0].number,
         )
         numbers = [answer.number for answer, _ in done]
@@ -584,12 +584,12 @@ async def test_of_many_edits_at_once_none_is_lost(
             generations += racer.claimed
         for uuid, _, _, _, generation, *_ in stored["providers"]:
             assert generation == generations[uuid], uuid
-        last = {one.provider: one for _, one in done if isinstance(one, resources.SetInventories)}
+        last = {edit.provider: edit for _, edit in done if isinstance(edit, resources.SetInventories)}
         totals = {uuid: total for uuid, _, total, *_ in stored["inventories"]}
         assert {uuid: totals[uuid] for uuid in last} == {
-            uuid: one.inventories["VCPU"].total for uuid, one in last.items()
+            uuid: inventories.inventories["VCPU"].total for uuid, inventories in last.items()
         }
-        news = [one.name for _, one in done if isinstance(one, resources.MakeProvider)]
+        news = [edit.name for _, edit in done if isinstance(edit, resources.MakeProvider)]
         assert len(set(news)) == len(news) > 0
         assert {name for _, name, *_ in stored["providers"]} == {*map(str, HOSTS), *news}
 

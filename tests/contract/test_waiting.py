@@ -67,8 +67,8 @@ async def test_the_highest_priority_goes_first() -> None:
             await world.ask(number, priority=priority)
             await asyncio.sleep(0.1)
         found = await world.waiting()
-        assert [one.request for one in found.waiting] == [uid(number, "a") for number in (3, 2, 4, 1)]
-        assert [one.position for one in found.waiting] == [1, 2, 3, 4]
+        assert [request.request for request in found.waiting] == [uid(number, "a") for number in (3, 2, 4, 1)]
+        assert [request.position for request in found.waiting] == [1, 2, 3, 4]
         for number in range(2, 6):
             await world.node(number)
             await world.until(number - 1, world.placed)
@@ -120,7 +120,7 @@ async def test_a_request_that_comes_again_waits_once() -> None:
         await world.until(1, world.placed)
         await world.ask(1)  # and long after
         await asyncio.sleep(1.0)
-        assert {one.build for _, one in world.placed} == {uid(1000, "b")}
+        assert {placed.build for _, placed in world.placed} == {uid(1000, "b")}
         assert (await world.waiting()).count == 0
 
 
@@ -259,7 +259,9 @@ async def test_a_build_that_waits_is_cancelled() -> None:
         await world.say(BuildCancelRequested(build=one, reply_to="me"))
         await world.until(1, world.cancelled)
         assert (world.cancelled[0].build, world.cancelled[0].waited) == (one, True)
-        assert [(said.instances, said.decision.code) for said in world.unplaceable] == [((one,), "cancelled")]
+        assert [(unplaceable.instances, unplaceable.decision.code) for unplaceable in world.unplaceable] == [
+            ((one,), "cancelled")
+        ]
         await world.say(BuildCancelRequested(build=uid(2, "a")))  # by its request
         await world.until(2, world.cancelled)
         assert world.unplaceable[1].instances == (other,)
@@ -298,7 +300,7 @@ async def test_kinds_that_are_told_apart_anew_while_one_is_stored_leave_it_in_it
         await world.report(2, ROOM)
         await world.until(1, world.placed)
         assert world.requests() == [uid(2, "a")]
-    assert [said.message for said in caplog.records if said.levelname == "ERROR"] == []
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @in_virtual_time
@@ -393,7 +395,9 @@ async def test_a_scheduler_that_is_killed_leaves_nobody_behind() -> None:
         for number in range(12, 21):
             await world.node(number)
         await world.until(20, world.placed)
-        assert sorted({one.request for _, one in world.placed}) == sorted(uid(n, "a") for n in range(1, 21))
+        assert sorted({placed.request for _, placed in world.placed}) == sorted(
+            uid(n, "a") for n in range(1, 21)
+        )
         assert (await world.waiting()).count == 0
 
 
@@ -415,11 +419,13 @@ async def test_small_ones_on_another_scheduler_leave_the_host_that_is_kept_for_a
             await world.ask(number, flavor=Flavor(name="small", vcpus=1), wait="")
         await world.until(7, world.unplaceable)
         assert len(world.placed) == 1
-        refused = {one.request: one for one in world.unplaceable}
+        refused = {unplaceable.request: unplaceable for unplaceable in world.unplaceable}
         first = refused[uid(3, "a")].reason
         assert f"(reserved for waiting request {uid(2, 'a')} until it gets a host" in first
-        assert {one.decision.code for one in refused.values()} == {"reserved"}
-        assert not any("ignore_hosts" in said for one in refused.values() for said in one.decision.helps)
+        assert {unplaceable.decision.code for unplaceable in refused.values()} == {"reserved"}
+        assert not any(
+            "ignore_hosts" in said for unplaceable in refused.values() for said in unplaceable.decision.helps
+        )
 
 
 @pytest.mark.parametrize(

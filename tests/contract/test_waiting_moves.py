@@ -172,7 +172,7 @@ async def test_of_one_instance_one_waits_and_another_may_after_it() -> None:
         await movers.world.until(2, movers.refused)
         await movers.ask(build, 3)
         await asyncio.sleep(0.5)
-        assert [one.request for one in await movers.waiting()] == [uid(3, "e")]
+        assert [request.request for request in await movers.waiting()] == [uid(3, "e")]
 
 
 # Meanwhile
@@ -214,7 +214,7 @@ async def test_what_happens_to_its_instance_ends_the_wait_within_seconds(
         await waits(movers)
         await happens(movers, build)
         await asyncio.sleep(3.0)
-        assert [(said.code, said.reason) for said in movers.refused] == [(code, why)]
+        assert [(move.code, move.reason) for move in movers.refused] == [(code, why)]
         assert (movers.placed, await movers.waiting()) == ([], [])
 
 
@@ -295,7 +295,7 @@ async def test_what_a_scheduler_leaves_waits_with_another() -> None:
         await movers.world.until(1, movers.placed)
         assert movers.placed[0].move == uid(1, "e")
         await asyncio.sleep(60.0)
-        assert [(said.move, said.code) for said in movers.refused] == [(uid(2, "e"), "waited")]
+        assert [(move.move, move.code) for move in movers.refused] == [(uid(2, "e"), "waited")]
 
 
 @in_virtual_time

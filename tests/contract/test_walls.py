@@ -48,7 +48,7 @@ DAY = 24 * 3600 * 1_000_000
 async def two_cells(placement: Placement) -> Placement:
     assert await report(placement, a_report(1), a_report(2, cell="c2"), a_report(3)) == ["", "", ""]
     shared = a_load(7, inventories=SHARED, traits=("MISC_SHARES_VIA_AGGREGATE",))
-    assert [one.did for one in await load(placement, shared, a_load(8))] == ["made", "made"]
+    assert [result.did for result in await load(placement, shared, a_load(8))] == ["made", "made"]
     beside = {**on_hosts(1), **on_hosts(7, DISK_GB=5)}
     for consumer, held in ((11, on_hosts(1)), (12, on_hosts(2)), (13, beside)):
         [got] = await claim(placement, an_order(a_claim(consumer, held)))
@@ -67,7 +67,7 @@ async def released_by(placement: Placement, cell: str, order: ReleaseRequested) 
 
 
 async def reported_by(placement: Placement, cell: str, *reports: InventoryReported) -> Sequence[str]:
-    return [str(one or "") for one in await placement.reports.report_many(reports, cell=cell)]
+    return [str(poison or "") for poison in await placement.reports.report_many(reports, cell=cell)]
 
 
 async def still_there(placement: Placement, consumer: int) -> bool:

@@ -179,7 +179,7 @@ class Writer:
         return type((await self.placement.classes_and_traits.edit(order)).result).__name__
 
     async def load(self) -> str:
-        views = [one for one in (await self.look(), await self.look()) if one is not None]
+        views = [provider for provider in (await self.look(), await self.look()) if provider is not None]
         loads = {
             view.id: ProviderLoad(
                 id=view.id,

@@ -183,9 +183,9 @@ class TwoCells:
             for side, way in ((self.client.transport, Way.IN), (own.transport, Way.OUT)):
                 assert isinstance(side, RabbitTransport)
                 assert await side.dead_letters() == []
-                for one in wiring.crossings_of("c2"):
-                    if one.way is way:
-                        await nothing_waits(side, one.queue.name)
+                for crossing in wiring.crossings_of("c2"):
+                    if crossing.way is way:
+                        await nothing_waits(side, crossing.queue.name)
 
 
 async def nothing_waits(side: RabbitTransport, queue: str) -> None:

@@ -57,10 +57,10 @@ async def test_racing_for_the_last_places_gives_out_exactly_as_many_as_there_are
                     hosts = chance.sample(range(5), 5)
                     choices = [on_hosts(host, VCPU=1) for host in hosts]
                     orders.append(an_order(a_claim(consumer, *choices)))
-                results += [one.results[0] for one in await placement.claims.claim_many(orders)]
+                results += [answer.results[0] for answer in await placement.claims.claim_many(orders)]
             return results
 
-        outcomes = await asyncio.gather(*(race(one, seed) for seed, one in enumerate(racers)))
+        outcomes = await asyncio.gather(*(race(placement, seed) for seed, placement in enumerate(racers)))
         told = [one for outcome in outcomes for one in outcome]
         held = await holdings(racers[0].database)
         assert sum(isinstance(one, Claimed) for one in told) == len(held) == 20
@@ -88,7 +88,7 @@ async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(databas
                 ends, claims = await asyncio.gather(
                     racers[1].claims.release_many(endings), racers[0].claims.claim_many(orders)
                 )
-            taken += [one.results[0] for one in claims]
+            taken += [answer.results[0] for answer in claims]
             ended += [end.result for end in reversed(ends)]
         assert {type(one) for one in taken} == {Claimed, Retired}, "they never met"
         held, over = await holdings(racers[0].database), await retired(racers[0].database)
@@ -145,7 +145,7 @@ async def test_claims_swaps_releases_and_reports_at_once_keep_the_books(database
                     await placement.reports.report_many([gone(chance.randrange(6), next(sequences))])
                     await placement.reports.sweep()
 
-        await asyncio.gather(*(live(one, seed) for seed, one in enumerate(racers)))
+        await asyncio.gather(*(live(placement, seed) for seed, placement in enumerate(racers)))
         assert await breaches(racers[0].database) == []
         for racer in racers:
             await racer.memory.fresh()
@@ -168,7 +168,7 @@ async def test_the_same_tree_reported_by_many_at_once_ends_at_the_highest_sequen
                 reports.append(a_report(4, sequence=sequence))  # always the same
                 assert await placement.reports.report_many(reports) == [None] * 4
 
-        await asyncio.gather(*(report(one, seed) for seed, one in enumerate(racers)))
+        await asyncio.gather(*(report(placement, seed) for seed, placement in enumerate(racers)))
         await racers[0].memory.reload()
         late = [a_report(host, sequence=29, traits=("CUSTOM_LATE",)) for host in range(1, 5)]
         await racers[0].reports.report_many(late)

@@ -83,7 +83,7 @@ class GroupCloud:
 
     async def booted(self, asked: Sequence[BuildRequested], *, killing: str = "") -> Counter[str]:
         await self.bus.publish(*asked)
-        mine = [one.instances[0] for one in asked]
+        mine = [request.instances[0] for request in asked]
         if killing:
             await until(
                 lambda: sum(one in self.ends for one in mine) >= AT_ONCE // 4, "some have ended", 60.0
@@ -93,7 +93,7 @@ class GroupCloud:
         return self.how(asked)
 
     def how(self, asked: Sequence[BuildRequested]) -> Counter[str]:
-        return Counter(end_of(self.ends[one.instances[0]]) for one in asked)
+        return Counter(end_of(self.ends[request.instances[0]]) for request in asked)
 
     async def group(self, group: str) -> ServerGroup:
         found: list[ServerGroup] = []
@@ -107,7 +107,9 @@ class GroupCloud:
 
     async def places(self, group: str, among: Sequence[BuildRequested]) -> list[str]:
         members = (await self.group(group)).members
-        active = {one.instances[0] for one in among if end_of(self.ends[one.instances[0]]) == "active"}
+        active = {
+            request.instances[0] for request in among if end_of(self.ends[request.instances[0]]) == "active"
+        }
         assert members.keys() == active
         return [root for roots in members.values() for root in roots]
 
@@ -129,7 +131,9 @@ async def a_group_cloud(settings: Settings) -> AsyncIterator[GroupCloud]:
         cloud = GroupCloud(berth)
         await in_time(cloud.two_schedulers())
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one()) for one in (cloud.hear_of_ends, cloud.hear_of_none, hold)]
+            tasks = [
+                group.create_task(callable()) for callable in (cloud.hear_of_ends, cloud.hear_of_none, hold)
+            ]
             yield cloud
             for task in tasks:
                 task.cancel()
@@ -170,10 +174,12 @@ async def test_groups_hold_while_builds_fail_over_and_their_conductor_is_killed(
             "active": AT_ONCE - 2,
             "unplaceable": 2,
         }
-        refused = [said for one in late if isinstance(said := cloud.ends[one.instances[0]], BuildUnplaceable)]
+        refused = [
+            said for request in late if isinstance(said := cloud.ends[request.instances[0]], BuildUnplaceable)
+        ]
         assert len(refused) == 2
-        assert all("server group" in one.reason for one in refused), refused
-        assert {one.decision.code for one in refused} == {"server_group"}
+        assert all("server group" in unplaceable.reason for unplaceable in refused), refused
+        assert {unplaceable.decision.code for unplaceable in refused} == {"server_group"}
         places = await cloud.places(WEB, [*web, *late])
         assert len(places) == len(set(places)) == HOSTS
 

@@ -165,7 +165,7 @@ async def test_claims_swaps_and_releases_of_a_group_at_once(
                         keep=keep,
                     )
                 )
-            orders = [an_order(*claims)] if chance.random() < 0.5 else [an_order(one) for one in claims]
+            orders = [an_order(*claims)] if chance.random() < 0.5 else [an_order(claim) for claim in claims]
             answers = await placement.claims.claim_many(orders)
             results = [result for answer in answers for result in answer.results]
             for one, claim, result in zip(picked, claims, results, strict=True):
@@ -246,7 +246,7 @@ async def test_a_conductor_falls_over_while_others_are_placed(
             standing = await census(cell)
             there = await group_of(racers[0])
             building = {build: one for build, one in standing.items() if one.status == "building"}
-            assert {build: (one.root,) for build, one in building.items()} == there.members
+            assert {build: (standing.root,) for build, standing in building.items()} == there.members
             assert building, "no build found another host"
             assert len(there.left) >= len(building), "what was left behind is kept for the group"
         finally:

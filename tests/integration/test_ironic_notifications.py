@@ -359,10 +359,10 @@ async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_nam
     beliefs = Beliefs(BeliefRules(place=lambda node: PLACE))
     expected: dict[str, InventoryReported] = {}
     for step in recorded():
-        for said in step.said:
-            report = beliefs.hear(said, latest=said.at).report
+        for notification in step.said:
+            report = beliefs.hear(notification, latest=notification.at).report
             if report is not None:
-                expected[said.uuid] = report
+                expected[notification.uuid] = report
     transport = RabbitTransport(amqp_url, exchange=bus_name, name="test")
     ear = Ear(amqp_url, bus_name)
     async with Bus(transport) as bus, an_ironic(amqp_url, bus_name) as ironic:

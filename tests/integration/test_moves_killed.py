@@ -245,8 +245,8 @@ class Killing:
         }
         if waiting:
             await site.reached(dict.fromkeys(waiting, "verify"))
-            for one in waiting.values():
-                await site.steer(one.move, one.build, "confirm")
+            for course in waiting.values():
+                await site.steer(course.move, course.build, "confirm")
         await site.over([course.move for course in courses])
         await site.clean()
         running = site.notes.now()

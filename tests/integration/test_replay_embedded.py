@@ -61,7 +61,7 @@ async def test_every_decision_of_a_load_comes_to_the_same_host_again(
     assert all(one["same"] and one["recorded"] == one["again"] for one in again)
     # There was something to be decided: by many flavors, on many hosts, between two at least.
     assert len(kept) == boots
-    assert len({one.spec.flavor.name for one in kept}) == MIX
+    assert len({placed.spec.flavor.name for placed in kept}) == MIX
     assert len({one["recorded"] for one in again}) > HOSTS // 2
-    between = [len(record.hosts) for one in kept if (record := one.decision.record) is not None]
+    between = [len(record.hosts) for placed in kept if (record := placed.decision.record) is not None]
     assert sum(several > 1 for several in between) > boots // 2

@@ -151,7 +151,8 @@ async def test_duplicates_and_disorder_place_each_build_once(seed: int) -> None:
         await cloud.bus.publish(*requests)
         await cloud.until(
             lambda: (
-                {one.request for one in cloud.placed} | {one.request for one in cloud.unplaceable}
+                {unplaceable.request for unplaceable in cloud.placed}
+                | {unplaceable.request for unplaceable in cloud.unplaceable}
                 == {request.request for request in requests}
                 and set(placement.held) == {message.build for message in cloud.placed}
             )

@@ -134,7 +134,7 @@ async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Coun
         request = AgentEditRequested(cell="c1", agent=STOPPED, edit="rehome")
         assert await edit(settings, request, "", 30.0, Console(file=said, width=200)) == 0
         await until(lambda: len(ended) == BUILDS, seconds=SOON)
-        assert {one.status for one in ended.values()} == {"active"}
+        assert {end.status for end in ended.values()} == {"active"}
 
         counted = sum(writes.values())
         site.signal(STOPPED, signal.SIGCONT)

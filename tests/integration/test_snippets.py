@@ -67,11 +67,11 @@ def test_a_page_on_rabbitmq_and_postgresql(
 @pytest.mark.soak
 def test_python_of_pages_has_the_types_it_says(tmp_path: Path) -> None:
     for page in PAGES:
-        for number, one in enumerate(snippets(page)):
-            if one.language == "python":
-                file = tmp_path / page.stem / (one.marks.get("as") or f"example{number}.py")
+        for number, snippet in enumerate(snippets(page)):
+            if snippet.language == "python":
+                file = tmp_path / page.stem / (snippet.marks.get("as") or f"example{number}.py")
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(one.text)
+                file.write_text(snippet.text)
     for directory in tmp_path.iterdir():
         found = subprocess.run(
             [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", directory],

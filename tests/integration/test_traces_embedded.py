@@ -45,22 +45,22 @@ def spans() -> Iterator[InMemorySpanExporter]:
 def traces(spans: InMemorySpanExporter) -> dict[str, list[ReadableSpan]]:
     """By what they begin with."""
     finished = spans.get_finished_spans()
-    begun = {one.context.trace_id: one.name for one in finished if one.context and one.parent is None}
+    begun = {span.context.trace_id: span.name for span in finished if span.context and span.parent is None}
     found: dict[str, list[ReadableSpan]] = {}
-    for one in finished:
-        assert one.context is not None
-        found.setdefault(begun.get(one.context.trace_id, "nothing"), []).append(one)
+    for span in finished:
+        assert span.context is not None
+        found.setdefault(begun.get(span.context.trace_id, "nothing"), []).append(span)
     return found
 
 
 def is_one_tree(trace: list[ReadableSpan]) -> bool:
-    ids = {one.context.span_id for one in trace if one.context}
-    roots = [one for one in trace if one.parent is None]
-    return len(roots) == 1 and all(one.parent is None or one.parent.span_id in ids for one in trace)
+    ids = {span.context.span_id for span in trace if span.context}
+    roots = [span for span in trace if span.parent is None]
+    return len(roots) == 1 and all(span.parent is None or span.parent.span_id in ids for span in trace)
 
 
 def workers(trace: list[ReadableSpan]) -> set[str]:
-    return {str((one.attributes or {}).get("berth.worker", "")).split(".")[0] for one in trace} - {""}
+    return {str((span.attributes or {}).get("berth.worker", "")).split(".")[0] for span in trace} - {""}
 
 
 ALL_WORKERS = {"scheduler", "placement", "conductor", "agent"}
@@ -144,4 +144,4 @@ async def test_what_ironic_says_of_a_node_is_one_trace_also_where_it_is_read_fir
 
 
 def told(spans: InMemorySpanExporter) -> dict[str, list[str]]:
-    return {name: [one.name for one in trace] for name, trace in traces(spans).items()}
+    return {name: [span.name for span in trace] for name, trace in traces(spans).items()}

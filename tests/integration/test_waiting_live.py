@@ -60,7 +60,9 @@ class Metal:
         async def known() -> bool:
             found = (await self.bus.asker(topics.PROVIDERS)(every)).providers
             open_ = (await self.bus.asker(topics.PROVIDERS)(wanted)).providers
-            return sum("CUSTOM_BAREMETAL" in one.inventories for one in found) >= several and not open_
+            return (
+                sum("CUSTOM_BAREMETAL" in provider.inventories for provider in found) >= several and not open_
+            )
 
         await until(known, "the nodes are known")
 
@@ -116,8 +118,8 @@ async def test_each_of_200_takes_the_node_that_becomes_free_within_100_ms(tmp_pa
             await until(lambda nth=nth: len(metal.placed) >= nth, "it is taken")  # type: ignore[misc]
             taken.append(metal.placed[nth - 1][0] - begun)
             work.append(process_time() - spent)
-        assert [one.chosen.root for _, one in metal.placed] == [uid(number, "d") for number in order]
-        assert [one.request for _, one in metal.placed] == [uid(n, "a") for n in range(1, NODES + 1)]
+        assert [placed.chosen.root for _, placed in metal.placed] == [uid(number, "d") for number in order]
+        assert [placed.request for _, placed in metal.placed] == [uid(n, "a") for n in range(1, NODES + 1)]
         taken.sort()
         print(f"taken after {taken[NODES // 2]:.4f} s (median), {taken[-1]:.4f} s at most")
         assert sorted(work)[NODES // 2] < 0.1
@@ -161,9 +163,9 @@ async def test_a_scheduler_that_is_killed_meanwhile_loses_nobody(
                 if number % 10 == 5:
                     await berth.kill("scheduler")  # and while they are placed
             await until(
-                lambda: len({one.build for _, one in metal.placed}) == several, "all are placed", 60.0
+                lambda: len({placed.build for _, placed in metal.placed}) == several, "all are placed", 60.0
             )
-            roots = {one.build: one.chosen.root for _, one in metal.placed}
+            roots = {placed.build: placed.chosen.root for _, placed in metal.placed}
             assert len(set(roots.values())) == several
 
             async def none_waits() -> bool:

@@ -532,4 +532,6 @@ def scheduler_answers() -> list[str]:
 
 
 def of_the_scheduler() -> list[Worker]:
-    return [one for one in wiring.all_workers_without_a_bus() if one.name in ("scheduler", "replica")]
+    return [
+        worker for worker in wiring.all_workers_without_a_bus() if worker.name in ("scheduler", "replica")
+    ]

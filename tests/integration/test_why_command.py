@@ -251,9 +251,9 @@ def test_nobody_reads_of_other_tenants(house: House, theirs: Sequence[str], aske
     id_ = said.get("build") or said["request"]
     told = [ended, berth("what-if", *MINE, *asked), berth("what-if", *MINE, *asked, "--json")]
     told += [berth("why", id_, *flags) for flags in ((), ("--json",), ("--now",), ("--now", "--json"))]
-    assert all(one.stdout for one in told)
-    for one in told:
-        assert [word for word in theirs if word in one.output] == [], one.output
+    assert all(done.stdout for done in told)
+    for done in told:
+        assert [word for word in theirs if word in done.output] == [], done.output
     if asked[:1] == ("--host",):
         assert "its aggregates are kept for projects other than mine" in told[3].output
 
@@ -266,6 +266,6 @@ def test_who_waits_behind_others_does_not_read_who_they_are(house: House, theirs
     )
     told = [house.berth("why", mine.request, *flags) for flags in ((), ("--json",))]
     told.append(house.berth("waiting", "--project", "mine", "--json"))
-    for one in told:
-        assert "CUSTOM_BAREMETAL" in one.output
-        assert [word for word in theirs if word in one.output] == [], one.output
+    for done in told:
+        assert "CUSTOM_BAREMETAL" in done.output
+        assert [word for word in theirs if word in done.output] == [], done.output

@@ -51,11 +51,11 @@ async def test_as_many_builds_as_there_are_nodes(cloud: IronicCloud) -> None:
     builds = [await cloud.build() for _ in range(5)]
     (lost,) = (await cloud.unplaceable(*builds)).instances
     ended = [await cloud.any_end() for _ in range(4)]
-    assert {one.root for one in ended} == nodes
-    assert {one.status for one in ended} == {"active"}
-    assert {one.build for one in ended} == set(builds) - {lost}
-    for one in ended:
-        await cloud.take_down(one.build)
+    assert {end.root for end in ended} == nodes
+    assert {end.status for end in ended} == {"active"}
+    assert {end.build for end in ended} == set(builds) - {lost}
+    for end in ended:
+        await cloud.take_down(end.build)
     for node in nodes:
         await cloud.follows(node, OPEN, seconds=30.0)
 
@@ -80,11 +80,11 @@ async def test_the_scheduler_killed_between_claims_and_saying_so_costs_no_build(
         await cloud.until(claimed, "some of them are claimed")
         await cloud.kill("scheduler")
         cloud.start("scheduler")
-    ended = {one.build: one for one in [await cloud.any_end(120.0) for _ in builds]}
+    ended = {end.build: end for end in [await cloud.any_end(120.0) for _ in builds]}
     assert set(ended) == set(builds)
-    assert {one.status for one in ended.values()} == {"active"}
-    assert await cloud.held() == {build: one.root for build, one in ended.items()}
-    assert {one.root for one in ended.values()} == nodes
+    assert {end.status for end in ended.values()} == {"active"}
+    assert await cloud.held() == {build: end.root for build, end in ended.items()}
+    assert {end.root for end in ended.values()} == nodes
     for build in builds:
         await cloud.take_down(build)
     await cloud.until(cloud.holds_nothing, "all is given back", 120.0)

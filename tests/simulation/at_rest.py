@@ -61,7 +61,7 @@ def check_builds(world: "SimulatedWorld", builds: Mapping[str, Build]) -> None:
         held = rooms.get((id_, build.host.root), {})
         asked = {"VCPU": build.spec.flavor.vcpus, "MEMORY_MB": build.spec.flavor.memory_mb}
         for name, amount in asked.items() if build.spec.flavor.name != "metal" else ():
-            if (has := sum(one.get(name, 0) for one in held.values())) != amount:
+            if (has := sum(mapping.get(name, 0) for mapping in held.values())) != amount:
                 raise Broken(f"{id_} is of {amount} {name} by its cell, and holds {has}")
         if build.generation != generations[id_]:
             raise Broken(f"{id_} has another generation by its cell than {generations[id_]}: {build}")

@@ -101,13 +101,13 @@ def _never_two(world: "SimulatedWorld", guests: list[GuestSeen], types: Mapping[
         other = running.setdefault(guest.build, guest)
         if other is not guest:
             raise Broken(_twice(other, guest))
-    beside = {(one.build, one.attempt): one for one in late if one.build in running}
+    beside = {(guest.build, guest.attempt): guest for guest in late if guest.build in running}
     now = world.time()
     for key in world.beside.keys() - beside.keys():
         del world.beside[key]
-    for key, one in beside.items():
+    for key, guest in beside.items():
         if now - world.beside.setdefault(key, now) > LONGEST_BESIDE:
-            raise Broken(f"{_twice(running[one.build], one)}, for {LONGEST_BESIDE:g} s")
+            raise Broken(f"{_twice(running[guest.build], guest)}, for {LONGEST_BESIDE:g} s")
 
 
 def _twice(one: GuestSeen, other: GuestSeen) -> str:

@@ -85,7 +85,7 @@ async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
         while loop.time() < end:
             await asyncio.sleep(chance.expovariate(2.0))
             cloud.known()
-            active = [build for build, said in cloud.ended.items() if said.status == "active"]
+            active = [build for build, end in cloud.ended.items() if end.status == "active"]
             match chance.choices(WHAT_HAPPENS, (8, 4, 2, 3, 1, 1))[0]:
                 case "build":
                     await cloud.build()
@@ -99,7 +99,7 @@ async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
                     await asyncio.sleep(chance.choice((0.0, 1.0, 6.0)))
                     cloud.start(name)
                 case "stop":
-                    one = chance.choice([one for _, one in sorted(cloud.agents.items())])
+                    one = chance.choice([process for _, process in sorted(cloud.agents.items())])
                     one.process.stop()
                     loop.call_later(chance.choice((0.2, 1.9, 2.4, 3.0, 8.0)), one.process.go_on)
                 case "conductor":
@@ -117,7 +117,7 @@ async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
         await cloud.until(lambda: cloud.ended.keys() == cloud.placed.keys(), why="every build ends")
         for build in deleted:
             await cloud.delete(build)
-        running = {build for build, said in cloud.ended.items() if said.status == "active"} - deleted
+        running = {build for build, end in cloud.ended.items() if end.status == "active"} - deleted
         await cloud.until(
             lambda: cloud.books.held.keys() == running, why="what is active holds its node, and nothing else"
         )

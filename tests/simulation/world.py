@@ -581,14 +581,14 @@ class _WatchedDisk(AgentDisk):
         running = {id(guest) for guest in self.running()}
         return [
             GuestSeen(
-                one.build,
-                one.attempt,
-                one.root,
-                one.allocations,
-                id(one) in running,
-                (one.build, one.attempt) not in self._moved,
+                record.build,
+                record.attempt,
+                record.root,
+                record.allocations,
+                id(record) in running,
+                (record.build, record.attempt) not in self._moved,
             )
-            for one in self.all_guests
+            for record in self.all_guests
         ]
 
     def begin(self, order: BuildOrdered | MoveOrdered) -> None:

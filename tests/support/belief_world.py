@@ -42,9 +42,9 @@ def reordered(said: Sequence[T], chance: random.Random) -> list[T]:
 def duplicated(said: Sequence[T], chance: random.Random) -> list[T]:
     """Each twice, the second anywhere after the first."""
     twice: list[T] = []
-    for one in reversed(said):
-        twice.insert(chance.randint(0, len(twice)), one)
-        twice.insert(0, one)
+    for t in reversed(said):
+        twice.insert(chance.randint(0, len(twice)), t)
+        twice.insert(0, t)
     return twice
 
 

@@ -59,9 +59,16 @@ class DriverCloud:
 
     async def selected(self, *builds: str) -> list[Allocations]:
         found = await self.bus.asker(topics.FIND_BUILDS)(FindBuilds(cell=CELL, builds=builds))
-        hosts = {one.build: (one.host, (one.placed.chosen, *one.placed.alternates)) for one in found.builds}
+        hosts = {
+            build.build: (build.host, (build.placed.chosen, *build.placed.alternates))
+            for build in found.builds
+        }
         return [
-            next(one.choice.allocations for one in hosts[build][1] if one.host == hosts[build][0])
+            next(
+                selection.choice.allocations
+                for selection in hosts[build][1]
+                if selection.host == hosts[build][0]
+            )
             for build in builds
         ]
 
@@ -69,9 +76,9 @@ class DriverCloud:
         """Placement knows all hosts, with all of their providers."""
 
         wanted = {
-            one.name
+            provider.name
             for host in self.hosts
-            for one in furnished(host.root, host.host, host.all_drivers).providers
+            for provider in furnished(host.root, host.host, host.all_drivers).providers
         }
 
         async def all_there() -> bool:
@@ -87,7 +94,7 @@ class DriverCloud:
         return {provider.name: provider for provider in found.providers}
 
     async def name_of(self) -> dict[str, str]:
-        return {one.id: name for name, one in (await self.providers()).items()}
+        return {provider.id: name for name, provider in (await self.providers()).items()}
 
     async def booted(
         self, *flavors: Flavor, aggregates: tuple[tuple[str, ...], ...] = ()
@@ -236,9 +243,9 @@ async def a_driver_cloud(
             )
             cloud = DriverCloud(client, agent)
             hearing = group.create_task(cloud.hear())
-            for one in made.values():
+            for callable in made.values():
                 started = asyncio.Event()
-                group.create_task(serve(one, started, stopping))
+                group.create_task(serve(callable, started, stopping))
                 await started.wait()
             await agent.start()
             try:

@@ -58,11 +58,11 @@ class Truth:
         self._of: dict[str, list[tuple[float, IronicNode | None]]] = {}
         for step in recorded():
             ended: dict[str, float] = {}
-            for said in step.said:
-                if said.node is not None:
-                    self._hear(said, said.node)
-                elif said.phase == "end":  # an allocation has let go of its node
-                    ended[said.uuid] = said.at
+            for notification in step.said:
+                if notification.node is not None:
+                    self._hear(notification, notification.node)
+                elif notification.phase == "end":  # an allocation has let go of its node
+                    ended[notification.uuid] = notification.at
             for uuid, node in step.nodes.items():
                 self._add(uuid, ended.get(uuid, step.ended), None if node is None else from_rest(node))
 

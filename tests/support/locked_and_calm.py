@@ -45,9 +45,9 @@ class TwoProcesses:
     other: Placement
 
     async def level(self) -> None:
-        for one in (self.mine, self.other):
-            await one.memory.fresh()
-            await keeps_its_index(one)
+        for placement in (self.mine, self.other):
+            await placement.memory.fresh()
+            await keeps_its_index(placement)
 
 
 async def furnish(mine: Placement) -> None:

@@ -69,7 +69,7 @@ class MovingAgent:
         return await self.does.destroy(order)
 
     def guests(self) -> dict[int, tuple[str, str]]:
-        awake = {(one.build, one.attempt) for one in self.disk.running()}
+        awake = {(record.build, record.attempt) for record in self.disk.running()}
         return {
             guest.attempt: (
                 "source" if guest.root == SOURCE else "destination",

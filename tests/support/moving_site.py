@@ -67,7 +67,7 @@ class MovingSite:
     def __init__(self, berth: Running, notes: AgentNotes) -> None:
         self.berth, self.bus, self.settings, self.notes = berth, berth.bus, berth.settings, notes
         self.clock = Clock()
-        agents = {one.agent: one.hosts for one in simulated_agents.agents(berth.settings)}
+        agents = {agent.agent: agent.hosts for agent in simulated_agents.agents(berth.settings)}
         self.hosts = {agent: [host.host for host in hosts] for agent, hosts in agents.items()}
         self.agent_of = {host.root: agent for agent, hosts in agents.items() for host in hosts}
         self.builds: dict[str, BuildEnded] = {}
@@ -117,7 +117,11 @@ class MovingSite:
             seed=self.settings.compute.seed, moves=MoveFaults.of_each(self.settings.compute.move_fail)
         )
         said: tuple[MovePhase, ...] = ("prepare", "send", "start", "rebuild")
-        wanted = {(one, n): "failed" if one == phase and n < 3 else "done" for one in said for n in (1, 2, 3)}
+        wanted = {
+            (literal, n): "failed" if literal == phase and n < 3 else "done"
+            for literal in said
+            for n in (1, 2, 3)
+        }
         while True:
             move = self.clock.uuid()
             if all(faults.phase_fate(move, one, n).kind == kind for (one, n), kind in wanted.items()):
@@ -220,5 +224,5 @@ async def moving_site(
             try:
                 yield site
             finally:
-                for one in hearing:
-                    one.cancel()
+                for task in hearing:
+                    task.cancel()

@@ -212,17 +212,17 @@ class MovingWorld:
         if said is None or chance.random() < 0.1:  # no answer, or we crash before we speak
             self.waiting.append(event)
             return
-        for one in said:
-            match one:
+        for message in said:
+            match message:
                 case MoveEnded():
-                    if one.move == a_move(number=self.placed_moves).move:
-                        self.ends.append(one)
+                    if message.move == a_move(number=self.placed_moves).move:
+                        self.ends.append(message)
                 case BuildDeleted():
                     self.deleted = True
                 case MoveTold() | BuildEnded() | HostFailed():
                     pass
                 case _:
-                    self.waiting.append(one)
+                    self.waiting.append(message)
 
     def _advance(self, event: Event) -> list[Message] | None:
         said: list[Message] = []
@@ -298,4 +298,4 @@ def a_deletion() -> Message:
 
 
 def steerings(placed: MovePlaced, *to: Steering) -> list[Message]:
-    return [a_steering(placed, one) for one in to]
+    return [a_steering(placed, literal) for literal in to]

@@ -101,7 +101,7 @@ async def lived_in(berth: OpenBerth) -> None:
     """Something of everything that pages show, and its name for their addresses."""
     built = await berth.boot(12)
     refused = await berth.boot_in_vain()
-    first, second, *_ = (one for one in built if one.status == "active")
+    first, second, *_ = (end for end in built if end.status == "active")
     moved = await berth.moved(second.build)
     waits = await berth.boot_later(zone="nowhere", priority=5)
     await berth.boot_later(zone="nowhere")

@@ -23,7 +23,7 @@ from tests.support.waiting import in_time
 
 async def report(placement: Placement, *reports: InventoryReported) -> list[str]:
     """Why each was not taken; nothing when it was."""
-    return [str(one or "") for one in await placement.reports.report_many(reports)]
+    return [str(poison or "") for poison in await placement.reports.report_many(reports)]
 
 
 async def claim(placement: Placement, *orders: ClaimRequested) -> list[Any]:

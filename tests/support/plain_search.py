@@ -17,8 +17,8 @@ class PlainSearch:
     def __init__(self, trees: Sequence[Tree], zones: Mapping[str, str] | None = None) -> None:
         self.zones = zones or {}
         self.trees = [tree for tree in trees if tree.providers]
-        self.all = {one.uuid: one for tree in self.trees for one in tree.providers}
-        self.root = {one.uuid: tree.root for tree in self.trees for one in tree.providers}
+        self.all = {provider.uuid: provider for tree in self.trees for provider in tree.providers}
+        self.root = {provider.uuid: tree.root for tree in self.trees for provider in tree.providers}
 
     def search(self, query: FindCandidates) -> frozenset[Way]:
         return frozenset(way for ways in self.by_anchor(query).values() for way in ways)
@@ -41,7 +41,7 @@ class PlainSearch:
             return set()
         if (query.roots and tree.root not in query.roots) or tree.root in query.not_roots:
             return set()
-        near = [one for one in self.all.values() if self.serves(one, anchor)]
+        near = [provider for provider in self.all.values() if self.serves(provider, anchor)]
         options = [list(self.options(group, near, anchor)) for group in query.groups]
         suffixes = [group.suffix for group in query.groups]
         chosen = (dict(zip(suffixes, option, strict=True)) for option in product(*options))
@@ -57,22 +57,22 @@ class PlainSearch:
         self, group: ResourceGroup, near: Iterable[ProviderState], anchor: ProviderState
     ) -> Iterator[Given]:
         wanted = [
-            one
-            for one in near
-            if group.in_tree is None or self.root.get(group.in_tree) == self.root[one.uuid]
+            provider
+            for provider in near
+            if group.in_tree is None or self.root.get(group.in_tree) == self.root[provider.uuid]
         ]
         if group.suffix:
-            for one in wanted:
+            for provider in wanted:
                 if (
-                    all(fits(one, name, amount) for name, amount in group.resources.items())
-                    and has([one], group.required, group.forbidden, group.required_any)
-                    and is_member(one, group)
-                    and is_stranger(one, group)
+                    all(fits(provider, name, amount) for name, amount in group.resources.items())
+                    and has([provider], group.required, group.forbidden, group.required_any)
+                    and is_member(provider, group)
+                    and is_stranger(provider, group)
                 ):
-                    yield dict.fromkeys(group.resources or ("",), one)
+                    yield dict.fromkeys(group.resources or ("",), provider)
             return
-        usable = [one for one in wanted if self.usable(group, one, anchor)]
-        each = [[one for one in usable if fits(one, *ask)] for ask in group.resources.items()]
+        usable = [provider for provider in wanted if self.usable(group, provider, anchor)]
+        each = [[provider for provider in usable if fits(provider, *ask)] for ask in group.resources.items()]
         for chosen in product(*each):
             if has(chosen, group.required, group.forbidden, group.required_any):
                 yield dict(zip(group.resources, chosen, strict=True))
@@ -85,7 +85,9 @@ class PlainSearch:
 
     def goes_together(self, query: FindCandidates, chosen: Mapping[str, Given]) -> bool:
         single = {suffix: next(iter(given.values())) for suffix, given in chosen.items() if suffix}
-        if query.group_policy == "isolate" and len({one.uuid for one in single.values()}) < len(single):
+        if query.group_policy == "isolate" and len({provider.uuid for provider in single.values()}) < len(
+            single
+        ):
             return False
         isolated = [single[suffix].uuid for suffix in query.isolated]
         if len(set(isolated)) < len(isolated):
@@ -144,16 +146,16 @@ def is_stranger(state: ProviderState, group: ResourceGroup) -> bool:
 def amounts(query: FindCandidates, chosen: Mapping[str, Given]) -> dict[tuple[str, str], int]:
     taken: dict[tuple[str, str], int] = {}
     for group in query.groups:
-        for name, one in chosen[group.suffix].items():
+        for name, provider in chosen[group.suffix].items():
             if name:
-                taken[one.uuid, name] = taken.get((one.uuid, name), 0) + group.resources[name]
+                taken[provider.uuid, name] = taken.get((provider.uuid, name), 0) + group.resources[name]
     return taken
 
 
 def told(query: FindCandidates, chosen: Mapping[str, Given]) -> Way:
     return way(
         amounts(query, chosen),
-        {suffix: [one.uuid for one in given.values()] for suffix, given in chosen.items()},
+        {suffix: [provider.uuid for provider in given.values()] for suffix, given in chosen.items()},
     )
 
 

@@ -126,10 +126,14 @@ class PlainSourceSearch:
         self._question = question
         self.asked: Resources = question.groups[0].resources
         self._known = [candidate for candidate in source.candidates if self._wanted(candidate)]
-        fitting = [at for at, one in enumerate(source.candidates) if one in self._known and self._fits(one)]
+        fitting = [
+            at
+            for at, candidate in enumerate(source.candidates)
+            if candidate in self._known and self._fits(candidate)
+        ]
         self.positions: Ints = np.array(fitting, np.intp)
         self._fitting = [source.candidates[at] for at in fitting]
-        self._free = [source.free_of(one) for one in self._fitting]
+        self._free = [source.free_of(candidate) for candidate in self._fitting]
 
     @property
     def considered(self) -> int:
@@ -142,13 +146,15 @@ class PlainSourceSearch:
         return np.array([free.get(resource_class, 0) for free in self._free], np.float64)
 
     def capacity(self, resource_class: str) -> Floats:
-        return np.array([one.capacity.get(resource_class, 0) for one in self._fitting], np.float64)
+        return np.array(
+            [candidate.capacity.get(resource_class, 0) for candidate in self._fitting], np.float64
+        )
 
     def has(self, trait: str) -> Bools:
-        return np.array([trait in one.traits for one in self._fitting], np.bool_)
+        return np.array([trait in candidate.traits for candidate in self._fitting], np.bool_)
 
     def within(self, aggregate: str) -> Bools:
-        return np.array([aggregate in one.aggregates for one in self._fitting], np.bool_)
+        return np.array([aggregate in candidate.aggregates for candidate in self._fitting], np.bool_)
 
     def host(self, position: int) -> PlainSourceHost:
         return PlainSourceHost(position, self._source.candidates[position])
@@ -180,8 +186,12 @@ class PlainSourceSearch:
         return removals
 
     def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
-        known = [one for one in self._known if not roots or one.root in roots]
-        return () if len(self.positions) else [NearMiss(host=one.host, lacks="room") for one in known[:3]]
+        known = [candidate for candidate in self._known if not roots or candidate.root in roots]
+        return (
+            ()
+            if len(self.positions)
+            else [NearMiss(host=candidate.host, lacks="room") for candidate in known[:3]]
+        )
 
     def _wanted(self, candidate: Candidate) -> bool:
         question = self._question

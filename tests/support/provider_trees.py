@@ -59,7 +59,7 @@ ZONES = {AGGREGATES[0]: "north", AGGREGATES[1]: "south", AGGREGATES[2]: "north"}
 
 
 def in_zones(chance: Random, world: Sequence[Tree]) -> list[Tree]:
-    return [replace(one, zone=chance.choice(("", "", "north", "west"))) for one in world]
+    return [replace(tree, zone=chance.choice(("", "", "north", "west"))) for tree in world]
 
 
 def with_zones(index: Index) -> Index:
@@ -70,7 +70,7 @@ def with_zones(index: Index) -> Index:
 
 
 def narrowed(chance: Random, query: FindCandidates, world: Sequence[Tree]) -> FindCandidates:
-    roots = [*(one.root for one in world), uid(99, "a")]
+    roots = [*(tree.root for tree in world), uid(99, "a")]
     return structs.replace(
         query,
         zone=chance.choice(("", "", "", "north", "south", "west", "nowhere")),
@@ -160,7 +160,7 @@ def _group(chance: Random, world: Sequence[Tree], suffix: str, *, bare: bool) ->
     forbidden = tuple(one for one in some(chance, (*TRAITS, SHARES), 0.05) if one not in required)
     choices = [tuple(chance.sample((*TRAITS, "CUSTOM_NONE"), 2)) for _ in range(chance.random() < 0.1)]
     members = [chance.sample((*AGGREGATES, uid(9, "e")), chance.choice((1, 2, 3))) for _ in range(2)]
-    everyone = [one.uuid for one_tree in world for one in one_tree.providers]
+    everyone = [provider.uuid for one_tree in world for provider in one_tree.providers]
     return ResourceGroup(
         suffix=suffix,
         resources={} if bare else {name: chance.choice((1, 1, 1, 2, 2, 3)) for name in names},

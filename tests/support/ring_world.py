@@ -174,8 +174,8 @@ class RingCloud:
 
     def known(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for name, one in self.agents.items():
-            for root in one.own:
+        for name, process in self.agents.items():
+            for root in process.own:
                 if root in found:
                     self.faults.append(f"{root} is {name}'s and {found[root]}'s")
                 found[root] = name

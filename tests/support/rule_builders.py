@@ -143,25 +143,29 @@ class ListedSearch:
 
     @property
     def positions(self) -> Ints:
-        return np.array([one.position for one in self.source.listed], np.intp)
+        return np.array([host.position for host in self.source.listed], np.intp)
 
     def any_of(self, resource_class: str) -> bool:
-        return any(resource_class in {**one.facts.free, **one.facts.capacity} for one in self.source.listed)
+        return any(
+            resource_class in {**host.facts.free, **host.facts.capacity} for host in self.source.listed
+        )
 
     def free(self, resource_class: str) -> Floats:
-        return np.array([one.facts.free.get(resource_class, 0) for one in self.source.listed], np.float64)
+        return np.array([host.facts.free.get(resource_class, 0) for host in self.source.listed], np.float64)
 
     def capacity(self, resource_class: str) -> Floats:
-        return np.array([one.facts.capacity.get(resource_class, 0) for one in self.source.listed], np.float64)
+        return np.array(
+            [host.facts.capacity.get(resource_class, 0) for host in self.source.listed], np.float64
+        )
 
     def has(self, trait: str) -> Bools:
-        return np.array([trait in one.traits for one in self.source.listed], np.bool_)
+        return np.array([trait in host.traits for host in self.source.listed], np.bool_)
 
     def within(self, aggregate: str) -> Bools:
-        return np.array([aggregate in one.aggregates for one in self.source.listed], np.bool_)
+        return np.array([aggregate in host.aggregates for host in self.source.listed], np.bool_)
 
     def host(self, position: int) -> ListedHost:
-        return next(one for one in self.source.listed if one.position == position)
+        return next(host for host in self.source.listed if host.position == position)
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
         facts = self.host(position).facts

@@ -68,11 +68,15 @@ class Snippet:
 def snippets(page: Path) -> list[Snippet]:
     text = page.read_text(encoding="utf-8")
     found = []
-    for one in _FENCE.finditer(text):
-        line = text.count("\n", 0, one.start("language")) + 1
+    for match in _FENCE.finditer(text):
+        line = text.count("\n", 0, match.start("language")) + 1
         found.append(
             Snippet(
-                str(page.relative_to(ROOT)), line, one["language"], dedent(one["text"]), _marks(one["mark"])
+                str(page.relative_to(ROOT)),
+                line,
+                match["language"],
+                dedent(match["text"]),
+                _marks(match["mark"]),
             )
         )
     return found

@@ -297,7 +297,7 @@ class CellsApart:
     async def comes_to(self, *messages: Message) -> None:
         self.on_its_way += messages
         await self.goes_on(MOST_STEPS)
-        assert not self.on_its_way, [type(one).__name__ for one in self.on_its_way]
+        assert not self.on_its_way, [type(message).__name__ for message in self.on_its_way]
 
     async def goes_on(self, steps: int) -> None:
         """So many deliveries; when there is nothing to deliver time passes."""
@@ -315,7 +315,7 @@ class CellsApart:
     async def until(self, message: Message, kind: type[Message], cell: str = "") -> None:
         self.on_its_way.append(message)
         for _ in range(100):
-            ways = [one for one in self.on_its_way if isinstance(one, kind)]
+            ways = [message for message in self.on_its_way if isinstance(message, kind)]
             if any(cell in ("", getattr(way, "cell", "")) for way in ways):
                 return
             await self.step()
@@ -342,8 +342,8 @@ class CellsApart:
 
     def say(self, outcome: Outcome) -> None:
         assert not isinstance(outcome, Poison | Retry), outcome
-        for one in (outcome,) if isinstance(outcome, Message) else outcome or ():
-            (self.said if isinstance(one, OUTSIDE) else self.on_its_way).append(one)
+        for message in (outcome,) if isinstance(outcome, Message) else outcome or ():
+            (self.said if isinstance(message, OUTSIDE) else self.on_its_way).append(message)
 
     async def _delivered(self, message: Message) -> Outcome:
         phase = message.phase if isinstance(message, MoveOrdered) else "build"
@@ -391,13 +391,13 @@ class CellsApart:
 
     async def moves_known(self) -> list[MoveStands]:
         return [
-            one
+            move
             for name, cell in self.cells.items()
-            for one in (await cell.moves.find(FindMoves(cell=name))).moves
+            for move in (await cell.moves.find(FindMoves(cell=name))).moves
         ]
 
     def ends(self) -> set[tuple[str, str]]:
-        return {(one.move, one.end) for one in self.said if isinstance(one, MoveEnded)}
+        return {(message.move, message.end) for message in self.said if isinstance(message, MoveEnded)}
 
 
 def _is_chatter(message: Message) -> bool:

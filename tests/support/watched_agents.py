@@ -40,7 +40,7 @@ class NotingDisk(AgentDisk):
         self._note()
 
     def _note(self) -> None:
-        now = tuple(sorted((one.build, one.attempt, one.root) for one in self.running()))
+        now = tuple(sorted((record.build, record.attempt, record.root) for record in self.running()))
         if now != self._noted and self.file is not None and not self._reading:
             self._noted = now
             note(Path(os.environ[NOTES]) / self.file.path.stem.split(".")[0], now)
@@ -119,7 +119,7 @@ class AgentNotes:
         events: list[tuple[float, str, tuple[tuple[str, int, str], ...]]] = []
         for path in self.directory.iterdir():
             agent = path.name.rpartition("-")[0]
-            events += [(one.at, agent, one.running) for one in self.of(agent)]
+            events += [(now.at, agent, now.running) for now in self.of(agent)]
         there: dict[str, tuple[tuple[str, int, str], ...]] = {}
         for at, agent, running in sorted(events):
             there[agent] = running

@@ -71,5 +71,5 @@ async def test_a_caller_who_left_is_not_served() -> None:
         first, second, third, fourth = await calls(together, work, 1, 2, 3, 4)
         third.cancel()
         work.go_on.set()
-        assert [await one for one in (first, second, fourth)] == [2, 4, 8]
+        assert [await task for task in (first, second, fourth)] == [2, 4, 8]
         assert work.lists == [[1], [2], [4]]

@@ -54,7 +54,7 @@ def test_what_was_stands_above_what_is_and_parts_add_up() -> None:
 def test_everything_is_on_the_page_and_in_its_half(run: BenchRun, before: BenchRun | None) -> None:
     page = ElementTree.fromstring(chart_svg(run, before))
     _, _, width, height = (float(number) for number in page.attrib["viewBox"].split())
-    bars = [one.attrib for one in page.iter(f"{SVG}rect") if one.attrib["width"] != "100%"]
+    bars = [element.attrib for element in page.iter(f"{SVG}rect") if element.attrib["width"] != "100%"]
     for bar in bars:
         assert float(bar["width"]) >= 0
         assert float(bar["x"]) + float(bar["width"]) <= width - 60  # behind it is a number

@@ -73,7 +73,7 @@ def came(*events: Dated) -> tuple[Build, list[str]]:
         now, event = event if isinstance(event, tuple) else (now, event)
         build, said = step(build, event, now, LIMITS)
     assert build is not None
-    return build, [in_short(one) for one in said if not isinstance(one, HostFailed)]
+    return build, [in_short(message) for message in said if not isinstance(message, HostFailed)]
 
 
 def after(*events: Dated) -> Build:
@@ -600,7 +600,7 @@ def test_what_is_placed_too_early_waits(before: list[Dated], placed: object, why
 def test_of_an_unknown_build_nothing_is_touched() -> None:
     build, (end,) = step(None, MOVE, 0.0, LIMITS)
     assert build is None and isinstance(end, MoveEnded) and end.end == "error"
-    assert [in_short(one) for one in step(None, a_steering(MOVE, "abort"), 0.0, LIMITS)[1]] == [
+    assert [in_short(message) for message in step(None, a_steering(MOVE, "abort"), 0.0, LIMITS)[1]] == [
         "told : the instance is in no such move"
     ]
 
@@ -680,7 +680,7 @@ def end_of(*events: Dated) -> MoveEnded:
     for event in events:
         now, event = event if isinstance(event, tuple) else (0.0, event)
         build, said = step(build, event, now, LIMITS)
-    (end,) = [one for one in said if isinstance(one, MoveEnded)]
+    (end,) = [message for message in said if isinstance(message, MoveEnded)]
     return end
 
 

@@ -146,7 +146,7 @@ def test_the_claims_of_an_order_are_taken_together_or_not_at_all() -> None:
     )
     assert there == world(room(A, VCPU=stock(3)), room(B, VCPU=stock(1)))
     again = claim(order(wants(X, {A: {"VCPU": 2}}), wants(Y, {A: {"VCPU": 1}})), there)
-    assert again is not None and all(isinstance(one, Claimed) for one in again)
+    assert again is not None and all(isinstance(result, Claimed) for result in again)
 
 
 def test_a_provider_moves_one_generation_for_each_order_that_names_it() -> None:
@@ -230,15 +230,15 @@ def test_two_consumers_of_one_order_can_change_places() -> None:
     holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {B: {"VCPU": 4}})
     there = world(room(A, VCPU=stock(8, used=4)), room(B, VCPU=stock(8, used=4)), holders=holders)
     swap = order(wants(X, {B: {"VCPU": 4}}, generation=1), wants(Y, {A: {"VCPU": 4}}, generation=1))
-    assert [type(one) for one in claim(swap, there) or ()] == [Claimed, Claimed]
-    assert {uuid: one.stocks["VCPU"].used for uuid, one in there.touched.items()} == {A: 4, B: 4}
+    assert [type(result) for result in claim(swap, there) or ()] == [Claimed, Claimed]
+    assert {uuid: room.stocks["VCPU"].used for uuid, room in there.touched.items()} == {A: 4, B: 4}
 
 
 def test_all_of_an_order_give_back_before_any_takes() -> None:
     holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {B: {"VCPU": 4}})
     there = world(room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(4, used=4)), holders=holders)
     swap = order(wants(X, {B: {"VCPU": 4}}, generation=1), wants(Y, {A: {"VCPU": 4}}, generation=1))
-    assert [type(one) for one in claim(swap, there) or ()] == [Claimed, Claimed]
+    assert [type(result) for result in claim(swap, there) or ()] == [Claimed, Claimed]
     assert there.holders[X].held == {B: {"VCPU": 4}} and there.holders[Y].held == {A: {"VCPU": 4}}
 
 
@@ -251,7 +251,7 @@ def test_an_overcommitted_provider_takes_no_more_in_sum_than_it_gave_back(
     holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {A: {"VCPU": 2}})
     there = world(room(A, VCPU=stock(2, used=6)), holders=holders)
     both = order(*(wants(one, {A: {"VCPU": n}}, generation=1) for one, n in zip((X, Y), asked, strict=True)))
-    assert all(isinstance(one, Claimed) for one in claim(both, there) or ()) == fits
+    assert all(isinstance(result, Claimed) for result in claim(both, there) or ()) == fits
     kept = there.rooms[A]
     assert kept is not None and kept.stocks["VCPU"].used == 6
 

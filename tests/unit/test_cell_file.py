@@ -24,7 +24,7 @@ def test_it_holds_what_the_cells_workers_need_and_nobody_elses_secrets(tmp_path:
     path = tmp_path / "c9.toml"
     assert read_cell_file(path, "c9") is None
     assert write_cell_file(path, "c9", OURS, HAS)
-    assert mode(path) == 0o600 and [one.name for one in tmp_path.iterdir()] == ["c9.toml"]
+    assert mode(path) == 0o600 and [path.name for path in tmp_path.iterdir()] == ["c9.toml"]
     text = path.read_text()
     assert "all@" not in text and "o:o@" not in text
     settings = read(file=path, environment={}).settings

@@ -350,7 +350,7 @@ def test_it_moves_to_its_own_host_though_its_group_keeps_apart() -> None:
     assert group.places == {X: {A}, KEEP: {A}} and group.keepers == {KEEP: X}
     assert list(group.breaches()) == []
     there.holders[Y].group = 7
-    assert [type(one) for one in claim(order(wants(Y, five(A))), there) or ()] == [Refused]
+    assert [type(result) for result in claim(order(wants(Y, five(A))), there) or ()] == [Refused]
     assert claim(order(takes_over(generation=5, keep=LEFT)), there)
     assert group.places == {X: {A}, LEFT: {A}} and list(group.breaches()) == []
 
@@ -377,7 +377,7 @@ def test_an_order_that_fails_leaves_the_group_as_it_was() -> None:
     there = moved()
     group, untouched = grouped(there), grouped(moved())
     failed = claim(order(takes_over(keep=LEFT), wants(Y, five(C)), wants(Z, five(C))), there)
-    assert failed and not any(isinstance(one, Claimed) for one in failed)
+    assert failed and not any(isinstance(result, Claimed) for result in failed)
     assert group == untouched
     assert there.holders[LEFT].keeps_for is None and there.holders[KEEP].keeps_for == X
 

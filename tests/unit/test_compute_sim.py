@@ -150,7 +150,7 @@ def test_a_host_counts_its_guests_and_keeps_their_images() -> None:
     assert next(iter(host.images)) == "image1" and len(host.images) == MAX_CACHED
     guests.remove(uid(1, "b"), range(100))
     assert host.instances == 1
-    assert {(one.build, one.root) for some in guests.there.values() for one in some.values()} == {
+    assert {(record.build, record.root) for some in guests.there.values() for record in some.values()} == {
         (uid(3, "b"), uid(2, "c")),
         (uid(4, "b"), uid(1, "c")),
     }

@@ -42,9 +42,9 @@ def test_two_that_start_together_choose_different_ports() -> None:
             running.enter_context(subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True))
             for _ in range(2)
         ]
-        chosen = {one.stdout.readline().strip() for one in both if one.stdout}
-        for one in both:
-            one.communicate()
+        chosen = {popen.stdout.readline().strip() for popen in both if popen.stdout}
+        for popen in both:
+            popen.communicate()
     assert len(chosen) == 2 and f"127.0.0.1:{port}" in chosen
 
 

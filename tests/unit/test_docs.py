@@ -65,7 +65,7 @@ def test_the_references_are_made_by_the_code() -> None:
 
 
 def test_every_setting_says_what_it_means() -> None:
-    assert [one.name for one in setting_table.settings_there_are() if not one.says] == []
+    assert [setting.name for setting in setting_table.settings_there_are() if not setting.says] == []
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

@@ -51,8 +51,8 @@ def queue(messages: int, later: int, readers: int) -> dict[str, Any]:
 
 def test_where_all_is_well_nothing_is_to_be_done() -> None:
     found = judged(WELL)
-    assert {one.level for one in found} == {"fine"}
-    assert {one.about for one in found} == {
+    assert {finding.level for finding in found} == {"fine"}
+    assert {finding.about for finding in found} == {
         "Python", "RabbitMQ u@h:5672", "database placement", "database cell_c1", "worker placement"
     }  # fmt: skip
     assert exit_code(found) == 0
@@ -125,22 +125,22 @@ def test_where_all_is_well_nothing_is_to_be_done() -> None:
 )
 def test_what_is_wrong_is_said(other: dict[str, Any], code: int, about: str, says: str) -> None:
     found = judged(seen(**other))
-    assert (about, says) in [(one.about, one.says) for one in found]
+    assert (about, says) in [(finding.about, finding.says) for finding in found]
     assert exit_code(found) == code
-    for one in found:
-        assert bool(one.do) == (one.level != "fine"), "what is wrong comes with what to do"
-        assert one.do == "" or one.do[0].isupper()
+    for finding in found:
+        assert bool(finding.do) == (finding.level != "fine"), "what is wrong comes with what to do"
+        assert finding.do == "" or finding.do[0].isupper()
 
 
 def test_an_alarm_explains_why_nothing_is_taken() -> None:
     found = judged(seen(**broker(stuck=True, alarms=("memory at a@b",))))
-    assert [one.says for one in found if one.level == "broken"] == [
+    assert [finding.says for finding in found if finding.level == "broken"] == [
         "It has an alarm: too little memory at a@b."
     ]
 
 
 def test_the_worst_comes_first() -> None:
     found = judged(seen(disk=0.05, python=(3, 9), missing=("ironic",)))
-    levels = [one.level for one in found]
+    levels = [finding.level for finding in found]
     assert levels == sorted(levels, key=["broken", "warning", "fine"].index)
     assert found[0] == Finding("broken", "Python", "Python is 3.9.", "Use 3.11 or newer.")

@@ -52,8 +52,8 @@ def a_provider_state(uuid: str, parent: str | None = None, taken: int = 0, **giv
 
 def a_forest(*trees: tuple[ProviderState, ...], number: int = 40) -> WorkingTrees:
     read = {tree[0].uuid: Tree(tree[0].uuid, providers=tree) for tree in trees}
-    names = {one.name: one.uuid for tree in trees for one in tree}
-    return WorkingTrees(read, names, {one.uuid for tree in trees for one in tree}, number)
+    names = {provider.name: provider.uuid for tree in trees for provider in tree}
+    return WorkingTrees(read, names, {provider.uuid for tree in trees for provider in tree}, number)
 
 
 def small() -> WorkingTrees:
@@ -358,4 +358,4 @@ def test_what_is_or_will_be_in_one_tree_is_taken_together() -> None:
         a_small_load("d"),
     ]
     trees = bulk_load.trees_of(list(enumerate(items)), homes)
-    assert [[one.id for _, one in tree] for tree in trees] == [["b", "c", "d"], ["e", "f"], ["g"]]
+    assert [[load.id for _, load in tree] for tree in trees] == [["b", "c", "d"], ["e", "f"], ["g"]]

@@ -187,8 +187,8 @@ async def test_what_if_says_what_boots_would_find_and_leaves_nothing(
     request = a_request(instances=instances, flavor=flavor)
     answer = await WhatIfs(scheduler).answer(WhatIf(request=request, room=True))
     assert answer.fits is fits
-    assert sum(one.instances for one in answer.placed) == (instances if fits else 0)
-    assert sum(one.instances for one in answer.room) == room
+    assert sum(there.instances for there in answer.placed) == (instances if fits else 0)
+    assert sum(left.instances for left in answer.room) == room
     assert not placement.source.promised and not placement.held
     assert all(scheduler.book.recent("cell1", uid(number, "c"), 0.0) == 0 for number in (1, 2, 3))
     really = await scheduler.place_many([replace(request, alternates=0)])
@@ -196,7 +196,7 @@ async def test_what_if_says_what_boots_would_find_and_leaves_nothing(
     assert isinstance(verdict, list | tuple)
     assert all(isinstance(one, BuildUnplaceable) for one in verdict) is not fits
     if fits:
-        assert answer.best[0].scores["total"] == max(one.scores["total"] for one in answer.best)
+        assert answer.best[0].scores["total"] == max(host.scores["total"] for host in answer.best)
 
 
 async def test_room_counted_a_host_at_a_time_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ async def test_room_counted_a_host_at_a_time_is_the_same(monkeypatch: pytest.Mon
     at_once = (await WhatIfs(scheduler).answer(question)).room
     monkeypatch.setattr(what_if, "SLICE", -1.0)
     assert (await WhatIfs(scheduler).answer(question)).room == at_once
-    assert sum(one.instances for one in at_once) == 16
+    assert sum(left.instances for left in at_once) == 16
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ async def test_no_more_pairs_are_made_once_the_searches_are_spent(monkeypatch: p
     made: list[relaxing.Lessened] = []
 
     def lessened(wish: Wish) -> Iterator[relaxing.Lessened]:
-        for one in relaxing.lessened(wish):
-            made.append(one)
-            yield one
+        for lessened in relaxing.lessened(wish):
+            made.append(lessened)
+            yield lessened
 
     monkeypatch.setattr(pairing, "lessened", lessened)
     hall = a_hall(*HOSTS)

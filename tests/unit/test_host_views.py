@@ -41,7 +41,7 @@ def numbers_of(reads: object, facts: list[HostFacts]) -> tuple[list[float], list
         return view.where(view.said(value), value, -99.0)
 
     at_once = read(everybody)
-    one_by_one = [float(read(OneHost(one))) for one in each]
+    one_by_one = [float(read(OneHost(facts))) for facts in each]
     return [float(one) for one in np.broadcast_to(at_once, len(facts))], one_by_one
 
 
@@ -172,8 +172,8 @@ def test_more_hosts_than_there_was_room_for() -> None:
     many = [the_facts(number, load=number / 10_000) for number in range(3000)]
     source = ListedHosts.of(many[:10])
     assert loads(book, source) == [-1] * 10
-    for one in many:
-        book.hear(reported_by(one), 0.0)
+    for facts in many:
+        book.hear(reported_by(facts), 0.0)
     assert loads(book, source) == [number / 10_000 for number in range(10)]
 
 

@@ -98,7 +98,11 @@ def test_a_name_that_only_we_have_refuses_its_tree_and_the_consumers_on_it() -> 
 
 def test_what_is_only_here_is_told_apart() -> None:
     found = differences(world(HOST), world(replace(HOST, id="x"), SOMEBODY))
-    assert [(one.id, one.ours_alone) for one in found] == [("h", False), ("x", True), ("c", True)]
+    assert [(difference.id, difference.ours_alone) for difference in found] == [
+        ("h", False),
+        ("x", True),
+        ("c", True),
+    ]
 
 
 def forest(trees: int, size: int) -> list[ImportedProvider]:

@@ -143,7 +143,7 @@ def test_pages_offer_each_host_that_fits_exactly_once(
     index = index_of(*fleet)
     expected = sorted(tree.host for tree in fleet if fits(tree, query))
     found = pages(index, query, limit)
-    assert sorted(one.host for some in found for one in some.candidates) == expected
+    assert sorted(candidate.host for some in found for candidate in some.candidates) == expected
     for some in found:
         assert some.fitting == len(expected)
         assert some.considered == len(fleet)
@@ -161,7 +161,7 @@ def test_pages_offer_each_host_that_fits_exactly_once(
 def test_pages_go_once_round_from_wherever_they_begin(seed: str, limit: int) -> None:
     index = index_of(*(a_tree(number) for number in range(13)))
     query = FindCandidates(groups=looking_for({"VCPU": 1}).groups, seed=seed)
-    hosts = [one.host for page in pages(index, query, limit) for one in page.candidates]
+    hosts = [candidate.host for page in pages(index, query, limit) for candidate in page.candidates]
     begin = int(hosts[0].removeprefix("host-"))
     assert hosts == [f"host-{(begin + step) % 13}" for step in range(13)]
 

@@ -29,7 +29,7 @@ async def test_the_newest_version_both_know_is_spoken(theirs: int, asked: str) -
     async with ironic.api() as api:
         await api.node(UUID)
         await api.node(UUID)
-    assert [one.headers.get(VERSION) for one in ironic.requests] == [None, asked, asked]
+    assert [request.headers.get(VERSION) for request in ironic.requests] == [None, asked, asked]
 
 
 async def test_the_version_is_found_in_the_description_of_the_api_too(ironic: FakeIronic) -> None:

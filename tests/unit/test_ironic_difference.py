@@ -98,8 +98,10 @@ CASES: dict[str, tuple[Provider | None, list[tuple[str, str, str]]]] = {
 @pytest.mark.parametrize("provider, expected", CASES.values(), ids=CASES.keys())
 def test_what_differs(provider: Provider | None, expected: list[tuple[str, str, str]]) -> None:
     found = compare(told(), provider, "n1")
-    assert [(one.what, one.ironic, one.placement) for one in found] == expected
-    assert all(one.node == UUID and one.name == "n1" and not one.stays for one in found)
+    assert [(difference.what, difference.ironic, difference.placement) for difference in found] == expected
+    assert all(
+        difference.node == UUID and difference.name == "n1" and not difference.stays for difference in found
+    )
 
 
 @pytest.mark.parametrize("state", ["available", "active", "cleaning"])

@@ -18,11 +18,11 @@ def a_life(
     held: list[HeardNotification] = []
     for turn in range(25):
         said = vary(ironic.happens(), chance)
-        coming = [one for one in said if chance.random() >= late]
+        coming = [notification for notification in said if chance.random() >= late]
         coming += [held.pop() for _ in range(len(held)) if chance.random() < 0.5]
-        held += [one for one in said if one not in coming]
-        for one in coming:
-            world.deliver(one)
+        held += [notification for notification in said if notification not in coming]
+        for notification in coming:
+            world.deliver(notification)
             world.some_reading()
         world.now = max(world.now, ironic.now)
         world.all_reading()
@@ -53,11 +53,11 @@ def test_with_an_api_and_nothing_lost_placement_is_always_right(reads_tell_times
         chance = random.Random(seed)
         ironic = RandomIronic(chance, reads_tell_times=reads_tell_times, tells_all=True)
         world = NodeWorld(ironic, can_read=True, chance=chance)
-        for said in ironic.said:
-            world.deliver(said)
+        for notification in ironic.said:
+            world.deliver(notification)
         for turn in range(25):
-            for said in ironic.happens():
-                world.deliver(said)
+            for notification in ironic.happens():
+                world.deliver(notification)
                 world.some_reading()
             world.now = max(world.now, ironic.now)
             world.all_reading()

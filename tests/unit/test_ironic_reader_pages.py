@@ -119,7 +119,7 @@ def test_a_page_that_was_asked_for_before_the_wish_does_not_count() -> None:
         await asyncio.sleep(20)
 
     case.play(story)
-    (found,) = (one for one in case.found if one.uuid == late)
+    (found,) = (read for read in case.found if read.uuid == late)
     assert found.began.heard == 7
 
 

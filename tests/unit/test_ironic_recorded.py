@@ -42,8 +42,8 @@ def played(
         chance = random.Random(seed)
         world = NodeWorld(TRUTH, can_read=can_read, chance=chance)
         for step, said in steps_of(vary, chance, late):
-            for one in said:
-                world.deliver(one)
+            for notification in said:
+                world.deliver(notification)
                 world.some_reading()
             yield world, step, seed
 
@@ -85,8 +85,8 @@ def test_in_order_only_what_no_event_tells_is_missed(can_read: bool) -> None:
     world = NodeWorld(TRUTH, can_read=can_read, chance=random.Random(0))
     missed = set()
     for step in recorded():
-        for said in step.said:
-            world.deliver(said)
+        for notification in step.said:
+            world.deliver(notification)
             world.all_reading()
         world.now = max(world.now, step.ended)
         if step.nodes.keys() & set(world.differences()):

@@ -40,7 +40,7 @@ async def test_what_is_heard_is_told_however_long_nobody_is_there_to_be_told() -
     ironic, bus = FakeIronic(), Bad(away=4)
     node = ironic.nodes[ironic.have(1)]
     await heard_by(bus).hear([a_notification("provision_set.end", 1_790_000_000.5, node)])
-    assert [one.root for one in bus.took] == [node["uuid"]]
+    assert [report.root for report in bus.took] == [node["uuid"]]
 
 
 async def test_one_report_that_the_bus_never_takes_holds_up_no_other() -> None:
@@ -49,7 +49,7 @@ async def test_one_report_that_the_bus_never_takes_holds_up_no_other() -> None:
     bus = Bad(never=nodes[1]["uuid"])
     said = [a_notification("provision_set.end", 1_790_000_000.5, node) for node in nodes]
     await heard_by(bus).hear(said)
-    assert [one.root for one in bus.took] == [nodes[0]["uuid"], nodes[2]["uuid"]]
+    assert [report.root for report in bus.took] == [nodes[0]["uuid"], nodes[2]["uuid"]]
 
 
 async def test_of_what_is_heard_together_a_node_is_told_once_as_it_is_in_the_end() -> None:
@@ -103,5 +103,5 @@ async def test_of_whom_ironic_spoke_is_told_when_what_came_of_it_is_safe_and_ten
     await asyncio.sleep(1.0)
     running.cancel()
     assert told[0] == (1, IronicSpoke(nodes=(nodes[0]["uuid"],)))
-    assert {one for _, said in told for one in said.nodes} == {node["uuid"] for node in nodes}
+    assert {one for _, spoke in told for one in spoke.nodes} == {node["uuid"] for node in nodes}
     assert 5 <= len(told) <= 7

@@ -192,6 +192,6 @@ def test_only_its_owner_may_read_the_journal(tmp_path: Path, umask: int) -> None
     finally:
         os.umask(before)
     journal._file.execute("INSERT INTO dead VALUES ('a', '')")
-    modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()}
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {"bus.db": 0o600, "bus.db-wal": 0o600, "bus.db-shm": 0o600}
     asyncio.run(journal.close())

@@ -184,15 +184,15 @@ async def test_with_a_rate_boots_are_asked_for_in_their_time() -> None:
 
 @pytest.mark.parametrize("several", [1, MIX, MOST_MIXED])
 def test_no_two_flavors_of_a_mix_are_alike(several: int) -> None:
-    sizes = {(one.vcpus, one.memory_mb, one.disk_gb) for one in mixed(several)}
-    assert len(sizes) == len({one.name for one in mixed(several)}) == several
+    sizes = {(flavor.vcpus, flavor.memory_mb, flavor.disk_gb) for flavor in mixed(several)}
+    assert len(sizes) == len({flavor.name for flavor in mixed(several)}) == several
 
 
 async def test_a_load_draws_its_flavors_by_its_seed() -> None:
     asked: list[list[str]] = []
 
     async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
-        asked[-1] += [one.flavor.name for one in requests]
+        asked[-1] += [request.flavor.name for request in requests]
         return [[said("active h1", request)] for request in requests]
 
     for seed in (1, 1, 2):

@@ -67,9 +67,9 @@ def test_columns_come_in_order_those_that_differ_first_and_can_be_chosen() -> No
     )
     seen = MetalSeen(at=NOW, nodes=nodes, reads_ironic=True)
     found = board(seen, NOW)
-    assert [(one.key, one.count) for one in found] == [("free", 2), ("not ready", 1)]
+    assert [(column.key, column.count) for column in found] == [("free", 2), ("not ready", 1)]
     assert [node.node.name for node in found[0].nodes] == ["z", "a"]
-    assert [len(one.nodes) for one in board(seen, NOW, most=1)] == [1, 1]
-    assert [one.key for one in board(seen, NOW, column="free")] == ["free"]
-    assert [one.key for one in board(seen, NOW, wanted="ENROLL")] == ["not ready"]
+    assert [len(column.nodes) for column in board(seen, NOW, most=1)] == [1, 1]
+    assert [column.key for column in board(seen, NOW, column="free")] == ["free"]
+    assert [column.key for column in board(seen, NOW, wanted="ENROLL")] == ["not ready"]
     assert board(seen, NOW, wanted="nothing") == []

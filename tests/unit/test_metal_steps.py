@@ -250,8 +250,8 @@ def test_a_node_remembers_the_builds_it_has_seen_last() -> None:
         )
         (patch,) = instance.close(node, order, "x" * 1000)
         node = a_seen_node(extra={SEEN: patch["value"]})
-    assert [one.build for one in node.seen] == [uid(number, "b") for number in (4, 5, 6, 7)]
-    assert {len(one.cause) for one in node.seen} == {instance.LONGEST_CAUSE}
+    assert [attempt.build for attempt in node.seen] == [uid(number, "b") for number in (4, 5, 6, 7)]
+    assert {len(attempt.cause) for attempt in node.seen} == {instance.LONGEST_CAUSE}
     (patch,) = instance.close(node, destroy(9), "")
     assert [one["build"] for one in patch["value"]].count(US) == 1
 

@@ -51,4 +51,4 @@ def test_few_and_small_ones_go_along(trees: list[Tree], go: bool) -> None:
     assert (packed is not None) == go
     if packed is not None:
         arrived = msgspec.json.decode(msgspec.json.encode(packed), type=KnownTrees)
-        assert [told for told, left_out in unpacked(arrived) if not left_out] == list(map(as_told, trees))
+        assert [tree for tree, left_out in unpacked(arrived) if not left_out] == list(map(as_told, trees))

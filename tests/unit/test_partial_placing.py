@@ -110,7 +110,7 @@ async def test_as_many_as_fit_if_these_are_enough(hosts: int, at_least: int, pla
     )
     request = a_request(instances=5, flavor=BIG, at_least=at_least)
     found, ended = await said(a_scheduler(placement), request)
-    assert [one.build for one in found] == list(request.instances[:placed])
+    assert [placed.build for placed in found] == list(request.instances[:placed])
     assert [one for end in ended for one in end.instances] == list(request.instances[placed:])
     assert len(placement.held) == placed
     assert set(placement.retired) == set(request.instances[placed:])
@@ -162,7 +162,7 @@ async def test_instances_of_one_request_see_one_another_in_their_group(
     request = a_request(instances=3, hints=Hints(group=GROUP))
     found, ended = await said(a_scheduler(placement, a_group(policy)), request)
     assert ended == []
-    assert len({one.chosen.root for one in found}) == placed
+    assert len({placed.chosen.root for placed in found}) == placed
     assert all(claim.group == GROUP for order in placement.orders for claim in order.claims)
 
 

@@ -21,11 +21,11 @@ NUMA = NumaDriver(
 
 def stored_as(tree: ProviderTree) -> dict[str, Provider]:
     return {
-        one.name: Provider(
-            id=one.id, name=one.name, parent=one.parent, root=tree.root, generation=1,
-            inventories=one.inventories, traits=one.traits, aggregates=one.aggregates,
+        report.name: Provider(
+            id=report.id, name=report.name, parent=report.parent, root=tree.root, generation=1,
+            inventories=report.inventories, traits=report.traits, aggregates=report.aggregates,
         )
-        for one in tree.report()
+        for report in tree.report()
     }  # fmt: skip
 
 
@@ -121,8 +121,8 @@ def test_what_others_put_there_is_seen_and_not_said() -> None:
     (known,) = answered(stored.values()).values()
     tree = furnished(ROOT, "h", [NUMA], known)
     assert tree["h"].others.traits == {"CUSTOM_T"}
-    assert [one.name for one in tree.others] == ["op"]
-    assert [(one.name, one.traits) for one in tree.report()] == [
+    assert [provider.name for provider in tree.others] == ["op"]
+    assert [(report.name, report.traits) for report in tree.report()] == [
         ("h", ("COMPUTE_NODE",)),
         ("h_numa0", ("HW_NUMA_ROOT",)),
     ]
@@ -131,7 +131,7 @@ def test_what_others_put_there_is_seen_and_not_said() -> None:
 def test_what_a_driver_says_no_more_is_gone() -> None:
     (known,) = answered(stored_as(furnished(ROOT, "h", [NUMA])).values()).values()
     flat = furnished(ROOT, "h", [FlatDriver({"VCPU": Inventory(total=4)})], known)
-    assert [one.name for one in flat.report()] == ["h"]
+    assert [report.name for report in flat.report()] == ["h"]
     assert sorted(differences(known, flat, closed_too=True)) == [
         "-h_numa0", "h: 9 → no DISK_GB", "h: no → 4 VCPU", "h: traits -COMPUTE_NODE",
     ]  # fmt: skip

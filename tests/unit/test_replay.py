@@ -112,7 +112,7 @@ async def placed_by(load: MixedLoad) -> list[BuildPlaced]:
         time.now += 1.0
         for verdict in await scheduler.place_many(batch):
             assert isinstance(verdict, Sequence), verdict
-            placed += [codec.decode(BuildPlaced, codec.encode(one)) for one in verdict]
+            placed += [codec.decode(BuildPlaced, codec.encode(answer)) for answer in verdict]
     return placed
 
 

@@ -128,7 +128,7 @@ def test_a_tree_that_comes_back_has_what_others_put_there_as_it_was() -> None:
     )
     tree = changed(tree, B, inventories={**vcpu(4), LICENCE: licences}, used={"VCPU": 1, LICENCE: 0})
     gone = swept(replace(tree, gone=True))
-    closed = [inventory for one in gone.providers for inventory in one.inventories.values()]
+    closed = [inventory for provider in gone.providers for inventory in provider.inventories.values()]
     assert [inventory.capacity for inventory in closed] == [0] * 5
     assert swept(gone) == gone
     back = again(gone, a_provider(2, 1, inventories=vcpu(4)), inventories=vcpu(8))
@@ -207,7 +207,8 @@ def test_what_is_given_back_opens_by_the_next_report_or_sweep() -> None:
     for later in (settled(nested), again(nested, *numa(4, 4), inventories=MEMORY)):
         assert sold(later) == (1, 7)
         assert [
-            one.shape - was.shape for one, was in zip(later.providers, nested.providers, strict=True)
+            provider.shape - was.shape
+            for provider, was in zip(later.providers, nested.providers, strict=True)
         ] == [
             0,
             1,

@@ -45,7 +45,10 @@ def after(*events: Event, build: Build | None = None) -> tuple[Build, tuple[Mess
 
 def places(build: Build) -> list[Any]:
     was = (PLACED.chosen, *PLACED.alternates)
-    return [one.choice.allocations if one != old else "" for one, old in zip(build.hosts, was, strict=True)]
+    return [
+        selection.choice.allocations if selection != old else ""
+        for selection, old in zip(build.hosts, was, strict=True)
+    ]
 
 
 OTHER = {"numa1": {"VCPU": 1}}

@@ -95,7 +95,7 @@ PLACES = {
 @pytest.mark.parametrize("guests, places", PLACES.values(), ids=PLACES)
 def test_where_guests_are_then(guests: list[Allocations], places: list[Allocations]) -> None:
     found = said(tree(FLAT), tree(NUMA), *guests)
-    assert [one.allocations for one in sorted(found, key=lambda one: one.build)] == places
+    assert [place.allocations for place in sorted(found, key=lambda place: place.build)] == places
 
 
 def test_no_guest_gets_more_of_a_cell_than_one_may_have() -> None:
@@ -105,7 +105,7 @@ def test_no_guest_gets_more_of_a_cell_than_one_may_have() -> None:
 
 def test_and_back_again() -> None:
     found = said(tree(NUMA), tree(FLAT), {CELL0: {"VCPU": 2}, CELL1: {"VCPU": 3, "MEMORY_MB": 1}})
-    assert [one.allocations for one in found] == [{HOST: {"VCPU": 5, "MEMORY_MB": 1}}]
+    assert [place.allocations for place in found] == [{HOST: {"VCPU": 5, "MEMORY_MB": 1}}]
 
 
 def test_a_guest_that_holds_what_its_host_has_not_is_found_but_not_what_is_of_a_pool() -> None:

@@ -78,7 +78,7 @@ async def test_what_placement_cannot_look_up_for_one_fails_that_one_alone(well: 
     asked = Knowing()
     requests = [a_request(number, hints=wrong if number == 11 else well) for number in range(BATCH)]
     told = await said(asked, requests)
-    without = [request for request, one in told.items() if not isinstance(one, BuildPlaced)]
+    without = [request for request, answer in told.items() if not isinstance(answer, BuildPlaced)]
     assert without == [requests[11].request]
     lost = told[requests[11].request]
     assert isinstance(lost, BuildUnplaceable)
@@ -90,7 +90,7 @@ async def test_one_question_for_all_where_nothing_is_wrong() -> None:
     asked = Knowing()
     told = await said(asked, [a_request(number, hints=Hints(different_host=(GUEST,))) for number in range(4)])
     assert asked.questions == [1]
-    assert all(isinstance(one, BuildPlaced) and one.chosen.root != HOST for one in told.values())
+    assert all(isinstance(answer, BuildPlaced) and answer.chosen.root != HOST for answer in told.values())
 
 
 async def test_very_many_instances_are_asked_for_in_several_questions() -> None:

@@ -47,10 +47,10 @@ def test_a_topic_has_all_its_queues_the_fullest_first() -> None:
         ("c3", False),
     ]
     assert (placed.messages, placed.readers, placed.unread) == (6, 3, 1)
-    assert [one.name for one in shown.unread] == [known[1].name]
-    assert [one.name for one in shown.fullest] == [known[1].name, known[0].name]
+    assert [queue.name for queue in shown.unread] == [known[1].name]
+    assert [queue.name for queue in shown.fullest] == [known[1].name, known[0].name]
     assert (shown.messages, shown.dead, shown.delayed, shown.queues) == (6, 3, 2, 3)
-    assert [one.name for one in shown.others] == ["strange"]
+    assert [queue.name for queue in shown.others] == ["strange"]
     asked = shown.topic("placement.claim")
     assert asked is not None and not asked.queues and shown.topic("nothing") is None
 

@@ -133,7 +133,7 @@ def test_a_mix(name: str) -> None:
 def test_what_a_mix_leaves_and_what_one_more_would_lack() -> None:
     side = plan([a_host(1, VCPU=7), a_host(2, VCPU=2)], "VCPU:4", "VCPU:1").now
     assert (side.mixes, side.short) == (1, ("VCPU:4",))
-    assert [(one.resource_class, one.free, one.largest) for one in side.left] == [("VCPU", 4, 2)]
+    assert [(over.resource_class, over.free, over.largest) for over in side.left] == [("VCPU", 4, 2)]
 
 
 def test_what_is_said_to_fit_does_and_seldom_more_would() -> None:
@@ -150,7 +150,7 @@ def test_what_is_said_to_fit_does_and_seldom_more_would() -> None:
         assert side.mixes <= best <= side.mixes_in_sum
         said, possible = said + side.mixes, possible + best
         taken = [side.mixes * sum(one[0] * one[place] for one in mix) for place in (1, 2)]
-        assert [one.free for one in side.left] == [
+        assert [over.free for over in side.left] == [
             sum(room[place] for room in rooms) - taken[place] for place in (0, 1)
         ]
     assert said >= 0.95 * possible > 20

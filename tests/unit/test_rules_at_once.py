@@ -149,11 +149,11 @@ def test_a_mask_admits_whom_the_sentence_does(
     rule = RULES[name](**data.draw(st.sampled_from(OPTIONS.get(name, [{}]))))
     everybody, each = seen_at_once(cloud)
     if rule.admits is None or (rule.concerns is not None and not rule.concerns(wish)):
-        assert [rule.refuses(one, wish) for one in each] == [None] * len(each)
+        assert [rule.refuses(facts, wish) for facts in each] == [None] * len(each)
         return
-    sentences = [rule.refuses(one, wish) is None for one in each]
+    sentences = [rule.refuses(facts, wish) is None for facts in each]
     assert np.broadcast_to(rule.admits(everybody, wish), len(each)).tolist() == sentences
-    assert [bool(rule.admits(OneHost(one), wish)) for one in each] == sentences
+    assert [bool(rule.admits(OneHost(facts), wish)) for facts in each] == sentences
 
 
 @pytest.mark.parametrize("name", WEIGHERS)
@@ -166,5 +166,5 @@ def test_a_weigher_weighs_all_at_once_as_each(
     weigher = WEIGHERS[name](**data.draw(st.sampled_from(mine)))
     everybody, each = seen_at_once(cloud)
     at_once = np.broadcast_to(weigher.value(everybody, wish), len(each)).tolist()
-    assert at_once == [float(weigher.value(OneHost(one), wish)) for one in each]
+    assert at_once == [float(weigher.value(OneHost(facts), wish)) for facts in each]
     assert np.isfinite(at_once).all()

@@ -88,11 +88,13 @@ def test_pages_offer_each_host_once(seed: int) -> None:
             pages = all_pages(index, query)
             assert all(len(page.candidates) <= query.limit for page in pages)
             found = [candidate for page in pages for candidate in page.candidates]
-            times = Counter(one.root for one in found)
-            for one in found:
-                assert way(taken(one.allocations), {})[0] in {amounts for amounts, _ in by_anchor[one.root]}
-                assert one.shapes.keys() == one.allocations.keys()
-                assert bool(one.mappings) == any(group.suffix for group in query.groups)
+            times = Counter(candidate.root for candidate in found)
+            for candidate in found:
+                assert way(taken(candidate.allocations), {})[0] in {
+                    amounts for amounts, _ in by_anchor[candidate.root]
+                }
+                assert candidate.shapes.keys() == candidate.allocations.keys()
+                assert bool(candidate.mappings) == any(group.suffix for group in query.groups)
             at_anchors = Counter(one for ways in by_anchor.values() for one in ways)
             for root, ways in by_anchor.items():
                 its_own = sum(at_anchors[one] == 1 for one in ways)

@@ -60,14 +60,14 @@ def amount(tree: Tree, order: OrderBy) -> float:
 
 def plainly_scored(trees: Sequence[Tree], order: Iterable[OrderBy]) -> tuple[list[float], list[OrderBy]]:
     scores, scale = [0.0] * len(trees), []
-    for one in order:
-        amounts = [amount(tree, one) for tree in trees]
-        low = min(amounts) if one.lowest is None else one.lowest
-        high = max(amounts) if one.highest is None else one.highest
-        scale.append(structs.replace(one, lowest=low, highest=high))
+    for by in order:
+        amounts = [amount(tree, by) for tree in trees]
+        low = min(amounts) if by.lowest is None else by.lowest
+        high = max(amounts) if by.highest is None else by.highest
+        scale.append(structs.replace(by, lowest=low, highest=high))
         for nth, value in enumerate(amounts):
             if high > low:
-                scores[nth] += one.multiplier * (min(max(value, low), high) - low) / (high - low)
+                scores[nth] += by.multiplier * (min(max(value, low), high) - low) / (high - low)
     return scores, scale
 
 
@@ -96,7 +96,7 @@ def test_the_best_come_first_as_a_plain_evaluation_has_them(
             )
             expected = plain.by_anchor(query)
             pages = all_in_order(index, query)
-            told = [one.root for found in pages for one in found.candidates]
+            told = [candidate.root for found in pages for candidate in found.candidates]
             assert len(told) == len(set(told))
             assert set(told) == {root for root, ways in expected.items() if ways}, query
             scale = pages[0].order
@@ -129,7 +129,7 @@ def test_what_is_shared_is_offered_once_in_an_order_as_well() -> None:
 
 
 def candidates(index: Index, query: FindCandidates) -> list[Candidate]:
-    return [one for found in all_in_order(index, query) for one in found.candidates]
+    return [candidate for found in all_in_order(index, query) for candidate in found.candidates]
 
 
 def flat(count: int, of: int = 64) -> Index:
@@ -200,7 +200,7 @@ def test_an_order_is_paged_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> 
     index = flat(50)
     pages = all_in_order(index, fullest(50))
     assert len(pages) > 5
-    assert len({one.root for found in pages for one in found.candidates}) == 50
+    assert len({candidate.root for found in pages for candidate in found.candidates}) == 50
 
 
 def test_a_scale_of_huge_amounts_and_of_equal_ones() -> None:

@@ -165,8 +165,11 @@ def test_pages_go_past_a_host_that_takes_too_long(monkeypatch: pytest.MonkeyPatc
     query = msgspec.structs.replace(HARD, per_host=1)
     pages = all_pages(index, query)
     assert len(pages) > 1, "so that others have their turn between"
-    assert [one.root for some in pages for one in some.candidates] == [uid(5000, "a")]
-    assert sum(one.removed for some in pages for one in some.removals if one.constraint == TOGETHER) == 5
+    assert [candidate.root for some in pages for candidate in some.candidates] == [uid(5000, "a")]
+    assert (
+        sum(removal.removed for some in pages for removal in some.removals if removal.constraint == TOGETHER)
+        == 5
+    )
 
 
 def test_one_host_may_have_more_ways_than_a_page_has_room() -> None:

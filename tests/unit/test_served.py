@@ -17,8 +17,8 @@ def a_held_provider(id_: str, parent: str | None = ROOT, *traits: str) -> Provid
 
 
 PROVIDERS = {
-    one.id: one
-    for one in (
+    provider.id: provider
+    for provider in (
         a_held_provider(ROOT, None),
         a_held_provider(CELL0),
         a_held_provider(CELL1),

@@ -412,7 +412,7 @@ def test_each_of_several_agents_of_a_cell_is_a_process_and_has_its_own_hosts() -
     assert list(map(str, computes)) == [
         f"compute.{cell}.{cell}-agent{number}" for cell in ("c1", "c2") for number in (1, 2)
     ]
-    assert [role.agent for role in computes] == [one.agent for one in sorted_by_name(settings)]
+    assert [role.agent for role in computes] == [agent.agent for agent in sorted_by_name(settings)]
     assert wiring.role("compute", "c2", settings, "c2-agent2") == computes[-1]
     assert wiring.role("compute", "c2", settings) == wiring.Role("compute", "c2")  # all of them in one
     for role, alone in ((computes[-1], ["agent.c2.c2-agent2"]), (wiring.Role("compute", "c2"), None)):

@@ -70,10 +70,11 @@ def offered(search: HostSearch, query: FindCandidates) -> dict[str, list[Way]]:
         if ways:
             told[search.host(position).uuid] = [
                 way(
-                    taken(one.allocations),
-                    one.mappings or {group.suffix: list(one.allocations) for group in query.groups},
+                    taken(candidate.allocations),
+                    candidate.mappings
+                    or {group.suffix: list(candidate.allocations) for group in query.groups},
                 )
-                for one in ways
+                for candidate in ways
             ]
     return told
 
@@ -357,7 +358,7 @@ def test_seen_size_position_and_names() -> None:
         assert source.named(host.uuid) == source.named(host.host) == (host.uuid,)
     assert source.position(uid(99, "a")) is None and source.named("nobody") == ()
     assert source.aggregates.keys() == ZONES.keys()
-    child = next(one for tree in world for one in tree.providers if one.parent)
+    child = next(provider for tree in world for provider in tree.providers if provider.parent)
     assert source.position(child.uuid) is None and source.named(child.uuid) == ()
 
 

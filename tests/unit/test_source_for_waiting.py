@@ -19,8 +19,8 @@ WORLDS, QUERIES = 60, 5
 
 def emptied(world: Sequence[Tree]) -> list[Tree]:
     return [
-        replace(one, providers=tuple(replace(p, used=dict.fromkeys(p.used, 0)) for p in one.providers))
-        for one in world
+        replace(tree, providers=tuple(replace(p, used=dict.fromkeys(p.used, 0)) for p in tree.providers))
+        for tree in world
     ]
 
 

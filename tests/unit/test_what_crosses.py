@@ -44,7 +44,7 @@ def test_a_topic_is_carried_stays_within_or_is_no_cells(topic: Topic[Any]) -> No
         heard = any(row.address.topic is topic for w in other for row in w.consumes)
         said = any(topic.message in w.emits for w in side)
         if said and (heard or (topic.outsiders and way is Way.OUT and "{cell}" in topic.pattern)):
-            assert [one.way for one in carried] == [way]
+            assert [crossing.way for crossing in carried] == [way]
     assert bool(carried) == (WAYS.get(topic) in (Way.IN, Way.OUT))
     assert (topic in WAYS) == ("{cell}" in topic.pattern)
 
@@ -111,7 +111,7 @@ def test_a_topic_added_is_carried_as_its_tables_say(
     monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
     assert ways("c1", tables(topic, says, hears)) == {topic: way}
     carried = crossings("c1", tables(topic, says, hears))
-    assert [(one.name, one.keys, one.way) for one in carried] == (
+    assert [(crossing.name, crossing.keys, crossing.way) for crossing in carried] == (
         [] if way is Way.WITHIN else [("thing.said.c1", ("thing.said.c1",), way)]
     )
 
@@ -134,7 +134,7 @@ def test_one_that_would_go_both_ways_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def crossing(name: str) -> Crossing:
-    (found,) = [one for one in CROSSINGS if one.name == name]
+    (found,) = [crossing for crossing in CROSSINGS if crossing.name == name]
     return found
 
 

@@ -39,7 +39,7 @@ async def test_it_says_where_a_move_would_go_and_why_and_begins_nothing() -> Non
     cloud = a_cloud(hosts=3)
     [answer] = await supposed(cloud, a_move())
     assert answer.fits and answer.placed[0].root in (root(2), root(3))
-    assert {one.root for one in answer.best} == {root(2), root(3)}
+    assert {host.root for host in answer.best} == {root(2), root(3)}
     assert answer.decision.considered and answer.decision.record is not None
     assert (cloud.placement.orders, cloud.placement.retired) == ([], {})
     placed = await cloud.placed(a_move())

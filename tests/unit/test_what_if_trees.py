@@ -66,7 +66,7 @@ async def test_more_instances_than_a_boot_may_have(count: int, fits: bool) -> No
     hosts = [a_host(number, cells=1, vcpus=8) for number in range(1, 301)]  # 8: as many as io_ops admits
     scheduler = a_scheduler(a_source(Random(1), hosts))
     answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request(flavor=ON_A_CELL), count=count))
-    assert (answer.fits, sum(one.instances for one in answer.placed)) == (fits, count if fits else 0)
+    assert (answer.fits, sum(there.instances for there in answer.placed)) == (fits, count if fits else 0)
 
 
 async def test_an_answer_that_nobody_awaits_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

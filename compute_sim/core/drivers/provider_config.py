@@ -80,8 +80,8 @@ def provider_config(said: Any) -> tuple[ConfiguredProvider, ...]:
         _refuse_unknown(said)
     if file.source:
         raise BadProviderConfig("__source_file: is not for a file to say")
-    for position, one in enumerate(file.providers):
-        if wrong := _wrong(one):
+    for position, provider in enumerate(file.providers):
+        if wrong := _wrong(provider):
             raise BadProviderConfig(f"providers[{position}].{wrong}")
     named = [provider.identification.uuid or provider.identification.name for provider in file.providers]
     for name in named:

@@ -56,7 +56,7 @@ def let_go() -> list[Json]:
 
 def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> list[Json]:
     """Return the patch that records this attempt as seen by the node."""
-    others = [one for one in node.seen if one.build != order.build]
+    others = [attempt for attempt in node.seen if attempt.build != order.build]
     this = SeenAttempt(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
     return [{"op": "add", "path": f"/extra/{SEEN}", "value": msgspec.to_builtins([*others, this][-KEPT:])}]
 
