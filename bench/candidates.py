@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bus.candidates import Heard
-from bus.messages import ProviderChange
 from bus.queries import FindCandidates
+from bus.replication import ProviderChange
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from placement_worker.core.index import Index

@@ -22,7 +22,8 @@ from berth.services import settle_in
 from bus.candidates import Heard
 from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseAnswered, Released, ReleaseRequested
 from bus.clock import Clock
-from bus.messages import BuildRequested, HostReported, ProviderChange
+from bus.messages import BuildRequested, HostReported
+from bus.replication import ProviderChange
 from bus.reports import HostState
 from bus.resources import FindProviders, ProvidersFound
 from placement_worker import IndexedSource

@@ -24,7 +24,7 @@ from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.known_changes import FindChanges
+from bus.replication import FindChanges
 from deploy.servers import free_port
 
 AT_ONCE = 100

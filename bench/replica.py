@@ -29,8 +29,8 @@ from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
-from bus.known_changes import FindChanges
 from bus.rabbit import RabbitTransport
+from bus.replication import FindChanges
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from placement_worker import Placement, replica

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from berth.old_servers import OldServer
-from bus.adoption import BuildAdoptRequested
 from bus.claims import Choice
+from bus.guests import BuildAdoptRequested
 from bus.messages import Selection
 from bus.requests import BuildSpec, Flavor
 from bus.resources import Consumer, Provider

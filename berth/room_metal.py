@@ -10,7 +10,7 @@ from bus import topics
 from bus.delivery.runner import Bus, Listener
 from bus.errors import Unavailable
 from bus.host_health import marked
-from bus.messages import PlacementChanged
+from bus.replication import PlacementChanged
 from bus.resources import FindAllocations, FindProviders, Provider
 from control_room.asking import NO_ANSWER
 from control_room.core.metal import BerthBelief, IronicWord, MetalSeen, NodeOnBoard

@@ -1,4 +1,4 @@
-"""What an agent knows of its orders: those that come twice, late or after a destroy do no harm."""
+"""An agent's record of its orders. Duplicate orders, late ones and orders after a destroy have no effect."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ REMEMBERED = 100_000
 
 
 class _Memory(Generic[V]):
-    """What is known of builds; those not touched for longest are forgotten first."""
+    """A map by build that drops the least recently changed entry above its size."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -40,15 +40,17 @@ class _Memory(Generic[V]):
 
 
 class AgentBuilds:
-    """The builds of one agent: which run, how others ended, and which attempts are void."""
+    """The attempts of one agent: which are running, the outcomes of others, and which are void."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self.running: set[Key] = set()
         self._finished: _Memory[tuple[AgentReported, ...]] = _Memory(remembered)
-        self._void: _Memory[tuple[Span, ...]] = _Memory(remembered)  # apart from one another, lowest first
+        self._void: _Memory[tuple[Span, ...]] = _Memory(remembered)  # disjoint, lowest first
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
-        """Start it; or it is running already; or say, again, how it went."""
+        """Return "start" for a new attempt, "running" for a running one, or the report to repeat for a
+        finished one.
+        """
         if self.is_void(order.build, order.attempt):
             return report(order, "destroyed")
         key = order.build, order.attempt
@@ -61,22 +63,22 @@ class AgentBuilds:
         return "start"
 
     def forget(self, outcome: AgentReported) -> None:
-        """It is to be found out anew."""
+        """Drop the recorded outcome of this attempt."""
         others = [one for one in self._finished.get(outcome.build, ()) if one.attempt != outcome.attempt]
         self._finished.put(outcome.build, tuple(others))
 
     def known_to_be(self, order: BuildOrdered) -> bool:
-        """Was it ordered before, or is it void?"""
+        """Return whether the attempt was ordered before or is void."""
         key = order.build, order.attempt
         void = self.is_void(order.build, order.attempt)
         return void or key in self.running or self.outcome(key) is not None
 
     def is_void(self, build: str, attempt: int) -> bool:
-        """Was it destroyed, or is it called otherwise by now?"""
+        """Return whether the attempt was destroyed or replaced by a later one."""
         return any(above < attempt <= upto for above, upto in self._void.get(build, ()))
 
     def outcome(self, key: Key) -> AgentReported | None:
-        """How this attempt went, if it is over and remembered."""
+        """Return the outcome of this attempt if it is recorded, else None."""
         build, attempt = key
         return next((one for one in self._finished.get(build, ()) if one.attempt == attempt), None)
 
@@ -85,13 +87,13 @@ class AgentBuilds:
         self._finished.put(outcome.build, (*self._finished.get(outcome.build, ()), outcome))
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
-        """The attempts it names are void from now on: none of them is running or has an outcome."""
+        """Invalidate the attempts of this order: none of them may run or report an outcome any more."""
         self.running.difference_update(self.running_upto(order))
         self.void(order.build, order.attempt, order.above)
         return report(order, "destroyed")
 
     def void(self, build: str, attempt: int, above: int = 0) -> None:
-        """It was destroyed up to this attempt, as it is known from before; not up to `above`."""
+        """Mark the attempts of a build above `above`, up to this one, as void."""
         if above >= attempt:
             return
         self._void.put(build, _joined((*self._void.get(build, ()), (above, attempt))))
@@ -100,12 +102,12 @@ class AgentBuilds:
             self._finished.put(build, tuple(o for o in outcomes if not above < o.attempt <= attempt))
 
     def known(self) -> tuple[list[AgentReported], dict[str, tuple[Span, ...]]]:
-        """How attempts went, and which of a build are void."""
+        """Return all outcomes, and the void attempts of each build, for the agent's storage."""
         finished = [outcome for outcomes in self._finished.values() for outcome in outcomes]
         return finished, dict(self._void.items())
 
     def running_upto(self, order: DestroyOrdered) -> list[Key]:
-        """What it would destroy, found the shorter way: a stranger may name any attempt."""
+        """Return the running attempts that a destroy order covers."""
         build, above, highest = order.build, order.above, order.attempt
         if highest - above < len(self.running):
             return [
@@ -115,7 +117,7 @@ class AgentBuilds:
 
 
 def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same attempts, in as few spans as they need."""
+    """Return the same attempts in as few spans as possible."""
     found: list[Span] = []
     for above, upto in sorted(spans):
         if found and above <= found[-1][1]:
@@ -133,7 +135,7 @@ def report(
     leftover: bool = False,
     cause: str = "",
 ) -> AgentReported:
-    """What the agent says to this order."""
+    """Return an agent's report about this order."""
     return AgentReported(
         build=order.build,
         attempt=order.attempt,

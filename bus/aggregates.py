@@ -1,6 +1,6 @@
-"""What can be asked of placement about aggregates, and what it answers.
+"""Aggregates, and queries and edits of them in placement.
 
-Members are not kept here: they are the providers that have the aggregate, as the Placement API sets them.
+The members of an aggregate are the providers that have it, as the Placement API sets them.
 """
 
 from typing import Annotated, Final
@@ -31,20 +31,20 @@ ZONE: Final = "availability_zone"  # the key of metadata that makes an aggregate
 
 
 class Aggregate(Value, frozen=True, kw_only=True):
-    """Hosts that an operator put together, and what he says of them: zone, tenants, options of rules."""
+    """A set of hosts with metadata: availability zone, tenants, options of filters and weighers."""
 
     id: Id
-    name: Text = ""  # none: only a client of the Placement API has named its id
+    name: Text = ""  # empty: created by a client of the Placement API that used its id
     metadata: LargeMap[MetadataKey, MetadataValue] = field(default_factory=dict)
-    gone: bool = False  # told once, when it is dropped
+    gone: bool = False  # deleted; published once
 
 
-# A uuid is an id and never a name, so that people may say either.
+# A UUID is an id and never a name, so that operators may give either.
 _UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 AggregateName = Annotated[
     str, Meta(min_length=1, max_length=255, pattern=rf"^(?!{_UUID}{END})", description="no UUID")
 ]
-HostName = Annotated[str, Meta(min_length=1, max_length=200)]  # as its owner calls it, its root's name or id
+HostName = Annotated[str, Meta(min_length=1, max_length=200)]  # name by its owner, or name or id of its root
 Hosts = Annotated[tuple[HostName, ...], Meta(max_length=2000)]
 
 
@@ -52,17 +52,17 @@ Hosts = Annotated[tuple[HostName, ...], Meta(max_length=2000)]
 
 
 class MakeAggregate(Tagged, frozen=True, kw_only=True):
-    """Name it and say what it is; it may be one that a client of the Placement API made, by naming its id."""
+    """Create an aggregate, or describe one that a client of the Placement API created by using its id."""
 
     aggregate: Id
     name: AggregateName
     metadata: SmallMap[MetadataKey, MetadataValue] = field(default_factory=dict)
     hosts: Hosts = ()
-    force: bool = False  # even where it changes the zone of a host with instances
+    force: bool = False  # also if the zone of a host with instances changes
 
 
 class ChangeAggregate(Tagged, frozen=True, kw_only=True):
-    """All of it or nothing. What it is already, and who is in it or out of it already, is no news."""
+    """Change an aggregate: all changes or none. Changes that are already in effect are no error."""
 
     aggregate: Id
     name: AggregateName | None = None
@@ -70,12 +70,12 @@ class ChangeAggregate(Tagged, frozen=True, kw_only=True):
     unset: ShortList[MetadataKey] = ()
     add: Hosts = ()
     remove: Hosts = ()
-    force: bool = False  # as above
+    force: bool = False  # as in MakeAggregate
 
 
 class DropAggregate(Tagged, frozen=True, kw_only=True):
     aggregate: Id
-    force: bool = False  # with hosts in it, which leave it
+    force: bool = False  # also if it has hosts
 
 
 AggregateEdit = MakeAggregate | ChangeAggregate | DropAggregate
@@ -85,42 +85,42 @@ AggregateEdit = MakeAggregate | ChangeAggregate | DropAggregate
 
 
 class AggregateEdited(Tagged, frozen=True, kw_only=True):
-    """Done; the aggregate as it is now, `gone` when it was dropped."""
+    """The edit was done; the aggregate after it, with `gone` if it was deleted."""
 
     aggregate: Aggregate
     made: bool = False
     added: LongList[Text] = ()  # roots
     removed: LongList[Text] = ()
-    number: Whole = 0  # the change that made it so; 0: nothing had to change
-    warnings: LongList[Cause] = ()  # what of the edit will not do what its author may think
+    number: Whole = 0  # of the change; 0: nothing changed
+    warnings: LongList[Cause] = ()  # effects that the operator may not expect
 
 
 class TwoZones(Tagged, frozen=True, kw_only=True):
-    """A host is in one availability zone at most."""
+    """The edit would put a host into a second availability zone."""
 
     host: Text
     zone: Text
     other: Text
-    by: Text  # what puts it into the other: an aggregate, or its owner's reports
+    by: Text  # cause of the other zone: an aggregate, or the host's reports
 
     def __str__(self) -> str:
         return f"{self.host} cannot be in zone {self.zone!r}: it is in zone {self.other!r} by {self.by}"
 
 
 class ZoneInUse(Tagged, frozen=True, kw_only=True):
-    """These hosts have instances, which were promised the zone they are in."""
+    """The edit would change the availability zone of hosts with instances."""
 
     hosts: LongList[Text]  # some of them
     count: Whole
-    zone: Text  # the one they are in
+    zone: Text  # their current zone
     to: Text
 
     def __str__(self) -> str:
         more = f" and {self.count - len(self.hosts)} more" if self.count > len(self.hosts) else ""
-        there, then = (f"zone {one!r}" if one else "no zone" for one in (self.zone, self.to))
+        before, after = (f"zone {zone!r}" if zone else "no zone" for zone in (self.zone, self.to))
         return (
-            f"{', '.join(self.hosts)}{more}: with instances, and would go from {there} to {then};"
-            " force does it all the same"
+            f"{', '.join(self.hosts)}{more}: hosts with instances would move from {before} to {after};"
+            " use force to do it nevertheless"
         )
 
 
@@ -131,7 +131,7 @@ class HasHosts(Tagged, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         more = f" and {self.count - len(self.hosts)} more" if self.count > len(self.hosts) else ""
-        return f"aggregate {self.aggregate} has hosts: {', '.join(self.hosts)}{more}; take them out first"
+        return f"aggregate {self.aggregate} has hosts: {', '.join(self.hosts)}{more}; remove them first"
 
 
 AggregateRefusal = Missing | Taken | TwoZones | ZoneInUse | HasHosts | Contended
@@ -139,16 +139,16 @@ AggregateResult = AggregateEdited | AggregateRefusal
 
 
 def told(refusal: AggregateRefusal) -> str:
-    """Why it was not done, for people."""
+    """Return the reason for operators why an edit was refused."""
     match refusal:
         case Missing(what=what, names=names):
             return f"there is no {what} {', '.join(names)}"
         case Taken(what="name", value=name):
             return f"another aggregate has the name {name!r}"
         case Taken(value=name):
-            return f"the aggregate of that id is there already, by the name {name!r}"
+            return f"the aggregate of that id exists already, with the name {name!r}"
         case Contended():
-            return "others change the same; nothing was done, try again"
+            return "lost a race with other changes; nothing was changed, try again"
         case _:
             return str(refusal)
 
@@ -157,21 +157,21 @@ def told(refusal: AggregateRefusal) -> str:
 
 
 class FindAggregates(Message, frozen=True, kw_only=True):
-    """Aggregates that meet all of this; without any of it: all. In the order of their ids."""
+    """Query aggregates by id order; all conditions must hold, and without any all aggregates match."""
 
     ids: LongList[Id] = ()
     name: Text = ""
-    host: Text = ""  # that this host is in: as its owner calls it, its root's name or id
+    host: Text = ""  # with this host: name by its owner, or name or id of its root
     key: Text = ""  # with metadata under this key
-    after: Text = ""  # those behind this id
+    after: Text = ""  # ids after this one
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
 
 
 class AggregatesFound(Message, frozen=True, kw_only=True):
-    seen: Ordinal  # the last change this answer knows of
+    seen: Ordinal  # number of the last change included
     aggregates: LongList[Aggregate]
-    hosts: LargeMap[Text, Whole] = field(default_factory=dict)  # id → how many are in it, where there are any
-    more: bool = False  # ask again, after the last of these
+    hosts: LargeMap[Text, Whole] = field(default_factory=dict)  # id → number of hosts, if any
+    more: bool = False  # there are further pages
 
 
 class AggregateEditRequested(Message, frozen=True, kw_only=True):

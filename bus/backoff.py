@@ -1,4 +1,4 @@
-"""How long to wait before trying again what has just failed."""
+"""Growing pauses between retries."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ _LONGEST_PAUSE = 5.0
 
 
 class Backoff:
-    """Pauses that grow from 0.1 s to 5 s, each shortened by chance so that clients do not come in step."""
+    """Pauses that grow from 0.1 s to 5 s, each shortened at random so that clients do not retry in step."""
 
     def __init__(self, clock: Clock) -> None:
         self._chance = clock.chance

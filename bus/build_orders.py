@@ -1,6 +1,6 @@
-"""What an order says of its resources, and what it may leave out.
+"""Fields that an order to an agent leaves out because the agent can derive them.
 
-Most builds take what their flavor's figures say, of one provider: the agent knows both without being told.
+Most builds take the amounts of their flavor from one provider, the root; such allocations are not sent.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,14 @@ from bus.vocabulary import Allocations
 
 
 def told_allocations(root: str, spec: BuildSpec, given: Allocations) -> Allocations:
-    """As an order says them: nothing where its reader finds the same by itself."""
+    """Return the allocations to send in an order: empty if they equal the flavor's amounts on the root."""
     return {} if given == {root: _figures(spec.flavor)} else given
 
 
 def allocations_of(order: BuildOrdered | MoveOrdered) -> Allocations:
-    """What placement has given this build there, on which providers."""
+    """Return the allocations of a build on a host by provider, derived from its flavor if the order has
+    none.
+    """
     if order.allocations:
         return order.allocations
     figures = _figures(order.spec.flavor)
@@ -27,9 +29,10 @@ def allocations_of(order: BuildOrdered | MoveOrdered) -> Allocations:
 def reshaped_mappings(
     mappings: Mapping[str, tuple[str, ...]], before: Allocations, after: Allocations
 ) -> dict[str, tuple[str, ...]]:
-    """Who serves which group once what was held of `before` is held of `after`, unit for unit.
+    """Return the providers of each request group after allocations moved from `before` to `after`.
 
-    Who holds nothing more for it is replaced by those who hold it now; empty stays empty.
+    A provider that lost all its allocations is replaced by those that received them. A group without
+    providers stays without.
     """
     instead: dict[str, tuple[str, ...]] = {}
     for provider, resources in before.items():

@@ -1,8 +1,7 @@
-"""Interface of a scheduler to the copy of placement's data in its own process: a search over all hosts at
-once.
+"""The interface of placement's index for schedulers: a search over all hosts at once.
 
-Placement implements it, with its own data or a replica in another process. Hosts have positions in arrays,
-so rules and weights are computed for all hosts together.
+Placement implements it, for its own index and for a replica in another process. Hosts have positions in
+arrays, so filters and weighers work on all hosts together.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,16 +22,14 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class SenselessQuery(ValueError):
-    """The query about candidates is not valid; the text names the field and the reason."""
+    """The query is not valid; the text names the field and the reason."""
 
 
-Heard = Callable[
-    [Sequence[str], Sequence[str]], None
-]  # roots that changed; aggregates and cells described anew
+Heard = Callable[[Sequence[str], Sequence[str]], None]  # changed roots; changed aggregates and cells
 
 
 class PlacedHost(Protocol):
-    """A root as placement knows it. It is replaced when that changes, never altered."""
+    """A root provider in the index. The object is replaced, never altered, when the root changes."""
 
     @property
     def position(self) -> int: ...
@@ -64,7 +61,7 @@ class CandidateSearch(Protocol):
 
     @property
     def positions(self) -> Ints:
-        """The hosts that fit, as far as arrays can decide: for trees, `ways` decides."""
+        """The hosts that fit according to arrays; for hosts with nested providers, `ways` decides."""
         ...
 
     def any_of(self, resource_class: str) -> bool:
@@ -86,7 +83,7 @@ class CandidateSearch(Protocol):
         ...
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
-        """Complete allocations there is room for now, at most so many."""
+        """Return at most this many complete allocations that fit now."""
         ...
 
     def removals(self) -> Sequence[Removal]:
@@ -99,25 +96,25 @@ class CandidateSearch(Protocol):
 
 
 class CandidateSource(Protocol):
-    """Placement's memory, as a scheduler in the same process uses it."""
+    """Placement's index, or a replica, in a scheduler's process."""
 
     @property
     def seen(self) -> int:
-        """The last change it knows of."""
+        """The number of the last change included."""
         ...
 
     async def fresh(self) -> None:
-        """Know at least what was committed when this was called: one small question."""
+        """Wait until everything committed before this call is included: one short query."""
         ...
 
     @property
     def layout(self) -> int:
-        """Grows whenever a host came, went, or has another position, name, cell or agent."""
+        """A counter that grows when a host is added, removed or changes its position, name, cell or agent."""
         ...
 
     @property
     def size(self) -> int:
-        """Positions are below this."""
+        """All positions are below this number."""
         ...
 
     @property
@@ -125,20 +122,21 @@ class CandidateSource(Protocol):
 
     @property
     def cells(self) -> Mapping[str, RegisteredCell]:
-        """The cells that operators have described or disabled."""
+        """Cells that operators have described or disabled."""
         ...
 
     def position(self, root: str) -> int | None: ...
 
     def named(self, host: str) -> Sequence[str]:
-        """The roots of this host, by its name or its root."""
+        """Return the roots of a host, given its name or a root."""
         ...
 
     def hosts(self) -> Sequence[PlacedHost]: ...
 
     def search(self, question: FindCandidates, *, empty: bool = False) -> CandidateSearch:
-        """Return the hosts that fit. Raise SenselessQuery if the query is not valid. `empty`: as if all hosts
-        were unused; `free` is not changed by it.
+        """Return the hosts that fit. Raise SenselessQuery if the query is not valid.
+
+        `empty` treats all hosts as unused; `free` is not changed by it.
         """
         ...
 
@@ -156,17 +154,15 @@ class CandidateSource(Protocol):
         ...
 
     def promise(self, allocations: Allocations) -> None:
-        """This scheduler has chosen it: it counts as used in its searches, and nowhere else."""
+        """Reserve allocations: they count as used in searches of this scheduler only, until withdrawn."""
         ...
 
     def withdraw(self, allocations: Allocations) -> None: ...
 
     def watch(self, heard: Heard) -> None:
-        """Call this after every change, with what it touched."""
+        """Call `heard` after every change, with the changed roots, aggregates and cells."""
         ...
 
     def watch_for_more(self, heard: Heard) -> None:
-        """Call `heard` for changes other than claims: roots with more free capacity, or with another
-        difference.
-        """
+        """Call `heard` for changes other than claims: roots with more free capacity or other differences."""
         ...

@@ -1,6 +1,6 @@
-"""What can be asked of placement about cells, and what it answers.
+"""Queries and edits of cells in placement.
 
-A cell that nobody registered is enabled: its hosts are candidates as soon as they are reported.
+A cell that was never registered is enabled: its hosts are candidates as soon as they are reported.
 """
 
 from typing import Annotated
@@ -12,16 +12,16 @@ from bus.vocabulary import END, Cause, LargeMap, LongList, Message, Ordinal, Tag
 
 
 class RegisteredCell(Value, frozen=True, kw_only=True):
-    """A cell as operators have it. One that nobody registered is as a new one: enabled."""
+    """A registered cell, as operators set it."""
 
     name: Word
-    enabled: bool = True  # may anything new be placed there?
+    enabled: bool = True  # False: no new instances
     note: Cause = ""
-    gone: bool = False  # told once, when it is dropped
+    gone: bool = False  # deleted; published once
 
 
 Note = Annotated[str, Meta(max_length=1000)]
-NewCell = Annotated[  # of c1, `-c1` is where the answers go to who asks it from outside
+NewCell = Annotated[  # no leading -: `reply.-c1.` begins reply addresses outside of cell c1
     str,
     Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}" + END, description="a word that does not begin with -"),
 ]
@@ -31,16 +31,17 @@ NewCell = Annotated[  # of c1, `-c1` is where the answers go to who asks it from
 
 
 class RegisterCell(Tagged, frozen=True, kw_only=True):
-    """Enter it, or say something else of it; what is None stays. Done twice, it is one."""
+    """Register a cell or change it. None leaves a field as it is; repeating the edit changes nothing."""
 
     cell: NewCell
-    enabled: bool | None = None  # None: as it was, enabled when it is new
+    enabled: bool | None = None  # None: unchanged; a new cell is enabled
     note: Note | None = None
 
 
 class DropCell(Tagged, frozen=True, kw_only=True):
-    """It is no more, and its hosts are gone. With `force` also while they have instances: these keep what
-    they hold until somebody gives it back."""
+    """Delete a cell with its hosts. With `force` also if hosts have instances: their allocations stay until
+    released.
+    """
 
     cell: Word
     force: bool = False
@@ -53,26 +54,28 @@ CellEdit = RegisterCell | DropCell
 
 
 class CellEdited(Tagged, frozen=True, kw_only=True):
-    """Done; the cell as it is now, `gone` when it was dropped."""
+    """The edit was done; the cell after it, with `gone` if it was deleted."""
 
     cell: RegisteredCell
-    number: Whole = 0  # the change that made it so; 0: it was so already
+    number: Whole = 0  # of the change; 0: nothing changed
 
 
 class CellInUse(Tagged, frozen=True, kw_only=True):
-    """It is closed, and stays."""
+    """The cell was not deleted because it still has instances, or its agents report hosts. It stays
+    disabled.
+    """
 
     cell: Text
-    instances: Whole  # who hold something there: or what is left of them
-    hosts: Whole = 0  # that were reported while the others went
+    instances: Whole  # consumers with allocations on its hosts
+    hosts: Whole = 0  # reported during the deletion
 
     def __str__(self) -> str:
         if self.instances == 1:
-            held = "1 instance, or what is left of it, is on its hosts"
+            held = "1 consumer has allocations on its hosts"
         elif self.instances:
-            held = f"{self.instances} instances, or what is left of them, are on its hosts"
+            held = f"{self.instances} consumers have allocations on its hosts"
         else:
-            held = f"its agents go on reporting {self.hosts} hosts"
+            held = f"its agents still report {self.hosts} hosts"
         return f"cell {self.cell} is not empty: {held}"
 
 
@@ -83,16 +86,18 @@ CellResult = CellEdited | CellInUse | Missing | Contended
 
 
 class FindCells(Message, frozen=True, kw_only=True):
-    """All cells: those that are registered, and those that somebody reported hosts of."""
+    """Query all cells: registered ones, and those of reported hosts."""
 
-    counted: bool = True  # how much is in each, too; False: the registered alone
+    counted: bool = True  # with the numbers of hosts and instances; False: registered cells only
 
 
 class CellsFound(Message, frozen=True, kw_only=True):
-    seen: Ordinal  # the last change this answer knows of
-    cells: LongList[RegisteredCell]  # by their names
-    hosts: LargeMap[Text, Whole] = field(default_factory=dict)  # cell → hosts in it, if there are any
-    instances: LargeMap[Text, Whole] = field(default_factory=dict)  # cell → how many hold something there
+    seen: Ordinal  # number of the last change included
+    cells: LongList[RegisteredCell]  # by name
+    hosts: LargeMap[Text, Whole] = field(default_factory=dict)  # cell → number of hosts, if any
+    instances: LargeMap[Text, Whole] = field(
+        default_factory=dict
+    )  # cell → number of consumers with allocations
 
 
 class CellEditRequested(Message, frozen=True, kw_only=True):

@@ -1,10 +1,12 @@
-"""Why the certificate of a server that we called by TLS was not believed, in words."""
+"""Explanations of failed TLS connections to servers."""
 
 import ssl
 
 
 def distrusted(problem: BaseException) -> str:
-    """Empty where the connection failed for another reason."""
+    """Return why the server's certificate was rejected, or empty if the connection failed for another
+    reason.
+    """
     found: BaseException | None = problem
     seen = set[int]()  # the cause of a cause may be the problem again
     while found is not None and id(found) not in seen:

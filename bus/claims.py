@@ -26,32 +26,33 @@ from bus.vocabulary import (
 )
 
 CLEANUP = "CLEANUP"  # type of consumers that hold the resources of a guest that is to be deleted
-MIGRATION = (
-    # type of consumers that hold the source of a move, for its way back or until the guest is deleted
-    "MIGRATION"
-)
+MIGRATION = "MIGRATION"  # type of consumers that hold the source of a move until it is confirmed or reverted
 KEEPERS = (CLEANUP, MIGRATION)
 
 
 def keeper(build: str, attempt: int) -> str:
-    """Return the consumer that holds the resources of a guest that this attempt may have left behind."""
+    """Return the id of the holder consumer for the guest that an attempt of this build may have left
+    behind.
+    """
     return str(uuid5(UUID(build), f"what is left of attempt {attempt}"))
 
 
 class Choice(Compact, frozen=True):
-    """One way to satisfy a claim, with the shapes it was chosen under. An empty one gives everything back."""
+    """Allocations that would satisfy a claim, with the shape of each provider when they were chosen. Empty
+    allocations release everything.
+    """
 
     allocations: Allocations
     shapes: Shapes = field(default_factory=dict)
 
 
 class ConsumerClaim(Value, frozen=True, kw_only=True):
-    """Give this consumer the first of these choices that fits, in place of what it holds.
+    """Replace the allocations of a consumer with the first of these choices that fits.
 
-    `generation` is compared: None means that it holds nothing yet, a number is the last one seen. Unless
-    `fenced`, its allocations are replaced without a comparison (clients of the API before 1.28). With
-    `keep`, its former allocations are not released but given, in the same transaction, to the consumer of
-    that name and of type CLEANUP: its guest may still exist.
+    `generation` is compared with the consumer's; None means that it holds nothing yet. With `fenced` False
+    it is not compared (clients of the Placement API before 1.28). With `keep`, the former allocations are
+    not released but given, in the same transaction, to the consumer of that id and type CLEANUP, because the
+    guest may still exist.
     """
 
     consumer: Id
@@ -63,14 +64,16 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     # None: keep its type (clients of the API before 1.38)
     type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
     keep: Id | None = None
-    client: bool = False  # a client of the API claims, for a consumer that no cell knows
-    # The server group it is in from now on, whose policy is judged with the claim; None: the one it was in.
+    client: bool = (
+        False  # claimed by a client of the Placement API, for a consumer without a record in any cell
+    )
+    # The server group to join, whose policy is judged with the claim; None: unchanged.
     group: Id | None = None
-    # A move begins by this name, at most once: with the claim the name is retired. Whoever keeps the old
-    # place then does so as a MIGRATION, and may hold nothing yet.
+    # Id of a move that begins with this claim, at most once: the claim retires the id. The holder consumer
+    # of the source is then of type MIGRATION.
     begins: Id | None = None
-    # Instead of any choice: all that this one holds, who then holds nothing. It was there, so neither room
-    # nor its group is judged.
+    # Take over all allocations of this consumer instead of any choice. Neither capacity nor the server group
+    # is checked.
     take_over: Id | None = None
 
 
@@ -78,9 +81,10 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
 
 
 class Full(Tagged, frozen=True, kw_only=True):
-    """Not enough room; or `limit` names the unit rule that was broken (min_unit, max_unit, step_size).
+    """The provider has too little free capacity; or `limit` names the violated rule: min_unit, max_unit or
+    step_size.
 
-    `limit` is `inventory` when the provider has none of this class at all.
+    `limit` is `inventory` if the provider has no inventory of this class.
     """
 
     provider: Text
@@ -98,7 +102,9 @@ class Full(Tagged, frozen=True, kw_only=True):
 
 
 class Moved(Tagged, frozen=True, kw_only=True):
-    """Its inventory, traits, aggregates or tree have changed since it was chosen: choose again."""
+    """The provider's inventory, traits, aggregates or tree changed since the choice was made: choose
+    again.
+    """
 
     provider: Text
 
@@ -114,15 +120,15 @@ class Gone(Tagged, frozen=True, kw_only=True):
 
 
 class Crowded(Tagged, frozen=True, kw_only=True):
-    """Its server group does not let it be there."""
+    """The policy of the server group forbids another member on this host."""
 
     provider: Text  # the root
     group: Text
     policy: GroupPolicy
-    members: Whole  # how many are there already
+    members: Whole  # number of members on the host
 
     def __str__(self) -> str:
-        there = f"{self.members} of server group {self.group} there" if self.members else "none of it there"
+        there = f"{self.members or 'no'} members of server group {self.group} there"
         return f"{self.provider}: {self.policy}: {there}"
 
 
@@ -136,7 +142,7 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
 
 
 class NothingHeld(Tagged, frozen=True, kw_only=True):
-    """There is nothing to take over from this one: looking again will not help."""
+    """The consumer to take over from holds no allocations: another try cannot succeed."""
 
     consumer: Text
 
@@ -145,9 +151,7 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
 
 
 class Walled(Tagged, frozen=True, kw_only=True):
-    """A cell asked for something that belongs to others. Nothing was changed, and another try cannot
-    succeed.
-    """
+    """A cell asked for resources outside of the cell. Nothing was changed, and another try cannot succeed."""
 
     why: Cause
 
@@ -158,34 +162,38 @@ class Walled(Tagged, frozen=True, kw_only=True):
 Refusal = Full | Moved | Gone | Crowded | NoGroup | NothingHeld | Walled
 
 
-# What came of it
+# Outcomes
 
 
 class Claimed(Tagged, frozen=True, kw_only=True):
-    choice: Whole  # which of the choices
+    """The allocations of the consumer are written."""
+
+    choice: Whole  # index of the choice
     generation: Whole
-    number: Whole  # the change that made it so, as in placement.changed
-    refused: LongList[Refusal] = ()  # the better choices that did not fit, one reason each
+    number: Whole  # of the change, as in placement.changed
+    refused: LongList[Refusal] = ()  # reasons of the choices before it
 
 
 class Held(Tagged, frozen=True, kw_only=True):
-    """The consumer's generation is not the one you named: here is what it holds."""
+    """The consumer's generation differs from the one in the request; its current allocations are returned."""
 
     generation: Whole
     allocations: Allocations
-    roots: LongList[Text] = ()  # of the trees that is of; a reshape may have moved it within them
+    roots: LongList[Text] = ()  # of the trees with its allocations; a reshape may move them within a tree
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
-    """The consumer has ended and will never hold again; `why` is how."""
+    """The consumer is retired: its build has ended, and it can never hold allocations again."""
 
     why: Cause
-    unplaceable: bool = False  # no host was found for it; every later request for it gets this answer
-    cell: Text = ""  # the cell that ended it; empty: not a cell
+    unplaceable: bool = False  # no host was found for it
+    cell: Text = ""  # the cell that retired it; empty: not a cell
 
 
 class Refused(Tagged, frozen=True, kw_only=True):
-    refusals: LongList[Refusal]  # one for each choice; empty when another claim of the order failed
+    """No choice of the claim could be claimed."""
+
+    refusals: LongList[Refusal]  # one for each choice; empty if another claim of the request failed
 
 
 ClaimResult = Claimed | Held | Retired | Refused | Contended
@@ -202,10 +210,10 @@ ReleaseResult = Released | Held | Retired | Walled | Contended
 
 
 class ClaimRequested(Message, frozen=True, kw_only=True):
-    """Several claims of one order are taken together or not at all."""
+    """Claim resources for several consumers: all claims succeed or none."""
 
     claims: Annotated[tuple[ConsumerClaim, ...], Meta(min_length=1, max_length=1000)]
-    cell: Text = ""  # that asks; empty: it is not asked from within one
+    cell: Text = ""  # the asking cell; empty: not asked by a cell
 
 
 class ClaimAnswered(Message, frozen=True, kw_only=True):
@@ -216,18 +224,18 @@ class ReleaseRequested(Message, frozen=True, kw_only=True):
     """Release all allocations of this consumer. With `retire` it can never hold any again: its build has
     ended.
 
-    `generation` is compared as in a claim: None means that it holds nothing, and only retires. Unless
-    `fenced`, it is not compared. With `keep`, the allocations are given to the consumer of that name, as in
-    a claim.
+    `generation` is compared as in a claim: None means that it holds nothing, and only retires. With `fenced`
+    False it is not compared. With `keep`, the allocations are given to the consumer of that id, as in a
+    claim.
     """
 
     consumer: Id
     generation: Ordinal | None
     fenced: bool = True
     retire: Cause = ""
-    unplaceable: bool = False  # with `retire`: it ends for want of a host
+    unplaceable: bool = False  # with `retire`: no host was found
     keep: Id | None = None
-    cell: Text = ""  # that asks, or, asked from outside, in whose name it is retired
+    cell: Text = ""  # the asking cell, or the cell on whose behalf the consumer is retired
 
 
 class ReleaseAnswered(Message, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
-"""Clients: programs outside berth, each bound to its projects, and the one door through which they come.
+"""Clients: programs outside berth that act for certain projects.
 
 A client publishes to `client.NAME` and asks at `ask.scheduler.client.NAME`. The broker's topic permissions
-let no other client use these keys, so the key is the verified sender, in retries and dead letters as well.
+let no other client use these keys, so the key identifies the sender, also in retries and dead letters.
 """
 
 from typing import Annotated
@@ -40,7 +40,7 @@ class RegisteredClient(Value, frozen=True, kw_only=True):
 
 
 class ClientEditRequested(Message, frozen=True, kw_only=True):
-    """Bind a client to exactly these projects; to none: remove it."""
+    """Register a client for exactly these projects; without projects, remove it."""
 
     client: ClientName
     projects: Annotated[tuple[KeystoneId, ...], Meta(max_length=1000)] = ()
@@ -51,7 +51,7 @@ class ClientEditAnswered(Message, frozen=True, kw_only=True):
 
 
 class FindClients(Message, frozen=True, kw_only=True):
-    """All registered clients, or the named ones of them."""
+    """Query all registered clients, or those with these names."""
 
     names: ShortList[ClientName] = ()
 
@@ -61,17 +61,19 @@ class ClientsFound(Message, frozen=True, kw_only=True):
 
 
 class ClientRequested(Message, frozen=True, kw_only=True):
-    """Exactly one act of a client. Its project is the only one of the client where the boot names none."""
+    """Exactly one action of a client. A boot without a project is for the client's project, if it has only
+    one.
+    """
 
     client: ClientName
     boot: BuildRequested | None = None
-    delete: BuildCancelRequested | None = None  # wherever it is
+    delete: BuildCancelRequested | None = None  # waiting, or in any cell
     move: MoveRequested | None = None
     steer: MoveSteered | None = None
 
 
 class ClientAsked(Message, frozen=True, kw_only=True):
-    """Exactly one question of a client. Rows of other projects are left out of the answer."""
+    """Exactly one query of a client. The answer leaves out rows of other projects."""
 
     client: ClientName
     builds: FindBuilds | None = None
@@ -86,7 +88,7 @@ class ClientAsked(Message, frozen=True, kw_only=True):
 
 
 class ClientAnswered(Message, frozen=True, kw_only=True):
-    """The answer, in the field of the question; or why there is none."""
+    """The answer, in the field of the query; or `refused`, the reason why there is none."""
 
     refused: Cause = ""
     builds: BuildsFound | None = None

@@ -1,4 +1,4 @@
-"""The only door to time and chance: tests and simulations put their own behind it."""
+"""Time and randomness, injected everywhere so that tests and simulations control both."""
 
 import random
 import time
@@ -11,18 +11,18 @@ _RANDOM = ~(0xF000 << 64 | 0xC000 << 48)  # all other bits
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What time it is, how much of it passes, and a source of randomness that a seed can pin."""
+    """The current time, and a random source that can be seeded."""
 
-    now: Callable[[], float] = time.time  # wall time since the epoch: to be told and stored; it may jump
+    now: Callable[[], float] = time.time  # wall time since the epoch, to publish and store; it may jump
     chance: random.Random = field(default_factory=random.Random)
-    monotonic: Callable[[], float] = time.monotonic  # never goes back: for durations; never told or stored
+    monotonic: Callable[[], float] = time.monotonic  # for durations; never published or stored
 
     def uuid(self) -> str:
-        """A random one, as uuid.uuid4() makes them; in half the time, for every message has one."""
+        """Return a random UUID of version 4, in half the time of `uuid.uuid4()`: every message needs one."""
         digits = f"{self.chance.getrandbits(128) & _RANDOM | _VERSION_4:032x}"
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def monotonic() -> float:
-    """For measuring durations where no clock is injected."""
+    """Return a monotonic time for durations, for code without an injected clock."""
     return time.monotonic()

@@ -1,4 +1,4 @@
-"""Bytes ↔ messages ↔ frames. JSON throughout, so that any AMQP client can take part."""
+"""Encoding of messages and frames as JSON, readable by any AMQP client."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 _frame_decoder = msgspec.json.Decoder(list[Envelope])
 
 _ZERO = rb"\u0000"
-_zero = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # and not \\u0000, which is a backslash and u0000
+_zero = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # not \\u0000, a backslash followed by u0000
 
 
 def encode(message: Message) -> bytes:
@@ -32,12 +32,12 @@ def encode(message: Message) -> bytes:
 
 
 def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
-    """The message in these bytes, or Undecodable with a sentence that names the field.
+    """Return the message in these bytes. Raise Undecodable with the name of the offending field.
 
-    `named` is the type the sender gave; empty when it gave none, as people with a plain AMQP client do.
+    `named` is the type given by the sender; empty if it gave none, as plain AMQP clients do.
     """
     if named and named != kind.__name__:
-        raise Undecodable(f"type: {named!r} is not known on this topic, which carries {kind.__name__}")
+        raise Undecodable(f"type: {named!r} is unknown on this topic, which carries {kind.__name__}")
     size = memoryview(body).nbytes
     if size > MAX_MESSAGE_BYTES:
         raise Undecodable(f"the message is {size} bytes; the bus carries at most {MAX_MESSAGE_BYTES}")
@@ -51,7 +51,7 @@ def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
     except NOT_JSON as problem:
         raise Undecodable(f"{kind.__name__}: not JSON: {problem}") from None
     if holds_zero(bytes(body)):
-        raise Undecodable(f"{kind.__name__}: it holds the character U+0000, which PostgreSQL does not store")
+        raise Undecodable(f"{kind.__name__}: it contains the character U+0000, which PostgreSQL cannot store")
     return message
 
 

@@ -1,4 +1,4 @@
-"""The story a message belongs to: what caused it, and the trace it is part of."""
+"""The causal context of messages: which message caused which, and their trace."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _arrived: ContextVar[Mapping[int, Envelope]] = ContextVar("berth_arrived_envelop
 
 
 class Story(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is to be kept of a message's envelope, for what is said of it long after it was settled."""
+    """The part of an envelope to store with work that continues after the message was settled."""
 
     id: str = ""
     correlation: str = ""
@@ -33,7 +33,7 @@ NO_STORY = Story()
 
 @contextmanager
 def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
-    """These are handled now, together."""
+    """Set these messages as the ones being handled within the block."""
     arrived = {id(message): envelope for envelope, message in envelopes}
     alone = next(iter(arrived.values())) if len(arrived) == 1 else None
     tokens = current.set(alone), _arrived.set(arrived)
@@ -45,13 +45,13 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
 
 
 def envelopes_handled() -> Sequence[Envelope]:
-    """What is handled now, alone or together; or whose story goes on."""
+    """Return the envelopes being handled, alone or in a list, or the one of a resumed story."""
     alone = current.get()
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 
 
 def story_of(message: Message) -> Story:
-    """Of one of those that are handled now: this very object."""
+    """Return the story of this message object, if it is being handled now."""
     envelope = _arrived.get({}).get(id(message))
     if envelope is None:
         return NO_STORY
@@ -60,7 +60,7 @@ def story_of(message: Message) -> Story:
 
 @contextmanager
 def resumed(story: Story) -> Iterator[None]:
-    """What is said here is a consequence of that message, as if it were handled now."""
+    """Treat messages published within the block as consequences of the message with this story."""
     if story == NO_STORY:
         yield
         return
@@ -82,7 +82,9 @@ def resumed(story: Story) -> Iterator[None]:
 def follow(
     message: Message, key: str, clock: Clock, *, framed: bool = True, cause: Envelope | None = None
 ) -> Envelope:
-    """An envelope for this message as a consequence of `cause`, or of the message being handled now."""
+    """Return an envelope for this message as a consequence of `cause`, or of the message being handled
+    now.
+    """
     cause = cause or current.get()
     if cause is None:
         correlation, causation = "", ""
@@ -102,7 +104,7 @@ def follow(
 
 
 def _passed_on(cause: Envelope | None, type_: str, clock: Clock) -> str:
-    """What the next message carries: where spans are made it is the span in hand, and else a name for one."""
+    """Return the traceparent for the next message: the current span with a tracer, else a generated one."""
     said = cause.traceparent if cause else ""
     if (tracer := current_tracer()) is None:
         return _child(said, clock)
@@ -112,9 +114,10 @@ def _passed_on(cause: Envelope | None, type_: str, clock: Clock) -> str:
 
 
 def _child(traceparent: str, clock: Clock) -> str:
-    """A W3C traceparent for the next hop: the same trace and flags, a span of its own.
+    """Return a W3C traceparent with a new span in the same trace, or in a new trace if the given one is
+    invalid.
 
-    What is none is not passed on: it would grow with every hop, until no frame it travels in can be read.
+    Invalid values are not passed on: they would grow with every message.
     """
     span = f"{clock.chance.getrandbits(64):016x}"
     found = _TRACEPARENT.match(traceparent)
@@ -125,6 +128,6 @@ def _child(traceparent: str, clock: Clock) -> str:
 
 
 def envelope_of(message: Message, clock: Clock, cause: Envelope | None = None) -> Envelope:
-    """A message ready to be published under its topic's key."""
+    """Return an envelope with the routing key of the message's topic."""
     topic = TOPIC_OF[type(message)]
     return follow(message, topic.key(message), clock, framed=topic.framed(message), cause=cause)

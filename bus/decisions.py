@@ -1,4 +1,4 @@
-"""Why a build landed where it did, or nowhere, and what that was decided by."""
+"""Decisions: why a build was placed on its host or got none, and the data to reproduce that."""
 
 from msgspec import field
 
@@ -7,51 +7,51 @@ from bus.vocabulary import Cause, Compact, Id, LargeMap, LongList, Number, Text,
 
 
 class Removal(Value, frozen=True, kw_only=True):
-    """How many hosts a constraint removed, and how many were left."""
+    """The number of hosts that one constraint removed, and the number left."""
 
     constraint: Cause
     removed: Whole
     left: Whole
-    about: Text = ""  # the field of the request, where programs are to know it: cell
-    code: Text = ""  # what kind of constraint it is, for programs (docs/reasons.md)
+    about: Text = ""  # the field of the request, for programs: cell
+    code: Text = ""  # code of the constraint (docs/reasons.md)
     hosts: LongList[Text] = ()  # some of the removed hosts, by name
 
 
 class NearMiss(Value, frozen=True, kw_only=True):
+    """A host that was rejected only narrowly, and what it lacks."""
+
     host: Text
     lacks: Cause
     code: Text = ""
 
 
 class RecordedScale(Compact, frozen=True):
-    """The scale of one weigher: from the lowest to the highest value of all hosts that fit, times a
-    multiplier.
-    """
+    """The scale of one weigher: lowest and highest value of all hosts that fit, and its multiplier."""
 
     weigher: Text
     multiplier: Number
     lowest: Number
     highest: Number
-    clamped: bool = False  # what is below the lowest counts as that
+    clamped: bool = False  # values below the lowest count as the lowest
 
 
 class RecordedHost(Compact, frozen=True):
-    """A host that was weighed: the value of each weigher, in the order of the scales."""
+    """A host that was weighed, with its value from each weigher in the order of the scales."""
 
     root: Text
     host: Text
     values: LongList[Number]
-    refused: Cause = ""  # the rule that did, and why; empty: it was admitted
-    # of weighers that its aggregates count otherwise
+    refused: Cause = ""  # the filter that rejected it, and why; empty: it was admitted
+    # multipliers that its aggregates override
     multipliers: LargeMap[Text, Number] = field(default_factory=dict)
-    # how often it was chosen in the same evaluation: of hosts with equal scores the lowest number is first
+    # times it was chosen in the same evaluation; among equal scores the lowest number is first
     chosen: Whole = 0
-    outside: bool = False  # chosen only if no other host is left: of another scheduler's share, or unknown
-    unknown: bool = False  # without a heartbeat so far: chosen only if no other host of any share is left
+    outside: bool = False  # in another scheduler's share, or unknown: chosen only if no other host is left
+    unknown: bool = False  # no heartbeat so far: chosen only if no other host of any share is left
 
 
 class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The demands of a request on the host, beside flavor and image."""
+    """Demands of a request on the host, in addition to flavor and image."""
 
     zone: Zone = ""
     cell: Text = ""
@@ -65,27 +65,27 @@ class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Record(Value, frozen=True, kw_only=True):
-    """The data of a decision, from which it can be made again: the best hosts, best first."""
+    """The data to reproduce a decision: the best hosts, best first, and how they were weighed."""
 
-    flavor: Whole = 0  # 0: the flavor asked for; n: the nth of or_else
+    flavor: Whole = 0  # 0: the requested flavor; n: number n of or_else
     seed: Text = ""  # breaks ties
-    near: Number = 0.0  # scores no further apart than about this are equal
-    subset: Whole = 1  # among how many of the best it was drawn
+    near: Number = 0.0  # scores closer than this are equal
+    subset: Whole = 1  # the host was drawn from this many best hosts
     scales: LongList[RecordedScale] = ()
     hosts: LongList[RecordedHost] = ()
-    turned_down: LongList[Text] = ()  # roots that would have been better, and that placement refused
-    asked: AlsoAsked | None = None  # demands beside flavor and image; None: none
+    turned_down: LongList[Text] = ()  # roots of better hosts whose claims were refused
+    asked: AlsoAsked | None = None  # demands in addition to flavor and image
 
 
 class Decision(Value, frozen=True, kw_only=True):
-    """Why a build landed where it did, or nowhere."""
+    """Why a build was placed on its host, or got none."""
 
     considered: Whole = 0
     removals: LongList[Removal] = ()
     nearest: LongList[NearMiss] = ()
     scores: LargeMap[Text, Number] = field(default_factory=dict)
-    refused: LongList[Cause] = ()  # choices placement turned down on the way
-    code: Text = ""  # nowhere: why, for programs (docs/reasons.md)
-    helps: LongList[Cause] = ()  # what would have made it fit
-    notes: LongList[Cause] = ()  # what of the request meant nothing here
+    refused: LongList[Cause] = ()  # choices that placement refused before
+    code: Text = ""  # no host: code of the reason (docs/reasons.md)
+    helps: LongList[Cause] = ()  # changes that would make the request fit
+    notes: LongList[Cause] = ()  # parts of the request without effect
     record: Record | None = None

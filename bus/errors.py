@@ -1,6 +1,7 @@
-"""What may go wrong on the bus: what a handler raises, or in a list form returns, to say its message's fate.
+"""Exceptions of the bus. A handler raises one, or returns it in a list, to decide what happens to its
+message.
 
-What each of them leads to is decided in `bus.delivery`.
+`bus.delivery.verdicts` maps each to its consequence.
 """
 
 import msgspec
@@ -9,48 +10,50 @@ NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised f
 
 
 class Retry(Exception):
-    """Not now: deliver it again after so many seconds."""
+    """Deliver the message again after these seconds."""
 
     def __init__(self, after: float, why: str = "") -> None:
-        super().__init__(why or f"again in {after} s")
+        super().__init__(why or f"retry in {after} s")
         self.after = after
 
 
 class Poison(Exception):
-    """Never: to the dead-letter queue, with this sentence."""
+    """Move the message to the dead letters, with this reason: it can never be handled."""
 
 
 class Unavailable(Exception):
-    """Something we depend on is away. The message waits and comes again; it never counts as a bug."""
+    """A dependency is unreachable. The message is retried without limit, and not counted as a fault."""
 
 
 class NoAnswer(Unavailable):
-    """Nobody answered the question in time."""
+    """A query was not answered in time."""
 
 
 class Unroutable(Exception):
-    """No queue hears this key."""
+    """No queue is bound to this routing key."""
 
 
 class BrokerRefused(Exception):
-    """The broker will not do this for us; the text says what to do about it."""
+    """The broker refused an operation; the text says how to fix that."""
 
 
 class AnswerRefused(Exception):
-    """The one who was asked could not take the question; the text says why."""
+    """The answering worker could not handle the query; the text says why."""
 
 
 class NoSuchLetter(Exception):
-    """There is no dead letter of this id, or none any more."""
+    """The dead letter of this id does not exist."""
 
 
 class TooBig(ValueError):
-    """A message larger than the bus carries."""
+    """The message is larger than the bus permits."""
 
 
 class Undecodable(ValueError):
-    """Bytes that are no message; the text names the field."""
+    """The bytes are not a valid message; the text names the field."""
 
 
 class MigrationsBroken(Exception):
-    """A store's files do not make one line of revisions, or its database is not on it; the text says how."""
+    """The migration files are no linear sequence, or the database is at an unknown revision; the text says
+    which.
+    """

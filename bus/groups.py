@@ -1,4 +1,6 @@
-"""Server groups, and what can be asked of placement about them. Nothing of one changes while it is there."""
+"""Server groups, and queries and edits of them in placement. A group never changes between creation and
+deletion, except for its members.
+"""
 
 from typing import Annotated, Literal
 
@@ -24,15 +26,19 @@ GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-a
 
 
 class ServerGroup(Value, frozen=True, kw_only=True):
-    """Instances that are to be together, or apart. What it demands is judged when a host is claimed."""
+    """A server group: instances to place on the same host or on different hosts. Placement judges the policy
+    with every claim.
+    """
 
     id: Id
     name: Name
     policy: GroupPolicy
     max_per_host: Amount = 1  # anti-affinity
     project: KeystoneId = UNSAID_ID
-    members: LargeMap[Text, LongList[Text]] = field(default_factory=dict)  # consumer → the roots it is on
-    # clean-up of one that left → the roots its guest may still be on
+    members: LargeMap[Text, LongList[Text]] = field(
+        default_factory=dict
+    )  # consumer → roots with its allocations
+    # holder consumer of a former member → roots where its guest may still be
     left: LargeMap[Text, LongList[Text]] = field(default_factory=dict)
 
 
@@ -40,7 +46,9 @@ class ServerGroup(Value, frozen=True, kw_only=True):
 
 
 class MakeGroup(Tagged, frozen=True, kw_only=True):
-    """Who makes one chooses its id: made twice, it is one. Its name is one of a kind in its project."""
+    """Create a server group with an id chosen by the client; repeating the edit changes nothing. Names are
+    unique in a project.
+    """
 
     group: Id
     name: Name
@@ -50,7 +58,7 @@ class MakeGroup(Tagged, frozen=True, kw_only=True):
 
 
 class DropGroup(Tagged, frozen=True, kw_only=True):
-    """With `force` while it has members, too: they stay where they are, in no group."""
+    """Delete a server group; with `force` also if it has members, which stay on their hosts."""
 
     group: Id
     force: bool = False
@@ -63,8 +71,8 @@ GroupEdit = MakeGroup | DropGroup
 
 
 class GroupEdited(Tagged, frozen=True, kw_only=True):
-    group: ServerGroup | None = None  # None: there is none any more
-    changed: bool = False  # False: it was so already
+    group: ServerGroup | None = None  # None: it does not exist any more
+    changed: bool = False  # False: nothing changed
 
 
 GroupResult = GroupEdited | Taken | InUse | Contended
@@ -74,14 +82,16 @@ GroupResult = GroupEdited | Taken | InUse | Contended
 
 
 class FindGroups(Message, frozen=True, kw_only=True):
-    """Server groups that are all of this, with who is in them and where. Without any of it: all."""
+    """Query server groups with their members and hosts; all conditions must hold, and without any all groups
+    match.
+    """
 
     ids: LongList[Id] = ()
     project: Text = ""
     name: Text = ""
-    after: Text = ""  # in the order of their ids, those behind this one
-    limit: Count = 0  # 0: all of them, which must fit into one message
-    members: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # that one of these is in
+    after: Text = ""  # ids after this one, in order
+    limit: Count = 0  # 0: all; they must fit into one message
+    members: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # groups with one of these members
 
 
 class GroupsFound(Message, frozen=True, kw_only=True):
@@ -89,7 +99,7 @@ class GroupsFound(Message, frozen=True, kw_only=True):
 
 
 class GroupEditRequested(Message, frozen=True, kw_only=True):
-    """Make or drop a server group."""
+    """Create or delete a server group."""
 
     edit: GroupEdit
 

@@ -1,16 +1,41 @@
-"""What an agent has, asked of the agent itself: a witness that is neither its cell nor placement."""
+"""Messages about guests that already exist: adoption by a cell, and the list of an agent's guests.
 
-from typing import Annotated
+The list comes from the agent's own records, so it can be compared with those of placement and the cell.
+"""
+
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.messages import ReplyTo
-from bus.vocabulary import Allocations, Compact, Id, LongList, Message, Text, Whole, Word
+from bus.messages import ReplyTo, Selection
+from bus.requests import BuildSpec
+from bus.vocabulary import Allocations, Cause, Compact, Id, LongList, Message, Ordinal, Text, Whole, Word
+
+
+class BuildAdoptRequested(Message, frozen=True, kw_only=True):
+    """Take over an instance that already runs and has allocations in placement, as a build of this cell.
+
+    The cell checks the allocations with placement. For a build that the cell has already, it updates them.
+    """
+
+    build: Id  # also the consumer
+    cell: Word
+    chosen: Selection  # its host with all its allocations
+    generation: Ordinal  # of the consumer
+    spec: BuildSpec
+    reply_to: ReplyTo = ""
+
+
+class BuildAdopted(Message, frozen=True, kw_only=True):
+    build: Id
+    cell: Word
+    outcome: Literal["adopted", "known", "refused"]  # known: the cell had this build already
+    host: Text = ""
+    why: Cause = ""  # why it was refused
+    reply_to: ReplyTo = ""
 
 
 class GuestTold(Compact, frozen=True):
-    """A guest that is there, by its build and attempt."""
-
     build: Text
     attempt: Whole
     root: Text
@@ -19,22 +44,22 @@ class GuestTold(Compact, frozen=True):
 
 
 class GuestsAsked(Message, frozen=True, kw_only=True):
-    """Which guests of these builds do you have? Of no builds: which have you at all, a page at a time?"""
+    """Ask an agent for its guests of these builds; without builds, for a page of all builds with guests."""
 
     cell: Word
     agent: Word
     builds: Annotated[tuple[Id, ...], Meta(max_length=100)]
     reply_to: ReplyTo = ""
-    after: Text = ""  # the last build of the page before
+    after: Text = ""  # the last build of the previous page
 
 
 class GuestsTold(Message, frozen=True, kw_only=True):
-    """All of them; of the builds that are not named among `guests` there is none. A page names none."""
+    """An agent's answer: all guests of the builds asked for, or a page of builds without guest details."""
 
     cell: Word
     agent: Word
     builds: LongList[Id]
     guests: LongList[GuestTold] = ()
     reply_to: ReplyTo = ""
-    after: Text = ""  # what was asked
-    more: bool = False  # there are others behind these
+    after: Text = ""  # as in the question
+    more: bool = False  # there are further pages

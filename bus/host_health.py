@@ -35,9 +35,9 @@ class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
     cell: Text
     agent: Text
     availability: Availability = "up"  # unknown: no heartbeat since the scheduler started
-    since: Number = 0.0  # of a host that is down: its last heartbeat; 0: no heartbeat is on record
-    why: Cause = ""  # it is not up
-    enabled: bool = True  # as the last heartbeat says, like the rest
+    since: Number = 0.0  # of a host that is down: time of its last heartbeat; 0: unknown
+    why: Cause = ""  # why it is not up
+    enabled: bool = True  # from the last heartbeat, like the fields below
     why_disabled: Cause = ""
     forced_down: bool = False
 
@@ -57,7 +57,7 @@ class FindHostHealth(Message, frozen=True, kw_only=True):
     roots: ShortList[Id] = ()  # empty: all of them
     after: Text = ""  # only roots after this one, in order
     limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
-    counted: bool = False  # the number of hosts in each state, too
+    counted: bool = False  # also return the number of hosts in each state
 
 
 class HostHealthFound(Message, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class HostStanding(Value, frozen=True, kw_only=True):
 
     state: Condition
     why: str = ""
-    since: float = 0.0  # of a host that is down: its last heartbeat, if one is on record
+    since: float = 0.0  # of a host that is down: time of its last heartbeat, if known
 
     def __str__(self) -> str:
         if self.why.startswith(self.state):  # disabled by …
@@ -87,10 +87,10 @@ def standing(
     *,
     deleted: bool = False,
 ) -> HostStanding:
-    """Decide the state of a host by the traits of its root and by its health.
+    """Return the state of a host by the traits of its root and by its health.
 
-    `health` is None if a scheduler has nothing to report of the host: it is up. `kept` are the traits that no
-    agent has reported, if they are known.
+    `health` is None if the scheduler reports nothing about the host: it is up. `kept` are the traits that no
+    agent has reported, if known.
     """
     if deleted:
         return HostStanding(state="deleted", why="its owner reports it as deleted")
@@ -111,7 +111,7 @@ def standing(
 
 
 def condition(traits: Collection[str], health: HostHealth | None) -> Condition:
-    """Return the state of a host without the reasons, which take longer. See `standing`."""
+    """Return the state of a host without reasons, which are slower. See `standing`."""
     if FORCED_DOWN in traits or (
         health is not None and (health.availability == "down" or health.forced_down)
     ):
@@ -124,7 +124,7 @@ def condition(traits: Collection[str], health: HostHealth | None) -> Condition:
 
 
 def not_up(states: Mapping[str, int]) -> str:
-    """Return how many hosts are in which state, apart from those that are up: `1 down, 2 disabled`."""
+    """Return the number of hosts in each state except up, such as `1 down, 2 disabled`."""
     return ", ".join(
         f"{number} {state}" for state, number in sorted(states.items()) if state != "up" and number
     )
@@ -145,7 +145,7 @@ def unanswered(root: Provider) -> HostHealth:
 async def every_health(
     ask: Ask[FindHostHealth, HostHealthFound], roots: Sequence[Id] = ()
 ) -> AsyncIterator[HostHealth]:
-    """Ask page by page for all hosts that are not up, or those of `roots`."""
+    """Query page by page all hosts that are not up, or those of `roots`."""
     after, more = "", True
     while more:
         answer = await ask(FindHostHealth(roots=tuple(roots), after=after))
@@ -161,7 +161,7 @@ FORCED = "forced down by an operator"
 def closed_by(
     traits: Collection[str], enabled: bool, why_disabled: str, kept: Collection[str] | None = None
 ) -> list[str]:
-    """Return who disabled a host, and the causes; empty if it is enabled."""
+    """Return who disabled a host, with the causes; empty if it is enabled."""
     causes = causes_in(traits)
     marked = DISABLED in traits
     by_operator = causes or (marked and (enabled if kept is None else DISABLED in kept))
@@ -179,7 +179,7 @@ def closed_by(
 def marked(
     traits: Collection[str], kept: Collection[str] | None = None, *, deleted: bool = False
 ) -> list[str]:
-    """Return the reason why the traits of a root keep new instances away; empty if they do not."""
+    """Return the reasons in the traits of a root for keeping new instances away."""
     return [
         *(["deleted: its owner reports so"] if deleted else []),
         *([FORCED] if FORCED_DOWN in traits else []),

@@ -1,12 +1,12 @@
-"""Traits of a root by which operators, and agents, keep new instances away from it."""
+"""Traits of root providers with which operators and agents keep new instances away from a host."""
 
 from collections.abc import Iterable
 
-DISABLED = "COMPUTE_STATUS_DISABLED"  # how Nova marks a disabled host in placement
-FORCED_DOWN = "CUSTOM_BERTH_FORCED_DOWN"  # an operator says that it is down, whatever is heard of it
-HELD = "CUSTOM_BERTH_HELD_"  # and a word: one cause of several why it is disabled, to be taken away by itself
-UNNAMED = "operator"  # the cause of an operator that named no cause, beside other causes
-DRAIN = f"{HELD}DRAIN"  # the cause of a host that is being emptied
+DISABLED = "COMPUTE_STATUS_DISABLED"  # set by Nova, too, on a disabled host
+FORCED_DOWN = "CUSTOM_BERTH_FORCED_DOWN"  # forced down by an operator, whatever its heartbeats
+HELD = "CUSTOM_BERTH_HELD_"  # prefix of a trait for each cause of being disabled
+UNNAMED = "operator"  # the cause if the operator named none
+DRAIN = f"{HELD}DRAIN"  # the cause while a host is drained
 
 
 def causes_in(traits: Iterable[str]) -> list[str]:

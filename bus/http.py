@@ -1,7 +1,7 @@
-"""Serves an application with uvicorn in this event loop: the one HTTP server of every worker.
+"""The HTTP server of every worker: uvicorn in the worker's event loop, with limits.
 
-uvicorn leaves open what never ends by itself: a connection that says nothing, a request that is never said
-to its end, an answer that nobody reads. Here each has its time, and connections are limited in number.
+uvicorn has no limit for connections that send nothing, requests that never end and responses that are not
+read. This module adds timeouts for them, and limits the number of connections.
 """
 
 import asyncio
@@ -23,25 +23,27 @@ from uvicorn.server import ServerState
 from bus.errors import Unavailable
 
 BACKLOG = 2048
-HEAD_BYTES = 128 << 10  # of a request before it is refused
-ADDRESS_BYTES = 65_535  # of an address with its query: more the parser cannot read
-LEAST_RATE = 1000  # bytes a second: who sends a long request slower than this has it refused
+HEAD_BYTES = 128 << 10  # limit of a request's headers
+ADDRESS_BYTES = 65_535  # limit of a URL with its query, given by the parser
+LEAST_RATE = 1000  # bytes a second; a long request that is sent slower is refused
 
-# What is told of a refusal: its status, why, and the client's Accept; gives headers and a body.
+# Makes headers and body of a refusal from its status, reason and the client's Accept header.
 TellRefusal = Callable[[int, str, str], tuple[Mapping[str, str], bytes]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HttpLimits:
-    """How long a connection may keep the server waiting, and how many there may be."""
+    """Timeouts of connections, and their maximum number."""
 
-    idle: float = 75.0  # seconds a connection may say nothing, before its first request and after each
-    slow: float = 30.0  # seconds to say a request, beside what LEAST_RATE allows; to read some of an answer
-    connections: int = 1000  # at most half the files a process may have open
+    idle: float = 75.0  # seconds a connection may be idle, before its first request and after each
+    slow: float = 30.0  # seconds to send a request, plus its size / LEAST_RATE; to read part of a response
+    connections: int = 1000  # limited to half the open files that the process may have
 
 
 def listen(address: str) -> socket.socket:
-    """A socket at HOST:PORT, where port 0 is any free one. Who connects before it is served waits."""
+    """Return a socket that listens at HOST:PORT; port 0 selects a free one. Early connections wait in its
+    backlog.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{address!r} is not an address: HOST:PORT, such as 127.0.0.1:8778")
@@ -59,7 +61,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def plainly(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
-    """A refusal for clients that expect no special form."""
+    """Return a refusal as plain text."""
     return {"content-type": "text/plain; charset=utf-8"}, f"{why}\n".encode()
 
 
@@ -72,9 +74,9 @@ async def serve(
     tell_refusal: TellRefusal = plainly,
     closing: Callable[[], None] | None = None,
 ) -> None:
-    """Answer until cancelled; then let what is being answered be finished, for so many seconds at most.
+    """Serve until cancelled; then requests in progress have `drain` seconds to finish.
 
-    `closing` is called before that, to end what would never end by itself.
+    `closing` is called before that, to end long-lived responses.
     """
     limits = _within_open_files(limits or HttpLimits())
     config = _Config(
@@ -119,15 +121,15 @@ class _Config(uvicorn.Config):
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # signals are for the whole process to hear
+        yield  # the process handles signals, not the HTTP server
 
 
 class _TooLong(Exception):
-    """The address of a request is longer than can be read."""
+    """The URL of a request exceeds the limit of the parser."""
 
 
 class _Connection(HttpToolsProtocol):
-    """One connection: idle, saying a request, or reading an answer, each for so long at most."""
+    """A connection with timeouts while it is idle, sends a request or reads a response."""
 
     config: _Config
 
@@ -139,15 +141,15 @@ class _Connection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._head = 0  # bytes of the head that is being said; -1 once it is read
-        self._said_in_full = True  # whether the last request came to its end
-        self._said = 0  # bytes of the request that is being said
-        self._since = 0.0  # when that began
-        self._impatient: TimerHandle | None = None  # while a request is being said
-        self._unread: TimerHandle | None = None  # while an answer waits to be read
-        self._answering: RequestResponseCycle | None = None  # earlier requests are done, later ones queue
+        self._head = 0  # bytes of the request's headers so far; -1 after them
+        self._said_in_full = True  # whether the last request is complete
+        self._said = 0  # bytes of the request so far
+        self._since = 0.0  # start of the request
+        self._impatient: TimerHandle | None = None  # deadline of an incomplete request
+        self._unread: TimerHandle | None = None  # deadline of an unread response
+        self._answering: RequestResponseCycle | None = None  # pipelined requests wait behind it
 
-    # How many there are
+    # Number of connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -156,7 +158,7 @@ class _Connection(HttpToolsProtocol):
             self._refuse(503, "There are too many connections; try again later.")
 
     def _made_room(self) -> bool:
-        """Close the connection that has been idle longest; where none is, the one that speaks slowest."""
+        """Close the connection that has been idle longest; without idle ones, the slowest sender."""
         others = [
             one
             for one in self.connections
@@ -178,7 +180,7 @@ class _Connection(HttpToolsProtocol):
         self.timeout_keep_alive_task = None
         self._close()
 
-    # How long a request may take to be said
+    # Time to send a request
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -187,7 +189,7 @@ class _Connection(HttpToolsProtocol):
         if self._said_in_full:
             self._stop_waiting()
             if self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
-                self._wait_for_request()  # it was nothing, as line ends between requests are
+                self._wait_for_request()  # only line ends between requests
             return
         if self._impatient is None:
             self._said, self._since = 0, self.loop.time()
@@ -196,10 +198,10 @@ class _Connection(HttpToolsProtocol):
         if self._head >= 0:
             self._head += len(data)
             if self._head > HEAD_BYTES:
-                self._refuse(431, f"The head of a request may have {HEAD_BYTES} bytes.")
+                self._refuse(431, f"The headers of a request may have {HEAD_BYTES} bytes.")
 
     def _grow_impatient(self) -> None:
-        """The time is up, unless a long request comes fast enough or it is we who do not read."""
+        """Refuse the request at its deadline, unless it arrives fast enough or we do not read."""
         now = self.loop.time()
         if self.flow.read_paused or self._answer_under_way():
             self._since, self._said = now, 0
@@ -207,10 +209,10 @@ class _Connection(HttpToolsProtocol):
         if left > 0:
             self._impatient = self.loop.call_later(left, self._grow_impatient)
         else:
-            self._refuse(408, "The request did not come to its end in time.")
+            self._refuse(408, "The request was not complete in time.")
 
     def _answer_under_way(self) -> bool:
-        """Is another request being answered, or this one already?"""
+        """Return whether a response is in progress, for this request or a previous one."""
         one = self._answering
         return one is not None and not one.response_complete and (one.response_started or not one.more_body)
 
@@ -236,7 +238,7 @@ class _Connection(HttpToolsProtocol):
         self._said_in_full = True
         super().on_message_complete()
 
-    # How long an answer may wait to be read
+    # Time to read a response
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -252,7 +254,7 @@ class _Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_reader()
-        elif not self._said_in_full:  # the next request is under way: it is not idle
+        elif not self._said_in_full:  # the next request has begun: the connection is not idle
             self._unset_keepalive_if_required()
 
     def _watch_reader(self) -> None:
@@ -267,7 +269,7 @@ class _Connection(HttpToolsProtocol):
         else:
             self.transport.abort()
 
-    # How it ends
+    # End of a connection
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
@@ -282,7 +284,7 @@ class _Connection(HttpToolsProtocol):
         self._forget_answers()
 
     def _forget_answers(self) -> None:
-        """Nobody is there to read them: uvicorn tells only the last of several requests."""
+        """Mark all responses as disconnected: uvicorn does so only for the last of pipelined requests."""
         for cycle in (self._answering, self.cycle, *(queued for queued, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
@@ -290,14 +292,14 @@ class _Connection(HttpToolsProtocol):
         self.pipeline.clear()
 
     def _close(self) -> None:
-        """Once what was said to it is read, for which it has so much time."""
+        """Close after the client has read the response, or did not read for `slow` seconds."""
         self.transport.close()
         self._watch_reader()
 
     def send_400_response(self, msg: str) -> None:
         problem = sys.exc_info()[1]
         if problem is not None and isinstance(problem.__context__, _TooLong):
-            self._refuse(414, f"An address with its query may have {ADDRESS_BYTES} bytes.")
+            self._refuse(414, f"A URL with its query may have {ADDRESS_BYTES} bytes.")
         else:
             self._refuse(400, str(problem or msg))
 

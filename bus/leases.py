@@ -1,4 +1,4 @@
-"""Who acts on which bare-metal node of a cell: what agents ask its conductor, and what operators do."""
+"""Leases of bare-metal agents: which agent of a cell may act on which node."""
 
 from typing import Annotated, Literal
 
@@ -8,43 +8,51 @@ from bus.vocabulary import Cause, Compact, Count, Id, LongList, Message, Ordinal
 
 
 class NodeLent(Compact, frozen=True):
-    """A node on which the one who asked may act, or may no more."""
+    """A node on which the asking agent may act, or may not any more."""
 
     root: Id
-    epoch: Ordinal  # of its ownership: it fences orders and reports; 0: the node is another's
+    epoch: Ordinal  # lease epoch for orders and reports; 0: the agent may not act on the node any more
 
 
 class LeaseAsked(Message, frozen=True, kw_only=True):
-    """An agent is alive. For how long may it act, and on which nodes?"""
+    """An agent renews its lease, and asks for the nodes it may act on."""
 
     cell: Word
     agent: Word
-    pool: Word  # the agent that selections name, in whose place several act
-    run: Annotated[str, Meta(max_length=64)]  # which run of it: two of one name never act at once
-    epoch: Ordinal = 0  # of the lease it has; 0: none
-    seen: Ordinal = 0  # it has taken in what changed up to this version, and has stopped what it lost by it
-    leaves: bool = False  # it acts no more: its lease is over
+    pool: Word  # agent name in selections, shared by all agents of the pool
+    run: Annotated[
+        str, Meta(max_length=64)
+    ]  # identifies a run of the agent: two with one name never act at the same time
+    epoch: Ordinal = 0  # of its current lease; 0: no lease
+    seen: Ordinal = (
+        0  # version of node assignments that the agent applies: it has stopped acting on nodes it lost
+    )
+    leaves: bool = False  # the agent stops: its lease ends
 
 
 class LeaseAnswered(Message, frozen=True, kw_only=True):
-    refused: Cause = ""  # why there is none now
-    epoch: Ordinal = 0  # another one than before: nothing of before is its own any more but what is named
-    seconds: Seconds = 0.0  # for so long from the moment when it asked
-    version: Ordinal = 0  # what it has seen when it has taken this in
-    nodes: LongList[NodeLent] = ()  # those that changed
-    more: bool = False  # ask again at once: there are more of them
-    tells: bool = False  # it is the one to tell which nodes there are
+    """The lease of an agent, with its changed nodes."""
+
+    refused: Cause = ""  # why there is no lease
+    epoch: Ordinal = 0  # a changed epoch voids all nodes of the previous one except those in `nodes`
+    seconds: Seconds = 0.0  # duration of the lease, from the moment of the request
+    version: Ordinal = 0  # to send as `seen` after applying this answer
+    nodes: LongList[NodeLent] = ()  # nodes whose assignment changed
+    more: bool = False  # there are further nodes: ask again immediately
+    tells: bool = False  # this agent reports which nodes exist
 
 
 class NodesTold(Message, frozen=True, kw_only=True):
-    """Which nodes there are of those behind `after`, up to and with `upto`: these and no others."""
+    """Report all nodes with ids after `after`, up to and including `upto`: other nodes in that range were
+    deleted.
+    """
 
     cell: Word
     agent: Word
     pool: Word
     nodes: Annotated[tuple[Id, ...], Meta(max_length=10_000)]
     after: Text = ""
-    upto: Text = ""  # empty: to the end
+    upto: Text = ""  # empty: no upper limit
 
 
 class NodesTaken(Message, frozen=True, kw_only=True):
@@ -52,47 +60,49 @@ class NodesTaken(Message, frozen=True, kw_only=True):
     gone: Count = 0
 
 
-# What operators ask
+# Queries and edits by operators
 
 
 class FindAgents(Message, frozen=True, kw_only=True):
-    """Who acts on the bare-metal nodes of this cell?"""
-
     cell: Word
 
 
 class AgentStands(Value, frozen=True, kw_only=True):
-    """An agent that shares nodes with others."""
+    """The state of an agent that shares nodes with others."""
 
     agent: Word
     pool: Word
-    alive: bool  # false: its lease is over
+    alive: bool  # False: its lease has expired
     disabled: bool
-    epoch: Ordinal  # how often it came to have a lease
+    epoch: Ordinal  # number of its leases so far
     lease: Seconds
-    heard: Seconds  # when last, since 1970
+    heard: Seconds  # time of the last request
     free: Count = 0  # nodes without an instance
-    occupied: Count = 0  # nodes that stay with it: an instance is there, comes or goes
-    leaving: Count = 0  # of all these, those it is to stop acting on
+    occupied: Count = 0  # nodes with an instance, or while one is created or deleted
+    leaving: Count = 0  # nodes that are being moved to other agents
 
 
 class AgentsFound(Message, frozen=True, kw_only=True):
     agents: LongList[AgentStands]
-    nodes: Count = 0  # in all
+    nodes: Count = 0  # total number
 
 
 class AgentEditRequested(Message, frozen=True, kw_only=True):
-    """disable: it gets no free nodes, and those it has go to others. rehome: all it has does, or these nodes,
-    with what is on them; as soon as it is certain that it acts on them no more."""
+    """Enable or disable an agent, or move its nodes.
+
+    `disable`: the agent gets no more free nodes, and its free nodes go to others. `rehome`: all its nodes,
+    or those listed, go to other agents together with their instances, as soon as it certainly does not act
+    on them any more.
+    """
 
     cell: Word
     agent: Word
     edit: Literal["disable", "enable", "rehome"]
-    to: Text = ""  # rehome: to this one; empty: as the ring says
-    nodes: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # rehome: these; none: all
+    to: Text = ""  # rehome: destination agent; empty: by the hash ring
+    nodes: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # rehome: nodes to move; empty: all
 
 
 class AgentEditAnswered(Message, frozen=True, kw_only=True):
     refused: Cause = ""
-    moved: Count = 0  # nodes that are another's now
-    waiting: Count = 0  # nodes that will be, when it has stopped or its lease is over
+    moved: Count = 0  # nodes that moved
+    waiting: Count = 0  # nodes that move when the agent has stopped or its lease has expired

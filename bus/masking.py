@@ -1,21 +1,21 @@
-"""Values as people may see them: whatever may be a password is stars."""
+"""Removal of passwords from values that are logged or shown."""
 
 import re
 from typing import Any
 from urllib.parse import unquote
 
 _STARS = "****"
-# Where a user's name ends and a password may begin; with or without a scheme, and up to the last @, because
-# neither people nor programs always escape the one in a password.
+# From the end of the user name to the last @, with or without a scheme: an @ in the password is often
+# not escaped.
 _BEFORE_AN_AT = re.compile(r"^((?:.*?://|(?!.*://))[^:]*?:).+@", re.DOTALL)
-_NO_PORT = re.compile(r"(://[^:/?@\[]*:)(?!\d*(?:[/?]|$))[^/?]+")  # nor a host: it was left out
+_NO_PORT = re.compile(r"(://[^:/?@\[]*:)(?!\d*(?:[/?]|$))[^/?]+")  # without a host
 _PARAMETER = re.compile(r"([^?&=\s]+)\s*=\s*(?=[^&\s])")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")  # in a sentence
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")  # within a text
 _SECRET_NAME = re.compile(r"pass(?!file)|pwd|secret|token", re.IGNORECASE)
 
 
 def masked(value: Any) -> Any:
-    """The value of a setting, or a URL, with stars for passwords. Rather too many stars than too few."""
+    """Return the value of a setting, or a URL, with passwords replaced by stars; when in doubt, replace."""
     if isinstance(value, str):
         return _without_secret_parameters(_without_password(value))
     if isinstance(value, dict):
@@ -26,7 +26,7 @@ def masked(value: Any) -> Any:
 
 
 def masked_text(text: str) -> str:
-    """A sentence in which URLs may be, with stars for their passwords."""
+    """Return a text with stars for the passwords of URLs in it."""
     return _URL.sub(lambda url: masked(url[0]), text) if "://" in text else text
 
 
@@ -36,7 +36,7 @@ def _without_password(url: str) -> str:
 
 
 def _without_secret_parameters(url: str) -> str:
-    """Stars for what follows PASSWORD=, sslpassword=, ... up to the next &."""
+    """Replace the values of PASSWORD=, sslpassword=, ... up to the next &."""
     told, at = "", 0
     for match in _PARAMETER.finditer(url):
         if match.start() >= at and _SECRET_NAME.search(unquote(match[1])):

@@ -1,17 +1,14 @@
-"""Every published message, grouped by flow. Queries and answers are in the modules of their subject.
+"""All published messages, grouped by flow. Messages of queries are in the modules of their subject.
 
-Each message is a frozen struct. Fields are added with defaults, and never renamed.
+Each message is a frozen struct. New fields get defaults; fields are never renamed.
 """
 
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.aggregates import Aggregate
-from bus.cells import RegisteredCell
 from bus.claims import Choice
 from bus.decisions import Decision
-from bus.known_trees import KnownTrees
 from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName
 from bus.vocabulary import (
@@ -20,7 +17,6 @@ from bus.vocabulary import (
     Allocations,
     Amount,
     Cause,
-    Compact,
     Count,
     Id,
     KeystoneId,
@@ -39,13 +35,16 @@ from bus.vocabulary import (
     TraitName,
     Value,
     Weight,
-    Whole,
     Word,
     Zone,
 )
 
 ReplyTo = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END, description="a word to find your own answers by")
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9_-]{0,64}" + END,
+        description="a word that is added to the routing key of the answer",
+    ),
 ]
 Wait = Annotated[
     str, Meta(pattern=r"^([0-9]{1,6}(s|m|h|d))?" + END, description="how long: 90s, 30m, 12h, 7d; or nothing")
@@ -76,37 +75,39 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     metadata: Properties = field(default_factory=dict)
     reply_to: ReplyTo = ""
     hints: Hints = Hints()
-    or_else: Annotated[tuple[Flavor, ...], Meta(max_length=8)] = ()  # in order, where the flavor fits nowhere
+    or_else: Annotated[
+        tuple[Flavor, ...], Meta(max_length=8)
+    ] = ()  # alternative flavors, tried in order if the first fits no host
     not_aggregates: ShortList[Id] = ()
     forced_host: Text = ""  # this host, by name or root, whatever the filters decide
     wanted_host: Text = ""  # only this host
     ignore_hosts: ShortList[Text] = ()  # by name or root
-    preferred_traits: SmallMap[TraitName, Weight] = field(default_factory=dict)  # and how much each counts
+    preferred_traits: SmallMap[TraitName, Weight] = field(default_factory=dict)  # trait → weight
     at_least: Count = 0  # of the instances; 0: all of them
-    wait: Wait = ""  # for room: 30m; empty: not at all
+    wait: Wait = ""  # how long to wait for capacity, such as 30m; empty: not at all
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
-    name: InstanceName = ""  # what people call them
+    name: InstanceName = ""  # display name of the instances
 
 
 class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """A host to build on with its ready claim."""
+    """A host for a build, with the allocations to claim there."""
 
     root: Id
     host: Text
     agent: Word
     choice: Choice
-    # Group suffix → the providers that serve it; empty where the root serves all that is asked for by groups.
+    # Request group suffix → its providers; empty if the root provides for all groups.
     mappings: Mappings = field(default_factory=dict)
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
-    """A host is claimed for this build; the alternates, in the same cell, are not."""
+    """The allocations of this build on a host are claimed. The alternates, in the same cell, are not."""
 
     build: Id
     request: Id
     cell: Word
     chosen: Selection
-    generation: Ordinal  # of the consumer, after the claim: fences the next one
+    generation: Ordinal  # of the consumer after the claim; the next claim compares it
     alternates: LongList[Selection] = ()
     spec: BuildSpec
     decision: Decision = Decision()
@@ -114,7 +115,7 @@ class BuildPlaced(Message, frozen=True, kw_only=True):
 
 
 class BuildUnplaceable(Message, frozen=True, kw_only=True):
-    """No host for this request, and exactly why. All its instances end here."""
+    """No host was found for this request, with the reason. All its instances end with this message."""
 
     request: Id
     instances: LongList[Id]
@@ -147,7 +148,7 @@ class BuildEnded(Message, frozen=True, kw_only=True):
 
 
 class BuildDeleteRequested(Message, frozen=True, kw_only=True):
-    """Take this build down and give its resources back."""
+    """Delete this instance and release its resources."""
 
     build: Id
     cell: Word
@@ -155,34 +156,37 @@ class BuildDeleteRequested(Message, frozen=True, kw_only=True):
 
 
 class BuildDeleted(Message, frozen=True, kw_only=True):
-    """The build is deleted. Resources that its host may still use are released when the agent reports so, or
-    gives up.
+    """The instance is deleted. Resources that its host may still use are released when the agent confirms the
+    deletion, or when the conductor stops waiting for that.
     """
 
     build: Id
     cell: Word
     reply_to: ReplyTo = ""
-    known: bool = True  # false: this cell does not know it (if it is placed here later, it ends at once)
+    # False: the cell has no record of the build; if it is placed here later, it is deleted immediately
+    known: bool = True
 
 
 class BuildReshaped(Message, frozen=True, kw_only=True):
-    """Its host has another tree, and what it held is held of other providers there. Its claim is the same."""
+    """The host of an instance was reshaped, so its allocations are now on other providers. The claim stays
+    the same.
+    """
 
     build: Id
     cell: Word
     root: Id
-    generation: Ordinal  # of the consumer: of the claim this is about
-    number: Ordinal  # the change that made it so: of two the higher counts
+    generation: Ordinal  # of the consumer
+    number: Ordinal  # of the change; of two messages the one with the higher number is valid
     at: Seconds = 0.0  # seconds since the epoch
-    allocations: Allocations  # all it holds
+    allocations: Allocations  # all its allocations
 
 
 class BuildCancelRequested(Message, frozen=True, kw_only=True):
-    """End the wait of a build, or of all builds of a request."""
+    """Stop waiting for a host, for a build or for all builds of a request."""
 
-    build: Id  # or a request, whose builds wait
+    build: Id  # id of the build, or of a request
     reply_to: ReplyTo = ""
-    anywhere: bool = False  # also if it has a host: the request is forwarded to its cell
+    anywhere: bool = False  # also delete builds that have a host: the request is forwarded to their cells
     # With `anywhere`: an id without any record is retired, so that a request still on its way gets no host.
     # False: such an id is only reported as unknown.
     fence: bool = True
@@ -193,37 +197,39 @@ class BuildCancelled(Message, frozen=True, kw_only=True):
     well.
     """
 
-    build: Id  # as it was named
-    waited: bool = True  # false: it did not wait for a host
+    build: Id  # the id in the request
+    waited: bool = True  # False: it did not wait for a host
     why: Cause = ""
     reply_to: ReplyTo = ""
     # Builds that have a host → the cells that the cancellation was forwarded to
     passed_on: LargeMap[Id, Word] = field(default_factory=dict)
-    known: bool = True  # false: no worker knows it yet
+    known: bool = True  # False: no worker has a record of it
 
 
 # Inside a cell: conductor ↔ agents
 
 
 class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Build it on this host with these providers. See `bus.build_orders` for what an order leaves out."""
+    """Create a guest of this build on a host, with these providers. See `bus.build_orders` for fields that an
+    order may leave out.
+    """
 
     build: Id
-    attempt: Amount  # the agent's fence: an order at or below one it has destroyed is void
+    attempt: Amount  # the agent ignores orders of attempts that it has deleted, and lower ones
     cell: Word
     agent: Word
     root: Id
     host: Text
     spec: BuildSpec
-    # What placement has given it; empty: the flavor's figures, of the root.
+    # Claimed allocations; empty: the flavor's amounts on the root.
     allocations: Allocations = field(default_factory=dict)
     mappings: Mappings = field(default_factory=dict)  # as in Selection
-    epoch: Ordinal = 0  # of the agent's right to act on that host, where several share hosts; 0: it has it
-    adopt: bool = False  # nothing is to be built: it runs there, from before berth was
+    epoch: Ordinal = 0  # lease epoch of the agent, where agents share hosts; 0: they do not
+    adopt: bool = False  # the guest exists already: take it over
 
 
 class DestroyOrdered(Message, frozen=True, kw_only=True):
-    """Leave nothing of this build, up to this attempt, on that host."""
+    """Delete all guests of this build up to this attempt on a host."""
 
     build: Id
     attempt: Amount
@@ -232,7 +238,7 @@ class DestroyOrdered(Message, frozen=True, kw_only=True):
     root: Id
     host: Text
     epoch: Ordinal = 0  # as in BuildOrdered
-    above: Count = 0  # guests of attempts up to this one stay: the build goes back to them
+    above: Count = 0  # guests of attempts up to this one are not deleted
 
 
 class AgentReported(Message, frozen=True, kw_only=True):
@@ -242,20 +248,20 @@ class AgentReported(Message, frozen=True, kw_only=True):
     agent: Word
     root: Id
     host: Text
-    # overdue is the conductor's reminder to itself: nothing was heard of this attempt in time
+    # overdue: the conductor's own timeout, without a report of the agent in time
     outcome: Literal["built", "failed", "destroyed", "progress", "overdue"]
-    retry: bool = True  # failed: another host may succeed (reschedule), or none can (abort)
-    leftover: bool = False  # failed: something of it may still be there, and its room is kept until it is not
+    retry: bool = True  # failed: whether another host may succeed (reschedule); False: abort
+    leftover: bool = False  # failed: parts of the guest may still exist, so its resources stay allocated
     cause: Cause = ""
     epoch: Ordinal = 0  # as in the order
 
 
-# Resources and hosts, as their owners see them
+# Resources and hosts, reported by their owners
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):
-    """A whole provider tree. Among the reports of one root the highest sequence is valid; older ones change
-    nothing.
+    """A whole provider tree. Among the reports of one root the highest sequence is valid; reports with a
+    lower one are ignored.
     """
 
     root: Id
@@ -264,11 +270,9 @@ class InventoryReported(Message, frozen=True, kw_only=True):
     agent: Word
     zone: Zone = ""
     sequence: Ordinal
-    providers: LongList[ProviderReport] = ()  # the root first; the whole tree
+    providers: LongList[ProviderReport] = ()  # the whole tree, the root first
     gone: bool = False  # the root was deleted
-    reshape: Reshaping | None = (
-        None  # what is held of the old tree goes with its inventory, in the same commit
-    )
+    reshape: Reshaping | None = None  # allocations move with their inventory, in the same commit
 
 
 class HostReported(Message, frozen=True, kw_only=True):
@@ -276,72 +280,52 @@ class HostReported(Message, frozen=True, kw_only=True):
 
     cell: Word
     agent: Word
-    sequence: Ordinal  # of one run of the agent the highest counts
-    run: Annotated[str, Meta(max_length=64)] = ""  # which run of it: another one begins to count anew
-    period: Seconds = 10.0  # the next one is due after so long
-    # Reports name some hosts only, such as those that build: the others are as available as the agent. Else
-    # a host without a heartbeat is down, although its agent reports other hosts.
+    sequence: Ordinal  # the highest of one run of the agent is valid
+    run: Annotated[str, Meta(max_length=64)] = (
+        ""  # identifies a run of the agent; each run counts its own sequence
+    )
+    period: Seconds = 10.0  # seconds until the next heartbeat
+    # True: the agent reports some hosts only, such as those that build, and all others are up while it is.
+    # False: a host without a heartbeat is down, even if its agent reports other hosts.
     partial: bool = False
     hosts: LongList[HostState]
 
 
 class SchedulerAlive(Message, frozen=True, kw_only=True):
-    """Heartbeat of a scheduler. Each scheduler first considers its own share of the hosts."""
+    """Heartbeat of a scheduler. Each scheduler prefers hosts of its own share."""
 
     scheduler: Word
-    waits: Count = 0  # changes whenever a request begins or ends to wait, or lacks something else
+    waits: Count = 0  # changes when a request starts or stops waiting, or lacks something else
 
 
 class HostFailed(Message, frozen=True, kw_only=True):
-    """An attempt on this host failed: a hint for schedulers. It may arrive twice, or not at all."""
+    """An attempt on this host failed: a hint for schedulers, which may be delivered twice or not at all."""
 
     root: Id
     host: Text
     agent: Word
     cell: Word
     build: Id
-    attempt: Amount  # with `build`: which failure it is
+    attempt: Amount  # with `build`, identifies the failure
     cause: Cause = ""
-    ours: bool = True  # it is the host's doing; false: the request's, as a corrupt image is
-
-
-class ProviderChange(Compact, frozen=True):
-    """A provider after a commit. With `reshaped` its tree has changed; otherwise only its usage."""
-
-    provider: Text
-    root: Text
-    generation: Whole
-    used: LargeMap[Text, Whole]
-    reshaped: bool = False
-    gone: bool = False
-    sequence: Whole = -1  # reshaped: of the last report of its tree, by which its owner knows whose it was
-
-
-class PlacementChanged(Message, frozen=True, kw_only=True):
-    """One commit, numbered without gaps. A reader that misses a number reads everything again.
-
-    A change without providers is about aggregates or cells, from a placement of an older version: query
-    them.
-    """
-
-    number: Ordinal
-    changes: LongList[ProviderChange]
-    aggregates: LongList[Aggregate] = ()  # with their new names and metadata
-    cells: LongList[RegisteredCell] = ()  # with their new states
-    trees: KnownTrees | None = None  # the reshaped trees if they are few and small; query the others
+    ours: bool = True  # the host caused the failure; False: the request did, such as by a corrupt image
 
 
 MOST_SPOKEN = 1000
 
 
 class IronicSpoke(Message, frozen=True, kw_only=True):
-    """Ironic published something about these nodes; a hint for pages. It may arrive twice, or not at all."""
+    """Ironic published events about these nodes: a hint to refresh pages, which may be delivered twice or not
+    at all.
+    """
 
-    nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_SPOKEN)] = ()  # empty: too many to name them
+    nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_SPOKEN)] = ()  # empty: too many to list
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):
-    """An Ironic-style node state change from a tool or a simulation. The latest `at` counts."""
+    """A state change of an Ironic node, from a tool or the simulator. The message with the latest `at` is
+    valid.
+    """
 
     event: Word
     node: Id

@@ -1,7 +1,7 @@
 """Moves of existing instances: requests, placements, orders by phase, and reports.
 
 A scheduler begins a move with one claim: the build's consumer gets the destination, and its former
-allocations go to the keeper of the moving attempt (`bus.claims.keeper`), of type MIGRATION. Its cell does
+allocations go to a holder consumer (`bus.claims.keeper`) of type MIGRATION. The conductor of the cell does
 the rest.
 """
 
@@ -33,58 +33,58 @@ from bus.vocabulary import (
 )
 
 MoveKind = Literal["migrate", "resize", "live", "evacuate", "shelve", "unshelve", "rebuild"]
-MovePhase = Literal["prepare", "send", "start", "resume", "rebuild"]  # what an agent is ordered to do
+MovePhase = Literal["prepare", "send", "start", "resume", "rebuild"]  # orders to an agent
 MoveEnd = Literal["done", "reverted", "aborted", "error", "deleted"]
 Steering = Literal["confirm", "revert", "abort", "force"]
 
-BEGUN = "begun"  # why the name of a move that has its claim is retired
-SHELVED = "shelved"  # why an instance is that holds nothing: only a claim that begins a move wakes it
-# What is under way when it goes back where it was, as a cell has it and as it is shown.
+BEGUN = "begun"  # reason of retirement of the id of a move that has begun
+SHELVED = "shelved"  # reason of retirement of a shelved instance; only a claim that begins a move revives it
+# Phases in which a move is undone.
 WAY_BACK = ("undo", "back", "resume", "recall", "revert", "abort")
 
 
 class MoveRequested(Message, frozen=True, kw_only=True):
-    """Move this instance, or change what it is. Of one id it is done once, however often it is asked for."""
+    """Move this instance, or change it. Requests with the same move id are carried out once."""
 
     move: Id
     build: Id
     kind: MoveKind
-    cell: Text = ""  # where it is; empty: that is found out
-    to_cell: Text = ""  # where it goes; empty: it stays in its cell
-    flavor: Flavor | None = None  # resize: what it is to be
+    cell: Text = ""  # cell of the instance; empty: it is looked up
+    to_cell: Text = ""  # destination cell; empty: the same cell
+    flavor: Flavor | None = None  # resize: the new flavor
     image: Image | None = None  # rebuild: the new image
     wanted_host: Text = ""  # only this host, by name or root
-    forced_host: Text = ""  # this host, whatever the filters decide
+    forced_host: Text = ""  # this host, even if filters reject it
     ignore_hosts: ShortList[Text] = ()
-    same_host: bool = False  # resize: it may stay where it is, if old and new fit there together
-    verify: bool = False  # migrate, resize: it waits to be confirmed, or reverted
+    same_host: bool = False  # resize: may stay on its host if old and new allocations fit together
+    verify: bool = False  # migrate, resize: wait to be confirmed or reverted
     verify_for: Wait = ""  # time until it is confirmed automatically; empty: never
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
-    wait: Wait = ""  # time to wait for free capacity; empty: it is refused without
+    wait: Wait = ""  # how long to wait for capacity; empty: not at all
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
     reply_to: ReplyTo = ""
 
 
 class MovePlaced(Message, frozen=True, kw_only=True):
-    """The move has a destination, and its cell runs it. The alternates are in the same cell, and are not
-    claimed.
+    """The destination of a move is claimed, and its cell carries it out. The alternates are in the same cell
+    and not claimed.
     """
 
     move: Id
     build: Id
     kind: MoveKind
     cell: Word
-    # of the guest that moves: its keeper holds its former allocations; 0: there is no guest (unshelve)
+    # attempt of the moving guest; a holder consumer has its former allocations; 0: no guest (unshelve)
     attempt: Count
-    generation: Ordinal | None  # of the build's consumer, after the claim; None: it holds nothing
-    chosen: Selection | None = None  # None: it has no destination (shelve)
+    generation: Ordinal | None  # of the build's consumer after the claim; None: it has no allocations
+    chosen: Selection | None = None  # None: no destination (shelve)
     alternates: LongList[Selection] = ()
-    spec: BuildSpec  # what it is once it has moved
+    spec: BuildSpec  # after the move
     verify: bool = False
     verify_for: Wait = ""
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
-    # Out of another cell: which, what its instance was booted as, and the last attempt and step given there.
+    # Move from another cell: that cell, the original placement, and the last attempt and step there.
     out_of: Text = ""
     booted: BuildPlaced | None = None
     above: Count = 0
@@ -92,7 +92,7 @@ class MovePlaced(Message, frozen=True, kw_only=True):
 
 
 class MoveRefused(Message, frozen=True, kw_only=True):
-    """The move is refused: there is no host, or the instance's state does not allow it. Nothing was
+    """The move is refused: no host was found, or the instance's state does not allow it. Nothing was
     changed.
     """
 
@@ -100,13 +100,13 @@ class MoveRefused(Message, frozen=True, kw_only=True):
     build: Id
     kind: MoveKind
     reason: Cause
-    code: Text = ""  # why, for programs (docs/reasons.md)
+    code: Text = ""  # code of the reason (docs/reasons.md)
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
 
 
 class PhaseOver(Compact, frozen=True):
-    """One phase of a move, on one host."""
+    """A finished phase of a move on one host."""
 
     phase: Text
     host: Text
@@ -117,15 +117,15 @@ class PhaseOver(Compact, frozen=True):
 
 
 class MoveTold(Message, frozen=True, kw_only=True):
-    """The state of a move after each change, or the reason why it cannot be steered that way."""
+    """The state of a move after each change, or why a steering request was refused."""
 
     move: Id
     build: Id
     cell: Word
-    phase: Text  # what is under way: a phase, verify, confirm, revert, abort
-    host: Text = ""  # where it goes; on the way back where it was; empty: nowhere (shelve)
+    phase: Text  # current phase, or verify, confirm, revert, abort
+    host: Text = ""  # destination, or the source while the move is undone; empty: none (shelve)
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
-    refused: Cause = ""  # what was asked of it, and why not
+    refused: Cause = ""  # the refused request, and the reason
     reply_to: ReplyTo = ""
 
 
@@ -141,13 +141,13 @@ class MoveEnded(Message, frozen=True, kw_only=True):
     root: Text = ""
     reason: Cause = ""
     phases: LongList[PhaseOver] = ()
-    attempts: LongList[Attempt] = ()  # of the destinations
+    attempts: LongList[Attempt] = ()  # on destination hosts
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
 
 
 class MoveSteered(Message, frozen=True, kw_only=True):
-    """Confirm or revert a move that waits for it; abort one, or have its copying end sooner."""
+    """Confirm or revert a move that waits for it, abort one, or force its live migration to finish."""
 
     move: Id
     build: Id
@@ -156,29 +156,31 @@ class MoveSteered(Message, frozen=True, kw_only=True):
     reply_to: ReplyTo = ""
 
 
-# Out of one cell and into another: a scheduler and the two halves
+# Moves between cells: scheduler ↔ conductors of both cells
 
 
 class HandoverTold(Message, frozen=True, kw_only=True):
-    """To the cell that an instance leaves: let it go; or, once, how that has ended in the other."""
+    """For the source cell of a move between cells: hand the instance over, or the outcome in the other
+    cell.
+    """
 
     move: Id
     build: Id
     kind: MoveKind
-    cell: Word  # this one
+    cell: Word  # source cell
     to_cell: Word
     say: Literal["leave", "done", "back", "deleted"]
-    # of the guest at the source: its keeper holds its former allocations; 0: there is no guest (unshelve)
+    # of the guest at the source, whose former allocations a holder consumer has; 0: no guest (unshelve)
     attempt: Count
-    host: Text = ""  # where it goes
-    spec: BuildSpec  # what it is once it has moved
-    # back
-    generation: Ordinal | None = None  # of its consumer, which has its old place again
-    above: Count = 0  # the last attempt, and step, given in the other cell
+    host: Text = ""  # destination
+    spec: BuildSpec  # after the move
+    # With "back":
+    generation: Ordinal | None = None  # of its consumer, which has its former allocations again
+    above: Count = 0  # the last attempt and step in the other cell
     steps: Count = 0
-    end: MoveEnd = "error"  # what the move ends as
+    end: MoveEnd = "error"  # how the move ends
     cause: Cause = ""
-    problem: Cause = ""  # why its old place could not be had back
+    problem: Cause = ""  # why its former allocations could not be restored
     phases: LongList[PhaseOver] = ()  # in the other cell
     attempts: LongList[Attempt] = ()
     decision: Decision = Decision()
@@ -192,25 +194,25 @@ class HandoverReported(Message, frozen=True, kw_only=True):
     build: Id
     cell: Word
     half: Literal["leaving", "arriving"]
-    # leaving: ready, failed, deleted; arriving: arrived, back, deleted; either: whom it is not in is deleted
+    # leaving: ready, failed, deleted; arriving: arrived, back, deleted; both: delete (requested by a client)
     outcome: Literal["ready", "failed", "arrived", "back", "deleted", "delete"]
-    above: Count = 0  # the last attempt, and step, given here
+    above: Count = 0  # the last attempt and step in this cell
     steps: Count = 0
-    end: MoveEnd = "error"  # failed, back: what the move ends as
+    end: MoveEnd = "error"  # failed, back: how the move ends
     cause: Cause = ""
     phases: LongList[PhaseOver] = ()
     attempts: LongList[Attempt] = ()
-    reply_to: ReplyTo = ""  # delete: reply word of the client
+    reply_to: ReplyTo = ""  # delete: `reply_to` of the client
 
 
 # Inside a cell: conductor ↔ agents
 
 
 class MoveOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Do this phase of the move, with the guest of this attempt, on this host.
+    """Carry out this phase of the move, with the guest of this attempt, on this host.
 
-    `step` grows with every order of a build, over all of its moves: what is older than what an agent knows of
-    it on that host is void.
+    `step` grows with every order of a build, over all its moves. An agent ignores orders with a step lower
+    than the last one on that host.
     """
 
     move: Id
@@ -218,14 +220,14 @@ class MoveOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     kind: MoveKind
     phase: MovePhase
     step: Amount
-    attempt: Amount  # resume, rebuild: what it is from now on
-    was: Count = 0  # resume, rebuild: the attempt of that guest
+    attempt: Amount  # resume, rebuild: the new attempt of the guest
+    was: Count = 0  # resume, rebuild: the former attempt of the guest
     cell: Word
     agent: Word
     root: Id
     host: Text
-    peer: Text = ""  # the other host
-    force: bool = False  # send: it need not be copied to the end while it runs
+    peer: Text = ""  # the other host of the move
+    force: bool = False  # send: the guest may be paused to finish the copy
     spec: BuildSpec
     allocations: Allocations = field(default_factory=dict)  # as in BuildOrdered
     mappings: Mappings = field(default_factory=dict)
@@ -242,29 +244,29 @@ class MoveReported(Message, frozen=True, kw_only=True):
     agent: Word
     root: Id
     host: Text
-    # overdue is the conductor's reminder to itself
+    # overdue: the conductor's own timeout
     outcome: Literal["done", "failed", "progress", "overdue"]
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
-    leftover: bool = False  # failed: something of it may still be there
-    retry: bool = True  # failed: may another host do?
+    leftover: bool = False  # failed: parts of the guest may still exist
+    retry: bool = True  # failed: whether another host may succeed
     cause: Cause = ""
     epoch: Ordinal = 0
 
 
-# Looking
+# Queries
 
 
 class MoveStands(Value, frozen=True, kw_only=True):
-    """A move as its cell knows it."""
+    """The state of a move in the records of its cell."""
 
     move: Id
     build: Id
     kind: MoveKind
     cell: Word
-    phase: Text  # what is under way; when it is over, how it ended
+    phase: Text  # current phase, or how the move ended
     source: Text = ""
     host: Text = ""  # the destination
-    at: Text = ""  # ended: the host of the instance; empty: none
+    at: Text = ""  # ended: host of the instance; empty: no host
     percent: Whole = 0
     since: Seconds = 0.0
     ended: Seconds = 0.0
@@ -272,21 +274,21 @@ class MoveStands(Value, frozen=True, kw_only=True):
     phases: LongList[PhaseOver] = ()
     attempts: LongList[Attempt] = ()
     decision: Decision = Decision()
-    in_cell: Text = ""  # where the rest of it is, which is to be asked there; empty: here
+    in_cell: Text = ""  # cell with the other side of the move, to be queried there; empty: this cell
 
     @property
     def towards(self) -> str:
-        """The host that `MoveTold` names: where it goes, or goes back to."""
+        """The destination host, or the source while the move is being undone."""
         return self.source if self.phase in WAY_BACK else self.host
 
 
 class FindMoves(Message, frozen=True, kw_only=True):
-    """Ask for the moves of a cell, by id or page by page, newest first."""
+    """Query the moves of a cell, by id or page by page, newest first."""
 
     cell: Word
     moves: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     builds: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
-    host: Text = ""  # from it, or to it
+    host: Text = ""  # source or destination
     under_way: bool = False  # only moves that have not ended
     after: Text = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -294,5 +296,5 @@ class FindMoves(Message, frozen=True, kw_only=True):
 
 class MovesFound(Message, frozen=True, kw_only=True):
     moves: LongList[MoveStands]
-    more: bool = False  # ask again, after `last`
+    more: bool = False  # there are further pages, after `last`
     last: Text = ""

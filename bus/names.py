@@ -1,4 +1,4 @@
-"""Resource classes and traits, and what can be asked of placement about them."""
+"""Resource classes and traits, and queries and edits of them in placement."""
 
 from typing import Literal
 
@@ -39,11 +39,11 @@ NameEdit = MakeName | RenameName | DropName
 
 class NameEdited(Tagged, frozen=True, kw_only=True):
     named: Named | None = None
-    made: bool = False  # False: it was there already, or is gone now
+    made: bool = False  # False: it existed already, or was renamed or deleted
 
 
 class Standard(Tagged, frozen=True, kw_only=True):
-    """A standard name, or one that is not of the custom form: it can be neither made, renamed nor dropped."""
+    """The name is a standard one, or has no CUSTOM_ prefix: it cannot be created, renamed or deleted."""
 
     name: Text
 
@@ -55,12 +55,12 @@ NameResult = NameEdited | Missing | Taken | InUse | Standard | Contended
 
 
 class FindNames(Message, frozen=True, kw_only=True):
-    """Resource classes or traits, in the order of their numbers; those among `names`, beginning so."""
+    """Query resource classes or traits by name or prefix, in the order of their numbers."""
 
     kind: NameKind
     names: LongList[Text] | None = None
     prefix: Text = ""
-    associated: bool | None = None  # traits: that some provider has, or none
+    associated: bool | None = None  # traits: whether any provider must have it
 
 
 class NamesFound(Message, frozen=True, kw_only=True):
@@ -68,8 +68,6 @@ class NamesFound(Message, frozen=True, kw_only=True):
 
 
 class NameEditRequested(Message, frozen=True, kw_only=True):
-    """Make, rename (classes only) or drop a custom class or trait."""
-
     kind: NameKind
     edit: NameEdit
 

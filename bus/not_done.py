@@ -1,4 +1,4 @@
-"""Why an edit was not done, whatever it was of."""
+"""Reasons why an edit in placement was refused, common to all kinds of edits."""
 
 from typing import Literal
 
@@ -6,25 +6,27 @@ from bus.vocabulary import LongList, Tagged, Text
 
 
 class Missing(Tagged, frozen=True, kw_only=True):
-    """Something that was named does not exist."""
+    """An object named in the edit does not exist."""
 
     what: Literal["provider", "parent", "resource class", "trait", "inventory", "aggregate", "host", "cell"]
     names: LongList[Text]
-    provider: Text = ""  # inventory: whose
+    provider: Text = ""  # inventory: its provider
 
 
 class Taken(Tagged, frozen=True, kw_only=True):
+    """The name or id is in use by another object."""
+
     what: Literal["name", "id", "inventory", "resource class"]
     value: Text
 
 
 class InUse(Tagged, frozen=True, kw_only=True):
-    """Something is held of it; of a provider these classes, in the order of their numbers."""
+    """The object has allocations, or a server group has members."""
 
     what: Text  # the provider, class, trait or server group
     classes: LongList[Text] = ()
-    members: LongList[Text] = ()  # of a server group: some of them
+    members: LongList[Text] = ()  # some members of a server group
 
 
 class Contended(Tagged, frozen=True, kw_only=True):
-    """Lost the same race too often; nothing was changed. Ask again."""
+    """The edit lost a race with other writers too often. Nothing was changed; try again."""

@@ -1,4 +1,4 @@
-"""Splits what is too long for one message or one transaction."""
+"""Splitting of lists that are too long for one message or one transaction."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""What strangers wrote, as it may be shown."""
+"""Escaping of control characters in texts from outside."""
 
 import re
 
@@ -9,7 +9,7 @@ OBEYED = re.compile(
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """With nothing in it that a terminal or a reader would obey; line breaks stay if asked for."""
+    """Return the text with escaped control characters; `lines` keeps line breaks and tabs."""
     return OBEYED.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found), text)
 
 

@@ -1,4 +1,4 @@
-"""How messages are delivered, whichever bus carries them: envelopes, and what a transport must do."""
+"""Envelopes, and the interface of a broker, independent of which broker carries the messages."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -15,38 +15,40 @@ R = TypeVar("R", bound=Message, covariant=True)
 MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_FRAME_BYTES = 256 * 1024
 MAX_FRAME_ENVELOPES = 256
-MAX_PAGE_BYTES = 8 * 1024 * 1024  # of dead letters that are looked at together
-MAX_IN_HAND_BYTES = 16 * 1024 * 1024  # of one reader: decoded they are several times as much
-MAX_COUNT = 2**31 - 1  # of tries: AMQP headers, and every language, have room for it
-MAX_TIME = 2.0**32  # seconds since the epoch, as AMQP tells them: the year 2106
+MAX_PAGE_BYTES = 8 * 1024 * 1024  # of a page of dead letters
+MAX_IN_HAND_BYTES = (
+    16 * 1024 * 1024
+)  # unsettled, of one reader; decoded messages take several times as much memory
+MAX_COUNT = 2**31 - 1  # of tries: the largest 32-bit number
+MAX_TIME = 2.0**32  # seconds since the epoch, limited by AMQP: the year 2106
 
-Short = Annotated[str, Meta(max_length=255)]  # as in AMQP; what strangers give goes on in all that follows
+Short = Annotated[str, Meta(max_length=255)]  # limit of an AMQP short string
 
 
 class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One message on its way: its bytes, and what the bus must know to carry it."""
+    """A message in transit: its encoded body, and the metadata to deliver it."""
 
     id: Short
     type: Short
-    key: Short  # the routing key it was published to, or the queue it was sent to
+    key: Short  # its routing key, or the queue it was sent to
     body: msgspec.Raw
-    correlation: Short = ""  # the first message of the story
-    causation: Short = ""  # the message this one answers to
-    attempt: int = 1  # how many times it was handed to a handler on purpose
-    faults: int = 0  # how many of those ended in a bug
-    unheard: int = 0  # ... and in words of the handler that nobody heard
+    correlation: Short = ""  # id of the first message of this causal chain
+    causation: Short = ""  # id of the message that caused this one
+    attempt: int = 1  # number of handler calls, without redeliveries
+    faults: int = 0  # number of tries that failed by an unexpected exception
+    unheard: int = 0  # number of tries whose emitted messages were unroutable
     sent_at: float = 0.0
     traceparent: Short = ""
-    reply_to: Short = ""  # queue that awaits the answer
-    error: str = ""  # an answer that is a refusal
-    again: bool = False  # ... for now only: the same question may be answered later
+    reply_to: Short = ""  # queue for the answer
+    error: str = ""  # of an answer: why the query was refused
+    again: bool = False  # of a refusal: a retry may succeed
     first_died: float = 0.0
-    framed: bool = True  # may travel in a frame
-    suspect_of: Short = ""  # the queue it came from, while it is among the suspects
-    strikes: int = 0  # processes that ended while they handled this message alone
+    framed: bool = True  # may share a frame with other messages
+    suspect_of: Short = ""  # its original queue, while it is in a suspect queue
+    strikes: int = 0  # number of processes that ended while they handled only this message
 
     def __post_init__(self) -> None:
-        """Clamp the numbers, wherever it was read from: a stranger's must not be what nobody can send on."""
+        """Clamp numbers from outside to ranges that every broker can store."""
         if not 1 <= self.attempt <= MAX_COUNT:
             self.attempt = min(max(self.attempt, 1), MAX_COUNT)
         if not 0 <= self.faults <= MAX_COUNT:
@@ -65,8 +67,8 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
 class QueueSpec:
     """A queue and the keys bound to it. Unless `durable`, it lives as long as its reader's connection.
 
-    With `notes_readers`, a broker whose readers die with it (the embedded one) writes down what is delivered,
-    so that `Delivery.crashes` counts only deliveries that were made.
+    With `notes_readers`, the embedded broker, whose readers die with it, journals each delivery, so that
+    `Delivery.crashes` counts only deliveries that were made.
     """
 
     name: str
@@ -79,33 +81,35 @@ class Delivery(Protocol):
     """An envelope handed to a reader, who must settle it by exactly one of done and requeue."""
 
     envelope: Envelope
-    problem: str  # why the bytes are no envelope; empty when they are
-    crashes: int  # deliveries of it that ended unsettled; brokers may count requeues, or only say whether
+    problem: str  # why the bytes are no valid envelope; empty: they are
+    crashes: int  # deliveries that ended unsettled; some brokers count requeues, too, or at most 1
 
     def done(self) -> None:
-        """Handled, and everything it led to is safe: forget it."""
+        """Acknowledge: the message was handled, and all its consequences are stored."""
 
     def requeue(self) -> None:
-        """Not handled: deliver it again, to anyone."""
+        """Put the message back, to be delivered again to any reader."""
 
 
 class Inbox(Protocol):
-    """A queue being read. While `prefetch` envelopes are unsettled, or MAX_IN_HAND_BYTES, none is given."""
+    """A reader of a queue. It hands out nothing while `prefetch` envelopes or MAX_IN_HAND_BYTES are
+    unsettled.
+    """
 
     async def get(self) -> Delivery: ...
 
     def get_nowait(self) -> Delivery | None: ...
 
     async def stop(self) -> None:
-        """Take no more, and put back what was not taken yet."""
+        """Stop reading, and put back what was not handed out."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that could not be handled, kept with its reason."""
+    """A message that could not be handled, stored with the reason."""
 
     id: str
-    queue: str  # who could not handle it
+    queue: str  # queue of the failed worker
     key: str
     type: str
     reason: str
@@ -115,47 +119,51 @@ class DeadLetter:
     correlation: str
     body: bytes
     traceback: str = ""
-    cell: str = ""  # whose workers could not, as the broker verified; ?: nobody knows; empty: of no cell
+    cell: str = ""  # cell of the failed worker, verified by the broker; ?: unknown; empty: no cell
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """How a queue stands at this moment."""
-
-    messages: int  # that no reader has taken yet; over AMQP several that travel as one frame are one
+    messages: int  # not delivered to a reader; on AMQP, a frame counts as one
     readers: int
 
 
 @dataclass(frozen=True, slots=True)
 class BusDepths:
-    """What waits on a bus at this moment."""
+    """The numbers of waiting, dead and delayed messages."""
 
     queues: dict[str, QueueDepth]
-    dead: int  # letters that nobody is looking at just now
-    delayed: int  # put off: they come to their queues when their time has passed
+    dead: int  # dead letters
+    delayed: int  # messages that wait for their delay to pass
 
 
 class Transport(Protocol):
-    """What a broker must do. Everything awaited here is safe on disk (or its like) when it returns."""
+    """The interface of a broker. When a call returns, its effect is durable."""
 
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
 
     async def declare(self, *queues: QueueSpec) -> None:
-        """Make sure these queues exist and hear their keys, now and after every reconnect."""
+        """Create these queues with their bindings, now and after every reconnect."""
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        """To every queue that hears the envelope's key. Expected to be heard, and is not: Unroutable."""
+        """Publish to every queue bound to the envelope's key. Raise Unroutable if an expected envelope
+        matches no queue.
+        """
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        """To one queue by its name. One that is gone swallows it, or is Unroutable when it is expected."""
+        """Send to one queue by its name. If the queue does not exist, raise Unroutable if `expected`, else
+        drop it.
+        """
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
-        """To one queue, under the envelope's own key, after these seconds (rounded up by some brokers)."""
+        """Send to one queue after these seconds (rounded up by some brokers), with the envelope's key
+        unchanged.
+        """
 
     async def bury(self, letter: DeadLetter) -> None:
-        """To the dead-letter queue."""
+        """Store in the dead-letter queue."""
 
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
 
@@ -165,30 +173,32 @@ class Transport(Protocol):
         """
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
-        """How these queues stand, those that are not there left out. Nothing is taken, made or bound."""
+        """Return the depths of these queues, without those that do not exist. Changes nothing on the
+        broker.
+        """
 
     async def dead_letters(
         self, limit: int = 1000, *, after: str = "", beginning: str = ""
     ) -> list[DeadLetter]:
-        """A page of dead letters, oldest first; they stay where they are. An empty page is the end.
+        """Return a page of dead letters, oldest first, without removing them; an empty page is the end.
 
-        At most so many, and no more than fit into memory, from behind the one with the id `after` (which
-        raises NoSuchLetter when it is gone), and only those whose id begins with `beginning`.
+        At most `limit`, and no more than MAX_PAGE_BYTES, after the one with the id `after` (NoSuchLetter if
+        it does not exist), with ids that begin with `beginning`.
         """
 
     def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:
-        """The same one by one, all in one look; to be closed by who does not want them all."""
+        """Yield dead letters like `dead_letters`, without pages. Close the generator to stop early."""
 
     async def exhume(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
-        """Take these letters, or all, out of the dead-letter queue for good, and say how many they were.
+        """Remove these dead letters, or all, and return their number.
 
-        Each goes when `rescue` has returned; one of which it returned False stays.
+        Each is removed after `rescue` has returned True for it; otherwise it stays.
         """
 
 
 class Ask(Protocol[A, R]):
-    """A question as a function. Bound to a bus by `Bus.asker`; in tests any coroutine function will do."""
+    """A query as a function. `Bus.asker` returns one; tests may use any coroutine function."""
 
     def __call__(self, question: A, /) -> Awaitable[R]: ...

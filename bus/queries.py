@@ -1,8 +1,8 @@
-"""Queries about free capacity for placement, about decisions and waiting for schedulers, about builds for
-cells.
+"""Queries about candidates (placement), decisions and waiting requests (schedulers), builds and instances
+(cells).
 
-Other queries are in the modules of their subject: `claims`, `resources`, `names`, `groups`, `aggregates`,
-`cells`, `leases`, and `known_trees` and `known_changes` for a replica in another process.
+Other queries are in the module of their subject: `claims`, `resources`, `names`, `groups`, `aggregates`,
+`cells`, `leases`, `moves`, and `replication`.
 """
 
 from typing import Annotated, Literal
@@ -40,7 +40,7 @@ from bus.vocabulary import (
     Zone,
 )
 
-# What would fit
+# Candidates
 
 
 class Candidate(Compact, frozen=True):
@@ -56,16 +56,16 @@ class Candidate(Compact, frozen=True):
     free: LargeMap[Text, Whole] = field(default_factory=dict)
     capacity: LargeMap[Text, Whole] = field(default_factory=dict)
     traits: LongList[Text] = ()
-    # group suffix → the providers that serve it
+    # request group suffix → its providers
     mappings: Mappings = field(default_factory=dict)
-    # Of each provider in allocations, what is free of what is taken there; empty where the root is its whole
-    # tree and serves all: then `free` says it.
+    # Free amounts of each provider in `allocations`; empty if the root is the only provider: see `free`.
     rooms: LargeMap[Text, LargeMap[Text, Whole]] = field(default_factory=dict)
     aggregates: LongList[Text] = ()  # of the root
 
 
 class OrderBy(Value, frozen=True, kw_only=True):
-    """A weight: what is free of a class, or there is in all, from the least to the most of all that fit.
+    """A weight: free or total amount of a resource class, scaled from the lowest to the highest of all hosts
+    that fit.
 
     A score is the sum of multiplier × (amount − lowest) / (highest − lowest).
     """
@@ -89,41 +89,45 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     cell: Text = ""
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 256
     after: Ordinal = 0
-    seed: Text = ""  # searches with other seeds start at other hosts, so they do not all meet at the same
+    seed: Text = ""  # searches with different seeds start at different hosts
     group_policy: Literal["none", "isolate"] = "none"  # isolate: groups with a suffix never share a provider
-    same_subtree: ShortList[ShortList[Text]] = ()  # sets of suffixes; one provider is above the others of i
+    same_subtree: ShortList[
+        ShortList[Text]
+    ] = ()  # sets of suffixes; one of their providers is an ancestor of all
     root_required: ShortList[TraitName] = ()
     root_forbidden: ShortList[TraitName] = ()
     nested: bool = True  # False: never two providers of one tree, as in the API before 1.29
-    per_host: Count = 1  # how many ways to use one host; 0: all there are
-    zone: Zone = ""  # of the host itself, or by an aggregate it is in
+    per_host: Count = 1  # maximum number of candidates on one host; 0: no limit
+    zone: Zone = ""  # reported by the host, or of one of its aggregates
     roots: LongList[Id] = ()  # only these hosts; empty: any
     not_roots: LongList[Id] = ()
-    # Best first by these, over all that fit, those alike in an order by the seed; empty: round from the seed
+    # Order of all hosts that fit, best first, ties by the seed; empty: in turn from a start by the seed
     order: Annotated[tuple[OrderBy, ...], Meta(max_length=64)] = ()
-    isolated: ShortList[Text] = ()  # suffixes of groups that never share a provider with one another
-    root_member_of: ShortList[ShortList[Id]] = ()  # aggregates of the host: every inner list is met by one
+    isolated: ShortList[Text] = ()  # suffixes of groups that must be on different providers
+    root_member_of: ShortList[ShortList[Id]] = ()  # aggregates of the host: one of every inner list
     root_not_member_of: ShortList[Id] = ()
     not_cells: LongList[Word] = ()  # disabled cells
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):
-    seen: Ordinal  # the last change this answer knows of
+    """A page of candidates, with the hosts that each constraint removed."""
+
+    seen: Ordinal  # number of the last change included
     candidates: LongList[Candidate]
-    fitting: Count  # how many there are in all
+    fitting: Count  # total number of hosts that fit
     considered: Count
-    more: Ordinal | None = None  # ask again with after=more
+    more: Ordinal | None = None  # `after` of the next page; None: this is the last page
     removals: LongList[Removal] = ()
     nearest: LongList[NearMiss] = ()
     cut: bool = False  # too many combinations: the search stopped early
-    order: LongList[OrderBy] = ()  # as it was asked, with the scale that was used
+    order: LongList[OrderBy] = ()  # as in the query, with the scale used
 
 
-# What schedulers are asked
+# Decisions and waiting requests (schedulers)
 
 
 class WaitingRequest(Value, frozen=True, kw_only=True):
-    """A request that waits for room, or a move that does."""
+    """A request or move that waits for capacity."""
 
     request: Id
     builds: LongList[Id] = ()  # some of them
@@ -133,15 +137,15 @@ class WaitingRequest(Value, frozen=True, kw_only=True):
     priority: Whole
     since: Seconds
     until: Seconds
-    kind: Text  # requests alike wait in one line
-    position: Whole  # in that line
+    kind: Text  # equivalence class: such requests wait in one queue
+    position: Whole  # in that queue
     lacks: Cause
-    wakes: Cause = ""  # what would cause another look
-    move: Text = ""  # the kind of move, if this is a move of its one build
+    wakes: Cause = ""  # the event that causes a retry
+    move: Text = ""  # the kind of move; empty: a boot
 
 
 class WaitingKind(Compact, frozen=True):
-    """The number of waiting requests of one kind."""
+    """The number of waiting requests in one equivalence class."""
 
     kind: Text
     flavor: Text
@@ -152,41 +156,41 @@ class WaitingKind(Compact, frozen=True):
 class FindWaiting(Message, frozen=True, kw_only=True):
     """Ask which requests wait for free capacity, in the order in which they are served."""
 
-    # Only these, if they wait; or the moves of these instances
+    # Only waiting requests with these ids, or moves of instances with these ids
     requests: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     # only requests of this project; empty: of all projects
     project: Annotated[str, Meta(max_length=255)] = ""
-    after: Count = 0  # so many are passed over
+    after: Count = 0  # number of requests to skip
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
 
 
 class WaitingFound(Message, frozen=True, kw_only=True):
     waiting: LongList[WaitingRequest]
-    count: Count  # in all
-    kinds: LongList[WaitingKind] = ()  # the kinds with the most waiting requests
-    rescued: Count = 0  # requests that only the periodic search found a host for
-    more: Count | None = None  # ask again with after=more
+    count: Count  # total number
+    kinds: LongList[WaitingKind] = ()  # the equivalence classes with the most waiting requests
+    rescued: Count = 0  # requests that got a host only by the periodic retry
+    more: Count | None = None  # `after` of the next page; None: this is the last page
 
 
 class FindDecision(Message, frozen=True, kw_only=True):
-    """Why has this build, or request, no host? Why does this move not go on?"""
+    """Query why a build or request has no host, or why a move waits."""
 
     id: Id
 
 
 class DecisionFound(Message, frozen=True, kw_only=True):
-    """What schedulers know of a request that got no host, or that waits for one."""
+    """The decision about a request that got no host or waits for one, from a scheduler's records."""
 
     known: bool = False
-    request: BuildRequested | None = None  # as it was asked
+    request: BuildRequested | None = None  # the original request
     builds: LongList[Id] = ()
     reason: Cause = ""
     decision: Decision = Decision()
-    at: Seconds = 0.0  # when it was decided, or since when it waits
+    at: Seconds = 0.0  # time of the decision, or start of waiting
     waits: bool = False
-    until: Seconds = 0.0  # it waits
-    wakes: Cause = ""  # what would cause another look
-    move: MoveRequested | None = None  # it is this one; `request` is what it asks of hosts
+    until: Seconds = 0.0  # end of waiting
+    wakes: Cause = ""  # the event that causes a retry
+    move: MoveRequested | None = None  # the move; `request` then has its demands on hosts
 
 
 class PlacedThere(Value, frozen=True, kw_only=True):
@@ -200,7 +204,7 @@ class PlacedThere(Value, frozen=True, kw_only=True):
 
 
 class RankedHost(Value, frozen=True, kw_only=True):
-    """A host that would do, with what each weigher gives it, and their sum as `total`."""
+    """A host that would fit, with the score of each weigher and their sum as `total`."""
 
     root: Id
     host: Text
@@ -210,7 +214,7 @@ class RankedHost(Value, frozen=True, kw_only=True):
 
 
 class RoomLeft(Value, frozen=True, kw_only=True):
-    """How many more instances fit into a zone of a cell, and on how many hosts."""
+    """The number of further instances that fit into a zone of a cell."""
 
     cell: Text
     zone: Text = ""
@@ -222,21 +226,23 @@ class WhatIf(Message, frozen=True, kw_only=True):
     """Ask what the decision about this request would be now. Nothing is claimed."""
 
     request: BuildRequested
-    best: Annotated[int, Meta(ge=1, le=64)] = 8  # hosts to be named, the best first
-    room: bool = False  # how many more are there room for, in all?
-    # As if the request were for so many instances, more than one boot may have; 0: those that it names.
+    best: Annotated[int, Meta(ge=1, le=64)] = 8  # number of hosts to return, best first
+    room: bool = False  # also return how many further instances would fit
+    # Number of instances, which may exceed the limit of one boot; 0: as in the request.
     count: Annotated[int, Meta(ge=0, le=10_000)] = 0
 
 
 class WhatIfAnswered(Message, frozen=True, kw_only=True):
+    """The decision about a request if it were made now."""
+
     fits: bool
-    refusal: Cause = ""  # it cannot be meant
-    flavor: Count = 0  # 0: the flavor asked for; n: the nth of or_else
-    placed: LongList[PlacedThere] = ()  # where its instances would go
-    best: LongList[RankedHost] = ()  # the best hosts for one of them
-    decision: Decision = Decision()  # of the first of them; or why there is no host
+    refusal: Cause = ""  # why the request is invalid
+    flavor: Count = 0  # 0: the requested flavor; n: number n of or_else
+    placed: LongList[PlacedThere] = ()  # hosts of its instances
+    best: LongList[RankedHost] = ()  # the best hosts for one instance
+    decision: Decision = Decision()  # of the first instance; or why there is no host
     room: LongList[RoomLeft] = ()
-    cut: Cause = ""  # why there may be more room than that
+    cut: Cause = ""  # why more instances may fit than in `room`
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):
@@ -245,19 +251,19 @@ class WhatIfMoves(Message, frozen=True, kw_only=True):
     """
 
     moves: Annotated[tuple[MoveRequested, ...], Meta(min_length=1, max_length=100)]
-    closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts that none of them may go to
-    best: Annotated[int, Meta(ge=1, le=64)] = 8  # hosts to be named of the first, the best first
+    closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts to exclude as destinations
+    best: Annotated[int, Meta(ge=1, le=64)] = 8  # number of hosts to return for the first move, best first
 
 
 class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
-    """One answer for each move, as for a request. With `refusal` no host would be looked for; the reason is
-    in `decision.code`. Of the moves that have a destination only the first has its decision.
+    """One answer for each move, as for a request. With `refusal`, no host was searched; `decision.code` has
+    the reason. Of the moves with a destination only the first has its decision.
     """
 
     answers: LongList[WhatIfAnswered]
 
 
-# What a cell is asked
+# Builds and instances (cells)
 
 
 class FindBuilds(Message, frozen=True, kw_only=True):
@@ -268,24 +274,24 @@ class FindBuilds(Message, frozen=True, kw_only=True):
 
 
 class BuildStands(Value, frozen=True, kw_only=True):
-    """A build as its cell knows it."""
+    """The state of a build in the records of its cell."""
 
     build: Id
     status: Text
     placed: BuildPlaced  # with the decision that chose its host
-    host: Text  # the one it is on, or was last
+    host: Text  # current or last host
     attempts: LongList[Attempt] = ()  # finished attempts
     reason: Cause = ""
-    # What a move begins from.
+    # State from which a move begins.
     attempt: Count = 0  # of its guest
     generation: Ordinal | None = None  # of its consumer
-    chosen: Selection | None = None  # where it is, by placement
-    spec: BuildSpec | None = None  # what it is by now
-    move: Id | None = None  # the one it is in, or was in last
+    chosen: Selection | None = None  # its current host and allocations
+    spec: BuildSpec | None = None  # its current flavor and image
+    move: Id | None = None  # its current or last move
 
 
 class BuildsFound(Message, frozen=True, kw_only=True):
-    builds: LongList[BuildStands]  # builds that the cell knows and that were placed
+    builds: LongList[BuildStands]
 
 
 InstanceStatus = Literal[
@@ -294,36 +300,34 @@ InstanceStatus = Literal[
 
 
 class Instance(Value, frozen=True, kw_only=True):
-    """A build as a list of them shows it."""
-
     build: Id
     name: Text = ""
     status: Text
     cell: Word
-    host: Text  # the one it is on, or was last
+    host: Text  # current or last host
     root: Text
     project: Text
     flavor: Text
-    attempt: Count = 0  # how many hosts it has been ordered on
-    since: Seconds = 0.0  # of its last attempt
+    attempt: Count = 0  # number of attempts
+    since: Seconds = 0.0  # start of its last attempt
     reason: Cause = ""
 
 
 class FindInstances(Message, frozen=True, kw_only=True):
-    """Builds of this cell that are all of this, in the order of their ids; a page of them."""
+    """Query a page of instances of this cell, in the order of their ids; all conditions must hold."""
 
     cell: Word
-    project: Annotated[str, Meta(max_length=255)] = ""  # empty: everybody's
-    host: Annotated[str, Meta(max_length=255)] = ""  # its name, or its root's id
+    project: Annotated[str, Meta(max_length=255)] = ""  # empty: all projects
+    host: Annotated[str, Meta(max_length=255)] = ""  # name of the host, or id of its root
     name: Annotated[str, Meta(max_length=255)] = ""
     statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # empty: all but deleted
-    after: Text = ""  # those after this id
+    after: Text = ""  # ids after this one
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
     count: bool = False  # also return the total number
 
 
 class InstancesFound(Message, frozen=True, kw_only=True):
     instances: LongList[Instance]
-    more: bool = False  # ask again, after `last`
+    more: bool = False  # there are further pages, after `last`
     last: Text = ""
-    count: Count = 0  # in all, where that was asked
+    count: Count = 0  # total number, if `count` was set

@@ -1,11 +1,11 @@
-"""Numbers by which the reports of one owner are ordered, whichever way its wall clock jumps."""
+"""Sequence numbers of reports that never go back, even if the wall clock does."""
 
 from bus.clock import Clock
 from bus.vocabulary import MAX_ORDINAL
 
 
 class ReportSequence:
-    """Each number is higher than all before. They follow the microsecond, as long as that moves forward."""
+    """A source of increasing numbers, which follow the wall clock in microseconds while it moves forward."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -16,5 +16,5 @@ class ReportSequence:
         return self._last
 
     def follow(self, told: int) -> None:
-        """This one was told before, perhaps by an earlier run whose clock was ahead of ours."""
+        """Continue after this number, which an earlier run may have used with a clock ahead of ours."""
         self._last = max(self._last, told)

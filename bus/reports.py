@@ -1,4 +1,4 @@
-"""Reports of agents: provider trees with inventories, moved inventories, and states of hosts."""
+"""Parts of agents' reports: provider trees with inventories, moved inventories, and states of hosts."""
 
 from typing import Annotated
 
@@ -34,6 +34,8 @@ EXCLUDES_SIBLINGS = "CUSTOM_EXCLUDES_SIBLINGS"
 
 
 class Inventory(Value, frozen=True, kw_only=True):
+    """The inventory of one resource class of a provider."""
+
     total: Count
     reserved: Count = 0
     min_unit: Amount = 1
@@ -47,12 +49,12 @@ class Inventory(Value, frozen=True, kw_only=True):
 
 
 def capacity_of(total: int, reserved: int, allocation_ratio: float) -> int:
-    """Return what may be claimed of an inventory in all, between -MAX_CAPACITY and MAX_CAPACITY."""
+    """Return the total amount that may be claimed of an inventory, between -MAX_CAPACITY and MAX_CAPACITY."""
     return int(max(min((total - reserved) * allocation_ratio, MAX_CAPACITY), -MAX_CAPACITY))
 
 
 class ProviderReport(Value, frozen=True, kw_only=True):
-    """One provider of a tree, as its owner sees it."""
+    """One provider of a tree, as its owner reports it."""
 
     id: Id
     name: Name
@@ -67,7 +69,7 @@ class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     provider: Id
     resource_class: ClassName
-    # Who stays together goes to the first of these that has room for all of it.
+    # Allocations of one consumer go to the first of these with enough free capacity for all of them.
     to: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=SHORT)]
     becomes: ClassName | None = None  # its class there, in the same amounts; None: the same class
 
@@ -81,9 +83,7 @@ class GuestPlace(Compact, frozen=True):
 
 
 class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """What a report does to allocations: where guests are, and where the allocations of other consumers
-    move.
-    """
+    """The effects of a report on allocations: where guests are, and where other allocations move."""
 
     moves: Annotated[tuple[InventoryMove, ...], Meta(min_length=1, max_length=LONG)]
     guests: LongList[GuestPlace] = ()
@@ -101,14 +101,14 @@ class HostState(Value, frozen=True, kw_only=True):
     load: Number = 0.0
     metrics: SmallMap[Text, Number] = field(default_factory=dict)
     instances: Count = 0
-    forced_down: bool = False  # set by an operator, whatever the heartbeats report
+    forced_down: bool = False  # set by an operator
     images: ShortList[Text] = ()  # names of cached images
-    # NAME=VALUE of its instances' images → how many have it
+    # NAME=VALUE of image properties → number of instances with it
     image_properties: SmallMap[Cause, Count] = field(default_factory=dict)
     architecture: Text = ""
-    hypervisor: Text = ""  # its type
+    hypervisor: Text = ""  # hypervisor type
     hypervisor_version: Count = 0
     vm_modes: ShortList[Text] = ()
     ip: Text = ""
-    # what else it says of itself, for extra specs to match
+    # further properties, matched by extra specs
     capabilities: Properties = field(default_factory=dict)

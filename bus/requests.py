@@ -21,7 +21,7 @@ from bus.vocabulary import (
 
 
 class Hints(Value, frozen=True, kw_only=True):
-    """Constraints on the host, beside flavor and image."""
+    """Constraints on the host, in addition to flavor and image."""
 
     group: Id | None = None  # a server group it joins
     same_host: ShortList[Id] = ()  # on the host of at least one of these instances
@@ -56,12 +56,12 @@ class BuildSpec(Value, frozen=True, kw_only=True):
     project: KeystoneId = UNSAID_ID
     user: KeystoneId = UNSAID_ID
     metadata: Properties = field(default_factory=dict)
-    name: InstanceName = ""  # what people call it
+    name: InstanceName = ""  # display name
 
 
 class ResourceGroup(Value, frozen=True, kw_only=True):
-    """Resources that one provider must supply. Those of the group without a suffix may come from several of a
-    tree.
+    """Resources that one provider must supply. Resources of the group without a suffix may come from several
+    providers of a tree.
 
     A group without resources requires that a provider exists; `same_subtree` relates it to others.
     """
@@ -70,7 +70,7 @@ class ResourceGroup(Value, frozen=True, kw_only=True):
     resources: Resources = field(default_factory=dict)
     required: ShortList[TraitName] = ()
     forbidden: ShortList[TraitName] = ()
-    member_of: ShortList[ShortList[Id]] = ()  # every inner list must be met by one of its members
-    required_any: ShortList[ShortList[TraitName]] = ()  # so must these
+    member_of: ShortList[ShortList[Id]] = ()  # one aggregate of every inner list
+    required_any: ShortList[ShortList[TraitName]] = ()  # one trait of every inner list
     not_member_of: ShortList[Id] = ()
-    in_tree: Id | None = None  # any provider of the wanted tree
+    in_tree: Id | None = None  # id of any provider in the tree

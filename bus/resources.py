@@ -1,4 +1,4 @@
-"""What can be asked of placement about its providers and what is held of them: views, edits, outcomes."""
+"""Providers, inventories, allocations and usages: queries and edits in placement."""
 
 from typing import Annotated, Literal
 
@@ -35,11 +35,11 @@ from bus.vocabulary import (
 Inventories = SmallMap[ClassName, Inventory]
 
 
-# Views: what is
+# Objects
 
 
 class Provider(Value, frozen=True, kw_only=True):
-    """A provider as it stands. What was not asked for is empty."""
+    """A provider. Parts that were not asked for are empty."""
 
     id: Text
     name: Text
@@ -47,37 +47,35 @@ class Provider(Value, frozen=True, kw_only=True):
     root: Text
     generation: Whole
     inventories: LargeMap[Text, Inventory] = field(default_factory=dict)
-    used: LargeMap[Text, Whole] = field(default_factory=dict)  # of every class it has inventory of
-    traits: LongList[Text] = ()  # in the order of their numbers: standard ones first, as aggregates are
+    used: LargeMap[Text, Whole] = field(default_factory=dict)  # by resource class, for every inventory
+    traits: LongList[Text] = ()  # by number: standard traits first
     aggregates: LongList[Text] = ()
-    updated: Number = 0.0  # seconds since the epoch; the newest of itself and what was read of it
-    # part `owner`: who reports its tree; empty when nobody does
+    updated: Number = 0.0  # last change of the provider or the parts returned
+    # part `owner`: the agent that reports its tree; empty: not reported
     cell: Text = ""
     agent: Text = ""
     zone: Text = ""
-    host: Text = ""  # what the owner calls the tree: builds are ordered under this name
+    host: Text = ""  # the owner's name of the tree, used in orders
     sequence: Whole = -1  # of the last report
-    gone: bool = False  # the owner said so; it stays while somebody holds something of it
-    # part `owner`, of the other parts: what no report put there, and none takes away
+    gone: bool = False  # deleted by its owner; it stays while consumers have allocations
+    # part `owner`: what reports neither added nor remove
     kept_classes: LongList[Text] = ()
     kept_traits: LongList[Text] = ()
     kept_aggregates: LongList[Text] = ()
 
 
 class Consumer(Value, frozen=True, kw_only=True):
-    """Who holds something, and what of which provider."""
-
     id: Text
     generation: Whole
     project: Text
     user: Text
-    type: Text | None  # None: written before there were types
+    type: Text | None  # None: written before consumer types existed
     allocations: Allocations
     updated: Number = 0.0
-    client: bool = False  # a client of the API claimed for it, and nobody of berth's since
+    client: bool = False  # last claimed by a client of the Placement API
 
 
-# Edits: what one client wants changed. `generation` is the one it last saw; None does not ask.
+# Edits. `generation` is compared with the provider's; None: no comparison.
 
 
 class MakeProvider(Tagged, frozen=True, kw_only=True):
@@ -87,7 +85,9 @@ class MakeProvider(Tagged, frozen=True, kw_only=True):
 
 
 class ChangeProvider(Tagged, frozen=True, kw_only=True):
-    """Rename it and, where a parent is named (None: it becomes a root), move it there with all below it."""
+    """Rename a provider and, if a parent is given, move it with its descendants there (None: it becomes a
+    root).
+    """
 
     provider: Id
     name: Name
@@ -106,7 +106,7 @@ class SetInventories(Tagged, frozen=True, kw_only=True):
 
 
 class AddInventory(Tagged, frozen=True, kw_only=True):
-    """One more class; Taken when it has inventory of it already."""
+    """Add the inventory of one class; Taken if the provider has one of this class."""
 
     provider: Id
     resource_class: ClassName
@@ -114,7 +114,7 @@ class AddInventory(Tagged, frozen=True, kw_only=True):
 
 
 class SetInventory(Tagged, frozen=True, kw_only=True):
-    """Change the inventory of a class it has."""
+    """Change the inventory of a class that the provider has."""
 
     provider: Id
     resource_class: ClassName
@@ -128,7 +128,7 @@ class DropInventory(Tagged, frozen=True, kw_only=True):
 
 
 class SetTraits(Tagged, frozen=True, kw_only=True):
-    """The generation moves only if the set does."""
+    """Replace the traits of a provider. Its generation grows only if they change."""
 
     provider: Id
     traits: ShortList[TraitName]
@@ -136,7 +136,9 @@ class SetTraits(Tagged, frozen=True, kw_only=True):
 
 
 class SetAggregates(Tagged, frozen=True, kw_only=True):
-    """With a generation it always moves; without one it is neither asked for nor moved."""
+    """Replace the aggregates of a provider. With `generation`, it is compared and always grows; without,
+    neither.
+    """
 
     provider: Id
     aggregates: ShortList[Id]
@@ -144,7 +146,7 @@ class SetAggregates(Tagged, frozen=True, kw_only=True):
 
 
 class Reshape(Tagged, frozen=True, kw_only=True):
-    """Move inventories between providers with what is held of them: all of it or nothing."""
+    """Move inventories between providers together with their allocations: all or nothing."""
 
     inventories: Annotated[tuple[SetInventories, ...], Meta(min_length=1, max_length=LONG)]
     claims: LongList[ConsumerClaim] = ()
@@ -168,14 +170,14 @@ Edit = (
 
 
 class Edited(Tagged, frozen=True, kw_only=True):
-    """Done; the provider as it is now (None: dropped, or several)."""
+    """The edit was done; the provider after it (None: deleted, or several)."""
 
     provider: Provider | None = None
-    number: Whole = 0  # the change that made it so; 0: nothing had to change
+    number: Whole = 0  # of the change; 0: nothing changed
 
 
 class Stale(Tagged, frozen=True, kw_only=True):
-    """Somebody else changed the provider since."""
+    """The provider's generation differs from the one in the edit."""
 
     provider: Text
     actual: Whole
@@ -187,7 +189,7 @@ class HasChildren(Tagged, frozen=True, kw_only=True):
 
 
 class Tangled(Tagged, frozen=True, kw_only=True):
-    """The tree cannot be that way."""
+    """The edit would make the tree invalid."""
 
     why: Literal["itself", "loop", "re-parenting", "un-parenting"]
     provider: Text
@@ -195,7 +197,7 @@ class Tangled(Tagged, frozen=True, kw_only=True):
 
 
 class Denied(Tagged, frozen=True, kw_only=True):
-    """A reshape whose claims could not be had: one result for each."""
+    """The claims of a reshape failed: one result for each."""
 
     results: LongList[ClaimResult]
 
@@ -203,16 +205,16 @@ class Denied(Tagged, frozen=True, kw_only=True):
 EditResult = Edited | Missing | Stale | Taken | InUse | HasChildren | Tangled | Denied | Contended
 
 
-# Whose a root is
+# Owners of roots
 
 
 class OwnerGiven(Tagged, frozen=True, kw_only=True):
-    """It is as the operator said; and who had it before."""
+    """The root is assigned to the cell; the values are those before."""
 
     cell: Text
     agent: Text
     sequence: Whole
-    number: Whole = 0  # the change that made it so; 0: it has no providers now
+    number: Whole = 0  # of the change; 0: the root has no providers
 
 
 OwnerResult = OwnerGiven | Missing | Contended
@@ -222,9 +224,9 @@ OwnerResult = OwnerGiven | Missing | Contended
 
 
 class ProviderLoad(Value, frozen=True, kw_only=True):
-    """Make this provider what is written here; with a generation, only if it still has that one.
+    """A provider to create or change; with `generation`, only if the provider still has it.
 
-    What is not named stays as it is: the parent, traits, aggregates.
+    Fields that are not given stay as they are.
     """
 
     id: Id
@@ -240,28 +242,28 @@ class LoadResult(Value, frozen=True, kw_only=True):
     provider: Text
     did: Literal["made", "changed", "nothing", "refused"]
     generation: Whole = 0
-    why: Cause = ""  # refused: the field and what is wrong with it
+    why: Cause = ""  # refused: the field and the problem
 
 
 # Questions and answers
 
 
 class FindProviders(Message, frozen=True, kw_only=True):
-    """Providers that meet all of this, each by itself. Without any of it: all."""
+    """Query providers that meet all conditions; without conditions, all providers."""
 
     ids: LongList[Id] = ()
     name: Text = ""
     in_tree: Id | None = None
-    like: ResourceGroup | None = None  # resources it could give now, traits, aggregates
+    like: ResourceGroup | None = None  # with these free resources, traits and aggregates
     parts: LongList[Literal["inventories", "traits", "aggregates", "owner"]] = (
         "inventories",
         "traits",
         "aggregates",
     )
-    agents: LongList[Word] = ()  # of trees that one of these reports
-    after: Text = ""  # with a limit: in the order of their ids, those behind this one
-    limit: Count = 0  # 0: all of them, which must fit into one message
-    cell: Text = ""  # that asks; empty: it is not asked from within one
+    agents: LongList[Word] = ()  # in trees that one of these agents reports
+    after: Text = ""  # with `limit`: ids after this one, in order
+    limit: Count = 0  # 0: all; they must fit into one message
+    cell: Text = ""  # the asking cell; empty: not asked by a cell
 
 
 class ProvidersFound(Message, frozen=True, kw_only=True):
@@ -277,8 +279,11 @@ class EditAnswered(Message, frozen=True, kw_only=True):
 
 
 class OwnerEditRequested(Message, frozen=True, kw_only=True):
-    """A root belongs to this cell from now on, whoever has it, and its next report counts whatever its
-    sequence: what undoes a report that never should have been believed."""
+    """Assign a root provider to a cell, whoever owns it now. Its next report is accepted whatever its
+    sequence.
+
+    This undoes a report that should not have been accepted.
+    """
 
     root: Id
     cell: Word
@@ -289,33 +294,33 @@ class OwnerEditAnswered(Message, frozen=True, kw_only=True):
 
 
 class LoadProviders(Message, frozen=True, kw_only=True):
-    """Make or change all these, parents before children. Each tree is taken as a whole or refused with why.
+    """Create or change these providers, parents before children. Each tree succeeds or fails as a whole.
 
-    Classes, traits and aggregates nobody knew are made; providers that are not named stay as they are.
+    Unknown resource classes, traits and aggregates are created. Other providers stay as they are.
     """
 
     providers: Annotated[tuple[ProviderLoad, ...], Meta(min_length=1, max_length=20_000)]
 
 
 class ProvidersLoaded(Message, frozen=True, kw_only=True):
-    results: LongList[LoadResult]  # one for each, in order
+    results: LongList[LoadResult]  # one for each provider, in order
 
 
 class FindAllocations(Message, frozen=True, kw_only=True):
-    """What these consumers hold, or who holds what of these providers (then only that is told)."""
+    """Query the allocations of these consumers, or all allocations of these providers."""
 
     consumers: LongList[Id] = ()
     providers: LongList[Id] = ()
-    cell: Text = ""  # that asks; empty: it is not asked from within one
+    cell: Text = ""  # the asking cell; empty: not asked by a cell
 
 
 class AllocationsFound(Message, frozen=True, kw_only=True):
-    consumers: LongList[Consumer]  # those who hold something
-    generations: LargeMap[Text, Whole]  # of every provider that is named
+    consumers: LongList[Consumer]  # consumers with allocations
+    generations: LargeMap[Text, Whole]  # of every provider in `consumers`
 
 
 class FindUsages(Message, frozen=True, kw_only=True):
-    """What a project uses in all, by consumer type; None counts as `unknown`."""
+    """Query the total usage of a project by consumer type; type None is returned as `unknown`."""
 
     project: KeystoneId
     user: Text = ""
@@ -323,4 +328,4 @@ class FindUsages(Message, frozen=True, kw_only=True):
 
 class UsagesFound(Message, frozen=True, kw_only=True):
     used: LargeMap[Text, LargeMap[Text, Whole]]  # type → class → amount
-    consumers: LargeMap[Text, Whole]  # type → how many
+    consumers: LargeMap[Text, Whole]  # type → number of consumers

@@ -1,4 +1,4 @@
-"""How a message finds its way: what a topic, an address and a query are. Which there are is in `topics`."""
+"""Topics, addresses and queries: how a message gets its routing key. `bus.topics` lists all of them."""
 
 import re
 from dataclasses import dataclass
@@ -11,29 +11,29 @@ M = TypeVar("M", bound=Message, covariant=True)
 A = TypeVar("A", bound=Message, contravariant=True)
 R = TypeVar("R", bound=Message, covariant=True)
 
-ANYONE = "anyone"  # who is a source or a target: people and programs outside berth as well
+ANYONE = "anyone"  # a source or target: also clients outside berth
 
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, eq=False)
 class Topic(Generic[M]):
-    """Where one type of message travels. `{fields}` of the pattern are filled from the message.
+    """A topic for one type of message. `{fields}` of the pattern are filled from the message.
 
-    `expected`: somebody must hear it; publishing it to nobody is an error.
-    `outsiders`: people read it with tools of their own, so it never travels in frames unless `reply_to` asks.
+    `expected`: publishing without a subscriber is an error. `outsiders`: clients with tools of their own
+    subscribe, so the message travels in frames only if `reply_to` is set, which is added to the key.
     """
 
     pattern: str
     message: type[M]
     says: str
-    source: str  # who says it, and who hears it, for people
+    source: str  # senders and receivers, for documentation
     target: str
     expected: bool = True
     outsiders: bool = False
 
     def key(self, message: Message) -> str:
-        """The routing key of this message."""
+        """Return the routing key of this message."""
         key = _filled(self._parts, message)
         reply_to = getattr(message, "reply_to", "") if self.outsiders else ""
         return f"{key}.{reply_to}" if reply_to else key
@@ -43,11 +43,11 @@ class Topic(Generic[M]):
         return _FIELD.split(self.pattern)
 
     def framed(self, message: Message) -> bool:
-        """May it share a frame with others?"""
+        """Return whether the message may share a frame with others."""
         return not self.outsiders or bool(getattr(message, "reply_to", ""))
 
     def at(self, **fields: str) -> "Address[M]":
-        """The topic narrowed to one cell, agent, event or reply_to; what is not named matches any."""
+        """Return the topic narrowed by these fields; other fields match any value."""
         key = _FIELD.sub(lambda field: fields.get(field[1], "*"), self.pattern)
         if self.outsiders:
             reply_to = fields.get("reply_to")
@@ -57,7 +57,7 @@ class Topic(Generic[M]):
 
 @dataclass(frozen=True, eq=False)
 class Address(Generic[M]):
-    """What a queue binds to: a topic, and a key that may hold * and #."""
+    """A topic with a binding key, which may contain * and #."""
 
     topic: Topic[M]
     key: str
@@ -65,33 +65,34 @@ class Address(Generic[M]):
 
 @dataclass(frozen=True, eq=False)
 class Query(Generic[A, R]):
-    """A question that is answered once, by one of those who can; no answer in time raises NoAnswer.
+    """A query, answered once by one of the workers that can. Without an answer in time, NoAnswer is raised.
 
-    `{fields}` of its name are filled from the question: so one cell is asked, or one asks from `within`. Who
-    asks for a cell that nobody answers for hears Unroutable; who asks from within one, NoAnswer: not yet.
+    `{fields}` of its name are filled from the question, such as the cell that is asked, or the asking cell
+    if `within`. A query to a cell without workers raises Unroutable; one from `within` a cell raises
+    NoAnswer.
     """
 
     name: str
     asks: type[A]
     answer: type[R]
     says: str
-    source: str  # who asks, and who answers
+    source: str  # askers and answering worker
     target: str
     within: bool = False
-    of_client: bool = False  # each client has a key of its own for it, and answers come below client.NAME
+    of_client: bool = False  # each client has its own key, and answers have keys below client.NAME
 
     @property
     def narrowed(self) -> bool:
-        """Has every cell a key of its own for it?"""
+        """Return whether every cell has its own key for this query."""
         return "{" in self.name
 
     def cell(self, question: Message) -> str:
-        """Return the cell that asks or is asked; of a client's question, the client; empty: neither."""
+        """Return the cell that asks or is asked, or the client that asks; empty: neither."""
         field = "client" if self.of_client else "cell"
         return str(getattr(question, field, "")) if self.narrowed else ""
 
     def key(self, question: Message) -> str:
-        """What the queue is named by that holds this question."""
+        """Return the name of the queue for this question."""
         return _filled(self._parts, question)
 
     @cached_property
@@ -103,9 +104,24 @@ class Query(Generic[A, R]):
 
 
 def _filled(parts: list[str], message: Message) -> str:
-    """Words of a key and, every other one, a field of the message. Quick: it is done for every message."""
+    """Return a key with the fields of the message filled in: fast, because every message needs it."""
     if len(parts) == 1:
         return parts[0]
     if len(parts) == 3:
         return f"{parts[0]}{getattr(message, parts[1])}{parts[2]}"
     return "".join([str(getattr(message, part)) if at % 2 else part for at, part in enumerate(parts)])
+
+
+def matches(pattern: str, key: str) -> bool:
+    """Return whether an AMQP topic pattern matches: `*` is exactly one word, `#` any number of words."""
+    if "*" not in pattern and "#" not in pattern:  # the most common case
+        return pattern == key
+    return _words_match(pattern.split(".") if pattern else [], key.split(".") if key else [])
+
+
+def _words_match(pattern: list[str], words: list[str]) -> bool:
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(_words_match(pattern[1:], words[skip:]) for skip in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and _words_match(pattern[1:], words[1:])

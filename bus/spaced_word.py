@@ -1,4 +1,4 @@
-"""A word to whoever shows things: said as soon as there is something to say, and not too often."""
+"""Rate-limited publishing of messages that only refresh pages."""
 
 import asyncio
 import logging
@@ -8,11 +8,11 @@ from bus.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-SOONEST = 0.1  # seconds between two of them
+SOONEST = 0.1  # seconds between two messages
 
 
 class SpacedWord:
-    """Ten times a second at most. Where the bus is away it is not said: only what may be missed goes so."""
+    """Publishes at most ten times a second. While the bus is unreachable, the message is dropped."""
 
     def __init__(self, say: Callable[[], Awaitable[None]], what: str) -> None:
         self._say = say
@@ -23,12 +23,12 @@ class SpacedWord:
         self._due.set()
 
     async def run(self) -> None:
-        """As long as the worker lives."""
+        """Publish whenever `due` was called, until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()
             try:
                 await self._say()
             except Unavailable as away:
-                log.debug("%s is not told: %s", self._what, away)
+                log.debug("%s was not published: %s", self._what, away)
             await asyncio.sleep(SOONEST)

@@ -1,682 +1,198 @@
-"""The switchboard: every topic and query, declared once with its message, its key and a sentence."""
+"""All topics and queries of the bus: pattern or name, messages, purpose, senders and receivers."""
 
-from typing import Any
+from typing import Any, TypeVar
 
-from bus.adoption import BuildAdopted, BuildAdoptRequested
-from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, AggregatesFound, FindAggregates
-from bus.cells import CellEditAnswered, CellEditRequested, CellsFound, FindCells
-from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
-from bus.clients import (
-    ClientAnswered,
-    ClientAsked,
-    ClientEditAnswered,
-    ClientEditRequested,
-    ClientRequested,
-    ClientsFound,
-    FindClients,
-)
-from bus.groups import FindGroups, GroupEditAnswered, GroupEditRequested, GroupsFound
-from bus.guests import GuestsAsked, GuestsTold
-from bus.host_health import FindHostHealth, HostHealthFound
-from bus.known_changes import ChangesFound, FindChanges
-from bus.known_trees import FindTrees, TreesFound
-from bus.leases import (
-    AgentEditAnswered,
-    AgentEditRequested,
-    AgentsFound,
-    FindAgents,
-    LeaseAnswered,
-    LeaseAsked,
-    NodesTaken,
-    NodesTold,
-)
-from bus.messages import (
-    AgentReported,
-    BuildCancelled,
-    BuildCancelRequested,
-    BuildDeleted,
-    BuildDeleteRequested,
-    BuildEnded,
-    BuildOrdered,
-    BuildPlaced,
-    BuildRequested,
-    BuildReshaped,
-    BuildUnplaceable,
-    DestroyOrdered,
-    HostFailed,
-    HostReported,
-    InventoryReported,
-    IronicSpoke,
-    NodeChanged,
-    PlacementChanged,
-    SchedulerAlive,
-)
-from bus.moves import (
-    FindMoves,
-    HandoverReported,
-    HandoverTold,
-    MoveEnded,
-    MoveOrdered,
-    MovePlaced,
-    MoveRefused,
-    MoveReported,
-    MoveRequested,
-    MovesFound,
-    MoveSteered,
-    MoveTold,
-)
-from bus.names import FindNames, NameEditAnswered, NameEditRequested, NamesFound
-from bus.queries import (
-    BuildsFound,
-    CandidatesFound,
-    DecisionFound,
-    FindBuilds,
-    FindCandidates,
-    FindDecision,
-    FindInstances,
-    FindWaiting,
-    InstancesFound,
-    WaitingFound,
-    WhatIf,
-    WhatIfAnswered,
-    WhatIfMoves,
-    WhatIfMovesAnswered,
-)
-from bus.resources import (
-    AllocationsFound,
-    EditAnswered,
-    EditRequested,
-    FindAllocations,
-    FindProviders,
-    FindUsages,
-    LoadProviders,
-    OwnerEditAnswered,
-    OwnerEditRequested,
-    ProvidersFound,
-    ProvidersLoaded,
-    UsagesFound,
+from bus import (
+    aggregates,
+    cells,
+    claims,
+    clients,
+    groups,
+    guests,
+    host_health,
+    leases,
+    messages,
+    moves,
+    names,
+    queries,
+    replication,
+    resources,
 )
 from bus.routing import ANYONE, Query, Topic
 from bus.vocabulary import Message
 
-BUILD_REQUESTED = Topic("build.requested", BuildRequested, "build these instances", ANYONE, "scheduler")
-BUILD_PLACED = Topic(
-    "build.placed.{cell}",
-    BuildPlaced,
-    "host, ready claim, alternates",
-    "scheduler",
-    "that cell's conductor",
-)
-BUILD_UNPLACEABLE = Topic(
-    "build.unplaceable",
-    BuildUnplaceable,
-    "no host, and exactly why",
-    "scheduler",
-    "whoever asked",
-    expected=False,
-    outsiders=True,
-)
-BUILD_ENDED = Topic(
-    "build.ended.{cell}",
-    BuildEnded,
-    "active or error, host, every attempt with its cause",
-    "conductor",
-    "whoever asked",
-    expected=False,
-    outsiders=True,
-)
-BUILD_DELETE = Topic(
-    "build.delete.{cell}",
-    BuildDeleteRequested,
-    "take it down, give its resources back",
-    ANYONE,
-    "that cell's conductor",
-)
-BUILD_DELETED = Topic(
-    "build.deleted.{cell}",
-    BuildDeleted,
-    "it is down; what its host still holds of it is freed when that is gone",
-    "conductor",
-    "whoever asked",
-    expected=False,
-    outsiders=True,
-)
-BUILD_ADOPT = Topic(
-    "build.adopt.{cell}",
-    BuildAdoptRequested,
-    "it is there already, as placement holds it: it is yours",
-    ANYONE,
-    "that cell's conductor",
-)
-BUILD_ADOPTED = Topic(
-    "build.adopted.{cell}",
-    BuildAdopted,
-    "it is this cell's now, or was, or exactly why not",
-    "conductor",
-    "whoever asked",
-    expected=False,
-    outsiders=True,
-)
-BUILD_RESHAPED = Topic(
-    "build.reshaped.{cell}",
-    BuildReshaped,
-    "its host was reshaped: what it holds now",
-    "placement",
-    "that cell's conductor",
-    expected=False,
-)
-BUILD_CANCEL = Topic(
-    "build.cancel",
-    BuildCancelRequested,
-    "no host for it any longer; where it has one, take it down",
-    ANYONE,
-    "scheduler",
-)
-BUILD_CANCELLED = Topic(
-    "build.cancelled",
-    BuildCancelled,
-    "it waits no more, or did not wait; or its cell was told",
-    "scheduler",
-    "whoever asked",
-    expected=False,
-    outsiders=True,
-)
-MOVE_REQUESTED = Topic(
-    "move.requested", MoveRequested, "move this instance, or change what it is", ANYONE, "scheduler"
-)
-MOVE_PLACED = Topic(
-    "move.placed.{cell}",
-    MovePlaced,
-    "where an instance moves, with the ready claim",
-    "scheduler",
-    "that cell's conductor",
-)
-MOVE_REFUSED = Topic(
-    "move.refused",
-    MoveRefused,
-    "it does not move, and exactly why",
-    "scheduler",
-    "whoever asked",
-    expected=False,
-    outsiders=True,
-)
-MOVE_STEER = Topic(
-    "move.steer.{cell}", MoveSteered, "confirm, revert, abort or force it", ANYONE, "that cell's conductor"
-)
-MOVE_TOLD = Topic(
-    "move.told.{cell}",
-    MoveTold,
-    "how a move stands, or why it cannot be steered so",
-    "conductor",
-    "whoever asked",
-    expected=False,
-    outsiders=True,
-)
-MOVE_ENDED = Topic(
-    "move.ended.{cell}",
-    MoveEnded,
-    "how a move ended, with every phase, attempt and cause",
-    "conductor",
-    "whoever asked",
-    expected=False,
-    outsiders=True,
-)
-MOVE_HANDOVER = Topic(
-    "move.handover.{cell}",
-    HandoverTold,
-    "let it go to another cell; or how that ended there",
-    "scheduler",
-    "the conductor of the cell it leaves",
-)
-MOVE_HALF = Topic(
-    "move.half.{cell}",
-    HandoverReported,
-    "what half of a move between cells has come to in this one",
-    "conductor",
-    "scheduler",
-)
-AGENT_MOVE = Topic("agent.move.{cell}.{agent}", MoveOrdered, "do this phase of a move", "conductor", "agent")
-AGENT_MOVED = Topic(
-    "agent.moved.{cell}",
-    MoveReported,
-    "a phase is done or failed, progress; overdue",
-    "agent, conductor",
-    "conductor",
-)
-AGENT_BUILD = Topic("agent.build.{cell}.{agent}", BuildOrdered, "build it", "conductor", "agent")
-AGENT_DESTROY = Topic(
-    "agent.destroy.{cell}.{agent}", DestroyOrdered, "leave nothing of it", "conductor", "agent"
-)
-AGENT_ASKED = Topic(
-    "agent.asked.{cell}.{agent}",
-    GuestsAsked,
-    "which guests of these builds do you have?",
-    ANYONE,
-    "agent",
-)
-AGENT_TOLD = Topic(
-    "agent.told.{cell}",
-    GuestsTold,
-    "these, by its own books",
-    "agent",
-    "whoever asked",
-    expected=False,
-    outsiders=True,
-)
-AGENT_REPORT = Topic(
-    "agent.report.{cell}",
-    AgentReported,
-    "built, failed (reschedule or abort), destroyed, progress; overdue",
-    "agent, and the conductor's own timer",
-    "conductor",
-)
-SCHEDULER_ALIVE = Topic(
-    "scheduler.alive",
-    SchedulerAlive,
-    "a scheduler takes part: it looks first at a share of the hosts",
-    "scheduler",
-    "every scheduler",
-    expected=False,
-)
-INVENTORY_REPORTED = Topic(
-    "inventory.reported.{cell}",
-    InventoryReported,
-    "a provider tree as its owner sees it",
-    "agents, ironic_sync",
-    "placement",
-)
-HOST_REPORTED = Topic(
-    "host.reported.{cell}",
-    HostReported,
-    "service state, load, metrics, heartbeat",
-    "agents",
-    "every scheduler",
-    expected=False,
-)
-HOST_FAILED = Topic(
-    "host.failed.{cell}",
-    HostFailed,
-    "an attempt on this host failed, and whose fault it was",
-    "conductor",
-    "every scheduler",
-    expected=False,
-)
-PLACEMENT_CHANGED = Topic(
-    "placement.changed",
-    PlacementChanged,
-    "what changed, in commit order, numbered",
-    "placement",
-    ANYONE,
-    expected=False,
-    outsiders=True,
-)
-IRONIC_NODE = Topic(
-    "ironic.node.{cell}.{event}",
-    NodeChanged,
-    "Ironic-style state change from simulation and tools",
-    ANYONE,
-    "ironic_sync",
-)
-IRONIC_SPOKE = Topic(
-    "ironic.spoke",
-    IronicSpoke,
-    "Ironic said something of these nodes: who shows them reads them again",
-    "ironic_sync",
-    "control_room",
-    expected=False,
-)
+_CONDUCTOR = "that cell's conductor"
+_AGENTS = "that cell's agents"
+M = TypeVar("M", bound=Message)
 
-CLIENT_REQUESTED = Topic(
-    "client.{client}",
-    ClientRequested,
-    "boot, delete, move or steer, as a client bound to its projects",
-    ANYONE,
-    "scheduler",
-)
 
-FIND_CANDIDATES = Query(
-    "placement.candidates",
-    FindCandidates,
-    CandidatesFound,
-    "what would fit",
-    ANYONE,
-    "placement",
-)
-CLAIM = Query(
-    "placement.claim",
-    ClaimRequested,
-    ClaimAnswered,
-    "take, or swap what is held for something else",
-    "scheduler",
-    "placement",
-)
-RELEASE = Query(
-    "placement.release",
-    ReleaseRequested,
-    ReleaseAnswered,
-    "give back, and retire",
-    ANYONE,
-    "placement",
-)
-PROVIDERS = Query(
-    "placement.providers",
-    FindProviders,
-    ProvidersFound,
-    "which providers there are, with what they have",
-    ANYONE,
-    "placement",
-)
-CELL_CLAIM = Query(
-    "placement.claim.{cell}",
-    ClaimRequested,
-    ClaimAnswered,
-    "the same, asked from within a cell: of its own builds, on its own hosts",
-    "that cell's conductor",
-    "placement",
-    within=True,
-)
-CELL_RELEASE = Query(
-    "placement.release.{cell}",
-    ReleaseRequested,
-    ReleaseAnswered,
-    "the same, asked from within a cell: of what is held on its own hosts",
-    "that cell's conductor",
-    "placement",
-    within=True,
-)
-CELL_PROVIDERS = Query(
-    "placement.providers.{cell}",
-    FindProviders,
-    ProvidersFound,
-    "the same, asked from within a cell: of its own hosts",
-    "that cell's agents",
-    "placement",
-    within=True,
-)
-EDIT = Query(
-    "placement.edit",
-    EditRequested,
-    EditAnswered,
-    "make, change or drop a provider, its inventory, traits, aggregates; reshape",
-    ANYONE,
-    "placement",
-)
-EDIT_OWNER = Query(
-    "placement.owner",
-    OwnerEditRequested,
-    OwnerEditAnswered,
-    "give a root to a cell, whoever has it; its reports are counted anew",
-    ANYONE,
-    "placement",
-)
-LOAD = Query(
-    "placement.load",
-    LoadProviders,
-    ProvidersLoaded,
-    "make or change thousands of providers at once",
-    ANYONE,
-    "placement",
-)
-ALLOCATIONS = Query(
-    "placement.allocations",
-    FindAllocations,
-    AllocationsFound,
-    "who holds what",
-    ANYONE,
-    "placement",
-)
-CELL_ALLOCATIONS = Query(
-    "placement.allocations.{cell}",
-    FindAllocations,
-    AllocationsFound,
-    "the same, asked from within a cell: of those who hold something of its own hosts",
-    "that cell's agents",
-    "placement",
-    within=True,
-)
-USAGES = Query("placement.usages", FindUsages, UsagesFound, "what a project uses", ANYONE, "placement")
-NAMES = Query("placement.names", FindNames, NamesFound, "resource classes and traits", ANYONE, "placement")
-EDIT_NAME = Query(
-    "placement.name",
-    NameEditRequested,
-    NameEditAnswered,
-    "make, rename or drop a custom class or trait",
-    ANYONE,
-    "placement",
-)
-GROUPS = Query(
-    "placement.groups",
-    FindGroups,
-    GroupsFound,
-    "server groups, and where their members are",
-    ANYONE,
-    "placement",
-)
-EDIT_GROUP = Query(
-    "placement.group",
-    GroupEditRequested,
-    GroupEditAnswered,
-    "make or drop a server group",
-    ANYONE,
-    "placement",
-)
-AGGREGATES = Query(
-    "placement.aggregates",
-    FindAggregates,
-    AggregatesFound,
-    "which aggregates there are, and what is said of them",
-    ANYONE,
-    "placement",
-)
-EDIT_AGGREGATE = Query(
-    "placement.aggregate",
-    AggregateEditRequested,
-    AggregateEditAnswered,
-    "make, name, describe or drop an aggregate; put hosts into it, take them out",
-    ANYONE,
-    "placement",
-)
-CELLS = Query(
-    "placement.cells",
-    FindCells,
-    CellsFound,
-    "which cells there are, which are disabled, and how much is in each",
-    ANYONE,
-    "placement",
-)
-EDIT_CELL = Query(
-    "placement.cell",
-    CellEditRequested,
-    CellEditAnswered,
-    "register a cell, enable or disable it; or end it, with its hosts",
-    ANYONE,
-    "placement",
-)
+def _outcome(pattern: str, message: type[M], says: str, source: str) -> Topic[M]:
+    """Return a topic of outcomes for clients; publishing one without a subscriber is no error."""
+    return Topic(pattern, message, says, source, "the client", expected=False, outsiders=True)
 
-FIND_BUILDS = Query(
-    "cell.builds.{cell}",
-    FindBuilds,
-    BuildsFound,
-    "how builds stand, and why they are where they are",
-    ANYONE,
-    "that cell's conductor",
-)
-FIND_INSTANCES = Query(
-    "cell.instances.{cell}",
-    FindInstances,
-    InstancesFound,
-    "its builds by project, host, status or name, a page at a time",
-    ANYONE,
-    "that cell's conductor",
-)
-FIND_MOVES = Query(
-    "cell.moves.{cell}",
-    FindMoves,
-    MovesFound,
-    "its moves: what is under way, and how others went",
-    ANYONE,
-    "that cell's conductor",
-)
-LEASE = Query(
-    "cell.lease.{cell}",
-    LeaseAsked,
-    LeaseAnswered,
-    "for how long an agent may act on bare metal, and on which nodes",
-    "that cell's agents",
-    "that cell's conductor",
-    within=True,
-)
-TELL_NODES = Query(
-    "cell.nodes.{cell}",
-    NodesTold,
-    NodesTaken,
-    "which bare-metal nodes there are, for several agents to share",
-    "that cell's agents",
-    "that cell's conductor",
-    within=True,
-)
-FIND_AGENTS = Query(
-    "cell.agents.{cell}",
-    FindAgents,
-    AgentsFound,
-    "who acts on its bare-metal nodes, and on how many",
-    ANYONE,
-    "that cell's conductor",
-)
-EDIT_AGENT = Query(
-    "cell.agent.{cell}",
-    AgentEditRequested,
-    AgentEditAnswered,
-    "one of them gets no more nodes, or others get those it has",
-    ANYONE,
-    "that cell's conductor",
-)
-DECISION = Query(
-    "scheduler.decision",
-    FindDecision,
-    DecisionFound,
-    "why a build has no host, or waits for one",
-    ANYONE,
-    "scheduler",
-)
-WHAT_IF = Query(
-    "scheduler.what_if",
-    WhatIf,
-    WhatIfAnswered,
-    "what would become of a request now",
-    ANYONE,
-    "scheduler",
-)
-WHAT_IF_MOVES = Query(
-    "scheduler.what_if_moves",
-    WhatIfMoves,
-    WhatIfMovesAnswered,
-    "what would become of moves now",
-    ANYONE,
-    "scheduler",
-)
-HOST_HEALTH = Query(
-    "scheduler.hosts",
-    FindHostHealth,
-    HostHealthFound,
-    "which hosts are down, unknown or closed by their agents",
-    ANYONE,
-    "scheduler",
-)
-TREES = Query(
-    "placement.trees",
-    FindTrees,
-    TreesFound,
-    "provider trees by the thousand, for a memory elsewhere",
-    "replica",
-    "placement",
-)
-CHANGES = Query(
-    "placement.changes",
-    FindChanges,
-    ChangesFound,
-    "what was committed after a number, and the last there is",
-    "replica",
-    "placement",
-)
 
-WAITING = Query(
-    "scheduler.waiting",
-    FindWaiting,
-    WaitingFound,
-    "who waits for room, and what for",
-    ANYONE,
-    "scheduler",
-)
+# fmt: off
 
-CLIENT_ASKED = Query(
-    "scheduler.client.{client}",
-    ClientAsked,
-    ClientAnswered,
-    "what a client may read: builds, moves, decisions, usages of its own projects",
-    ANYONE,
-    "scheduler",
-    of_client=True,
-)
-CLIENTS = Query(
-    "scheduler.clients",
-    FindClients,
-    ClientsFound,
-    "which clients there are, and the projects of each",
-    ANYONE,
-    "scheduler",
-)
-EDIT_CLIENT = Query(
-    "scheduler.edit_client",
-    ClientEditRequested,
-    ClientEditAnswered,
-    "bind a client to projects, or remove it",
-    ANYONE,
-    "scheduler",
-)
+BUILD_REQUESTED = Topic("build.requested", messages.BuildRequested, "build one or several instances", ANYONE,
+    "scheduler")
+BUILD_PLACED = Topic("build.placed.{cell}", messages.BuildPlaced,
+    "the host of a build, with its claim and the alternates", "scheduler", _CONDUCTOR)
+BUILD_UNPLACEABLE = _outcome("build.unplaceable", messages.BuildUnplaceable,
+    "no host was found for a request, with the reason", "scheduler")
+BUILD_ENDED = _outcome("build.ended.{cell}", messages.BuildEnded,
+    "a build ended active or in error, with its host and all attempts", "conductor")
+BUILD_DELETE = Topic("build.delete.{cell}", messages.BuildDeleteRequested,
+    "delete an instance and release its resources", ANYONE, _CONDUCTOR)
+BUILD_DELETED = _outcome("build.deleted.{cell}", messages.BuildDeleted, "an instance was deleted",
+    "conductor")
+BUILD_ADOPT = Topic("build.adopt.{cell}", guests.BuildAdoptRequested,
+    "take over an instance that was created without berth", ANYONE, _CONDUCTOR)
+BUILD_ADOPTED = _outcome("build.adopted.{cell}", guests.BuildAdopted,
+    "outcome of the adoption of an instance", "conductor")
+BUILD_RESHAPED = Topic("build.reshaped.{cell}", messages.BuildReshaped,
+    "the allocations of an instance after a reshape of its host", "placement", _CONDUCTOR, expected=False)
+BUILD_CANCEL = Topic("build.cancel", messages.BuildCancelRequested,
+    "stop waiting for a host; with `anywhere`, also delete instances that have one", ANYONE, "scheduler")
+BUILD_CANCELLED = _outcome("build.cancelled", messages.BuildCancelled, "outcome of a cancellation",
+    "scheduler")
+MOVE_REQUESTED = Topic("move.requested", moves.MoveRequested,
+    "migrate, resize, evacuate, shelve, unshelve or rebuild an instance", ANYONE, "scheduler")
+MOVE_PLACED = Topic("move.placed.{cell}", moves.MovePlaced, "the destination of a move, with its claim",
+    "scheduler", _CONDUCTOR)
+MOVE_REFUSED = _outcome("move.refused", moves.MoveRefused, "a move was refused, with the reason", "scheduler")
+MOVE_STEER = Topic("move.steer.{cell}", moves.MoveSteered, "confirm, revert, abort or force a move", ANYONE,
+    _CONDUCTOR)
+MOVE_TOLD = _outcome("move.told.{cell}", moves.MoveTold,
+    "progress of a move, or why it cannot be confirmed, reverted, aborted or forced", "conductor")
+MOVE_ENDED = _outcome("move.ended.{cell}", moves.MoveEnded, "a move ended, with all phases and attempts",
+    "conductor")
+MOVE_HANDOVER = Topic("move.handover.{cell}", moves.HandoverTold,
+    "move between cells: hand an instance over, or the outcome in the other cell", "scheduler",
+    "the conductor of the source cell")
+MOVE_HALF = Topic("move.half.{cell}", moves.HandoverReported,
+    "move between cells: state of the source or destination side", "conductor", "scheduler")
+AGENT_BUILD = Topic("agent.build.{cell}.{agent}", messages.BuildOrdered, "create a guest", "conductor",
+    "agent")
+AGENT_DESTROY = Topic("agent.destroy.{cell}.{agent}", messages.DestroyOrdered,
+    "delete a guest and everything left of it", "conductor", "agent")
+AGENT_REPORT = Topic("agent.report.{cell}", messages.AgentReported,
+    "an order was carried out or failed, or its progress; the conductor's own timeout", "agent, conductor",
+    "conductor")
+AGENT_MOVE = Topic("agent.move.{cell}.{agent}", moves.MoveOrdered, "carry out one phase of a move",
+    "conductor", "agent")
+AGENT_MOVED = Topic("agent.moved.{cell}", moves.MoveReported,
+    "a phase of a move is done or failed, or its progress; the conductor's own timeout", "agent, conductor",
+    "conductor")
+AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked, "ask an agent for its guests", ANYONE,
+    "agent")
+AGENT_TOLD = _outcome("agent.told.{cell}", guests.GuestsTold, "the guests of an agent, from its own records",
+    "agent")
+SCHEDULER_ALIVE = Topic("scheduler.alive", messages.SchedulerAlive, "heartbeat of a scheduler", "scheduler",
+    "every scheduler", expected=False)
+INVENTORY_REPORTED = Topic("inventory.reported.{cell}", messages.InventoryReported,
+    "a whole provider tree, from the agent that owns it", "agents, ironic_sync", "placement")
+HOST_REPORTED = Topic("host.reported.{cell}", messages.HostReported,
+    "heartbeat of an agent: service state, load and metrics of its hosts", "agents", "every scheduler",
+    expected=False)
+HOST_FAILED = Topic("host.failed.{cell}", messages.HostFailed,
+    "an attempt on a host failed, and whether the host caused it", "conductor", "every scheduler",
+    expected=False)
+PLACEMENT_CHANGED = Topic("placement.changed", replication.PlacementChanged,
+    "numbered changes of placement, in commit order", "placement", ANYONE, expected=False, outsiders=True)
+IRONIC_NODE = Topic("ironic.node.{cell}.{event}", messages.NodeChanged,
+    "state change of an Ironic node, from a tool or the simulator", ANYONE, "ironic_sync")
+IRONIC_SPOKE = Topic("ironic.spoke", messages.IronicSpoke,
+    "Ironic published events about these nodes: refresh pages that show them", "ironic_sync", "control_room",
+    expected=False)
+CLIENT_REQUESTED = Topic("client.{client}", clients.ClientRequested,
+    "boot, delete, move or steer a move, as a registered client", ANYONE, "scheduler")
 
-TOPICS: tuple[Topic[Any], ...] = (
-    BUILD_REQUESTED,
-    BUILD_PLACED,
-    BUILD_UNPLACEABLE,
-    BUILD_ENDED,
-    BUILD_DELETE,
-    BUILD_DELETED,
-    BUILD_ADOPT,
-    BUILD_ADOPTED,
-    BUILD_RESHAPED,
-    BUILD_CANCEL,
-    BUILD_CANCELLED,
-    MOVE_REQUESTED,
-    MOVE_PLACED,
-    MOVE_REFUSED,
-    MOVE_STEER,
-    MOVE_TOLD,
-    MOVE_ENDED,
-    MOVE_HANDOVER,
-    MOVE_HALF,
-    AGENT_BUILD,
-    AGENT_DESTROY,
-    AGENT_REPORT,
-    AGENT_MOVE,
-    AGENT_MOVED,
-    AGENT_ASKED,
-    AGENT_TOLD,
-    SCHEDULER_ALIVE,
-    INVENTORY_REPORTED,
-    HOST_REPORTED,
-    HOST_FAILED,
-    PLACEMENT_CHANGED,
-    IRONIC_NODE,
-    IRONIC_SPOKE,
-    CLIENT_REQUESTED,
-)
-QUERIES: tuple[Query[Any, Any], ...] = (
-    FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, EDIT_OWNER,
-    LOAD, ALLOCATIONS, CELL_ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES,
-    EDIT_AGGREGATE, CELLS, EDIT_CELL, FIND_BUILDS, FIND_INSTANCES, FIND_MOVES, LEASE, TELL_NODES, FIND_AGENTS,
-    EDIT_AGENT, WAITING, DECISION, WHAT_IF, WHAT_IF_MOVES, HOST_HEALTH, TREES, CHANGES,
-    CLIENT_ASKED, CLIENTS, EDIT_CLIENT,
-)  # fmt: skip
+FIND_CANDIDATES = Query("placement.candidates", queries.FindCandidates, queries.CandidatesFound,
+    "hosts and allocations that would fit", ANYONE, "placement")
+CLAIM = Query("placement.claim", claims.ClaimRequested, claims.ClaimAnswered,
+    "write or replace the allocations of consumers", "scheduler", "placement")
+RELEASE = Query("placement.release", claims.ReleaseRequested, claims.ReleaseAnswered,
+    "release the allocations of a consumer, and retire it", ANYONE, "placement")
+PROVIDERS = Query("placement.providers", resources.FindProviders, resources.ProvidersFound,
+    "providers with inventories, traits and aggregates", ANYONE, "placement")
+CELL_CLAIM = Query("placement.claim.{cell}", claims.ClaimRequested, claims.ClaimAnswered,
+    "`placement.claim` for a cell: its own builds on its own hosts only", _CONDUCTOR, "placement",
+    within=True)
+CELL_RELEASE = Query("placement.release.{cell}", claims.ReleaseRequested, claims.ReleaseAnswered,
+    "`placement.release` for a cell: allocations on its own hosts only", _CONDUCTOR, "placement", within=True)
+CELL_PROVIDERS = Query("placement.providers.{cell}", resources.FindProviders, resources.ProvidersFound,
+    "`placement.providers` for a cell: its own hosts only", _AGENTS, "placement", within=True)
+EDIT = Query("placement.edit", resources.EditRequested, resources.EditAnswered,
+    "create, change or delete a provider, its inventories, traits or aggregates; reshape", ANYONE,
+    "placement")
+EDIT_OWNER = Query("placement.owner", resources.OwnerEditRequested, resources.OwnerEditAnswered,
+    "assign a root provider to another cell", ANYONE, "placement")
+LOAD = Query("placement.load", resources.LoadProviders, resources.ProvidersLoaded,
+    "create or change thousands of providers in one request", ANYONE, "placement")
+ALLOCATIONS = Query("placement.allocations", resources.FindAllocations, resources.AllocationsFound,
+    "allocations by consumer or provider", ANYONE, "placement")
+CELL_ALLOCATIONS = Query("placement.allocations.{cell}", resources.FindAllocations,
+    resources.AllocationsFound, "`placement.allocations` for a cell: consumers on its own hosts only",
+    _AGENTS, "placement", within=True)
+USAGES = Query("placement.usages", resources.FindUsages, resources.UsagesFound,
+    "resources that a project uses", ANYONE, "placement")
+NAMES = Query("placement.names", names.FindNames, names.NamesFound, "resource classes or traits", ANYONE,
+    "placement")
+EDIT_NAME = Query("placement.name", names.NameEditRequested, names.NameEditAnswered,
+    "create, rename or delete a custom resource class or trait", ANYONE, "placement")
+GROUPS = Query("placement.groups", groups.FindGroups, groups.GroupsFound, "server groups with their members",
+    ANYONE, "placement")
+EDIT_GROUP = Query("placement.group", groups.GroupEditRequested, groups.GroupEditAnswered,
+    "create or delete a server group", ANYONE, "placement")
+AGGREGATES = Query("placement.aggregates", aggregates.FindAggregates, aggregates.AggregatesFound,
+    "aggregates with their metadata", ANYONE, "placement")
+EDIT_AGGREGATE = Query("placement.aggregate", aggregates.AggregateEditRequested,
+    aggregates.AggregateEditAnswered, "create, change or delete an aggregate; add or remove its hosts",
+    ANYONE, "placement")
+CELLS = Query("placement.cells", cells.FindCells, cells.CellsFound,
+    "cells with their states, hosts and instances", ANYONE, "placement")
+EDIT_CELL = Query("placement.cell", cells.CellEditRequested, cells.CellEditAnswered,
+    "register, enable, disable or delete a cell", ANYONE, "placement")
+FIND_BUILDS = Query("cell.builds.{cell}", queries.FindBuilds, queries.BuildsFound,
+    "states of builds, with the decisions that placed them", ANYONE, _CONDUCTOR)
+FIND_INSTANCES = Query("cell.instances.{cell}", queries.FindInstances, queries.InstancesFound,
+    "instances of a cell by project, host, status or name, page by page", ANYONE, _CONDUCTOR)
+FIND_MOVES = Query("cell.moves.{cell}", moves.FindMoves, moves.MovesFound,
+    "moves of a cell, active and ended", ANYONE, _CONDUCTOR)
+LEASE = Query("cell.lease.{cell}", leases.LeaseAsked, leases.LeaseAnswered,
+    "renew the lease of a bare-metal agent, and learn its nodes", _AGENTS, _CONDUCTOR, within=True)
+TELL_NODES = Query("cell.nodes.{cell}", leases.NodesTold, leases.NodesTaken,
+    "report which bare-metal nodes exist, to divide them among agents", _AGENTS, _CONDUCTOR, within=True)
+FIND_AGENTS = Query("cell.agents.{cell}", leases.FindAgents, leases.AgentsFound,
+    "bare-metal agents of a cell with the number of their nodes", ANYONE, _CONDUCTOR)
+EDIT_AGENT = Query("cell.agent.{cell}", leases.AgentEditRequested, leases.AgentEditAnswered,
+    "enable or disable a bare-metal agent, or move its nodes to other agents", ANYONE, _CONDUCTOR)
+WAITING = Query("scheduler.waiting", queries.FindWaiting, queries.WaitingFound,
+    "requests that wait for capacity, and what they lack", ANYONE, "scheduler")
+DECISION = Query("scheduler.decision", queries.FindDecision, queries.DecisionFound,
+    "why a build has no host, or waits for one", ANYONE, "scheduler")
+WHAT_IF = Query("scheduler.what_if", queries.WhatIf, queries.WhatIfAnswered,
+    "the decision about a request, without claiming", ANYONE, "scheduler")
+WHAT_IF_MOVES = Query("scheduler.what_if_moves", queries.WhatIfMoves, queries.WhatIfMovesAnswered,
+    "the decisions about moves, without claiming", ANYONE, "scheduler")
+HOST_HEALTH = Query("scheduler.hosts", host_health.FindHostHealth, host_health.HostHealthFound,
+    "hosts that are down, unknown or disabled by their agents", ANYONE, "scheduler")
+TREES = Query("placement.trees", replication.FindTrees, replication.TreesFound,
+    "provider trees, for a replica of placement's index", "replica", "placement")
+CHANGES = Query("placement.changes", replication.FindChanges, replication.ChangesFound,
+    "changes committed after a number, for a replica", "replica", "placement")
+CLIENT_ASKED = Query("scheduler.client.{client}", clients.ClientAsked, clients.ClientAnswered,
+    "builds, moves, decisions and usages of a client's own projects", ANYONE, "scheduler", of_client=True)
+CLIENTS = Query("scheduler.clients", clients.FindClients, clients.ClientsFound,
+    "registered clients with their projects", ANYONE, "scheduler")
+EDIT_CLIENT = Query("scheduler.edit_client", clients.ClientEditRequested, clients.ClientEditAnswered,
+    "register a client for projects, or remove it", ANYONE, "scheduler")
+# fmt: on
 
+TOPICS: tuple[Topic[Any], ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Topic)
+)
+QUERIES: tuple[Query[Any, Any], ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Query)
+)
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

@@ -1,9 +1,8 @@
-"""Where spans are made, for those who want them; nobody does unless a tracer is put here.
+"""Hooks for tracing. Without a tracer they cost one comparison.
 
-A span is the handling of one message by one row of a worker's table, or a question until it is answered.
-While there is a tracer, what is said in answer to a message carries the very span it was handled in
-(`traceparent`, as W3C has it), so a boot is one trace through every worker. Without one that
-costs a comparison.
+A span covers the handling of one message by one row of a worker's table, or a query until its answer. With a
+tracer, messages carry the span in which they were published (`traceparent`, as W3C defines it), so a boot is
+one trace through all workers.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Protocol
 
 from bus.protocol import Envelope
 
-# What begins a trace where nothing led to it; else heartbeats would be most of all traces.
+# Only these messages begin a trace; otherwise most traces would be heartbeats.
 BEGINNINGS = frozenset(
     {
         "BuildRequested", "BuildDeleteRequested", "BuildCancelRequested", "BuildAdoptRequested",
@@ -21,23 +20,24 @@ BEGINNINGS = frozenset(
 
 
 class Span(Protocol):
-    """One that is open."""
-
     def end(self, problem: BaseException | None = None) -> None: ...
 
 
 class Tracer(Protocol):
-    """Who makes spans, and has them exported."""
+    """Creates spans and exports them."""
 
     def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
-        """A span for this message, child of what it came with. From here on its envelope carries this one."""
+        """Return a span for handling this message, a child of its traceparent, which is replaced by the new
+        span.
+        """
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
-        """A span for a question that these led to, child of the first's and linked with the others'; and
-        what the question carries."""
+        """Return a span for a query, child of the first cause and linked with the others, and its
+        traceparent.
+        """
 
     def beginning(self, type_: str) -> str:
-        """What the first message of a story carries: a span of its own, which has no parent."""
+        """Return the traceparent of a new root span for the first message of a trace."""
 
 
 _tracer: Tracer | None = None
@@ -48,6 +48,6 @@ def current_tracer() -> Tracer | None:
 
 
 def trace_by(tracer: Tracer | None) -> None:
-    """Of this whole process, from now on."""
+    """Set the tracer of this process."""
     global _tracer
     _tracer = tracer

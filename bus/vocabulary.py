@@ -1,4 +1,4 @@
-"""The words that all messages are made of: ids, names and counts; and the kinds of values there are."""
+"""Types that all messages are made of: ids, names and counts, and the base classes of values."""
 
 from typing import Annotated, TypeVar
 
@@ -8,14 +8,14 @@ from msgspec import Meta
 MAX_INT = 2**31 - 1
 MAX_ORDINAL = 2**62
 SHORT = 1000
-MAX_GROUPS = 256  # of resources in one question
+MAX_GROUPS = 256  # request groups in one query
 LONG = 50_000
-MAX_RATIO = 3.40282e38  # of allocation, as in the Placement API
+MAX_RATIO = 3.40282e38  # of allocation_ratio, as in the Placement API
 MAX_CAPACITY = 2**45  # of one inventory: the sum over 100,000 hosts still fits into 64 bits
 T = TypeVar("T")
 K = TypeVar("K")
 
-END = r"$(?!\n)"  # of a text: $ alone lets a last newline through
+END = r"$(?!\n)"  # end of text: $ alone accepts a trailing newline
 
 Id = Annotated[
     str,
@@ -25,9 +25,9 @@ Word = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}" + END, description="one word: letters, digits, _ and -")
 ]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Zone = Annotated[str, Meta(max_length=255)]  # empty: none
+Zone = Annotated[str, Meta(max_length=255)]  # empty: no zone
 KeystoneId = Annotated[str, Meta(min_length=1, max_length=255)]  # of a project or a user
-UNSAID_ID = "00000000-0000-0000-0000-000000000000"  # a project or user that a request does not name
+UNSAID_ID = "00000000-0000-0000-0000-000000000000"  # project or user of a request without one
 Text = Annotated[str, Meta(max_length=255)]
 PropertyValue = Annotated[str, Meta(max_length=1024)]  # of an extra spec, an image, an instance
 Cause = Annotated[str, Meta(max_length=4000)]
@@ -56,24 +56,25 @@ Properties = SmallMap[Text, PropertyValue]
 Mappings = LargeMap[Text, LongList[Text]]  # group suffix → the providers that serve it
 
 Resources = LargeMap[ClassName, Amount]
-Allocations = LargeMap[Id, Resources]  # provider → how much of what
-Shapes = LargeMap[Id, Ordinal]  # provider → the shape it was chosen under
+Allocations = LargeMap[Id, Resources]  # provider → resource class → amount
+Shapes = LargeMap[Id, Ordinal]  # provider → its shape when it was chosen
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A value that travels by name: fields may be added with defaults, never renamed.
+    """A value encoded as an object: fields may be added with defaults, never renamed.
 
-    None can be part of a cycle, so the collector need not look at them: it cost a busy worker a tenth.
+    Values form no reference cycles, so the garbage collector skips them (`gc=False`), which saves a busy
+    worker a tenth of its processor time.
     """
 
 
 class Compact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A value that travels by position, for what is repeated by the hundred: append fields only."""
+    """A value encoded as an array, for values that repeat by the hundred: fields may only be appended."""
 
 
 class Tagged(Value, frozen=True, kw_only=True, tag_field="is", tag=True):
-    """One of several possible answers; the wire names which."""
+    """One of several alternatives; the encoding names which."""
 
 
 class Message(Value, frozen=True, kw_only=True):
-    """Anything that travels on its own."""
+    """A value that is published or sent by itself."""

@@ -1,7 +1,7 @@
-"""A worker is a table: what it hears, answers, asks and may emit. It never holds the bus.
+"""A worker is a table of what it consumes, answers, asks and may emit. It has no access to the bus itself.
 
-Handlers take a message and return what they emit. `on` refuses, when the table is built, a return type that
-`emits` does not declare; the runner refuses, when it happens, a message that was not declared.
+Handlers take a message and return the messages to emit. `on` rejects a handler whose return type names
+messages that `emits` does not declare; the runner rejects undeclared messages at run time.
 """
 
 import types
@@ -21,26 +21,26 @@ A = TypeVar("A", bound=Message)
 R = TypeVar("R", bound=Message)
 
 Emits = Message | Sequence[Message] | None
-Outcome = Message | Sequence[Message] | Retry | Poison | None  # one message's fate in a list form
+Outcome = Message | Sequence[Message] | Retry | Poison | None  # for one message of a list
 
 
 class Undeclared(TypeError):
-    """A worker's table and its handlers disagree about what is emitted."""
+    """A handler emits a message that its row does not declare."""
 
 
 @dataclass(frozen=True)
 class On:
-    """One row: a topic, who handles it, and what may come of it."""
+    """A row of a worker's table: a topic, its handler, and the messages that may be emitted."""
 
     address: Address[Any]
     handler: Callable[[Any], Awaitable[Any]]
     emits: frozenset[type[Message]]
-    batch: int | None  # None: one at a time; else the handler takes a list of at most so many
-    concurrency: int  # handlers (or lists) at work at once
-    linger: float  # seconds to wait for company, while messages come one upon the other
-    private: bool  # every replica hears every message, while it lives
-    unheard: Callable[[Any], Awaitable[Emits]] | None = None  # says what else, of what nobody would hear
-    unheard_after: int = 0  # so many tries
+    batch: int | None  # None: the handler takes one message; else a list of at most this length
+    concurrency: int  # concurrent handler calls
+    linger: float  # seconds to wait for further messages under load
+    private: bool  # every replica receives every message while it runs
+    unheard: Callable[[Any], Awaitable[Emits]] | None = None  # replaces unroutable messages
+    unheard_after: int = 0  # after this many tries
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class On:
         return self.address.topic.message
 
     def queue(self, worker: str, replica: str) -> QueueSpec:
-        """One durable queue per worker and topic, shared by its replicas, unless it is private."""
+        """Return the queue of this row: one per worker and topic, shared by all replicas unless `private`."""
         name = f"{worker}:{self.address.key}"
         if self.private:
             return QueueSpec(f"{name}:{replica}", (self.address.key,), durable=False)
@@ -60,15 +60,15 @@ class On:
 
 @dataclass(frozen=True)
 class Answers:
-    """One row: a query and who answers it."""
+    """A row of a worker's table: a query and its handler."""
 
     query: Query[Any, Any]
     handler: Callable[[Any], Awaitable[Any]]
     batch: int | None
     concurrency: int
-    linger: float = 0.0  # who asks waits for the answer, not for company
-    key: str = ""  # of a query of which every cell has its own: this one's
-    cell: str = ""  # which is that
+    linger: float = 0.0
+    key: str = ""  # of this cell, if each cell has its own key
+    cell: str = ""  # the cell of `key`
 
     @property
     def name(self) -> str:
@@ -79,23 +79,23 @@ class Answers:
         return self.query.asks
 
     def queue(self, worker: str, replica: str) -> QueueSpec:
-        """One queue per query, shared by all who answer it."""
+        """Return the queue of this query, shared by all workers that answer it."""
         return query_queue(self.key or self.query.name)
 
 
 @dataclass(frozen=True)
 class Every:
-    """One row: something done again and again."""
+    """A row of a worker's table: a handler that is called periodically."""
 
     seconds: float
     handler: Callable[[], Awaitable[Emits]]
     emits: frozenset[type[Message]]
-    at_once: bool  # the first time when the worker starts
+    at_once: bool  # first call when the worker starts
 
 
 Narrow = Callable[[], Awaitable[None]]
 Widen = Callable[[Sequence[On | Answers]], Awaitable[Narrow]]
-"""Reads these rows as well, from when it returns until what it gives is called."""
+"""Starts to read further rows; the function it returns stops that."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,14 @@ class Worker:
     answers: Sequence[Answers] = ()
     asks: Sequence[Query[Any, Any]] = ()
     timers: Sequence[Every] = ()
-    starts: Sequence[Callable[[], Awaitable[None]]] = ()  # before anything is consumed, in order
-    runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()  # as long as it lives (a relay)
-    # The same of who knows of rows that come and go; these emit nothing
+    starts: Sequence[Callable[[], Awaitable[None]]] = ()  # called in order before anything is consumed
+    runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()  # background tasks
+    # background tasks that add and remove rows at run time; such rows emit nothing
     widens: Sequence[Callable[[Widen], Coroutine[Any, Any, None]]] = ()
-    stops: Sequence[Callable[[], Awaitable[None]]] = ()  # after everything has drained
-    announces: frozenset[type[Message]] = field(default_factory=frozenset)  # as it tells by itself
+    stops: Sequence[Callable[[], Awaitable[None]]] = ()  # called after everything has drained
+    announces: frozenset[type[Message]] = field(
+        default_factory=frozenset
+    )  # messages that its background tasks publish
 
     @property
     def emits(self) -> frozenset[type[Message]]:
@@ -119,14 +121,16 @@ class Worker:
         return self.announces.union(*heard, *timed)
 
     def queue_of(self, row: "On | Answers", replica: str = "") -> QueueSpec:
-        """The queue this row of it reads."""
+        """Return the queue that this row reads."""
         return row.queue(self.name, replica)
 
 
 def reply_prefix(query: Query[Any, Any], cell: str) -> str:
-    """What addresses for answers begin with: `reply.c1.` of who asks from within a cell, `reply.-c1.` of who
-    asks one from outside, `reply.-.` of others. So an address says which way its answer goes. Answers to a
-    client have keys below `client.NAME.`, which no other client may bind.
+    """Return the prefix of reply addresses for questions of this query.
+
+    It is `reply.c1.` for questions from within cell c1, `reply.-c1.` for questions to it from outside,
+    `reply.-.` for others: the address says in which direction the answer travels. Answers to a client have
+    keys below `client.NAME.`, which no other client may bind.
     """
     if query.of_client:
         return f"client.{cell}."
@@ -134,13 +138,13 @@ def reply_prefix(query: Query[Any, Any], cell: str) -> str:
 
 
 def asks_as(worker: str) -> str:
-    """Return what the reply addresses of a cell's worker begin with: `conductor`, or `agent-NAME`."""
+    """Return the start of the reply addresses of a cell's worker: `conductor`, or `agent-NAME`."""
     kind, _, *agent = worker.split(".", 2)
     return "-".join([kind, *agent])
 
 
 def cell_of(queue: str) -> str:
-    """The cell whose workers read a queue of this name; empty: it is nobody's within a cell."""
+    """Return the cell whose workers read a queue of this name; empty: no cell."""
     reader, _, key = queue.partition(":")
     if reader == "ask":
         asked = key.split(".")
@@ -149,9 +153,9 @@ def cell_of(queue: str) -> str:
 
 
 def central_queues() -> list[QueueSpec]:
-    """Return the queues of the scheduler, which every berth has, whichever cells it has.
+    """Return the queues of the scheduler, which exist in every installation whatever its cells.
 
-    They are declared with the exchanges: a request published before the first scheduler started waits there.
+    They are declared with the exchanges: requests published before the first scheduler starts wait there.
     """
     rows = [topic.at() for topic in TOPICS if topic.expected and topic.target == "scheduler"]
     return [QueueSpec(f"scheduler:{row.key}", (row.key,)) for row in rows]
@@ -163,7 +167,7 @@ def suspects_queue(worker: str) -> QueueSpec:
 
 
 def query_queue(key: str) -> QueueSpec:
-    """Where questions of this key wait."""
+    """Return the queue for questions with this key."""
     return QueueSpec(f"ask:{key}", (f"ask.{key}",))
 
 
@@ -175,7 +179,7 @@ def on(
     concurrency: int = 64,
     private: bool = False,
 ) -> On:
-    """Handle this topic one message at a time."""
+    """Return a row that handles this topic one message at a time."""
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
     return On(_address(topic), handler, declared, None, concurrency, 0.0, private)
@@ -193,13 +197,13 @@ def on_many(
     unheard: Callable[[Any], Awaitable[Emits]] | None = None,
     unheard_after: int = 20,
 ) -> On:
-    """Handle what is waiting on this topic together; the handler returns one outcome for each message.
+    """Return a row that handles messages of this topic in lists; the handler returns one outcome for each.
 
-    What is emitted and heard by nobody is tried again, and in the end a dead letter; unless `unheard`, given
-    that emitted message after so many tries, undoes what it stood for and says so.
+    Emitted messages without a subscriber are retried, and finally become a dead letter. With `unheard`, that
+    handler is called instead after `unheard_after` tries, to undo what the message stands for.
 
-    `linger` is for handlers whose cost is by the list (a transaction): while messages keep coming, a list
-    waits so long for company; the first after a quiet moment never waits.
+    `linger` is for handlers whose cost is per list (a transaction): under load, a list waits this long for
+    further messages; the first message after a pause never waits.
     """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
@@ -211,7 +215,9 @@ def on_many(
 def answers(
     query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **of: str
 ) -> Answers:
-    """Answer this query one question at a time; `of` says for which cell, where each has its own key."""
+    """Return a row that answers this query one question at a time; `of` names the cell, if each has its own
+    key.
+    """
     return Answers(query, handler, None, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
 
@@ -223,7 +229,7 @@ def answers_many(
     concurrency: int = 2,
     **of: str,
 ) -> Answers:
-    """Answer what is waiting of this query together, one answer for each question."""
+    """Return a row that answers questions of this query in lists, with one answer for each."""
     return Answers(query, handler, batch, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
 
@@ -240,7 +246,7 @@ def every(
 
 
 def messages_of(result: Any) -> Sequence[Message]:
-    """A handler's result as a flat list."""
+    """Return a handler's result as a list."""
     if result is None:
         return ()
     return (result,) if isinstance(result, Message) else result
@@ -261,7 +267,7 @@ def _check(handler: Callable[..., Any], declared: frozenset[type[Message]]) -> N
 
 
 def _messages_in(annotation: Any) -> Iterable[type[Message]]:
-    """The message types named anywhere in a return annotation."""
+    """Return the message types named in a return annotation."""
     if isinstance(annotation, type) and issubclass(annotation, Message):
         return () if annotation is Message else (annotation,)
     if isinstance(annotation, typing.TypeAliasType) if hasattr(typing, "TypeAliasType") else False:

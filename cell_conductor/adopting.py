@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from bus.adoption import BuildAdoptRequested
 from bus.claims import Claimed, ClaimRequested, ClaimResult, Held, Refused
 from bus.errors import AnswerRefused, Retry, Unavailable
+from bus.guests import BuildAdoptRequested
 from bus.worker import Outcome
 from cell_conductor import store
 from cell_conductor.builds import Builds

@@ -11,8 +11,6 @@ from bus.cells import CellsFound, FindCells
 from bus.clock import monotonic
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
 from bus.host_health import FindHostHealth, HostHealthFound
-from bus.known_changes import ChangesFound, FindChanges
-from bus.known_trees import FindTrees, TreesFound
 from bus.moves import FindMoves, MovesFound
 from bus.protocol import Ask
 from bus.queries import (
@@ -27,6 +25,7 @@ from bus.queries import (
     WhatIf,
     WhatIfAnswered,
 )
+from bus.replication import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.resources import FindProviders, ProvidersFound
 
 R = TypeVar("R")

@@ -5,8 +5,7 @@ from contextlib import suppress
 
 from bus.clock import Clock
 from bus.host_health import every_health
-from bus.known_changes import FindChanges
-from bus.known_trees import FindTrees
+from bus.replication import FindChanges, FindTrees
 from bus.vocabulary import MAX_ORDINAL
 from control_room.asking import NO_ANSWER, RoomQuestions
 from control_room.core.heat import Fleet

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from bus.aggregates import ZONE, AggregatesFound, FindAggregates
 from bus.cells import CellsFound, FindCells
-from bus.known_trees import FindTrees, KnownProvider, KnownTree, TreesFound
 from bus.protocol import Ask
+from bus.replication import FindTrees, KnownProvider, KnownTree, TreesFound
 from control_room.core.reported import reported_host
 from control_room.core.stocks import PlannedHost, PlannedStock
 

@@ -9,7 +9,8 @@ from typing import Protocol
 from bus.clock import Clock
 from bus.context import Story, resumed
 from bus.errors import BrokerRefused, TooBig, Unavailable, Unroutable
-from bus.messages import InventoryReported, PlacementChanged
+from bus.messages import InventoryReported
+from bus.replication import PlacementChanged
 from bus.resources import Provider
 from ironic_sync.core.belief import BeliefRules, Moment, Step
 from ironic_sync.core.beliefs import Beliefs

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.messages import PlacementChanged, ProviderChange
+from bus.replication import PlacementChanged, ProviderChange
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement

@@ -1,7 +1,6 @@
 """Reads of the database; each answer is one snapshot."""
 
-from bus.known_changes import ChangesFound, FindChanges
-from bus.known_trees import FindTrees, TreesFound
+from bus.replication import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.requests import ResourceGroup
 from bus.resources import (
     AllocationsFound,

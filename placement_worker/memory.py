@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from bus.candidates import Heard
-from bus.messages import PlacementChanged
+from bus.replication import PlacementChanged
 from placement_worker.core.index import Index
 from placement_worker.core.packing import unpacked
 from placement_worker.core.trees import Tree

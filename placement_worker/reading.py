@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.messages import PlacementChanged
+from bus.replication import PlacementChanged
 from bus.sql.database import Database
 from placement_worker.core.trees import Tree
 from placement_worker.store import aggregates, cells, changes, tree_reads

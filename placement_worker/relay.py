@@ -5,7 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from bus.errors import Unavailable
-from bus.messages import BuildReshaped, PlacementChanged
+from bus.messages import BuildReshaped
+from bus.replication import PlacementChanged
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from placement_worker.meters import HELD_UP

@@ -13,10 +13,8 @@ from bus.candidates import Heard
 from bus.cells import CellsFound, FindCells, RegisteredCell
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.known_changes import ChangesFound, FindChanges
-from bus.known_trees import FindTrees, TreesFound
-from bus.messages import PlacementChanged
 from bus.protocol import Ask
+from bus.replication import ChangesFound, FindChanges, FindTrees, PlacementChanged, TreesFound
 from bus.worker import Worker, every, on_many
 from placement_worker.core.index import Index
 from placement_worker.core.packing import unpacked

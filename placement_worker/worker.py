@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from bus import topics
-from bus.messages import BuildReshaped, PlacementChanged
+from bus.messages import BuildReshaped
+from bus.replication import PlacementChanged
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many, every, on_many
 from placement_worker.from_cells import RegisteredCells, asked_in, reported_in

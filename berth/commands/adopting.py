@@ -20,9 +20,9 @@ from berth.old_servers import OldServer, old_servers
 from berth.publishing import publish
 from berth.settings import BadSetting, Settings
 from bus import topics
-from bus.adoption import BuildAdopted, BuildAdoptRequested
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.portions import portions
 from bus.queries import FindBuilds
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider

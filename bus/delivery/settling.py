@@ -20,8 +20,8 @@ from bus.delivery.meters import HANDLED
 from bus.delivery.suspects import Suspects
 from bus.delivery.verdicts import Again, Dead, verdict
 from bus.errors import Unavailable, Undecodable
-from bus.keys import matches
 from bus.protocol import Delivery, Envelope, Transport
+from bus.routing import matches
 from bus.tracing import current_tracer
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Worker, messages_of

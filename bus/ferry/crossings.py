@@ -14,9 +14,8 @@ from typing import Any
 
 from bus.codec import decode
 from bus.errors import Undecodable
-from bus.keys import matches
 from bus.protocol import Envelope, QueueSpec
-from bus.routing import ANYONE, Query, Topic
+from bus.routing import ANYONE, Query, Topic, matches
 from bus.topics import QUERIES, TOPICS
 from bus.worker import Worker, cell_of, reply_prefix
 

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from bus.clock import Clock
 from bus.errors import NoSuchLetter
-from bus.keys import matches
 from bus.local.journal import Journal
 from bus.protocol import DeadLetter, Envelope, QueueSpec
+from bus.routing import matches
 
 LONGEST_DELAY = 86400.0  # of what the file says: the wall clock may have been turned back meanwhile
 

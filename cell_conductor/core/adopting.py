@@ -5,8 +5,8 @@ from uuid import UUID, uuid5
 
 from msgspec.structs import replace
 
-from bus.adoption import BuildAdopted, BuildAdoptRequested
 from bus.claims import Choice, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired
+from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import Attempt, BuildPlaced
 from bus.vocabulary import MAX_ORDINAL, Allocations
 from cell_conductor.core import build as say

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from bus.adoption import BuildAdoptRequested
 from bus.claims import ClaimResult, Held, ReleaseResult
+from bus.guests import BuildAdoptRequested
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import HandoverTold, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core.build import Status

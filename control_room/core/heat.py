@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bus.known_trees import KnownInventory, TreesFound
+from bus.replication import KnownInventory, TreesFound
 from control_room.core.plan import AMOUNT
 from control_room.core.reported import reported_host
 

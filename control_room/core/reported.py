@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bus.host_marks import DISABLED, FORCED_DOWN
-from bus.known_trees import KnownTree, TreesFound
+from bus.replication import KnownTree, TreesFound
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.messages import ProviderChange
+from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS
 from placement_worker.core.class_arrays import ClassArrays
 from placement_worker.core.row import Row

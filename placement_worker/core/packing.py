@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from bus.known_trees import KnownInventory, KnownProvider, KnownTree, KnownTrees, TreesFound
+from bus.replication import KnownInventory, KnownProvider, KnownTree, KnownTrees, TreesFound
 from bus.reports import Inventory
 from placement_worker.core.trees import ProviderState, Tree
 

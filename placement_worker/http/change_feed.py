@@ -7,7 +7,7 @@ import msgspec
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from bus.errors import Unavailable
-from bus.messages import PlacementChanged
+from bus.replication import PlacementChanged
 from placement_worker.http.api_call import ApiCall, encode
 from placement_worker.http.errors import Problem, bad_request
 from placement_worker.placement import Placement

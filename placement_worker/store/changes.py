@@ -12,8 +12,7 @@ import msgspec
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.known_changes import ChangesFound
-from bus.messages import PlacementChanged, ProviderChange
+from bus.replication import ChangesFound, PlacementChanged, ProviderChange
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION

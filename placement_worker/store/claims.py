@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.claims import ConsumerClaim, Retired
-from bus.messages import ProviderChange
+from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS, capacity_of
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement

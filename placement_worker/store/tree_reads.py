@@ -11,7 +11,8 @@ from math import isnan
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from bus.messages import InventoryReported, ProviderChange
+from bus.messages import InventoryReported
+from bus.replication import ProviderChange
 from bus.reports import Inventory
 from bus.resources import Inventories
 from bus.sql.failures import Conflict

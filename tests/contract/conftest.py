@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import PlacementChanged
 from bus.rabbit import RabbitTransport
+from bus.replication import PlacementChanged
 from bus.sql.database import Database
 from bus.sql.failures import explained
 from bus.sql.migrations import migrate

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.adoption import BuildAdopted, BuildAdoptRequested
 from bus.claims import Choice, Claimed, ClaimRequested, keeper
 from bus.errors import Retry, Unavailable
+from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import BuildDeleteRequested, BuildOrdered, Selection
 from bus.queries import BuildStands, FindBuilds, FindInstances
 from bus.requests import BuildSpec, Flavor

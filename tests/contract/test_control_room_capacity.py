@@ -12,7 +12,7 @@ import pytest
 from bus.aggregates import AggregatesFound
 from bus.cells import CellsFound
 from bus.host_marks import DISABLED
-from bus.known_trees import FindTrees, TreesFound
+from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
 from control_room.core.plan import Plan
 from control_room.core.planning import PlanAnswer, PlanStopped, planned

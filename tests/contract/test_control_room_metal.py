@@ -11,7 +11,8 @@ import pytest
 import berth.ironic
 from berth.settings import Settings
 from bus.claims import Choice
-from bus.messages import IronicSpoke, PlacementChanged, ProviderChange
+from bus.messages import IronicSpoke
+from bus.replication import PlacementChanged, ProviderChange
 from control_room.pages import metal as pages
 from ironic_sync import FollowedIronic, NodeSelection
 from ironic_sync.core.node import Place, from_rest

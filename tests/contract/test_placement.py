@@ -11,8 +11,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from bus.claims import Choice, Claimed, Full, Gone, Held, Moved, Refused, Released, ReleaseRequested, Retired
-from bus.messages import InventoryReported, PlacementChanged, ProviderChange
+from bus.messages import InventoryReported
 from bus.not_done import Contended
+from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.failures import Conflict

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import PlacementChanged, ProviderChange
+from bus.replication import PlacementChanged, ProviderChange
 from deploy.servers import Postgres
 from placement_worker import Placement
 from placement_worker.core.packing import unpacked

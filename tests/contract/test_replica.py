@@ -11,8 +11,8 @@ import pytest
 from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.errors import Unavailable
-from bus.known_trees import FindTrees, TreesFound
-from bus.messages import BuildPlaced, BuildRequested, PlacementChanged
+from bus.messages import BuildPlaced, BuildRequested
+from bus.replication import FindTrees, PlacementChanged, TreesFound
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import LoadProviders

@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from bus import names, not_done, resources
 from bus.claims import Refused
-from bus.messages import PlacementChanged
 from bus.not_done import Contended
+from bus.replication import PlacementChanged
 from bus.resources import EditRequested
 from placement_worker import Placement
 from tests.support import deeds, locked_and_calm

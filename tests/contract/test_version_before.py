@@ -9,7 +9,7 @@ from bus.cells import CellEdited, RegisterCell
 from bus.claims import Claimed, Crowded, Held, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.clock import Clock
 from bus.groups import GroupEditRequested, MakeGroup
-from bus.messages import PlacementChanged, ProviderChange
+from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction

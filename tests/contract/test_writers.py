@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from bus.claims import Choice, Claimed, Held
 from bus.clock import Clock
-from bus.messages import ProviderChange
 from bus.names import NameEditRequested, RenameName
+from bus.replication import ProviderChange
 from bus.reports import Inventory
 from bus.resources import (
     ChangeProvider,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.messages import PlacementChanged
+from bus.replication import PlacementChanged
 from tests.support.placement_builders import a_placement, last_told
 
 DEADLINE = 60.0

@@ -11,8 +11,9 @@ import msgspec
 from bus import topics
 from bus.aggregates import ChangeAggregate, MakeAggregate
 from bus.groups import MakeGroup
-from bus.messages import BuildRequested, PlacementChanged
+from bus.messages import BuildRequested
 from bus.moves import MoveKind, MoveRequested
+from bus.replication import PlacementChanged
 from bus.requests import Flavor, Hints, Image
 from bus.worker import On, Worker
 from compute_sim import SimHost

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.messages import PlacementChanged
+from bus.replication import PlacementChanged
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from placement_worker.store import changes

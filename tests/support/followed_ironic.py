@@ -10,8 +10,9 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import InventoryReported, PlacementChanged, ProviderChange
+from bus.messages import InventoryReported
 from bus.rabbit.foreign import Gap, Hear
+from bus.replication import PlacementChanged, ProviderChange
 from bus.worker import Worker, answers, on_many
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from ironic_sync.core.node import Place, from_rest

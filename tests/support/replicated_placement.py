@@ -17,8 +17,7 @@ from bus.cells import CellEdit, CellEditRequested, DropCell, RegisterCell
 from bus.claims import Claimed
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.known_changes import ChangesFound, FindChanges
-from bus.messages import PlacementChanged
+from bus.replication import ChangesFound, FindChanges, PlacementChanged
 from bus.reports import Inventory
 from bus.resources import ChangeProvider, SetAggregates, SetInventories, SetTraits
 from bus.sql.database import Database

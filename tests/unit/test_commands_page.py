@@ -85,14 +85,14 @@ LISTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {
             "message": "MoveTold",
             "from": "conductor, scheduler",
-            "to": "control_room, whoever asked",
+            "to": "control_room, the client",
             "wall": "out",
         },
     ),
     "metrics": ({"name": "berth_info"}, {"kind": "gauge", "labels": ["version"], "by": "every process"}),
     "commands": ({"command": "drain"}, {"json": True, "one": "something stays, and is named with why"}),
     "rules": ({"name": "up"}, {"on": True, "options": {}, "called": ["ComputeFilter"]}),
-    "reasons": ({"code": "cell"}, {"of": "hosts", "says": "it is in another cell"}),
+    "reasons": ({"code": "cell"}, {"of": "hosts", "says": "the host is in another cell"}),
     "http": ({"address": "/reshaper", "method": "POST"}, {"since": "1.30", "until": ""}),
 }
 

@@ -1,6 +1,6 @@
 """Candidates of providers that exclude their siblings, with usage and reservations."""
 
-from bus.messages import ProviderChange
+from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from placement_worker.core.index import Index
 from placement_worker.core.promises import BesidePromises, Promises

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from bus.codec import encode
 from bus.decisions import NearMiss, Removal
-from bus.messages import ProviderChange
 from bus.protocol import MAX_MESSAGE_BYTES
 from bus.queries import CandidatesFound, FindCandidates
+from bus.replication import ProviderChange
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from placement_worker.core.index import FIRST_ROWS, Index

@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 import pytest
 
-from bus.messages import ProviderChange
+from bus.replication import ProviderChange
 from bus.reports import Inventory
 from placement_worker.core.index import SHARES, Index
 from placement_worker.core.search import search

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.known_trees import KnownTree, KnownTrees
-from bus.messages import PlacementChanged, ProviderChange
+from bus.replication import KnownTree, KnownTrees, PlacementChanged, ProviderChange
 from placement_worker.core.packing import carried
 from placement_worker.core.trees import Tree
 from placement_worker.memory import FAR_AHEAD, Memory

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from bus.known_trees import KnownTrees
+from bus.replication import KnownTrees
 from placement_worker.core.packing import CARRIED, CARRIED_ROOM, ROOM, carried, unpacked
 from placement_worker.core.trees import Tree
 from tests.support.provider_trees import state, tree

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bus.host_marks import DISABLED
-from bus.known_trees import KnownInventory, KnownProvider, KnownTree, TreesFound
+from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from control_room.core.heat import Fleet, HostHeat, ProviderHeat, as_columns, as_news, flavor_of, natural
 
 Has = dict[str, tuple[int, int, int]]

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from bus.messages import ProviderChange
 from bus.queries import Candidate, CandidatesFound, FindCandidates, OrderBy
+from bus.replication import ProviderChange
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from placement_worker.core import best_first

@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from bus.candidates import CandidateSource, Heard, SenselessQuery
-from bus.messages import ProviderChange
 from bus.queries import FindCandidates
+from bus.replication import ProviderChange
 from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
 from placement_worker import source as sourcing

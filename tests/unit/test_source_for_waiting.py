@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bus.messages import ProviderChange
+from bus.replication import ProviderChange
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree
 from placement_worker.source import IndexedSource

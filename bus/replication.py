@@ -1,0 +1,118 @@
+"""How replicas follow placement: numbered changes on the bus, and queries for missed changes and whole trees.
+
+A list of thousands of trees repeats inventories, traits and aggregates, because most hosts are alike. Trees
+refer to tables of these by position.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
+from bus.reports import capacity_of
+from bus.vocabulary import Compact, Count, Id, LargeMap, LongList, Message, Ordinal, Ratio, Text, Value, Whole
+
+
+class KnownInventory(Compact, frozen=True):
+    resource_class: Text
+    total: Whole
+    reserved: Whole
+    min_unit: Whole
+    max_unit: Whole
+    step_size: Whole
+    allocation_ratio: Ratio
+
+    @property
+    def capacity(self) -> int:
+        return capacity_of(self.total, self.reserved, self.allocation_ratio)
+
+
+class KnownProvider(Compact, frozen=True):
+    """A provider; `stock`, `traits` and `aggregates` are positions in the tables of its `KnownTrees`."""
+
+    id: Text
+    name: Text
+    parent: Text | None
+    generation: Whole
+    shape: Whole
+    stock: Whole
+    used: LongList[Whole]  # by resource class, in the order of its stock
+    traits: Whole
+    aggregates: Whole
+
+
+class KnownTree(Compact, frozen=True):
+    """A provider tree and its owner; without providers it was deleted or never existed."""
+
+    root: Text | None  # None: the id of the first provider
+    host: Text | None  # None: the name of the first provider
+    owner: Whole
+    sequence: Whole
+    providers: LongList[KnownProvider] = ()  # the root first
+    left_out: Whole = 0  # number of providers that did not fit into the message: query them with `skip`
+
+
+class KnownTrees(Value, frozen=True, kw_only=True):
+    """Provider trees, with tables of the values that repeat in them."""
+
+    trees: LongList[KnownTree]
+    inventories: LongList[KnownInventory] = ()
+    stocks: LongList[LongList[Whole]] = ()  # positions in `inventories`
+    traits: LongList[LongList[Text]] = ()
+    aggregates: LongList[LongList[Text]] = ()
+    owners: LongList[tuple[Text, Text, Text]] = ()  # cell, agent, zone
+
+
+class ProviderChange(Compact, frozen=True):
+    """A provider after a commit: only its usage changed, unless `reshaped`, or `gone` (deleted)."""
+
+    provider: Text
+    root: Text
+    generation: Whole
+    used: LargeMap[Text, Whole]
+    reshaped: bool = False
+    gone: bool = False
+    sequence: Whole = -1  # reshaped: sequence of the last report of its tree
+
+
+class PlacementChanged(Message, frozen=True, kw_only=True):
+    """One commit of placement. Numbers have no gaps: a replica that misses one queries the missed changes."""
+
+    number: Ordinal
+    changes: LongList[ProviderChange]
+    aggregates: LongList[Aggregate] = ()  # changed aggregates
+    cells: LongList[RegisteredCell] = ()  # changed cells
+    trees: KnownTrees | None = None  # the reshaped trees if they are few and small; query the others
+
+
+class FindChanges(Message, frozen=True, kw_only=True):
+    """Query the changes committed after a number."""
+
+    after: Ordinal
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 200
+
+
+class ChangesFound(Message, frozen=True, kw_only=True):
+    """Changes in commit order. A replica that needs a change before `oldest` must reload all trees."""
+
+    changes: LongList[PlacementChanged]
+    oldest: Ordinal  # number of the oldest stored change; 0: none is stored
+    last: Ordinal  # number of the last committed change
+
+
+class FindTrees(Message, frozen=True, kw_only=True):
+    """Query the trees of these roots, or without roots a page of all trees after the mark `after`.
+
+    An answer that would be too large leaves out whole trees, or the last providers of a large tree. Query
+    missing trees again by root, and missing providers with one root and the number of known ones as `skip`.
+    """
+
+    roots: LongList[Id] = ()
+    skip: Count = 0
+    after: Count = 0
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 2000
+
+
+class TreesFound(KnownTrees, Message, frozen=True, kw_only=True):
+    more: Count | None = None  # `after` of the next page; None: this is the last page
