@@ -91,7 +91,7 @@ class CandidateSearch(Protocol):
         ...
 
     def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
-        """Return what each of these roots lacks; without roots, the closest hosts if no host fits."""
+        """Return what each of the roots lacks; without roots, the closest hosts if no host fits."""
         ...
 
 

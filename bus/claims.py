@@ -47,7 +47,7 @@ class Choice(Compact, frozen=True):
 
 
 class ConsumerClaim(Value, frozen=True, kw_only=True):
-    """Replace the allocations of a consumer with the first of these choices that fits.
+    """Replace the allocations of a consumer with the first of the choices that fits.
 
     `generation` is compared with the consumer's; None means that it holds nothing yet. With `fenced` False
     it is not compared (clients of the Placement API before 1.28). With `keep`, the former allocations are

@@ -1,7 +1,7 @@
 """Clients: programs outside berth that act for certain projects.
 
 A client publishes to `client.NAME` and asks at `ask.scheduler.client.NAME`. The broker's topic permissions
-let no other client use these keys, so the key identifies the sender, also in retries and dead letters.
+let no other client use the keys, so the key identifies the sender, also in retries and dead letters.
 """
 
 from typing import Annotated
@@ -40,7 +40,7 @@ class RegisteredClient(Value, frozen=True, kw_only=True):
 
 
 class ClientEditRequested(Message, frozen=True, kw_only=True):
-    """Register a client for exactly these projects; without projects, remove it."""
+    """Register a client for exactly the projects; without projects, remove it."""
 
     client: ClientName
     projects: Annotated[tuple[KeystoneId, ...], Meta(max_length=1000)] = ()
@@ -51,7 +51,7 @@ class ClientEditAnswered(Message, frozen=True, kw_only=True):
 
 
 class FindClients(Message, frozen=True, kw_only=True):
-    """Query all registered clients, or those with these names."""
+    """Query all registered clients, or those with the names."""
 
     names: ShortList[ClientName] = ()
 
@@ -82,7 +82,7 @@ class ClientAsked(Message, frozen=True, kw_only=True):
     waiting: FindWaiting | None = None
     decision: FindDecision | None = None
     what_if: WhatIf | None = None
-    allocations: ShortList[Id] | None = None  # of these builds
+    allocations: ShortList[Id] | None = None  # of the builds
     usages: FindUsages | None = None
     groups: FindGroups | None = None
 

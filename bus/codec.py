@@ -32,7 +32,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
-    """Return the message in these bytes. Raise Undecodable with the name of the offending field.
+    """Return the message in the bytes. Raise Undecodable with the name of the offending field.
 
     `named` is the type given by the sender; empty if it gave none, as plain AMQP clients do.
     """

@@ -33,7 +33,7 @@ NO_STORY = Story()
 
 @contextmanager
 def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
-    """Set these messages as the ones being handled within the block."""
+    """Set the messages as the ones being handled within the block."""
     arrived = {id(message): envelope for envelope, message in envelopes}
     alone = next(iter(arrived.values())) if len(arrived) == 1 else None
     tokens = current.set(alone), _arrived.set(arrived)

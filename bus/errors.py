@@ -10,7 +10,7 @@ NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised f
 
 
 class Retry(Exception):
-    """Deliver the message again after these seconds."""
+    """Deliver the message again after the given seconds."""
 
     def __init__(self, after: float, why: str = "") -> None:
         super().__init__(why or f"retry in {after} s")
@@ -54,6 +54,6 @@ class Undecodable(ValueError):
 
 
 class MigrationsBroken(Exception):
-    """The migration files are no linear sequence, or the database is at an unknown revision; the text says
+    """The migrations are no linear sequence, or the database is at an unknown revision; the text says
     which.
     """

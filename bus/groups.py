@@ -91,7 +91,7 @@ class FindGroups(Message, frozen=True, kw_only=True):
     name: Text = ""
     after: Text = ""  # ids after this one, in order
     limit: Count = 0  # 0: all; they must fit into one message
-    members: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # groups with one of these members
+    members: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # groups with one of the members
 
 
 class GroupsFound(Message, frozen=True, kw_only=True):

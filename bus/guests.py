@@ -44,7 +44,7 @@ class GuestTold(Compact, frozen=True):
 
 
 class GuestsAsked(Message, frozen=True, kw_only=True):
-    """Ask an agent for its guests of these builds; without builds, for a page of all builds with guests."""
+    """Ask an agent for its guests of the builds; without builds, for a page of all builds with guests."""
 
     cell: Word
     agent: Word

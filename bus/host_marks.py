@@ -10,7 +10,7 @@ DRAIN = f"{HELD}DRAIN"  # the cause while a host is drained
 
 
 def causes_in(traits: Iterable[str]) -> list[str]:
-    """Return the causes for which operators disabled a host with these traits, in alphabetical order."""
+    """Return the causes for which operators disabled a host with the traits, in alphabetical order."""
     return sorted(one.removeprefix(HELD).lower() for one in traits if one.startswith(HELD))
 
 

@@ -55,7 +55,7 @@ Wait = Annotated[
 
 
 class BuildRequested(Message, frozen=True, kw_only=True):
-    """Build these instances: all or none, unless `at_least` names a smaller number. Each instance is a build.
+    """Build the instances: all or none, unless `at_least` names a smaller number. Each instance is a build.
 
     A request with `wait` waits for free capacity: the highest priority first, then the oldest. A request
     without `wait` is placed or refused immediately, and its priority counts too: it is placed before waiting
@@ -210,7 +210,7 @@ class BuildCancelled(Message, frozen=True, kw_only=True):
 
 
 class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Create a guest of this build on a host, with these providers. See `bus.build_orders` for fields that an
+    """Create a guest of this build on a host, with the providers. See `bus.build_orders` for fields that an
     order may leave out.
     """
 
@@ -315,7 +315,7 @@ MOST_SPOKEN = 1000
 
 
 class IronicSpoke(Message, frozen=True, kw_only=True):
-    """Ironic published events about these nodes: a hint to refresh pages, which may be delivered twice or not
+    """Ironic published events about the nodes: a hint to refresh pages, which may be delivered twice or not
     at all.
     """
 

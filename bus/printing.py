@@ -2,7 +2,7 @@
 
 import re
 
-# Control characters, and those that turn the direction of writing or cannot be seen at all.
+# Control characters, and characters that are invisible or change the writing direction.
 OBEYED = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
 )

@@ -145,7 +145,7 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
     async def declare(self, *queues: QueueSpec) -> None:
-        """Create these queues with their bindings, now and after every reconnect."""
+        """Create the queues with their bindings, now and after every reconnect."""
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
         """Publish to every queue bound to the envelope's key. Raise Unroutable if an expected envelope
@@ -158,7 +158,7 @@ class Transport(Protocol):
         """
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
-        """Send to one queue after these seconds (rounded up by some brokers), with the envelope's key
+        """Send to one queue after the seconds (rounded up by some brokers), with the envelope's key
         unchanged.
         """
 
@@ -173,7 +173,7 @@ class Transport(Protocol):
         """
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
-        """Return the depths of these queues, without those that do not exist. Changes nothing on the
+        """Return the depths of the queues, without those that do not exist. Changes nothing on the
         broker.
         """
 
@@ -192,7 +192,7 @@ class Transport(Protocol):
     async def exhume(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
-        """Remove these dead letters, or all, and return their number.
+        """Remove the dead letters, or all, and return their number.
 
         Each is removed after `rescue` has returned True for it; otherwise it stays.
         """

@@ -99,7 +99,7 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     nested: bool = True  # False: never two providers of one tree, as in the API before 1.29
     per_host: Count = 1  # maximum number of candidates on one host; 0: no limit
     zone: Zone = ""  # reported by the host, or of one of its aggregates
-    roots: LongList[Id] = ()  # only these hosts; empty: any
+    roots: LongList[Id] = ()  # only the hosts; empty: any
     not_roots: LongList[Id] = ()
     # Order of all hosts that fit, best first, ties by the seed; empty: in turn from a start by the seed
     order: Annotated[tuple[OrderBy, ...], Meta(max_length=64)] = ()
@@ -156,7 +156,7 @@ class WaitingKind(Compact, frozen=True):
 class FindWaiting(Message, frozen=True, kw_only=True):
     """Ask which requests wait for free capacity, in the order in which they are served."""
 
-    # Only waiting requests with these ids, or moves of instances with these ids
+    # Only waiting requests with the ids, or moves of instances with the ids
     requests: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     # only requests of this project; empty: of all projects
     project: Annotated[str, Meta(max_length=255)] = ""
@@ -246,7 +246,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):
-    """Ask what the decisions about these moves would be now, each after those before it. Nothing is claimed
+    """Ask what the decisions about the moves would be now, each after those before it. Nothing is claimed
     or begun.
     """
 
@@ -267,7 +267,7 @@ class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
 
 
 class FindBuilds(Message, frozen=True, kw_only=True):
-    """Ask for the states of these builds in this cell."""
+    """Ask for the states of the builds in this cell."""
 
     cell: Word
     builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]

@@ -1,6 +1,6 @@
 """Codes in decisions, for programs: why hosts were removed, and why a request got none.
 
-A filter without a code of its own is identified by its name (`berth rules`); so are an operator's filters.
+A filter without a code is identified by its name (`berth rules`); so are an operator's filters.
 """
 
 from collections.abc import Mapping

@@ -102,7 +102,7 @@ class ChangesFound(Message, frozen=True, kw_only=True):
 
 
 class FindTrees(Message, frozen=True, kw_only=True):
-    """Query the trees of these roots, or without roots a page of all trees after the mark `after`.
+    """Query the trees of the roots, or without roots a page of all trees after the mark `after`.
 
     An answer that would be too large leaves out whole trees, or the last providers of a large tree. Query
     missing trees again by root, and missing providers with one root and the number of known ones as `skip`.

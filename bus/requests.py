@@ -24,8 +24,8 @@ class Hints(Value, frozen=True, kw_only=True):
     """Constraints on the host, in addition to flavor and image."""
 
     group: Id | None = None  # a server group it joins
-    same_host: ShortList[Id] = ()  # on the host of at least one of these instances
-    different_host: ShortList[Id] = ()  # on the host of none of these instances
+    same_host: ShortList[Id] = ()  # on the host of at least one of the instances
+    different_host: ShortList[Id] = ()  # on the host of none of the instances
     build_near_host_ip: Text = ""
     cidr: Text = "/24"
     query: Annotated[str, Meta(max_length=4000)] = ""  # JSON: [">=", "$free_ram_mb", 1024]

@@ -254,13 +254,13 @@ class FindProviders(Message, frozen=True, kw_only=True):
     ids: LongList[Id] = ()
     name: Text = ""
     in_tree: Id | None = None
-    like: ResourceGroup | None = None  # with these free resources, traits and aggregates
+    like: ResourceGroup | None = None  # with the free resources, traits and aggregates
     parts: LongList[Literal["inventories", "traits", "aggregates", "owner"]] = (
         "inventories",
         "traits",
         "aggregates",
     )
-    agents: LongList[Word] = ()  # in trees that one of these agents reports
+    agents: LongList[Word] = ()  # in trees that one of the agents reports
     after: Text = ""  # with `limit`: ids after this one, in order
     limit: Count = 0  # 0: all; they must fit into one message
     cell: Text = ""  # the asking cell; empty: not asked by a cell
@@ -294,7 +294,7 @@ class OwnerEditAnswered(Message, frozen=True, kw_only=True):
 
 
 class LoadProviders(Message, frozen=True, kw_only=True):
-    """Create or change these providers, parents before children. Each tree succeeds or fails as a whole.
+    """Create or change the providers, parents before children. Each tree succeeds or fails as a whole.
 
     Unknown resource classes, traits and aggregates are created. Other providers stay as they are.
     """
@@ -307,7 +307,7 @@ class ProvidersLoaded(Message, frozen=True, kw_only=True):
 
 
 class FindAllocations(Message, frozen=True, kw_only=True):
-    """Query the allocations of these consumers, or all allocations of these providers."""
+    """Query the allocations of the consumers, or all allocations of the providers."""
 
     consumers: LongList[Id] = ()
     providers: LongList[Id] = ()

@@ -47,7 +47,7 @@ class Topic(Generic[M]):
         return not self.outsiders or bool(getattr(message, "reply_to", ""))
 
     def at(self, **fields: str) -> "Address[M]":
-        """Return the topic narrowed by these fields; other fields match any value."""
+        """Return the topic narrowed by the fields; other fields match any value."""
         key = _FIELD.sub(lambda field: fields.get(field[1], "*"), self.pattern)
         if self.outsiders:
             reply_to = fields.get("reply_to")

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from bus.protocol import Envelope
 
-# Only these messages begin a trace; otherwise most traces would be heartbeats.
+# Only the messages begin a trace; otherwise most traces would be heartbeats.
 BEGINNINGS = frozenset(
     {
         "BuildRequested", "BuildDeleteRequested", "BuildCancelRequested", "BuildAdoptRequested",

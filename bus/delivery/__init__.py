@@ -1,1 +1,1 @@
-"""Delivery: serving workers' tables on any bus, at least once, whatever their handlers say."""
+"""Delivery: serves workers' tables on any broker, at least once."""

@@ -1,4 +1,4 @@
-"""A row that answers a query: what its handler returns goes back to whoever asked, and so does a refusal."""
+"""Rows that answer queries: the handler's result, or its refusal, is sent to the requester."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,9 @@ class AnsweredRow(ServedRow):
             raise Undecodable(f"answers to this question go to {replies}…, not to {envelope.reply_to}")
 
     def _may_answer(self, envelope: Envelope) -> bool:
-        """No other key: what we are allowed to say is not for who asks to use."""
+        """Return whether the reply address is one for this query: the worker's permissions must not serve for
+        other keys.
+        """
         return not envelope.reply_to or envelope.reply_to.startswith(self._replies_to(envelope))
 
     def _replies_to(self, envelope: Envelope) -> str:
@@ -60,7 +62,7 @@ class AnsweredRow(ServedRow):
         return True
 
     async def _reply(self, answers: Sequence[Envelope]) -> None:
-        """To whoever still waits; a question may come without an address."""
+        """Send the answers to requesters that still wait; a query may lack a reply address."""
         waited_for = [answer for answer in answers if answer.key]
         if waited_for:
             await self._transport.publish(waited_for, expected=[False] * len(waited_for))

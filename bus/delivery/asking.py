@@ -24,7 +24,7 @@ _REPLIES_AT_ONCE = 10_000
 
 
 class PendingQuestions:
-    """Those of one process that are not answered yet."""
+    """Queries of one process without a reply so far."""
 
     def __init__(
         self,
@@ -95,9 +95,10 @@ class PendingQuestions:
         return envelope
 
     async def _make_ready(self, query: Query[Any, Any], prefixes: Set[str]) -> None:
-        """Our private queues for answers, once questions of this kind have a queue to go to.
+        """Declare the private reply queues, once the query has a queue.
 
-        One for each cell that is asked or asks: who may answer there can answer nothing else.
+        There is one for each cell that is asked or asks: a cell that may reply there can reply to nothing
+        else.
         """
         if prefixes <= self._replies.keys() and query.name in self._declared:
             return

@@ -9,7 +9,7 @@ from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
 from bus.worker import Undeclared
 
-Emit = tuple[Envelope | None, Message]  # what led to it (a timer: nothing), and what is to be said
+Emit = tuple[Envelope | None, Message]  # its cause (None for a timer), and the message to publish
 
 
 class Emitter:

@@ -1,4 +1,4 @@
-"""What is made of an envelope that came to nothing: a dead letter, and a refusal for whoever asked."""
+"""Dead letters and refusals for envelopes that cannot be handled."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from bus.worker import cell_of
 
 
 def letter_of(envelope: Envelope, queue: str, reason: str, trace: str, now: float) -> DeadLetter:
-    """It could not be handled by those who read this queue."""
+    """Return a dead letter: the readers of this queue could not handle the envelope."""
     return DeadLetter(
         id=envelope.id,
         queue=queue,
@@ -26,7 +26,7 @@ def letter_of(envelope: Envelope, queue: str, reason: str, trace: str, now: floa
 
 
 def refusal_of(question: Envelope, why: str, clock: Clock, *, again: bool) -> Envelope:
-    """There is no answer to this question; or none yet, and it may be asked `again`."""
+    """Return a refusal of the query, or, with `again`, the advice to repeat it."""
     return Envelope(
         id=clock.uuid(),
         type="",

@@ -1,4 +1,4 @@
-"""A row that hears a topic: what its handler returns is published to the topics the row declares."""
+"""Rows that consume a topic: messages returned by the handler are published to the declared topics."""
 
 import logging
 
@@ -47,7 +47,7 @@ class HeardRow(ServedRow):
                 await self._say_or_undo(cause, message)
 
     async def _say_or_undo(self, cause: Envelope, message: Message) -> None:
-        """What still nobody hears is given up: the worker undoes it, and says so."""
+        """Publish the message; if it stays without a consumer, let the worker undo it and publish that."""
         assert self._unheard is not None
         try:
             await self._emitter.emit([(cause, message)], self._emits)
@@ -57,4 +57,4 @@ class HeardRow(ServedRow):
             await self._emitter.emit([(cause, one) for one in instead], self._emits)
 
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
-        return False  # nobody waits for an answer to a message, whatever a stranger wrote beside it
+        return False  # a message expects no reply, whatever its reply address

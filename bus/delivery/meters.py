@@ -1,4 +1,4 @@
-"""What every worker counts, for Prometheus."""
+"""Prometheus metrics of every worker."""
 
 from prometheus_client import Counter, Histogram
 

@@ -1,4 +1,4 @@
-"""What a process tells of itself over HTTP: its metrics, and that it lives."""
+"""The HTTP application of a process: metrics and health."""
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette

@@ -38,7 +38,7 @@ class QueueReader:
         self._loop = group.create_task(self._read())
 
     async def stop(self) -> None:
-        """Take no more; what is in hand goes on."""
+        """Consume no more; messages in hand are completed."""
         self._loop.cancel()
         with suppress(asyncio.CancelledError):
             await self._loop
@@ -90,7 +90,7 @@ class QueueReader:
             await self.served.handle(deliveries)
         except asyncio.CancelledError:
             for delivery in deliveries:
-                delivery.requeue()  # of no effect on those already settled
+                delivery.requeue()  # no effect on settled ones
             raise
         except Exception:  # the transport itself failed us: leave the messages to the broker
             log.exception("%s: could not settle", self.served.queue.name)

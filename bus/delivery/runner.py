@@ -36,7 +36,7 @@ class Bus:
         asks_as: str = "",
         turns: asyncio.Lock | None = None,
     ) -> None:
-        """`asks_as` begins the name of the queues for answers, for permissions to tell this process by.
+        """`asks_as` begins the names of reply queues, so that permissions can identify the process.
 
         `turns` is shared by all buses of a process: one of its workers at a time handles suspects.
         """
@@ -79,7 +79,7 @@ class Bus:
     def asker_of_many(
         self, query: Query[A, R], timeout: float = 10.0
     ) -> Callable[[Sequence[A]], Awaitable[Sequence[R]]]:
-        """Asks many questions at once; the answers come in the order of the questions."""
+        """Return a function that sends many queries together; the answers are in the order of the queries."""
 
         async def ask(questions: Sequence[A]) -> Sequence[R]:
             return await self._questions.ask(query, questions, timeout)
@@ -87,14 +87,14 @@ class Bus:
         return ask
 
     async def listen(self, address: Address[M], prefetch: int = 1000) -> "Listener[M]":
-        """Hear a topic from now on, for as long as this bus is open: what a client does."""
+        """Subscribe a client to a topic while this bus is open."""
         name = f"listen:{address.key}:{self.replica}:{self.clock.uuid()[:8]}"
         queue = QueueSpec(name, (address.key,), durable=False)
         await self.transport.declare(queue)
         return Listener(address, await self.transport.consume(queue, prefetch))
 
     async def serve(self, worker: Worker, stopping: asyncio.Event, *, drain: float = 10.0) -> None:
-        """Run a worker until told to stop, then let what is in hand finish, for at most `drain` seconds."""
+        """Run a worker until stopped, then complete its messages in hand for at most `drain` seconds."""
         await serve(worker, self.transport, self.clock, self.replica, stopping, drain, self._turns)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -106,7 +106,7 @@ async def serve(
 
 
 async def _unless_told(stopping: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Do this. False when told to stop first: who waits for a broker, or for others, need not end waiting."""
+    """Run the work; return False if stopped first, because waiting for a broker need not end."""
 
     async def outcome() -> Exception | None:
         try:

@@ -33,7 +33,7 @@ Made = Sequence[tuple[Envelope, Message]]
 
 
 class ServedRow(ABC):
-    """What both kinds of row do; they differ in where what the handler returned goes, and a refusal."""
+    """Common part of both kinds of rows; subclasses publish results and send refusals."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class ServedRow(ABC):
 
     @abstractmethod
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
-        """Tell whoever waits for an answer that there is none, or none yet; False when nobody waits."""
+        """Send a refusal to the requester, if there is one; return whether there is."""
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
-        """Settle all of these. If it raises, those that it has not settled are still open."""
+        """Settle the deliveries. If it raises, those that are not settled remain open."""
         readable = []
         suspects = []
         for delivery in deliveries:
@@ -86,7 +86,7 @@ class ServedRow(ABC):
             await self._settle(readable)
 
     async def handle_alone(self, delivery: Delivery) -> None:
-        """Handle and settle one delivery, also one that was delivered before."""
+        """Handle and settle one delivery, also a redelivered one."""
         try:
             message = self._read(delivery)
         except Undecodable as problem:
@@ -107,16 +107,18 @@ class ServedRow(ABC):
         return message
 
     def _check(self, envelope: Envelope, message: Message) -> None:
-        """Undecodable, unless it is what its key says: the key is all that a broker's permissions judge."""
+        """Raise Undecodable unless the message agrees with its key, which is all that the broker's
+        permissions verify.
+        """
         key = envelope.key
         said = self._key_of(message)
         if key == self._by_name:
-            key = self._hears  # sent to this queue, by who may; of what it hears it must be
+            key = self._hears  # sent to this queue with permission; it must still be of the consumed topic
         if said != key and not ("*" in key and matches(key, said)):
             raise Undecodable(f"it came by the key {key}, and is a message of {said}")
 
     async def _settle(self, readable: Readable) -> None:
-        """Handle these together, and decide each one's fate."""
+        """Handle the messages together, and settle each."""
         if (tracer := current_tracer()) is None:
             await self._handle_together(readable)
             return
@@ -133,7 +135,7 @@ class ServedRow(ABC):
                     span.end(problem)
 
     async def _handle_together(self, readable: Readable) -> Exception | None:
-        """What went wrong, if anything did for all of them."""
+        """Return the exception that concerns all of them, or None."""
         alone = len(readable) == 1
         try:
             with handling((delivery.envelope, message) for delivery, message in readable):
@@ -185,7 +187,7 @@ class ServedRow(ABC):
             case Dead() as dead:
                 await self._bury(delivery, dead)
             case Again(away=True, why=why) if await self._refuse(delivery.envelope, why, again=True):
-                delivery.done()  # whoever asked asks again
+                delivery.done()  # the requester repeats the query
             case Again() as again:
                 await self._put_off(delivery, again)
 
@@ -219,14 +221,16 @@ class ServedRow(ABC):
 
 
 def _about(delivery: Delivery) -> Mapping[str, Sequence[Envelope]]:
-    """What a line is about that is written of one of several, or after they were handled."""
+    """Return the envelopes that log lines are about."""
     return {"envelopes": (delivery.envelope,)}
 
 
 def _sorted(
     readable: Readable, outcomes: Sequence[Any]
 ) -> tuple[list[tuple[Envelope, Message]], list[tuple[Delivery, Exception | None]]]:
-    """What is to be said, and for each delivery what speaks against calling it done."""
+    """Return the messages to publish, and for each delivery the exception that prevents its
+    acknowledgement.
+    """
     made: list[tuple[Envelope, Message]] = []
     fates: list[tuple[Delivery, Exception | None]] = []
     for (delivery, _), outcome in zip(readable, outcomes, strict=True):

@@ -1,12 +1,12 @@
-"""Handle redelivered messages one at a time, so that a message that ends its process is found and set aside.
+"""Handles redelivered messages one at a time, to find a message that ends its process and set it aside.
 
 A broker redelivers a message whether its reader died, shut down or lost its connection, together with all
 others that this reader held. So every redelivered message (a suspect) moves to the suspects' queue of its
-worker. That queue is read with a prefetch of one, and by one reader of a process at a time. A message that is
-redelivered from there was the only suspect in its process when that ended: one strike. At MAX_STRIKES it
+worker. That queue is read with a prefetch of one, and by one reader of a process at a time. A message that
+is redelivered from there was the only suspect in its process when that ended: one strike. At MAX_STRIKES it
 becomes a dead letter. With the first end, when it was handled among others, that makes three.
 
-First deliveries cost nothing more, and suspects do not hold up what is delivered for the first time.
+First deliveries cost nothing more, and suspects do not delay them.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Suspects:
         self._task = group.create_task(self._run())
 
     async def stop(self, seconds: float) -> None:
-        """Finish the message in hand; after these seconds it is put back."""
+        """Complete the message in hand; after the given seconds it is put back."""
         self._stopping = True
         self._arrived.set()
         await self._stop_reading()  # first: a message delivered behind the one in hand would get a strike
@@ -88,7 +88,7 @@ class Suspects:
                     await self._arrived.wait()
 
     async def _read(self) -> None:
-        """Handle suspects until there are none."""
+        """Handle suspects until the queue is empty."""
         self._inbox = inbox = await self._transport.consume(self.queue, 1)
         try:
             while not self._stopping:

@@ -1,4 +1,6 @@
-"""A timer of a worker's table at work: calls its handler again and again, and says what it returns."""
+"""Runs a timer of a worker's table: calls its handler repeatedly, and publishes the messages that it
+returns.
+"""
 
 import asyncio
 import logging
@@ -10,8 +12,8 @@ from bus.worker import Every, messages_of
 
 log = logging.getLogger(__name__)
 
-MAX_UNHEARD = 60  # times that it is said once more to those who do not hear it
-_PAUSES = (0.05, 0.1, 0.2, 0.5)  # seconds before saying again what could not be said; from then on
+MAX_UNHEARD = 60  # repetitions of messages without a consumer
+_PAUSES = (0.05, 0.1, 0.2, 0.5)  # seconds between repetitions; the last value repeats
 _LONGEST_PAUSE = 1.0
 
 
@@ -35,9 +37,9 @@ class Timer:
             await asyncio.sleep(self._row.seconds)
 
     async def _say(self, made: Sequence[Emit]) -> None:
-        """What a timer said has no message to come again by: it is said until somebody hears it.
+        """Publish the messages until they have consumers, because no redelivery would repeat them.
 
-        What nobody hears for a minute is left to the timer's next turns, which it must not hold up for ever.
+        After a minute without a consumer they are left to the timer's next calls.
         """
         pauses = iter(_PAUSES)
         unheard = 0
@@ -54,7 +56,7 @@ class Timer:
         log.warning("%s: %d messages of a timer were heard by nobody", self._emitter.worker, len(made))
 
     async def _unheard(self, made: Sequence[Emit]) -> Sequence[Emit]:
-        """Say each by itself; those that nobody hears."""
+        """Publish each message singly; return those without a consumer."""
         left = []
         for one in made:
             try:

@@ -1,8 +1,8 @@
-"""What becomes of a message whose handler raised instead of returning: by what it raised, and how often.
+"""The fate of a message whose handler raised an exception, by the exception and the number of tries.
 
-`Retry` waits as long as it says. `Poison`, and what no further try would change, is a dead letter. What we
-depend on is waited for as long as it takes, and whoever should hear us for some minutes. Any other exception
-is a bug: five more tries, then a dead letter.
+`Retry` has its delay. `Poison`, and errors that no repetition would change, make a dead letter. Missing
+services are awaited without a limit, missing consumers for some minutes. Any other exception is a defect:
+five more tries, then a dead letter.
 """
 
 import traceback
@@ -22,9 +22,9 @@ class Again:
 
     after: float
     why: str = ""  # worth a warning; empty when the handler asked for it itself
-    away: bool = False  # what we depend on is: whoever asked had better hear it at once
+    away: bool = False  # a service is unreachable: the requester is informed immediately
     fault: bool = False  # it counts as a bug
-    unheard: bool = False  # it counts as said to nobody
+    unheard: bool = False  # counts as a try without a consumer
 
 
 @dataclass(frozen=True, slots=True)

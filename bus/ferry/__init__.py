@@ -1,1 +1,1 @@
-"""Carries what goes through a cell's wall between the broker of the middle and one that is the cell's own."""
+"""Forwards messages between the central broker and a cell's separate broker."""

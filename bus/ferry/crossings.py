@@ -1,8 +1,8 @@
-"""What goes through a cell's wall, and which way: read off the workers' tables, never written by hand.
+"""The messages that cross the border of a cell, with their direction, derived from the workers' tables.
 
-A topic that is said on one side of the wall and heard on the other crosses it; so does a question that is
-asked on one side and answered on the other, and its answer crosses back. Nothing crosses both ways, so that
-nothing goes round in circles, and all that crosses has the cell in its key, so that nobody hears another's.
+A topic that is published on one side and consumed on the other crosses the border; so does a query that is
+asked on one side and answered on the other, and its reply crosses back. Nothing crosses in both directions,
+so no message circulates. Each crossing key contains the cell, so cells do not receive each other's messages.
 """
 
 import re
@@ -23,7 +23,7 @@ _OPEN = re.compile(r"\{\w+\}")
 
 
 class Way(Enum):
-    """Which way through the wall."""
+    """The direction in which a message crosses."""
 
     IN = "in"
     OUT = "out"
@@ -41,12 +41,12 @@ class Crossing:
     cell: str
     way: Way
     name: str  # its key, as far as the cell's is the only one
-    keys: tuple[str, ...]  # what a queue is bound to that is to hear all of it
-    of: "Topic[Any] | Query[Any, Any] | None" = None  # None: answers
+    keys: tuple[str, ...]  # the binding keys of a queue that receives all of it
+    of: "Topic[Any] | Query[Any, Any] | None" = None  # None: replies
 
     @cached_property
     def queue(self) -> QueueSpec:
-        """Where it waits, on the side where it is said."""
+        """Return the queue at the broker where the message is published."""
         return QueueSpec(f"ferry.{self.cell}:{self.name}", self.keys)
 
     @property
@@ -55,18 +55,18 @@ class Crossing:
 
     @property
     def replies(self) -> str:
-        """What the address for the answer to such a question begins with."""
+        """Return the prefix of the reply addresses of such a query."""
         return reply_prefix(self.of, self.cell) if isinstance(self.of, Query) else ""
 
     @property
     def expected(self) -> bool:
-        """Must it be heard where it is carried to?"""
+        """Return whether the message needs a consumer at the other broker."""
         return self.of.expected if isinstance(self.of, Topic) else self.asked
 
     def key_of(self, envelope: Envelope) -> str:
-        """The key to carry it by; Undecodable, where it is none that crosses here.
+        """Return the key to forward the message by; raise Undecodable if that key does not cross here.
 
-        One that was sent to the queue by its name (a dead letter, once more) has the key of its message.
+        A message that was sent to the queue by name (a replayed dead letter) has the key in its envelope.
         """
         key = envelope.key
         if key == self.queue.name:
@@ -76,7 +76,7 @@ class Crossing:
         return key
 
     def framed(self, key: str) -> bool:
-        """May it share a frame with others? As where it was said: one that came alone does not tell."""
+        """Return whether the message may share a frame, as at its publication."""
         return not (isinstance(self.of, Topic) and self.of.outsiders) or key != self.keys[0]
 
     def _key_of_message(self, envelope: Envelope) -> str:
@@ -88,8 +88,10 @@ class Crossing:
 
 
 def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, Any], Way]:
-    """How all that this cell says, hears, asks or answers goes through its wall. What is not in it does not
-    concern the cell. `workers` are one of every kind, in this cell and outside.
+    """Return the direction of each topic and query of this cell.
+
+    Topics and queries that do not concern the cell are missing. `workers` are one of every kind, in this
+    cell and outside.
     """
     inside = [worker for worker in workers if cell_of(f"{worker.name}:") == cell]
     outside = [worker for worker in workers if not cell_of(f"{worker.name}:")]

@@ -1,7 +1,7 @@
-"""The ferry of one cell: all its crossings at work, between the broker of the middle and the cell's own.
+"""The ferry of one cell: runs all its crossings between the central broker and the cell's broker.
 
-It keeps nothing itself. When it is away, or one of the brokers is, what is said on one side waits there in
-queues of its own, one for each crossing, and nobody who says it notices.
+It stores nothing. If it or one of the brokers is unavailable, messages wait at the other broker in one queue
+for each crossing, and publishers are not affected.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from bus.worker import Worker
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0  # from one look at how much waits to the next
+LOOK_SECONDS = 5.0  # between two measurements of the queues' depths
 
 
 def ferry(
@@ -37,7 +37,7 @@ def ferry(
 
     async def run() -> None:
         async with asyncio.TaskGroup() as group:
-            for passage in into:  # what is said in the middle meanwhile waits there, instead of being unheard
+            for passage in into:  # messages published in the meantime wait in the queues
                 group.create_task(passage.run())
             await _opened(own, clock)
             for passage in out:

@@ -1,4 +1,4 @@
-"""What a ferry counts, for Prometheus."""
+"""Prometheus metrics of a ferry."""
 
 from prometheus_client import Counter, Gauge
 

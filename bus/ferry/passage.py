@@ -1,8 +1,8 @@
-"""One crossing at work: reads the queue where it was said, says it on the other broker, and then forgets it.
+"""One crossing: consumes its queue, publishes at the other broker, then acknowledges.
 
-What it reads it says in the order in which it came, and what fails holds up all that is behind it in the
-same queue: nothing overtakes. A message is acknowledged when the other broker has confirmed it, so one may
-come twice, with the id it has; those who hear it are used to that.
+Messages are published in order, and a failing message delays everything behind it in the same queue. A
+message is acknowledged after the other broker's confirm, so it may arrive twice, with the same id, like any
+message.
 """
 
 import logging
@@ -22,15 +22,15 @@ from bus.protocol import Delivery, Envelope, Inbox, Transport
 
 log = logging.getLogger(__name__)
 
-PREFETCH = 1024  # envelopes in hand at most; a broker that is away leaves the others where they are
-TOGETHER = 512  # said at once: confirmed before the next are
-UNHEARD_SECONDS = 300.0  # so long somebody may be missing who must hear it, and then it is a dead letter
+PREFETCH = 1024  # envelopes in hand; the rest waits in the queue while a broker is away
+TOGETHER = 512  # published together: confirmed before the next ones
+UNHEARD_SECONDS = 300.0  # for this time a consumer may be missing; then the message is a dead letter
 
 Loaded = Sequence[tuple[Delivery, Envelope]]
 
 
 class Passage:
-    """`here` is where it was said, `there` is where it is carried to."""
+    """`here` is the broker where the message was published, `there` the other one."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Passage:
         self.crossing = crossing
         self.here = here
         self.in_hand = 0
-        self.oldest = 0.0  # of these: when it was said
+        self.oldest = 0.0  # time of publication of the oldest of them
         self._there = there
         self._clock = clock
         self._carried = CARRIED.labels(crossing.cell, crossing.way.value, crossing.name)
         self._unheard_seconds = unheard_seconds
-        self._unheard = ("", 0.0)  # the key that nobody hears there, and since when
+        self._unheard = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
         """Until cancelled; what was not acknowledged by then comes again."""
@@ -71,7 +71,7 @@ class Passage:
         await self._say(load)
 
     def _read(self, delivery: Delivery) -> Envelope:
-        """As it came, but for what one that came alone cannot say of itself."""
+        """Return the envelope as received, with the fields that a single message lacks."""
         if delivery.problem:
             raise Undecodable(delivery.problem)
         key = self.crossing.key_of(delivery.envelope)
@@ -128,9 +128,8 @@ class Passage:
         return now - self._unheard[1] >= self._unheard_seconds
 
     async def _heard_by_nobody(self, question: Envelope, why: str) -> bool:
-        """Who asks what nobody is there to answer hears so at once, and asks again; False: it is no question.
-
-        He does not wait for as long as a message may.
+        """Refuse a query without a consumer immediately, so that the requester can repeat it; return False
+        for other messages.
         """
         if not self.crossing.asked:
             return False
@@ -141,7 +140,7 @@ class Passage:
         return True
 
     async def _bury(self, delivery: Delivery, why: str, trace: str = "") -> None:
-        """Where it was said: who looks after that side's dead letters finds it, and can send it again."""
+        """Store a dead letter at the broker of the publication, where operators can replay it."""
         envelope, queue = delivery.envelope, self.crossing.queue.name
         log.error("%s: %s to the dead letters: %s", queue, envelope.key, why)
         letter = letter_of(envelope, queue, why, trace, self._clock.now())

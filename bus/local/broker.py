@@ -18,12 +18,12 @@ from bus.local.journal import Journal
 from bus.protocol import DeadLetter, Envelope, QueueSpec
 from bus.routing import matches
 
-LONGEST_DELAY = 86400.0  # of what the file says: the wall clock may have been turned back meanwhile
+LONGEST_DELAY = 86400.0  # of the stored delays: the wall clock may have been set back
 
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """How unkind the broker is: chances of handing a message out of turn, or once more once settled."""
+    """Faults of the broker: probabilities of reordered and of repeated deliveries."""
 
     chance: random.Random
     reorder: float = 0.0
@@ -31,7 +31,7 @@ class Chaos:
 
 
 class ItemReader(Protocol):
-    """Whoever reads a queue."""
+    """A reader of a queue."""
 
     def accept(self) -> bool:
         """Take one item off the queue; False when there is no room for it."""
@@ -42,7 +42,7 @@ class QueuedItem:
     envelope: Envelope
     crashes: int = 0
     row: int = 0  # its place in the journal
-    twin: bool = False  # a duplicate made by chaos, which makes no more of them
+    twin: bool = False  # a duplicate made by chaos, which is not duplicated again
 
 
 @dataclass(eq=False, slots=True)
@@ -157,7 +157,7 @@ class LocalBroker:
             self._journal.exhume(letter.id)
 
     def dead_behind(self, after: str, beginning: str) -> Iterator[DeadLetter]:
-        """As many as there are now: of whoever is buried or taken out meanwhile it says nothing."""
+        """Yield the present dead letters; later ones are not included."""
         if after and after not in self.dead:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
         behind = iter(tuple(self.dead.values()))

@@ -1,7 +1,7 @@
-"""What the in-process broker must not forget: its queues and dead letters, in one SQLite file.
+"""The journal of the in-process broker: queues, messages and dead letters in one SQLite file.
 
-Additions that wait together are committed together, off the event loop. A removal that is lost in a crash
-only means that a message comes once more, which every handler expects.
+Concurrent additions are committed together, off the event loop. A removal that is lost in a crash only
+causes a redelivery.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _Statement = tuple[str, tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class KeptEnvelope:
-    """What a queue had in it when the process ended."""
+    """A message that was in a queue when the process ended."""
 
     row: int
     queue: str
@@ -73,7 +73,9 @@ class Journal:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
     def restore(self, now: float) -> tuple[list[KeptEnvelope], list[DeadLetter]]:
-        """Everything kept, oldest first, and the dead letters; what cannot be read is one of those."""
+        """Return all stored messages, oldest first, and the dead letters; unreadable entries become dead
+        letters.
+        """
         letters = [
             _letter(str(id_), data)
             for id_, data in self._file.execute("SELECT id, letter FROM dead ORDER BY rowid")
@@ -81,7 +83,7 @@ class Journal:
         items = []
         kept = self._file.execute("SELECT row, queue, envelope, due, delivered FROM kept ORDER BY row")
         for row, queue, data, due, delivered in kept:
-            if delivered is None:  # nobody noted it: any that was not delayed may have been in hand
+            if delivered is None:  # not recorded: any message without a delay may have been in hand
                 delivered = not self._was_closed and not (due and due > now)
             try:
                 envelope = _envelopes.decode(data)
@@ -111,7 +113,7 @@ class Journal:
         self._pending.append(("INSERT OR REPLACE INTO queues VALUES (?, ?)", (spec.name, data)))
 
     def add(self, queue: str, envelope: Envelope, due: float, delivered: int | None = None) -> int:
-        """Store this envelope. `delivered` is the number of deliveries so far, or None if these are not
+        """Store the envelope. `delivered` is the number of deliveries so far, or None if they are not
         counted.
         """
         row = next(self._rows)
@@ -162,7 +164,7 @@ class Journal:
 
         def written(done: "asyncio.Future[None]") -> None:
             problem = done.exception()
-            if isinstance(problem, sqlite3.Error):  # the disk is full, perhaps: whoever waits goes on waiting
+            if isinstance(problem, sqlite3.Error):  # possibly a full disk: callers keep waiting
                 log.error("the bus cannot write to its file, and tries again: %s", problem)
                 self._pending[:0], self._waiting[:0] = batch, waiting
                 loop.call_later(RETRY_SECONDS, again)

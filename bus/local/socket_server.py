@@ -29,7 +29,7 @@ class SocketServer:
         self.path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(self.path))
-        self.path.chmod(0o600)  # before it listens: nobody else ever gets in
+        self.path.chmod(0o600)  # before it listens, so that no other user can connect
         self._server = await asyncio.start_unix_server(self._visit, sock=listening, limit=LINE_LIMIT)
 
     async def close(self) -> None:
@@ -45,7 +45,7 @@ class SocketServer:
                     visit.take(calls.decode(line), group)
                 visit.leave()
         except* (ConnectionError, asyncio.CancelledError, msgspec.DecodeError):
-            pass  # the visitor is gone, or talks no sense: its unsettled messages go back
+            pass  # the client disconnected or sent garbage: its unsettled messages are requeued
         finally:
             await transport.close()
             writer.close()
@@ -61,7 +61,7 @@ class _Visit:
         self._pumps: list[asyncio.Task[None]] = []
 
     def take(self, call: SocketCall, group: asyncio.TaskGroup) -> None:
-        if call.do in ("done", "requeue"):  # at once and in order, like everything that needs no wait
+        if call.do in ("done", "requeue"):  # immediately and in order, because it needs no wait
             delivery = self._unsettled.pop(int(call.number), None)
             if delivery is not None:
                 (delivery.done if call.do == "done" else delivery.requeue)()

@@ -37,7 +37,7 @@ class SocketTransport(asyncio.Protocol):
             ) from None
 
     async def close(self) -> None:
-        """When it returns, what we had in hand is back in its queue, and our private queues are gone."""
+        """Return when messages in hand are requeued, and private queues are deleted."""
         if self._line is not None:
             with suppress(Unavailable):
                 await self._call(SocketCall("leave"))

@@ -1,4 +1,4 @@
-"""What is said over the socket, each way in lines of JSON."""
+"""The protocol of the socket: lines of JSON in both directions."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ LINE_LIMIT = 64 * 1024 * 1024
 
 
 class SocketCall(msgspec.Struct, omit_defaults=True):
-    """What a client says: do this; answer under this number (0: no answer wanted)."""
+    """A client's call with its number (0: no reply wanted)."""
 
     do: str
     id: int = 0
@@ -24,7 +24,7 @@ class SocketCall(msgspec.Struct, omit_defaults=True):
 
 
 class SocketWord(msgspec.Struct, omit_defaults=True):
-    """What the server says: the answer to a call, or a delivery."""
+    """The server's reply to a call, or a delivery."""
 
     id: int = 0
     error: str = ""

@@ -46,7 +46,7 @@ class _LocalInbox:
         self.prefetch = prefetch
         self._ready: deque[_LocalDelivery] = deque()
         self._unsettled: dict[_LocalDelivery, None] = {}
-        self._bytes = 0  # of these
+        self._bytes = 0  # their size
         self._arrived = asyncio.Event()
 
     def accept(self) -> bool:
@@ -96,7 +96,7 @@ class _LocalInbox:
         self.queue.wake()
 
     def abandon(self) -> None:
-        """The reader is gone: everything it had not settled comes again, to anyone."""
+        """Requeue everything unsettled of a reader that has ended."""
         self._leave()
         for delivery in reversed(self._unsettled):
             delivery.item.crashes += 1
@@ -171,7 +171,7 @@ class LocalTransport:
         await self.broker.safe()
 
     async def waiting(self, queue: str) -> int:
-        """How many messages of this queue nobody holds."""
+        """Return the number of messages in the queue that no reader holds."""
         known = self.broker.queues.get(queue)
         return 0 if known is None else len(known.items)
 

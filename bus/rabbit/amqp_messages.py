@@ -22,9 +22,8 @@ _STRANGERS = uuid.UUID("6b8a3c52-51c5-5d0e-9f0b-5f6f2c0f5d3e")
 
 
 def properties_of(envelope: Envelope, key: str, user: str | None = None) -> Any:
-    """What an envelope says beside its body, when it travels alone to this routing key or queue.
-
-    `user` is who publishes it; the broker refuses one who is somebody else.
+    """Return the AMQP properties of an envelope that travels alone to this key or queue. `user` is the
+    publisher's user name.
     """
     headers: dict[str, Any] = {}
     if envelope.key != key:
@@ -71,9 +70,9 @@ def properties_of_frame(id_: str, user: str | None = None) -> Any:
 
 
 def open_message(message: Arrived, key: str, *, names_key: bool = True) -> tuple[list[Envelope], str]:
-    """The envelopes in an AMQP message; or what is wrong with it, and its bytes as one envelope.
+    """Return the envelopes in an AMQP message, and an error if it is unreadable.
 
-    `key` is what it came by; only one that `names_key` may say that its own is another.
+    `key` is the key it arrived by; only with `names_key` may the message contain another one.
     """
     size = len(message.body)
     if size > MAX_MESSAGE_BYTES:
@@ -92,7 +91,7 @@ def open_message(message: Arrived, key: str, *, names_key: bool = True) -> tuple
 
 
 def crashes(message: Arrived) -> int:
-    """How often this message was handed to a reader who did not settle it, as far as the broker says."""
+    """Return how often this message was delivered without being settled, as far as the broker reports it."""
     counted = message.headers.get("x-delivery-count")
     if counted is None:
         return 1 if message.redelivered else 0
@@ -126,7 +125,7 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
 
 
 def _id_for_stranger(message: Arrived) -> str:
-    """An id for who gave none: the same whenever the same message comes again."""
+    """Return an id for a message without one: the same for the same message."""
     told = f"{message.key}|{message.correlation}|{message.timestamp}|{message.body.hex()}"
     return str(uuid.uuid5(_STRANGERS, told))
 
@@ -156,9 +155,9 @@ def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
 
 
 def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
-    """A dead letter; one that the broker itself put there says so, under the key <ms>.<queue>.
+    """Return the dead letter in this message, also one that the broker dead-lettered (key <ms>.<queue>).
 
-    Whose it is, is told by the key alone: that is what the broker's permissions judged.
+    Its origin is determined by the key only, which the broker's permissions verify.
     """
     by, _, rest = message.key.partition(".")
     queue = "" if by == LETTER else names.plain(rest)
@@ -211,7 +210,7 @@ def _number(value: object) -> float:
 
 
 def _seconds(value: object) -> float:
-    """A moment, or 0.0 where it is none."""
+    """Return the time, or 0.0 for an invalid value."""
     number = _number(value)
     return number if 0.0 <= number < MAX_TIME else 0.0
 

@@ -1,12 +1,12 @@
-"""How an AMQP message came, and what a reader may believe of it.
+"""The verified part of a received AMQP message.
 
-The broker's topic permissions judge the routing key of what is published, and nothing else. So a message
-that came by way of <exchange> has that for its key, whatever is written in it; its further keys (the headers
-CC and BCC), and the key that a queue of somebody's own dead-letters under, are judged by nobody and are not
-believed. Only what was sent to a queue by its name says its key itself.
+The broker's topic permissions judge the routing key of a published message, and nothing else. So a message
+that came through <exchange> has that key, whatever it contains; its additional keys (the headers CC and
+BCC), and the key under which a foreign queue dead-letters, are not verified and not accepted. Only a message
+that was sent to a queue by name may state its key.
 
 A user may also declare an exchange below its own names and bind <exchange> to it; keys published there are
-judged by nobody. So a message must have been published to one of berth's exchanges.
+not verified. So a message must have been published to one of berth's exchanges.
 """
 
 from bus.rabbit.topology import BrokerNames
@@ -14,9 +14,8 @@ from bus.rabbit.wire import Arrived
 
 
 def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
-    """The key it came by, whether it may name another, and why it is not to be believed at all, if so.
-
-    `queue` is the broker's name of the one that was read.
+    """Return the key it arrived by, whether it may state another, and why it is refused, if so. `queue` is
+    the broker's name of the queue.
     """
     forwarded = _dead_lettered_from(message.headers.get("x-death"))
     if message.exchange == names.queues:

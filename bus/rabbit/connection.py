@@ -23,13 +23,13 @@ from bus.certificates import distrusted
 from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.wire import Wire
 
-# What it says about connections we say ourselves, once, and without a traceback for every attempt.
+# berth logs connection errors itself, once, without a traceback for every attempt.
 logging.getLogger("aiormq.connection").setLevel(logging.CRITICAL)
 
-HEARTBEAT = 15  # seconds; a peer that is silent for three of them is gone
+HEARTBEAT = 15  # seconds; a peer that is silent for three of them counts as disconnected
 _DIAL_SECONDS = 10.0
-ANSWER_SECONDS = 60.0  # a connection may live on whose broker has lost a question, or a confirm
-_OPENING_SECONDS = 30.0  # a broker short of memory blocks us; one that is gone meanwhile never answers
+ANSWER_SECONDS = 60.0  # limit for a reply on a live connection whose broker has lost a request or a confirm
+_OPENING_SECONDS = 30.0  # a broker short of memory blocks connections; one that ends meanwhile never replies
 
 # The channel or the connection broke. A future may also end as cancelled then: see `cancelled_by_us`.
 BROKEN = (AMQPError, OSError, RuntimeError, asyncio.CancelledError)
@@ -42,7 +42,7 @@ class BadCredentials(Unavailable):
 
 
 class RequestRefused(Exception):
-    """The broker says no to one request, and closes the channel it came on. `code` is its word for why."""
+    """The broker refused a request and closed its channel. `code` is the broker's name of the reason."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -60,7 +60,7 @@ def telling_refusals() -> Iterator[None]:
 
 @asynccontextmanager
 async def answered() -> AsyncIterator[None]:
-    """The same, and a request that is not answered in time raises one of BROKEN, too."""
+    """Raise one of BROKEN if a request gets no reply in time."""
     with telling_refusals():
         async with asyncio.timeout(ANSWER_SECONDS):
             yield
@@ -68,7 +68,7 @@ async def answered() -> AsyncIterator[None]:
 
 @contextmanager
 def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
-    """What goes wrong with the broker there, as one of two kinds: BrokerRefused, or Unavailable."""
+    """Convert errors of this broker to BrokerRefused or Unavailable."""
     try:
         yield
     except RequestRefused as refused:
@@ -80,13 +80,15 @@ def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
 
 
 def refusal(closed: ChannelClosed) -> Exception:
-    """What the end of a channel means: RequestRefused, or the same when nobody refused anything."""
+    """Return RequestRefused for a channel that the broker closed, else the exception itself."""
     text = reason(closed)
     return RequestRefused(text) if text.startswith(_REFUSALS) else closed
 
 
 def broker_url(url: str, name: str) -> str:
-    """The URL, checked, with our name and heartbeat where it does not set its own. Errors never show it."""
+    """Return the checked URL with defaults for connection name and heartbeat. Errors never contain the
+    URL.
+    """
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
@@ -108,7 +110,7 @@ def place(url: str) -> str:
 
 
 def user_of(url: str) -> str | None:
-    """Whom the broker knows us by; None where the URL names nobody."""
+    """Return the user name in the URL, or None."""
     named = urlsplit(url).username
     return unquote(named) if named else None
 
@@ -125,7 +127,7 @@ async def dial(url: str) -> Connection:
             f"RabbitMQ at {place(url)} does not accept these credentials: {reason(refused)}"
         ) from None
     except InvalidFrameError as problem:
-        if "Connection.OpenOk" not in str(problem):  # the last step, where we are not told why
+        if "Connection.OpenOk" not in str(problem):  # the last step, for which no reason is given
             raise Unavailable(f"RabbitMQ at {place(url)} cannot be understood: {reason(problem)}") from None
         raise Unavailable(
             f"RabbitMQ at {place(url)} does not let us into the virtual host: "
@@ -145,7 +147,7 @@ async def dial(url: str) -> Connection:
 
 
 async def open_channel(connection: AbstractConnection, *, confirms: bool) -> AbstractChannel:
-    """A channel; one that confirms raises what comes back unheard."""
+    """Open a channel; one with confirms raises returned messages."""
     async with asyncio.timeout(_OPENING_SECONDS):
         return await connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
 
@@ -157,7 +159,7 @@ def cancelled_by_us(problem: BaseException) -> bool:
 
 
 def reason(problem: BaseException) -> str:
-    """What an AMQP error says, in one line."""
+    """Return the text of an AMQP error in one line."""
     said = " ".join(str(part) for part in problem.args if part is not None)
     return " ".join(said.split()) or type(problem).__name__
 

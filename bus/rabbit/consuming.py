@@ -41,7 +41,7 @@ class RabbitInbox:
         self._going_back: set[asyncio.Task[None]] = set()
         self._steering = asyncio.Lock()
         self._size = 1.0  # envelopes in an AMQP message, of late
-        self._bytes = 1.0  # the same in bytes: up at once, down slowly
+        self._bytes = 1.0  # average bytes per envelope: raised immediately, lowered slowly
 
     @property
     def ended(self) -> bool:
@@ -104,7 +104,7 @@ class RabbitInbox:
             while True:
                 last = parcel.reading.is_last_copy(parcel.tag)
                 try:
-                    if last:  # into the queue as it is made again, not into one that is just being deleted
+                    if last:  # into the queue after it is declared again, not into one in deletion
                         await backoff.pause()
                         await self._link.declare(self._spec)
                     await self._put_back(self._spec.name, envelopes)
@@ -121,13 +121,13 @@ class RabbitInbox:
         task.add_done_callback(self._going_back.discard)
 
     def _let_go(self, reading: Reading) -> None:
-        """Put back what is taken apart, and what came out of a queue that is gone meanwhile."""
+        """Requeue unpacked envelopes, and messages from a queue that was deleted meanwhile."""
         while reading.opened or (reading.deliveries and reading.is_last_copy(reading.deliveries[0].tag)):
             if reading.opened or self._open_next(reading):
                 reading.hand_out().requeue()
 
     async def _all_back(self) -> None:
-        """Returns when what is put back has arrived; if the connection is gone, it comes again anyway."""
+        """Return when requeued messages have arrived; after a lost connection they are redelivered anyway."""
         if self._going_back:
             await asyncio.wait(self._going_back, timeout=5.0)
 
@@ -159,7 +159,7 @@ class RabbitInbox:
                     return
                 reading = again
         finally:
-            self.more.set()  # who waits finds out whether the link is broken
+            self.more.set()  # waiters notice a broken link
 
     async def _begin_again(self) -> Reading | None:
         """Nothing, when we are to stop."""
@@ -176,7 +176,7 @@ class RabbitInbox:
                 return None  # we close
 
     async def _attend(self, reading: Reading) -> None:
-        """Tell the broker what settles, until the channel ends or, told to stop, until everything has."""
+        """Send acknowledgements until the channel ends or, after a stop, until everything is settled."""
         try:
             while not reading.over and not (self._stopping and not reading.unsettled):
                 await reading.wake.wait()
@@ -206,7 +206,7 @@ class RabbitInbox:
             self.more.set()
 
     def _open_next(self, reading: Reading) -> bool:
-        """Take the next AMQP message apart; False when there is none."""
+        """Unpack the next AMQP message; return False if there is none."""
         while reading.deliveries:
             message = reading.deliveries.popleft()
             key, names_key, disbelieved = came_by(message, self._link.names, self._name)
@@ -227,7 +227,9 @@ class RabbitInbox:
         return False
 
     async def _tune(self, reading: Reading) -> None:
-        """Prefetch is meant in envelopes; the broker counts AMQP messages, and those hold one or hundreds."""
+        """Set the prefetch: it is given in envelopes, but the broker counts AMQP messages with one or
+        hundreds of them.
+        """
         async with self._steering:
             if not self._stopping and not reading.over and not self._fits(reading.in_advance):
                 await self._consume(reading, self._wanted())

@@ -1,4 +1,4 @@
-"""The dead-letter queue: burying, looking page by page without taking, and taking out for good."""
+"""The dead-letter queue: storing, paging without removal, and removal."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
@@ -21,14 +21,14 @@ Rescue = Callable[[DeadLetter], Awaitable[bool]]
 _AT_FIRST = 32  # letters fetched together; they may be a megabyte each
 _AT_MOST = 1024
 _SMALL_BYTES = 1024 * 1024  # letters that together are smaller make room for twice as many
-_FETCHING_SECONDS = 2.0  # somebody else may be looking at what we were promised
+_FETCHING_SECONDS = 2.0  # another reader may hold the expected messages
 
 
 class DeadLetterQueue:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._name = link.names.dead
-        self._one_at_a_time = asyncio.Lock()  # a letter that one of us looks at is out of the other's sight
+        self._one_at_a_time = asyncio.Lock()  # a letter held by one reader is invisible to the other
 
     async def bury(self, dead: DeadLetter) -> None:
         post = Post(
@@ -41,7 +41,7 @@ class DeadLetterQueue:
         await self._link.declare_dead()
         try:
             await self._link.post(post)
-        except Unroutable:  # somebody has deleted the queue meanwhile
+        except Unroutable:  # the queue was deleted meanwhile
             self._link.forget()
             await self._link.declare_dead()
             await self._link.post(post)
@@ -60,7 +60,7 @@ class DeadLetterQueue:
     async def each(self, after: str, beginning: str) -> AsyncGenerator[DeadLetter, None]:
         """After a reconnect it goes on behind the last one."""
         await self._link.declare_dead()
-        met: set[str] = set()  # who was buried twice is one letter, where it was first
+        met: set[str] = set()  # a letter stored twice counts once, at its first place
         reached = not after
         backoff = Backoff(self._link.clock)
         async with self._one_at_a_time:
@@ -96,7 +96,7 @@ class DeadLetterQueue:
                     if (wanted is not None and dead.id not in wanted) or dead.id in staying:
                         continue
                     if rescue is not None and rescued.get(dead.id, dead.died) != dead.died:
-                        continue  # it has died again of what we sent it back to
+                        continue  # the replayed message has failed again
                     if rescue is not None and dead.id not in rescued:
                         try:
                             gone = await rescue(dead)

@@ -1,8 +1,8 @@
-"""What has come over one channel: AMQP messages taken apart into envelopes, each of which settles by itself.
+"""Deliveries of one channel: AMQP messages unpacked into envelopes, each settled separately.
 
-An AMQP message is acknowledged when all its envelopes have settled. One that is put back out of a frame is
-sent to the queue again, alone; one that came alone is simply refused with requeue. What came out of a queue
-that was deleted meanwhile is in no queue any more: that, too, is sent, into the queue as it is made again.
+An AMQP message is acknowledged when all its envelopes are settled. A requeued envelope of a frame is sent to
+the queue again, alone; a single message is refused with requeue. A message from a queue that was deleted
+meanwhile is in no queue any more: it is sent too, into the queue after it is declared again.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ from bus.rabbit.connection import BROKEN, cancelled_by_us
 from bus.rabbit.underlay import BulkChannel
 from bus.rabbit.wire import Arrived
 
-ACKS_WAIT = 0.05  # seconds, for others: nobody waits for one, and a quorum queue writes each down
-SHARE_TOLD = 0.25  # of what is sent in advance: so many are told at once, lest the broker stops sending
+# seconds to combine acknowledgements: no client waits for one, and a quorum queue writes each
+ACKS_WAIT = 0.05
+SHARE_TOLD = 0.25  # share of the prefetch: so many are sent immediately, so that the broker keeps delivering
 
 SendBack = Callable[["Parcel", Sequence[Envelope]], None]
 
@@ -38,7 +39,7 @@ class Reading:
         self.acks: list[int] = []
         self.nacks: list[int] = []
         self.wake = asyncio.Event()
-        self._waits: asyncio.TimerHandle | None = None  # until then acks wait for others
+        self._waits: asyncio.TimerHandle | None = None  # until then acknowledgements are combined
         self._telling = asyncio.Lock()
         self._closing = asyncio.Lock()
 
@@ -46,7 +47,7 @@ class Reading:
         return self.in_hand < prefetch and self.bytes_in_hand < MAX_IN_HAND_BYTES
 
     def hand_out(self) -> "RabbitDelivery":
-        """The next of what is taken apart."""
+        """Return the next unpacked envelope."""
         delivery = self.opened.popleft()
         self.in_hand += 1
         self.bytes_in_hand += len(delivery.envelope.body)
@@ -75,7 +76,7 @@ class Reading:
         self.wake.set()
 
     async def settle(self) -> None:
-        """Tell the broker what has settled since the last time."""
+        """Send the acknowledgements since the last call."""
         async with self._telling:
             if self._waits is not None:
                 self._waits.cancel()
@@ -95,12 +96,12 @@ class Reading:
                     await self.channel.ack(tag)
 
     async def close(self) -> None:
-        """Have everything told so far heard; what is unsettled the broker delivers again."""
+        """Wait until the acknowledgements are sent; the broker redelivers unsettled messages."""
         self.end()
         self.deliveries.clear()
         self.opened.clear()
         try:
-            async with asyncio.timeout(5.0), self._closing:  # whoever comes second waits for the first
+            async with asyncio.timeout(5.0), self._closing:  # a second caller waits for the first
                 await self.settle()
                 await self.channel.close()
         except (*BROKEN, TimeoutError) as problem:
@@ -128,7 +129,8 @@ class Parcel:
         self.send_back = send_back
         self.tag = tag
         self.left = left
-        # It came back from a reader who went away: told late it would come with who takes down the next, too.
+        # It was requeued by a reader that ended; sent late it would return together with the next reader's
+        # messages.
         self.returned = returned
 
     def settled(self, count: int = 1) -> None:
@@ -138,7 +140,9 @@ class Parcel:
 
 
 class RabbitDelivery:
-    """An envelope in a reader's hand. Of a connection that is gone it settles nothing: it comes again."""
+    """An envelope in a reader's hand. After a lost connection settling has no effect: the message is
+    redelivered.
+    """
 
     __slots__ = ("_alone", "_open", "_parcel", "crashes", "envelope", "problem")
 

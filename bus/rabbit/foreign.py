@@ -1,6 +1,6 @@
-"""Exchanges that are not ours: hearing what somebody else says there, and saying something as they would.
+"""Foreign exchanges, such as Ironic's: consuming from them, and publishing like their owner.
 
-This is the one part of this room that workers may import.
+The only part of this package that workers may import.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 
 PREFETCH = 1000
 SETTLE_SECONDS = 0.25  # what is handled within them is acknowledged together: the queue writes each down
-TOGETHER = 256  # messages, at most, that are heard as one
-LOOK_SECONDS = 5.0  # between makings sure that we still hear
+TOGETHER = 256  # largest number of messages handled together
+LOOK_SECONDS = 5.0  # between two checks of the binding
 FIRST_LOOK_SECONDS = 0.1  # while there is no exchange, growing to the above
 _NEVER = 1_000_000_000  # redeliveries: RabbitMQ 4 would drop after 20
 
@@ -51,14 +51,13 @@ Gap = Callable[[], None]
 
 
 class ForeignListener:
-    """A durable queue of ours on an exchange somebody else makes, read for as long as `run` runs.
+    """A durable queue of berth on a foreign exchange, consumed while `run` runs.
 
-    We never make the exchange: its owner could not use one made otherwise than they would make it. Until
-    there is one we look for it again and again. One that is not durable goes with its broker, and our binding
-    with it: so the binding is made anew now and then, and whenever something may have passed us by we say so.
-
-    The queue is one for all replicas, of which RabbitMQ lets one hear at a time: what is said has an order.
-    Messages are acknowledged when what comes of them is safe, those of a moment together; others come again.
+    The exchange is never declared, because its owner could not use one with other arguments; until it
+    exists, it is checked repeatedly. A transient exchange disappears with its broker, and the binding with
+    it: so the binding is renewed periodically, and possible gaps are reported. All replicas share the queue,
+    and RabbitMQ delivers to one at a time, in order. Messages are acknowledged when their results are safe,
+    in batches; others are redelivered.
     """
 
     def __init__(
@@ -79,18 +78,18 @@ class ForeignListener:
         self._exchange = exchange
         self._keys = tuple(keys)
         self._queue = queue
-        self._made_by = made_by  # a sentence for people: who makes the exchange, and when
+        self._made_by = made_by  # a sentence about the exchange's owner
         self._quorum = quorum
         self._kept_seconds = kept_seconds  # without us; then the broker drops our queue
         self._look_seconds = look_seconds
         self._clock = clock or Clock()
-        self._waiting = False  # we have said that there is no exchange
-        self._complaint = ""  # what we last said about the broker
+        self._waiting = False  # a missing exchange has been logged
+        self._complaint = ""  # the last logged error of the broker
         self._binding: AbstractChannel | None = None
         self.hearing = False  # connected, and bound to an exchange that is there
 
     async def run(self, hear: Hear, gap: Gap) -> None:
-        """Hand what is said to `hear`, in order; call `gap` when something may have passed us by."""
+        """Pass messages to `hear` in order; call `gap` after a possible loss."""
         backoff = Backoff(self._clock)
         while True:
             try:
@@ -108,7 +107,7 @@ class ForeignListener:
             await backoff.pause()
 
     async def _attend(self, connection: AbstractConnection, hear: Hear, gap: Gap) -> None:
-        """Hear over this connection until it ends."""
+        """Consume over this connection until it ends."""
         loop = asyncio.get_running_loop()
         with plainly(self._url):
             ear = await self._listen(connection)
@@ -133,7 +132,7 @@ class ForeignListener:
             await ear.leave()
 
     async def _listen(self, connection: AbstractConnection) -> "_Ear":
-        """Read our queue, which is made if need be; one that is there serves as it is."""
+        """Consume the queue, which is declared if it is missing."""
         kind: dict[str, Any] = {"x-queue-type": "classic"}
         if self._quorum:
             kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
@@ -153,7 +152,7 @@ class ForeignListener:
         return ear
 
     async def _bind(self, connection: AbstractConnection) -> bool:
-        """Is there an exchange to hear? Then its keys come to our queue, and nothing else of it."""
+        """Bind the queue's keys, and remove all others; return whether the exchange exists."""
         if self._binding is None or self._binding.is_closed:
             self._binding = await open_channel(connection, confirms=False)
         try:
@@ -180,7 +179,7 @@ class ForeignListener:
 
 
 class _Ear:
-    """What has come over one channel and was not taken yet."""
+    """Deliveries of one channel that have not been taken yet."""
 
     def __init__(self, channel: BulkChannel) -> None:
         self.channel = channel
@@ -188,7 +187,7 @@ class _Ear:
         self._messages: deque[Arrived] = deque()
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time
-        self._safe = self._told = 0  # tags: of what is handled, and of what the broker has heard of
+        self._safe = self._told = 0  # tags: of handled messages, and of acknowledged ones
         self._tell_at = math.inf
         channel.when_closed(self._end)
         channel.when_cancelled(self._end)
@@ -198,7 +197,7 @@ class _Ear:
         self._wake.set()
 
     async def next(self, until: float) -> tuple[list[bytes], int]:
-        """The oldest messages, and the tag of the last; none if none comes until then, or ever again."""
+        """Return the oldest messages and the last tag, or an empty list if none arrives until then."""
         if not self._messages and not self._over:
             self._wake.clear()
             with suppress(TimeoutError):
@@ -208,7 +207,7 @@ class _Ear:
         return [bytes(one.body) for one in taken], taken[-1].tag if taken else 0
 
     def is_safe(self, tag: int) -> None:
-        """What came up to this is handled."""
+        """Acknowledge messages up to this tag."""
         self._safe, self._tell_at = tag, min(self._tell_at, self._now() + SETTLE_SECONDS)
 
     async def tell_what_is_due(self) -> None:
@@ -216,7 +215,7 @@ class _Ear:
             await self._tell()
 
     async def leave(self) -> None:
-        """What is handled comes to nobody again, as far as the broker can still be told."""
+        """Send pending acknowledgements before the channel closes."""
         try:
             if self._safe > self._told:
                 await self._tell()
@@ -239,9 +238,10 @@ class _Ear:
 
 
 class ForeignPublisher:
-    """Says things on an exchange in its owner's stead. The exchange is taken as it is, or made as they would.
+    """Publishes to an exchange in its owner's place. An existing exchange is used; a missing one is declared
+    like its owner would.
 
-    While the broker is away whoever publishes hears Unavailable, and says all of it again.
+    While the broker is unreachable, publishers get Unavailable and must repeat all messages.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A look at a RabbitMQ that changes nothing: its version, whether it takes messages, and these queues."""
+"""Inspects a RabbitMQ without changes: version, acceptance of messages, queues."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from bus.rabbit.topology import BrokerNames, Topology
 from bus.rabbit.underlay import hang_up
 
 TAKES_SECONDS = 5.0
-_NOBODYS = "doctor.looks"  # a key that nobody hears
+_NOBODYS = "doctor.looks"  # a key without a queue
 
 
 @dataclass
@@ -31,7 +31,7 @@ class BrokerLook:
 async def look(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerLook, dict[str, int]]:
-    """What is there, and how many messages wait on each of its queues after a pause."""
+    """Return the state, with the depth of each queue after a pause."""
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerLook()
     names = BrokerNames(exchange)
@@ -70,7 +70,7 @@ async def _waiting(topology: Topology, queue: str) -> tuple[int, int] | None:
 
 
 async def _takes(connection: AbstractConnection, exchange: str, found: BrokerLook) -> bool:
-    """Does it confirm a message in time? One that nobody hears comes back, and is nowhere kept."""
+    """Return whether it confirms a message in time. The message has no queue and is returned."""
     try:
         async with asyncio.timeout(TAKES_SECONDS):
             channel = await open_channel(connection, confirms=True)
@@ -82,5 +82,5 @@ async def _takes(connection: AbstractConnection, exchange: str, found: BrokerLoo
     except RequestRefused as refused:
         found.refused.append(str(refused))
     except (PublishError, DeliveryError):
-        pass  # nobody hears it: it was taken, and came back
+        pass  # returned: the broker accepted it
     return True

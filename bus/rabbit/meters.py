@@ -1,4 +1,4 @@
-"""What a process tells of its way to RabbitMQ, for Prometheus."""
+"""Prometheus metrics of a process's connections to RabbitMQ."""
 
 from prometheus_client import Counter, Gauge
 

@@ -1,8 +1,8 @@
-"""What a RabbitMQ user needs to do its part, and no more: patterns made from workers' tables.
+"""Permissions of RabbitMQ users, derived from workers' tables.
 
-RabbitMQ judges names of queues and exchanges by three patterns (configure, write, read), and routing keys by
-two for each exchange (write: to publish; read: to bind a queue). No key here leaves room for a wildcard where
-a binding has none. What a broker does not judge is told by who reads: `bus.rabbit.arrivals`.
+RabbitMQ checks names of queues and exchanges by three patterns (configure, write, read), and routing keys by
+two for each exchange (write: to publish; read: to bind a queue). No pattern permits a wildcard that its
+binding lacks. Consumers check the rest: `bus.rabbit.arrivals`.
 """
 
 import re
@@ -71,7 +71,7 @@ class BrokerUser:
 
 
 def hashed(password: str, salt: bytes) -> str:
-    """As RabbitMQ keeps a password (four bytes of salt): who has it cannot log in by it."""
+    """Return RabbitMQ's hash of a password with four bytes of salt."""
     return b64encode(salt + sha256(salt + password.encode()).digest()).decode()
 
 
@@ -94,7 +94,7 @@ FLOOD_BYTES = 64 * 1024 * 1024  # of one cell's messages that wait on one queue
 
 def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exchange: str = "berth",
                 vhost: str = "/", flood_bytes: int = FLOOD_BYTES) -> dict[str, Any]:  # fmt: skip
-    """These users, as `rabbitmqctl import_definitions` takes them; and what each cell may keep waiting."""
+    """Return users, permissions and limits in the format of `rabbitmqctl import_definitions`."""
     return {
         "users": [
             {
@@ -171,13 +171,13 @@ def flood_policy(cell: str, exchange: str = "berth") -> str:
 
 
 def filled_by(cell: str, exchange: str) -> str:
-    """The queues that others read and this cell alone fills."""
+    """Return a pattern of the queues that only this cell fills and others read."""
     names, of = BrokerNames(exchange), re.escape(cell)
     return _any_of(_named(names, [rf"placement:inventory\.reported\.{of}", rf"ask:placement\..+\.{of}"]))
 
 
 def of_cell(cell: str, workers: Sequence[Worker], exchange: str = "berth") -> Permissions:
-    """Return what these workers of a cell may do together: its conductor, an agent, or all in one process.
+    """Return the permissions of a cell's workers: its conductor, an agent, or all in one process.
 
     Durable queues are named exactly, because RabbitMQ has no limit for the number of a user's queues.
     """
@@ -205,8 +205,10 @@ def of_middle(workers: Sequence[Worker], exchange: str = "berth") -> Permissions
 
 
 def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str = "berth") -> Permissions:
-    """For the ferry of a cell on a broker of its own. In the middle it may say and hear what the cell may
-    through its wall; on the cell's `own` broker the reverse, and there it makes the exchanges.
+    """Return the permissions of a ferry.
+
+    At the central broker it may publish and consume what crosses the cell's border; at the cell's `own`
+    broker the reverse, and there it declares the exchanges.
     """
     names = BrokerNames(exchange)
     (cell,) = {crossing.cell for crossing in crossings}
@@ -231,7 +233,9 @@ def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str 
 
 
 def of_client(name: str, exchange: str = "berth") -> Permissions:
-    """For a registered client: its own door, answers to its own words, a hundred queues."""
+    """Return the permissions of a client: one key to publish, one to ask, its results, and a hundred
+    queues.
+    """
     names = BrokerNames(exchange)
     below = rf"client\.{re.escape(name)}\.[A-Za-z0-9._-]+"
     own = _named(names, [rf"client\.{re.escape(name)}\.[0-9]{{1,2}}"])
@@ -301,7 +305,7 @@ def _letters_read(*, keeps: bool) -> str:
 
 
 def _carried_by(crossing: Crossing) -> str:
-    """The keys a crossing is said by."""
+    """Return the pattern of a crossing's keys."""
     if isinstance(crossing.of, Topic):
         return _published_by(crossing.of, crossing.cell)
     if isinstance(crossing.of, Query):
@@ -329,7 +333,7 @@ def _answered_at(query: Query[Any, Any], cell: str) -> str:
 
 
 def _replies_to(cell: str, askers: Sequence[str] = ()) -> str:
-    """Return the pattern of reply addresses: of these workers of a cell, of any, or outside of cells."""
+    """Return the pattern of reply addresses: of the given workers of a cell, of any, or outside of cells."""
     if askers:
         return rf"reply\.{re.escape(cell)}\.({'|'.join(map(re.escape, askers))})-{_RANDOM}\.{_RANDOM}"
     return rf"reply\.{re.escape(cell) if cell else f'-({_WORD})?'}\.{_WORD}\.{_WORD}"
@@ -341,7 +345,7 @@ def _filled(pattern: str, cell: str) -> str:
 
 
 def _named(names: BrokerNames, queues: Iterable[str]) -> list[str]:
-    """As the broker names them."""
+    """Return the broker's names of the queues."""
     before = re.escape(names.queue(""))
     return [before + queue for queue in queues]
 

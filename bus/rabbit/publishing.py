@@ -17,14 +17,14 @@ from bus.rabbit.reconnecting import Link
 from bus.rabbit.wire import Post
 
 _FRAMES_AT_ONCE = 1  # unconfirmed frames of one lane; a second would only be smaller
-_SINGLES_AT_ONCE = 256  # the same for messages that share nothing
-_HEAD_BYTES = 300  # about what a frame holds of an envelope beside its body
+_SINGLES_AT_ONCE = 256  # concurrent messages that are not framed
+_HEAD_BYTES = 300  # approximate size of an envelope in a frame without its body
 
 Lane = tuple[str, str, bool, bool]  # exchange, routing key, mandatory, framed
 
 
 class Receipt:
-    """What one call waits for: all its envelopes confirmed, however they travelled."""
+    """The confirms that one call waits for."""
 
     __slots__ = ("done", "missing", "problem")
 
@@ -56,7 +56,7 @@ class _Queue:
         self.under_way = 0
 
     def take(self) -> list[tuple[Envelope, Receipt]]:
-        """What the next AMQP message carries."""
+        """Return the envelopes of the next AMQP message."""
         waiting = self.waiting
         if not self.lane[3]:
             return [waiting.popleft()]
@@ -79,7 +79,7 @@ class Publisher:
         self._sender = link.clock.uuid()
 
     async def send(self, exchange: str, envelopes: Iterable[tuple[str, Envelope, bool]]) -> None:
-        """To this exchange, each envelope with its routing key, and whether somebody must hear it."""
+        """Queue envelopes for this exchange, each with its routing key and whether it needs a queue."""
         self._link.check()
         items = list(envelopes)
         receipt = Receipt(len(items))
@@ -94,7 +94,7 @@ class Publisher:
             await receipt.done
 
     def abandon(self) -> None:
-        """We close: tell whoever waits still."""
+        """Fail all waiting calls, because the connection closes."""
         gone = Unavailable(
             f"the connection to RabbitMQ at {self._link.place} was closed before this was sent"
         )
@@ -104,7 +104,9 @@ class Publisher:
         self._queues.clear()
 
     def _stir(self, queue: _Queue) -> None:
-        """Look at this lane at the end of the loop's turn, when everything of this turn is in it."""
+        """Send this queue at the end of the event loop's iteration, when it has all envelopes of the
+        iteration.
+        """
         if not self._stirred:
             asyncio.get_running_loop().call_soon(self._dispatch)
         self._stirred[queue] = None
@@ -127,7 +129,7 @@ class Publisher:
         except asyncio.CancelledError:
             problem = Unavailable(f"the connection to RabbitMQ at {self._link.place} was closed meanwhile")
             raise
-        except Exception as refused:  # this load's own trouble: whoever sent it will hear
+        except Exception as refused:  # an error of this message only: its caller gets it
             problem = refused
         finally:
             for _, receipt in load:

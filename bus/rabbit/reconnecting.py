@@ -63,9 +63,9 @@ class Link:
         if keeps:
             self._declared.delays, self._declared.dead = {delay_for(s) for s in DELAYS}, True
         self._session: Session | None = None
-        self._changed = asyncio.Event()  # there is a session, or there will be none any more
+        self._changed = asyncio.Event()  # set when a session begins or the link ends
         self.closed = True
-        self.broken = False  # closed by an error of our own, not by who opened us
+        self.broken = False  # closed by a defect, not by the caller
         self._group: asyncio.TaskGroup
         self._life: asyncio.Task[None] | None = None
 
@@ -74,8 +74,7 @@ class Link:
         session = await self._first(patience)
         self.closed = False
         started = asyncio.Event()
-        # Whoever opens and closes us may do so in different tasks, which a TaskGroup does not allow: so one
-        # task of our own holds the group that everything else runs in.
+        # The link may be opened and closed in different tasks, which a TaskGroup does not allow: so one
         self._life = asyncio.create_task(self._live(session, started))  # noqa: TID251  see above
         await started.wait()
 
@@ -83,7 +82,7 @@ class Link:
         self.closed = True
         self._changed.set()
         try:
-            await self._leave()  # first: nobody is to be cancelled in the middle of a request to the broker
+            await self._leave()  # first, so that no request to the broker is cancelled halfway
         finally:
             if self._life is not None:
                 self._life.cancel()
@@ -91,7 +90,7 @@ class Link:
                 self._life = None
 
     async def _leave(self) -> None:
-        """There will be no session any more; who waits for this one finds out."""
+        """Wake all callers that wait for a session, because there will be none."""
         session, self._session = self._session, None
         if session is not None:
             try:
@@ -139,9 +138,7 @@ class Link:
             await backoff.pause()
 
     async def undisturbed(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do this in a task of ours, for who may be cancelled: a request to the broker that is cancelled
-        half-way takes its channel with it, and who made it may not learn that it was cancelled.
-        """
+        """Run the work in a separate task: cancelling a request halfway would close its channel."""
         self.check()
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -151,7 +148,7 @@ class Link:
                 result = await work()
                 if not outcome.done():
                     outcome.set_result(result)
-            except Exception as found:  # whoever waits for it hears it
+            except Exception as found:  # raised to its caller
                 problem = found
             finally:
                 if not outcome.done():
@@ -161,7 +158,7 @@ class Link:
         return await outcome
 
     def forget(self) -> None:
-        """Something of ours on the broker turned out to be gone: make it again when it is needed."""
+        """Declare the objects again when they are needed, because one was deleted."""
         if self._session is not None:
             self._session.topology.forget()
 
@@ -171,7 +168,7 @@ class Link:
             await self.insist(partial(_declare, spec))
 
     def undeclare(self, spec: QueueSpec) -> None:
-        """Nobody will read it any more: do not make it again after a reconnect."""
+        """Do not declare the queue again after a reconnect."""
         self._declared.queues.pop(spec.name, None)
 
     async def declare_delay(self, milliseconds: int) -> None:
@@ -220,7 +217,7 @@ class Link:
     async def _first(self, patience: float) -> Session:
         deadline = monotonic() + patience
         backoff = Backoff(self.clock)
-        say = log.warning  # once: who waits at a terminal should know for what
+        say = log.warning  # once: a user at a terminal should know the reason for the wait
         while True:
             try:
                 return await self._connect()
@@ -252,7 +249,7 @@ class Link:
         return session
 
     async def _restore(self, session: Session) -> None:
-        await session.open_publisher()  # now: who comes first shall be published first
+        await session.open_publisher()  # before other callers, so that messages keep their order
         await session.settle_in()
 
     async def _live(self, session: Session, started: asyncio.Event) -> None:
@@ -269,16 +266,16 @@ class Link:
                             why = await ended(session.connection)
                         self._session = None
                         watching.cancel()
-                        session.whole.set()  # who waits for it finds out that the connection is gone
+                        session.whole.set()  # callers notice the lost connection
                         if self.closed:
                             return
                         LOST.labels(self.place).inc()
                         log.warning("lost the connection to RabbitMQ at %s: %s", self.place, why)
                         await hang_up(session.connection)
                         session = await self._reconnect()
-                finally:  # before the group waits for those whom it cancels: they are not to begin anything
+                finally:  # before the group waits for cancelled tasks, which must not begin anything
                     self.broken, self.closed = not self.closed, True
-        except Exception:  # nobody waits for us: everybody who uses the link is to hear that it is no more
+        except Exception:  # no task awaits this one: all users of the link get the error
             log.exception("the connection to RabbitMQ at %s ended by an error", self.place)
             await self._leave()
         finally:

@@ -1,4 +1,4 @@
-"""Queues of those who are no more, deleted by who may."""
+"""Deletes queues of removed cells and clients."""
 
 import asyncio
 from collections.abc import Iterable
@@ -13,9 +13,8 @@ _AGAIN_SECONDS = 0.2
 
 
 async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
-    """Delete these, whatever is in them; with a time only when nobody reads them, who is waited for so long.
-
-    Gives those that stay.
+    """Delete the queues with their messages; with a time, only after their consumers have left within it.
+    Return the remaining names.
     """
     stay: list[str] = []
     connection = await dial(broker_url(url, "berth cell"))
@@ -34,7 +33,9 @@ async def delete_queues(url: str, names: Iterable[str], *, unread_within: float 
 
 
 async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bool) -> bool:
-    """A refusal closes a channel, so each is asked on its own. One that is not there is deleted."""
+    """Return whether the queue is deleted. A refusal closes the channel, so each queue has its own. A missing
+    queue counts as deleted.
+    """
     channel = await open_channel(connection, confirms=False)
     try:
         async with answered():

@@ -1,4 +1,4 @@
-"""What lives as long as one connection: its channels, and all we ever declared, kept whole over it."""
+"""One connection with its channels, and all declared objects, which are kept complete during it."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from bus.rabbit.wire import Post
 log = logging.getLogger(__name__)
 
 _LOOKS_TO_A_ROUND = 15
-# A broker that lives confirms at once, but for one that is short of memory or disk.
+# A broker confirms within moments, unless it is short of memory or disk.
 UNCONFIRMED_SECONDS = ANSWER_SECONDS
 
 
@@ -35,7 +35,7 @@ class Session:
         self._opening = asyncio.Lock()
         self._apart = asyncio.Lock()
         self._under_way: set[str | None] = set()
-        self._oldest: tuple[BulkChannel, int] | None = None  # unconfirmed, when somebody last looked
+        self._oldest: tuple[BulkChannel, int] | None = None  # oldest unconfirmed message at the last check
         self._oldest_since = 0.0
 
     async def channel(self) -> BulkChannel:
@@ -43,9 +43,9 @@ class Session:
         return await BulkChannel().open(self.connection, confirms=False)
 
     async def publish(self, post: Post, *, apart: bool) -> None:
-        """Returns when the broker has confirmed it. `apart`: on a channel of its own."""
+        """Return after the broker's confirm. `apart`: on a separate channel."""
         id_ = post.properties.message_id
-        if apart or id_ in self._under_way:  # returned messages are told apart by their ids
+        if apart or id_ in self._under_way:  # returned messages are identified by their ids
             async with self._apart:
                 own = await BulkChannel().open(self.connection, confirms=True)
                 try:
@@ -72,7 +72,7 @@ class Session:
             return self._publisher
 
     async def _mind_the_unconfirmed(self) -> None:
-        """What the broker has confirmed neither way for long is sent again: it may have lost that confirm."""
+        """Publish messages again that stay unconfirmed for long: the broker may have lost the confirm."""
         channel, now = self._publisher, asyncio.get_running_loop().time()
         oldest = (channel, channel.oldest) if channel is not None and channel.oldest else None
         if channel is None or oldest is None or oldest != self._oldest:
@@ -106,14 +106,14 @@ class Session:
             try:
                 await self.topology.queue(spec)
             except RequestRefused as refused:
-                # the broker has not noticed yet that our last connection is gone; its reader will insist
+                # the broker has not noticed the end of the previous connection yet; the reader retries
                 log.info("the private queue %s still belongs to our last connection: %s", spec.name, refused)
 
     async def settle_in(self) -> None:
-        """Over a new connection: declare all, and where some exchanges were missing wait as `watch` does.
+        """Declare all objects on a new connection; if exchanges are missing, wait as `watch` does.
 
-        Somebody who is just making our exchanges for the first time has soon made them all. One that was
-        deleted is missed by all others within a look, and they bind their queues again two looks later.
+        During a first declaration by another process the missing ones appear soon. A deleted exchange is
+        noticed by all other processes within one check, and they bind their queues again two checks later.
         """
         was_whole = True
         for _ in range(40):
@@ -133,12 +133,12 @@ class Session:
             self._missed.set()
 
     async def watch(self) -> None:
-        """Look now and then whether what we declared is there, and make it again as a whole if it is not.
+        """Check periodically that the declared objects exist, and declare all of them again if not.
 
-        Nobody is told that an exchange was deleted, and one that is made again has none of the bindings.
-        So whoever misses one makes nothing for two looks: by then all others have missed it, too. And it
-        publishes nothing until a look later, when all of them hear again. A binding that is gone cannot be
-        looked for: all are made again every few looks.
+        The broker does not report deleted exchanges, and a new one has no bindings. So a process that misses
+        one waits two checks, by which time all others have noticed it too, and publishes nothing until a
+        check later, when all are bound again. A deleted binding cannot be detected: all bindings are
+        declared again every few checks.
         """
         while True:
             for _ in range(_LOOKS_TO_A_ROUND):

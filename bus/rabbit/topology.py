@@ -1,19 +1,20 @@
-"""What berth keeps on a broker: names, exchanges, queues, and how each is declared.
+"""berth's objects on a broker: names, exchanges, queues, and how each is declared.
 
-    <exchange>             every publish goes here, under its key
-    <exchange>.queues      to one queue by its name, under the key 0.<queue>
-    <exchange>.delay       to one queue after a while, under the key <ms>.<queue>: by way of the queue
-    <exchange>.delay.<ms>  which keeps messages for so long and hands them to <exchange>.queues
-    <exchange>.dead        the dead letters
-    <exchange>.dead.0      a queue for delayed messages whose queue was not reached: see `bus.rabbit.unrouted`
+    <exchange>          every publication, with its routing key
+    <exchange>.queues   to one queue by name, under the key 0.<queue>
+    <exchange>.delay    to one queue after a delay, under the key <ms>.<queue>, through the queue
+                        <exchange>.delay.<ms>, which dead-letters expired messages to <exchange>.queues
+    <exchange>.dead     the dead letters
+    <exchange>.dead.0   a queue for delayed messages whose queue was missing: see `bus.rabbit.unrouted`
 
-Who keeps placement makes the queues of the dead letters and of the usual delays, so that others, who may not,
-find them.
+The placement worker declares the dead-letter queue and the queues of the usual delays, for users that may
+not.
 
-All four exchanges are topic exchanges and the default exchange is not used, so that topic permissions can
-say which keys a user may publish and hear, and which queues it may reach: RabbitMQ checks keys nowhere else.
-A user needs `write` on exchanges to publish, and to read a queue `configure`, `write` and `read` on it and
-`read` on <exchange> and <exchange>.queues. What it may not configure it uses as it is, if it is there.
+All four exchanges are topic exchanges, and the default exchange is not used, so that topic permissions can
+state which keys a user may publish and bind, and which queues it may reach: RabbitMQ checks keys nowhere
+else. A user needs `write` on exchanges to publish, and to consume a queue `configure`, `write` and `read` on
+it and `read` on <exchange> and <exchange>.queues. An existing object that a user may not configure is used
+as it is.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 DELAYS = (0.1, 0.5, 1, 5, 15, 60, 300, 1800)
 MAX_DELAY = 24 * 3600
-LETTER = "letter"  # the key dead letters are published under; those of a cell's workers say which
+LETTER = "letter"  # the key of dead letters; those of a cell's workers have the cell's name in it
 _PAUSE_SECONDS = 1.0  # for the declaration under way to finish
 _NEVER = 1_000_000_000  # redeliveries: the runner bounds them, and RabbitMQ 4 would drop after 20
 
@@ -54,7 +55,7 @@ class BrokerNames:
         return name if self.exchange == "berth" else f"{self.exchange}:{name}"
 
     def heard_as(self, exchange: str, key: str) -> str:
-        """What a reader takes for the envelope's key: the routing key, or the queue it was sent to."""
+        """Return the envelope's key for a reader: the routing key, or the queue it was sent to."""
         if exchange not in (self.queues, self.delay):
             return key
         return self.plain(key.partition(".")[2])
@@ -76,7 +77,7 @@ class BrokerNames:
         return f"{self.dead}.0"
 
     def plain(self, queue: str) -> str:
-        """What we call a queue, of the broker's name for it."""
+        """Return berth's name of a queue for the broker's name."""
         return queue if self.exchange == "berth" else queue.removeprefix(f"{self.exchange}:")
 
     def address(self, queue: str, milliseconds: int = 0) -> str:
@@ -99,7 +100,7 @@ def delay_for(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Declared:
-    """What one of us has ever wanted on the broker, so that all of it can be made again."""
+    """Everything this process has declared, to declare it again after a reconnect."""
 
     queues: dict[str, QueueSpec] = field(default_factory=dict)
     delays: set[int] = field(default_factory=set)  # milliseconds
@@ -108,7 +109,7 @@ class Declared:
 
 
 class ExchangeMissing(Exception):
-    """An exchange that was there before is gone."""
+    """An exchange that existed before was deleted."""
 
 
 class Topology:
@@ -124,16 +125,16 @@ class Topology:
         self._dead_is_ours = False
 
     async def missing(self, *, delays: bool) -> list[str]:
-        """Which of our exchanges are not there; with that of the delays, once it was made."""
+        """Return the missing exchanges; that of delays only if it was declared before."""
         names = self.names
         wanted = [names.exchange, names.dead, names.queues, *([names.delay] if delays else [])]
         async with self._one_at_a_time:
             return [name for name in wanted if not await self._exists(name)]
 
     async def base(self, central: Sequence[QueueSpec] = ()) -> None:
-        """Declare the exchanges and, if one is missing, these queues before the last exchange.
+        """Declare the exchanges and, if one is missing, the queues before the last exchange.
 
-        All who connect wait until every exchange exists, so none publishes to an exchange without its queues.
+        All processes wait until every exchange exists, so none publishes to an exchange without its queues.
         """
         names = self.names
         async with self._one_at_a_time:
@@ -150,9 +151,9 @@ class Topology:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Finish the declaration that is under way, and begin none within the block.
+        """Complete the declaration in progress, and begin none within the block.
 
-        A connection that is closed during a declaration logs a warning, as if something were wrong.
+        A connection that is closed during a declaration logs a warning.
         """
         acquired = False
         with suppress(TimeoutError):
@@ -165,7 +166,7 @@ class Topology:
                 self._one_at_a_time.release()
 
     async def queue(self, spec: QueueSpec) -> None:
-        """A worker's queue, bound to the keys it hears."""
+        """Declare a worker's queue with its bindings."""
         async with self._one_at_a_time:
             await self._queue(spec)
 
@@ -180,13 +181,13 @@ class Topology:
         await self._bind(name, self.names.queues, f"*.{name}")
 
     async def waiting(self, name: str) -> int:
-        """How many messages of this queue nobody holds."""
+        """Return the number of messages in the queue that no consumer holds."""
         async with self._one_at_a_time:
             found = await self._ask(lambda channel: channel.get_queue(name))
         return found.declaration_result.message_count or 0
 
     async def depth(self, name: str) -> tuple[int, int]:
-        """The same, and how many read it."""
+        """Return the number of waiting messages, and of consumers."""
         async with self._one_at_a_time:
             found = (await self._ask(lambda channel: channel.get_queue(name))).declaration_result
         return found.message_count or 0, found.consumer_count or 0
@@ -203,7 +204,7 @@ class Topology:
         if name in self._made:
             return
         arguments: dict[str, Any] = {"x-message-ttl": milliseconds, "x-dead-letter-exchange": names.queues}
-        if self._quorum:  # whose dead-lettering may lose messages unless told not to
+        if self._quorum:  # dead-lettering of quorum queues may lose messages by default
             arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
         key = f"{milliseconds}.#"
         async with self._one_at_a_time:
@@ -217,12 +218,12 @@ class Topology:
             self._made.add(name)
 
     async def unrouted(self) -> None:
-        """Declare the queue of delayed messages whose queue was not reached."""
+        """Declare the queue of delayed messages whose queue was missing."""
         async with self._one_at_a_time:
             await self._unrouted()
 
     def forget(self) -> None:
-        """Something turned out to be gone: make it again when it is needed."""
+        """Declare the objects again when they are needed, because one was deleted."""
         self._made.clear()
 
     async def _unrouted(self) -> None:

@@ -30,9 +30,9 @@ class RabbitTransport:
         coalesce: bool = True,
         name: str = "",
         patience: float = 30.0,
-        look_seconds: float = 2.0,  # from one look after our exchanges to the next
+        look_seconds: float = 2.0,  # seconds between two checks of the exchanges
         keeps: bool = False,  # what everybody uses and only some may make is made as soon as we connect
-        central: Sequence[QueueSpec] = (),  # declared with the exchanges, if these are not there yet
+        central: Sequence[QueueSpec] = (),  # declared with the exchanges if one is missing
         clock: Clock | None = None,
     ) -> None:
         self._names = BrokerNames(exchange)
@@ -60,7 +60,7 @@ class RabbitTransport:
         try:
             for inbox in self._inboxes:
                 await inbox.close()
-        finally:  # also for who is being cancelled: a link that stays open would go on to read for nobody
+        finally:  # also when cancelled: an open link would keep consuming
             self._inboxes.clear()
             try:
                 await self._link.close()
@@ -89,7 +89,7 @@ class RabbitTransport:
         await self._link.declare_delay(milliseconds)
         try:
             await self._publisher.send(self._names.delay, delayed)
-        except Unroutable:  # somebody has deleted the delay queue meanwhile
+        except Unroutable:  # the delay queue was deleted meanwhile
             self._link.forget()
             await self._link.declare_delay(milliseconds)
             await self._publisher.send(self._names.delay, delayed)
@@ -98,7 +98,7 @@ class RabbitTransport:
         await self._dead.bury(letter)
 
     async def waiting(self, queue: str) -> int:
-        """How many AMQP messages of this queue nobody holds; a frame is one."""
+        """Return the number of AMQP messages in the queue that no consumer holds; a frame counts as one."""
         name = self._names.queue(queue)
         return await self._link.undisturbed(
             lambda: self._link.insist(lambda session: session.topology.waiting(name))
@@ -117,7 +117,7 @@ class RabbitTransport:
         return inbox
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
-        """One question for each: no broker tells of several at once."""
+        """Query the queues one by one: the broker has no request for several."""
         return await self._link.undisturbed(lambda: self._link.insist(partial(_depths, self._names, queues)))
 
     async def dead_letters(
@@ -143,7 +143,7 @@ async def _depths(names: BrokerNames, queues: Sequence[str], session: Session) -
         try:
             return QueueDepth(*await session.topology.depth(name))
         except RequestRefused as refused:
-            if refused.code in ("NOT_FOUND", "RESOURCE_LOCKED"):  # the private one of somebody
+            if refused.code in ("NOT_FOUND", "RESOURCE_LOCKED"):  # a private queue of another connection
                 return None
             raise
 

@@ -1,15 +1,15 @@
-"""What goes below aio-pika's classes, to the channel and the connection under them; nothing else does.
+"""Access below aio-pika's classes, to the channel and the connection; no other module uses it.
 
-Publishing and reading in bulk are its reason. `python -m bench.amqp_client`, RabbitMQ 3.10 on two cores, 256
-messages at once, medians of turns that alternated in one run; of our processor, each:
+Bulk publishing and consuming need it. `python -m bench.amqp_client`, RabbitMQ 3.10 on two cores, 256
+concurrent messages, medians of alternating runs; rate, and processor time of this process per message:
 
-              aio-pika's classes    its underlay channel    bus.rabbit.wire
-    publish      3,465/s, 230 µs         3,783/s, 221 µs    6,139/s, 106 µs
-    read         3,624/s, 245 µs         4,345/s, 191 µs   16,584/s,  31 µs
+                 aio-pika's classes    its underlay channel   bus.rabbit.wire
+    publish      3,465/s, 230 µs       3,783/s, 221 µs         6,139/s, 106 µs
+    consume      3,624/s, 245 µs       4,345/s, 191 µs        16,584/s,  31 µs
 
-`Exchange.publish` lets no message go before the last has left the socket; `Queue.consume` starts one more
-task for each, and `IncomingMessage.ack` waits for the socket again; under both, each frame is an object on
-its way through two queues. A `Message` takes 10 µs to make, too; the properties it would make of itself less.
+`Exchange.publish` waits for the socket with each message; `Queue.consume` starts a task for each, and
+`IncomingMessage.ack` waits for the socket again; below both, each frame is an object that passes two queues.
+A `Message` takes 10 µs to make; its properties alone take less.
 """
 
 import asyncio
@@ -51,15 +51,15 @@ class BulkChannel:
 
     @property
     def oldest(self) -> int:
-        """The tag of what waits longest to be confirmed; 0: nothing does, or cannot be yet."""
+        """Return the tag of the oldest unconfirmed message, or 0."""
         return 0 if self._wire.blocked else self._frames.oldest
 
     def give_up(self, why: Exception) -> None:
-        """Whoever still waits for a confirm over it hears this, whatever becomes of the channel."""
+        """Fail all waiting confirms with this error."""
         self._frames.end(why)
 
     async def close(self) -> None:
-        """Whoever still waits for an answer over it hears that it is closed."""
+        """Close the channel, and fail everything that waits for it."""
         async with answered():
             await self._under.close(ChannelInvalidStateError("the channel is closed"))
 
@@ -82,7 +82,7 @@ class BulkChannel:
         return consumer
 
     def when_cancelled(self, call: Callable[[str], None]) -> None:
-        """The broker ends a consumer: its queue is gone."""
+        """Call the function when the broker cancels a consumer, because its queue was deleted."""
         self._under.on_consumer_cancel_callbacks.add(lambda frame: call(frame.consumer_tag or ""))
 
     async def cancel(self, consumer: str) -> None:
@@ -97,7 +97,7 @@ class BulkChannel:
         return None if message.delivery_tag is None else _arrived(message)
 
     async def ready(self, queue: str) -> int:
-        """How many messages of this queue nobody holds."""
+        """Return the number of messages in the queue that no consumer holds."""
         async with answered():
             found = await self._channel.get_queue(queue)
         return found.declaration_result.message_count or 0
@@ -115,7 +115,7 @@ class BulkChannel:
 
 
 async def _never(_: object) -> None:
-    """What is delivered does not come through aio-pika."""
+    """Called by aio-pika for deliveries, which do not pass through it."""
 
 
 def _arrived(message: Any) -> Arrived:
@@ -130,7 +130,7 @@ def _arrived(message: Any) -> Arrived:
 
 
 async def ended(connection: AbstractConnection) -> str:
-    """Why the connection has ended, once it has. Looks for itself, in case nobody tells."""
+    """Return why the connection has ended, or None."""
     if connection.transport is None:
         return "it was closed"
     under = connection.transport.connection
@@ -143,21 +143,21 @@ async def ended(connection: AbstractConnection) -> str:
 
 
 async def hang_up(connection: AbstractConnection) -> None:
-    """Close it, and see to it that everybody who still waits for it hears that it is closed."""
+    """Close the connection, and fail everything that waits for it."""
     transport, connection.transport = connection.transport, None
     await connection.close()  # which without a transport waits for nothing; with one, for a silent broker too
     if transport is None:
         return
     under = transport.connection
-    # In a task of its own: whoever is being cancelled, or waits no longer, leaves nothing half-way.
+    # In a separate task: a cancelled caller leaves nothing half done.
     closing = asyncio.create_task(_closed(under))  # noqa: TID251  there is no group that outlives us
     try:
         await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
     finally:
-        if not closing.done():  # the other side lives and does not read: it is told nothing more
+        if not closing.done():  # the peer is alive but does not read: no further frames
             streams_of(connection)[1].transport.abort()
     await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
-    # its queue of frames to write is bounded, and who waits for room in it would wait for ever
+    # its queue of outgoing frames is bounded, and writers would wait forever
     while not under.write_queue.empty():
         while not under.write_queue.empty():
             under.write_queue.get_nowait()

@@ -1,8 +1,8 @@
-"""The frames that every message takes, as bytes: published and confirmed, delivered and acknowledged.
+"""Encodes and decodes the frames that every message needs as bytes: publish, confirm, deliver, acknowledge.
 
-aio-pika makes an object of each frame and hands it through queues and tasks of its own: half of what a
-conductor did while messages came one by one. These few go straight between the socket and their channel; all
-other frames are aio-pika's as ever: it opens, declares, consumes, cancels and closes.
+aio-pika makes an object of each frame and passes it through queues and tasks, which took half of a
+conductor's processor time for single messages. The frames here go directly between the socket and their
+channel; all other frames are aio-pika's: it opens, declares, consumes, cancels and closes.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from typing import Any
 import msgspec
 from aio_pika import DeliveryMode, Message
 
-Properties = type(Message(b"").properties)  # what AMQP lets a message say beside its body
+Properties = type(Message(b"").properties)  # the properties of an AMQP message
 PERSISTENT = DeliveryMode.PERSISTENT.value
 
-_START = struct.Struct(">BHI")  # what a frame is, its channel, and the size of what follows; then comes _END
+_START = struct.Struct(">BHI")  # type of a frame, its channel, and the size of its content; _END follows
 _END = b"\xce"
 _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 _KINDS = (_METHOD, _HEADER, _BODY, _HEARTBEAT)
 _SIGN_OF_LIFE = _START.pack(_HEARTBEAT, 0, 0) + _END
 _LIFE_SECONDS = 5.0  # aio-pika gives a connection up that it reads nothing from for three heartbeats
 
-# Class and method of those that are read and written here, and of those that are only heard.
+# Class and method ids of the frames that are encoded and decoded here, and of those that are only decoded.
 _DELIVER, _RETURN, _PUBLISH, _ACK, _NACK = 0x3C003C, 0x3C0032, 0x3C0028, 0x3C0050, 0x3C0078
 _CLOSE, _CLOSED = 0x140028, 0x140029
 _BLOCKED, _UNBLOCKED = 0x0A003C, 0x0A003D  # the broker takes no messages, and takes some again
@@ -34,7 +34,7 @@ _BASIC = 60
 
 
 class Post(msgspec.Struct, frozen=True):
-    """One AMQP message on its way out. `mandatory`: somebody must hear it."""
+    """An outgoing AMQP message. `mandatory`: it must reach a queue."""
 
     exchange: str
     key: str
@@ -60,7 +60,7 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, said: Any) -> Arrived:
-    """One with these properties."""
+    """Return a received message with the properties."""
     return Arrived(
         tag,
         exchange,
@@ -80,7 +80,7 @@ Heard = Callable[[Arrived], None]
 
 
 class NobodyHears(Exception):
-    """No queue is bound to the key of a message that somebody must hear."""
+    """No queue is bound to the key of a mandatory message."""
 
 
 class NotTaken(Exception):
@@ -88,7 +88,9 @@ class NotTaken(Exception):
 
 
 class Wire(asyncio.StreamReader):
-    """What comes over one connection: a channel's own frames go to it, all others can be read here."""
+    """The incoming frames of one connection: some go directly to their channel, others are read by
+    aio-pika.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=1024 * 1024, loop=loop)
@@ -108,7 +110,7 @@ class Wire(asyncio.StreamReader):
         at, end = 0, len(data)
         while end - at >= _START.size:
             kind, number, size = _START.unpack_from(data, at)
-            if kind not in _KINDS:  # it is no broker, or none of this protocol: aio-pika says so
+            if kind not in _KINDS:  # no broker, or another protocol: aio-pika reports it
                 self._framed = False
                 others.append(data[at:])
                 at = end
@@ -136,7 +138,7 @@ class Wire(asyncio.StreamReader):
 
 
 class FramesOfChannel:
-    """One channel's own frames: what it publishes, hears and acknowledges."""
+    """The frames of one channel: publications, deliveries and acknowledgements."""
 
     def __init__(
         self, wire: Wire, writer: asyncio.StreamWriter, number: int, frame_max: int, *, confirms: bool
@@ -148,7 +150,7 @@ class FramesOfChannel:
         self._confirms = confirms
         self._published = 0
         self._unconfirmed: dict[int, _Unconfirmed] = {}  # by tag, the oldest first
-        self._tags: dict[str, int] = {}  # of those, by id: what comes back says no other
+        self._tags: dict[str, int] = {}  # id → tag: a returned message has only its id
         self._coming: _Coming | None = None
         self._over = False
         self._channels = wire.channels
@@ -156,7 +158,7 @@ class FramesOfChannel:
 
     @property
     def oldest(self) -> int:
-        """The tag of what waits longest to be confirmed; 0: nothing does."""
+        """Return the tag of the oldest unconfirmed message, or 0."""
         return next(iter(self._unconfirmed), 0)
 
     # What goes out
@@ -241,7 +243,7 @@ class FramesOfChannel:
         elif method == _RETURN:
             self._coming = _Coming(None, 0, "", "", False)
         else:
-            if method in (_CLOSE, _CLOSED):  # its number may be another's from now on
+            if method in (_CLOSE, _CLOSED):  # its number may be reused from now on
                 self._over = True
                 self._channels.pop(self._number, None)
             return False
@@ -261,7 +263,7 @@ class FramesOfChannel:
             confirmed.set_result(None)
         else:
             confirmed.set_exception(problem)
-            confirmed.exception()  # whoever waited for it may be gone
+            confirmed.exception()  # its caller may have ended
 
     def _has_come(self, coming: "_Coming") -> None:
         said = _properties(coming.header)
@@ -281,12 +283,12 @@ _NONE: tuple[None, str] = (None, "")
 
 
 class _Coming:
-    """A message of which not all frames have come."""
+    """A message whose frames have not all arrived."""
 
     __slots__ = ("bodies", "consumer", "exchange", "header", "key", "redelivered", "size", "tag")
 
     def __init__(self, consumer: str | None, tag: int, exchange: str, key: str, redelivered: bool) -> None:
-        self.consumer = consumer  # None: it comes back to who published it
+        self.consumer = consumer  # None: returned messages
         self.tag = tag
         self.exchange = exchange
         self.key = key
@@ -300,7 +302,7 @@ class _Coming:
 
 
 def _properties(header: bytes) -> Any | None:
-    """What a content header says; None when that cannot be read."""
+    """Return the properties in a content header, or None if it is unreadable."""
     said = Properties()
     try:
         *_, flags = _CONTENT.unpack_from(header)
@@ -313,9 +315,9 @@ def _properties(header: bytes) -> Any | None:
 
 
 def _readable(kind: int, frame: bytes) -> bytes:
-    """A frame; of one whose properties cannot be decoded, one of the same length that has none.
+    """Return the frame, or one of the same length without properties if they cannot be decoded.
 
-    Without this a stranger's odd timestamp ends our connection, again at every redelivery.
+    Otherwise a foreign message's invalid timestamp would end the connection, again at every redelivery.
     """
     if kind != _HEADER or _properties(frame[_START.size : -len(_END)]) is not None:
         return frame

@@ -31,14 +31,15 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
 class Database:
-    """One store, PostgreSQL or SQLite: read() and write() give a transaction, glance() and stroke() are for
-    one statement alone.
+    """One store in PostgreSQL or SQLite: read() and write() yield a transaction, glance() and stroke() one
+    statement.
 
-    A read is one snapshot of what was committed. Writers of one SQLite database queue, first come first
-    served. `namespace` is a schema in PostgreSQL, and the file's name where a SQLite url names a directory
-    (ends with /). `inline` runs SQLite on the event loop's thread: a commit to a file then blocks the loop
-    until the disk has it. `pause` (inline only) is awaited before every statement and every commit, so that
-    others get a turn there. `statement_seconds` is how long PostgreSQL may take to answer.
+    A read is one snapshot of committed data. Writers of one SQLite database queue in order.
+
+    `namespace` is a schema in PostgreSQL, and the file's name if an SQLite URL names a directory (ends with
+    /). `inline` runs SQLite on the event loop's thread: a commit to a file then blocks the loop until it is
+    on disk. `pause` (inline only) is awaited before every statement and every commit, so that other tasks
+    run. `statement_seconds` is PostgreSQL's time limit for a statement.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Database:
             # IMMEDIATE: a reader that turns writer fails when another has written since it began.
             self._begin_write, self._begin_read = "BEGIN IMMEDIATE", "BEGIN"
             self._writing = _Turn()
-            if path is None:  # one connection: nobody may read while somebody's writes are uncommitted
+            if path is None:  # one connection: no reads during uncommitted writes
                 self._reading = self._writing
         self.revision: str | None = None  # the migration it was at when this process began to use it
         self._moved_on = False
@@ -99,7 +100,7 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
-        """One consistent view of what is committed; writing is an error, or undone."""
+        """Yield one consistent view of committed data; a write is an error, or rolled back."""
         async with self._if_it_moves_on(), self._reading:
             tx = await self._open(self._begin_read)
             try:
@@ -109,7 +110,7 @@ class Database:
 
     @asynccontextmanager
     async def glance(self) -> AsyncIterator[Transaction]:
-        """For one reading statement alone: it costs no more round trips than itself."""
+        """Yield a transaction for a single reading statement, in one round trip."""
         async with self._if_it_moves_on(), self._reading:
             tx = await self._open("")
             try:
@@ -145,7 +146,7 @@ class Database:
 
     @asynccontextmanager
     async def unhurried(self) -> "AsyncIterator[Database]":
-        """The same database for statements that may take as long as they need."""
+        """Yield the same database without time limits for statements."""
         if self.dialect == "sqlite":  # never in a hurry
             yield self
             return
@@ -162,7 +163,7 @@ class Database:
 
     @asynccontextmanager
     async def _if_it_moves_on(self) -> AsyncIterator[None]:
-        """A statement whose table a newer version has changed waits for this process to be restarted."""
+        """Stop the process if a newer version has changed the schema that a statement needs."""
         try:
             yield
         except Exception as error:

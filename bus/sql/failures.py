@@ -1,7 +1,7 @@
-"""What a database's error means: a race was lost, the database is away, a rule of ours was broken, or a bug.
+"""The meaning of database errors: a lost race, an unreachable database, a violated constraint, or a defect.
 
-For PostgreSQL the longest beginning of the SQLSTATE that is listed counts, for SQLite the result code. What
-is not listed is a bug: a statement that can never do, or a value that does not fit.
+For PostgreSQL the longest listed prefix of the SQLSTATE counts, for SQLite the result code. Unlisted errors
+are defects: an invalid statement, or a value that does not fit.
 """
 
 import sqlite3
@@ -31,7 +31,7 @@ SQLSTATES: Final[dict[str, Meaning]] = {
     "08": Meaning.AWAY,  # no connection
     "0A000": Meaning.BUG,  # but see OUTDATED_PLAN
     "23": Meaning.RULE,
-    READ_ONLY: Meaning.AWAY,  # a standby, or a primary that was told to step down
+    READ_ONLY: Meaning.AWAY,  # a standby, or a primary that was demoted
     "25P03": Meaning.AWAY,  # idle in a transaction for too long: we froze
     "25P04": Meaning.AWAY,  # the transaction took too long
     "26": Meaning.AWAY,  # it has forgotten our prepared statement: a pooler has changed servers
@@ -39,12 +39,12 @@ SQLSTATES: Final[dict[str, Meaning]] = {
     "3D": Meaning.AWAY,  # no such database: not restored yet
     "40": Meaning.RACE,  # serialization, deadlock
     "40002": Meaning.RULE,
-    "40003": Meaning.AWAY,  # nobody knows whether the statement was done
+    "40003": Meaning.AWAY,  # unknown whether the statement was executed
     "42501": Meaning.AWAY,  # a right was taken from us, and can be given back
     "53": Meaning.AWAY,  # disk full, out of memory, too many connections
     "55000": Meaning.AWAY,  # not in this state: recovering
-    "55006": Meaning.AWAY,  # in use by somebody who alters it
-    "55P03": Meaning.RACE,  # a lock was not to be had at once
+    "55006": Meaning.AWAY,  # an object in use by a session that alters it
+    "55P03": Meaning.RACE,  # a lock was not available with NOWAIT
     "57": Meaning.AWAY,  # shut down, crashed, starting up, cancelled, dropped
     "58": Meaning.AWAY,  # the system beneath it: I/O
     "72": Meaning.RACE,  # the snapshot is too old
@@ -61,10 +61,10 @@ RESULT_CODES: Final[dict[int, Meaning]] = {
     sqlite3.SQLITE_READONLY: Meaning.AWAY,  # the disk was mounted so, or the file moved away
     sqlite3.SQLITE_INTERRUPT: Meaning.AWAY,
     sqlite3.SQLITE_IOERR: Meaning.AWAY,
-    sqlite3.SQLITE_CORRUPT: Meaning.AWAY,  # until somebody puts a good one there
+    sqlite3.SQLITE_CORRUPT: Meaning.AWAY,  # until an operator restores the file
     sqlite3.SQLITE_FULL: Meaning.AWAY,
     sqlite3.SQLITE_CANTOPEN: Meaning.AWAY,
-    sqlite3.SQLITE_PROTOCOL: Meaning.AWAY,  # others hold the write-ahead log's locks
+    sqlite3.SQLITE_PROTOCOL: Meaning.AWAY,  # other connections hold the locks of the write-ahead log
     sqlite3.SQLITE_SCHEMA: Meaning.RACE,  # a table was altered since the statement was prepared
     sqlite3.SQLITE_CONSTRAINT: Meaning.RULE,
     sqlite3.SQLITE_NOLFS: Meaning.AWAY,
@@ -74,12 +74,12 @@ RESULT_CODES: Final[dict[int, Meaning]] = {
 
 
 def sqlstate(error: BaseException) -> str:
-    """Empty when it is not PostgreSQL's. SQLAlchemy keeps what the driver said in `orig`."""
+    """Return PostgreSQL's SQLSTATE, or an empty string. SQLAlchemy has the driver's error in `orig`."""
     return getattr(getattr(error, "orig", None) or error, "sqlstate", None) or ""
 
 
 def result_code(error: BaseException) -> int:
-    """SQLite's, without what it adds; 0 when there is none."""
+    """Return SQLite's primary result code, or 0."""
     return int(getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", 0)) & 0xFF
 
 
@@ -94,12 +94,12 @@ def meaning(error: BaseException) -> Meaning:
     code = result_code(error)
     if code:
         return RESULT_CODES.get(code, Meaning.BUG)
-    # No server has said anything: the connection is gone, or never was.
+    # No reply of a server: the connection was lost, or never existed.
     return Meaning.AWAY if isinstance(error, OSError | exc.TimeoutError) else Meaning.BUG
 
 
 def misses_something(error: BaseException) -> bool:
-    """Whether it speaks of a table, a column or a value that only another version's schema has."""
+    """Return whether the error is about a table, column or value that only another version's schema has."""
     if sqlstate(error) in ("42P01", "42703", "42883", "42P10", "23502"):
         return True
     words = str(getattr(error, "orig", None) or error)
@@ -108,7 +108,9 @@ def misses_something(error: BaseException) -> bool:
 
 
 def explained(error: Exception, database: str) -> Exception:
-    """As callers know it: Conflict, Unavailable, IntegrityError, or the error itself when it is a bug."""
+    """Return the error for callers: Conflict, Unavailable, IntegrityError, or the error itself if it is a
+    defect.
+    """
     match meaning(error):
         case Meaning.RACE:
             return Conflict(f"{database}: {reason(error)}")

@@ -1,6 +1,6 @@
-"""A PostgreSQL login with a database of its own, and nothing else.
+"""PostgreSQL logins with one database each.
 
-Passwords go to the server as verifiers: it never sees one, and can log none.
+Passwords are sent as verifiers, so the server can neither see nor log them.
 """
 
 import base64
@@ -23,7 +23,7 @@ _ROUNDS = 4096  # as the server itself takes them
 
 
 def scram_verifier(password: str, salt: bytes) -> str:
-    """What PostgreSQL keeps of a password (RFC 5803); who has it cannot log in by it."""
+    """Return PostgreSQL's SCRAM verifier of a password (RFC 5803), which is useless for a login."""
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ROUNDS)
     client = hmac.digest(salted, b"Client Key", "sha256")
     server = hmac.digest(salted, b"Server Key", "sha256")
@@ -43,7 +43,7 @@ class LoginLimits:
 
 
 class Logins:
-    """Those of one server, by somebody who may make and drop them. A database has its login's name."""
+    """The logins of a server, managed by a superuser or database creator. A database has its login's name."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -131,7 +131,7 @@ class Logins:
 
 @asynccontextmanager
 async def logins(url: str) -> AsyncIterator[Logins]:
-    """Of the server at this URL, as whom it names."""
+    """Connect to the server at this URL as its user."""
     address, security = secured(make_url(url).set(drivername="postgresql+asyncpg"))
     engine = create_async_engine(
         address, isolation_level="AUTOCOMMIT", hide_parameters=True, connect_args=security

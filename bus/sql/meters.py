@@ -1,4 +1,4 @@
-"""What a process tells of its databases, for Prometheus."""
+"""Prometheus metrics of a process's databases."""
 
 from prometheus_client import Counter
 

@@ -1,11 +1,12 @@
-"""Brings a database to the newest of a package's migrations: alembic's files, without its command line.
+"""Applies a package's migrations to a database: alembic's files, without its command line.
 
-`<package>/migrations/` holds one line of revisions. A file's name is its revision: 0001.py, 0002_more.py.
+`<package>/migrations/` holds one sequence of revisions. A file's name is its revision: 0001.py,
+0002_more.py.
 
-Processes are restarted one by one, so those of the version before go on with a migrated database: a migration
-only adds (a table, an index, a column with a default). What it takes away must be used by nobody any more:
-such a file says `oldest = "0002_more"`, the migration that code must know to work with a database that has
-this one. Code that is older than that does not start; what of it still runs waits until it is restarted.
+Processes are restarted one by one, so the previous version runs with a migrated database: a migration only
+adds (a table, an index, a column with a default). A removal must not affect running code: such a file states
+`oldest = "0002_more"`, the migration that code must know to work with the new schema. Older code does not
+start, and older processes that still run wait for their restart.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDict
 
 
 async def migrate(database: Database, package: str) -> list[str]:
-    """Apply what is missing, all or nothing, one process at a time; gives the names of what was applied."""
+    """Apply the missing migrations, all or none, one process at a time; return their names."""
     with as_file(files(package) / "migrations") as folder:
         names = _names(folder)
         database.revision = await current(database, package)
@@ -72,13 +73,13 @@ async def migrate(database: Database, package: str) -> list[str]:
 
 
 async def current(database: Database, package: str) -> str | None:
-    """The last migration applied, None when there was none."""
+    """Return the last applied migration, or None."""
     async with database.read() as tx:
         return await _version(tx)
 
 
 async def _oldest(tx: Transaction) -> str | None:
-    """The migration that code must know to work with this database; None where that was never said."""
+    """Return the migration that code must know to work with this database, or None."""
     has_it = await tx.connection.run_sync(_says_oldest)
     return (await tx.execute(_OLDEST)).scalar_one_or_none() if has_it else None
 
@@ -101,7 +102,7 @@ async def _version(tx: Transaction) -> str | None:
 
 
 async def _make_version_table(database: Database) -> None:
-    """Create the schema and alembic's table, which every migration locks, in a transaction of its own."""
+    """Create the schema and alembic's table, which every migration locks, in a separate transaction."""
     namespace = database.namespace
     try:
         async with database.write() as tx:
@@ -115,7 +116,7 @@ async def _make_version_table(database: Database) -> None:
 
 
 def _turn() -> asyncio.Lock:
-    """Alembic's `op` is one for the whole process: two databases cannot migrate in it at once."""
+    """Return the lock for alembic's `op`, which exists once per process."""
     return _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 

@@ -1,6 +1,7 @@
-"""PostgreSQL beneath `bus/sql/database.py`: SQLAlchemy keeps the connections, the driver speaks on them.
+"""PostgreSQL for `bus/sql/database.py`: SQLAlchemy pools the connections, and the driver executes statements
+directly.
 
-SQLAlchemy begins nothing here. What it does beside a statement takes five times as long as the driver.
+SQLAlchemy begins no transactions here: its work per statement takes five times as long as the driver's.
 """
 
 from collections.abc import Mapping
@@ -19,11 +20,11 @@ from bus.sql.tls import secured
 
 CONNECT_SECONDS = 10.0
 
-# What the driver raises when a statement fails, or cannot be said at all.
+# Errors of the driver for a failed statement, or one that could not be sent.
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 # SQLSTATEs that end a connection, or make it worthless: the next one may lead to another server.
 _CUT_OFF = ("08", "57P", "25P03", "25P04", "26", READ_ONLY)
-# The driver's own confusion is one too: the server has said good-bye, and not hung up yet.
+# Internal errors of the driver count too: the server has ended the session and not closed the connection yet.
 _LAST_WORDS = (asyncpg.InternalClientError, OSError)
 
 WRITE = "BEGIN"
@@ -31,10 +32,10 @@ READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 async def roll_back(driver: asyncpg.Connection) -> None:
-    """Whatever hinders it: the server rolls back when the connection is gone."""
+    """Roll back, ignoring errors: the server does so itself when the connection is lost."""
     try:
         await driver.execute("ROLLBACK")
-    except FAILURES:  # no news to a caller who is about to raise what broke it
+    except FAILURES:  # the caller is about to raise the original error
         driver.terminate()
     except BaseException:  # cancelled once more
         driver.terminate()
@@ -42,9 +43,9 @@ async def roll_back(driver: asyncpg.Connection) -> None:
 
 
 class PostgresPool:
-    """Connections to one database. One that breaks takes all that are older with it.
+    """Connections to one database. A broken connection invalidates all older ones.
 
-    So a restarted server is not met by stale ones, and one that died without a word costs one wait.
+    So after a restart of the server no stale connection is used, and a silent failure costs one time-out.
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class PostgresPool:
             "jit": "off",  # our statements are short; compiling one costs more than running it
             "random_page_cost": "1.1",  # pages are in memory: no table is to be read whole for ten keys
             "idle_in_transaction_session_timeout": "60s",  # a client that froze or vanished loses its locks
-            # A login may have limits of its own, which migrations must not meet; `command_timeout` is ours.
+            # A login may have time limits, which must not affect migrations; `command_timeout` is berth's
+            # limit.
             "statement_timeout": "0",
             "lock_timeout": "0",
         }
@@ -89,7 +91,7 @@ class PostgresPool:
         return AsyncConnection(self.engine, Connection(self.engine.sync_engine, pooled))
 
     def broken(self, driver: asyncpg.Connection, error: Exception) -> bool:
-        """Whether this error was the connection's last word."""
+        """Return whether this error ended the connection."""
         state = sqlstate(error)
         if isinstance(error, _LAST_WORDS) or state.startswith(_CUT_OFF):
             self._broke_at = monotonic()
@@ -107,7 +109,7 @@ class PostgresPool:
             raise exc.DisconnectionError
 
     def _notice(self, context: ExceptionContext) -> None:
-        """The same for what SQLAlchemy says: it takes a timeout for a cancellation."""
+        """Handle errors raised inside SQLAlchemy, which reports a time-out as a cancellation."""
         driver = getattr(context.connection and context.connection.connection, "driver_connection", None)
         said = context.original_exception
         error = said.__cause__ if isinstance(said.__cause__, FAILURES) else said  # as the driver has it

@@ -3,11 +3,12 @@
 from contextlib import suppress
 from pathlib import Path
 
-_BESIDE = ("", "-wal", "-shm", "-journal")  # SQLite makes the others with the permissions of the first
+# SQLite creates the companion files with the permissions of the first
+_BESIDE = ("", "-wal", "-shm", "-journal")
 
 
 def keep_private(path: Path) -> None:
-    """This file and what SQLite has laid beside it; one that is somebody else's stays as it is."""
+    """Make the file and SQLite's companion files private; files of other users stay unchanged."""
     for suffix in _BESIDE:
         one = Path(f"{path}{suffix}")
         with suppress(FileNotFoundError, PermissionError):

@@ -64,7 +64,7 @@ def retrying(
         @wraps(work)
         async def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
-                return await work(*args, **kwargs)  # most win at once, and need nobody to count for them
+                return await work(*args, **kwargs)  # most succeed at the first attempt and need no counter
             except Conflict as lost:
                 losses = [lost]
                 LOST_RACES.inc()

@@ -13,7 +13,7 @@ from typing import Any, Literal, NewType
 
 import msgspec
 
-Json = NewType("Json", object)  # a column of JSON: any value msgspec can encode; None is NULL
+Json = NewType("Json", object)  # a JSON column: any value that msgspec can encode; None is NULL
 
 _POSTGRESQL = {int: "bigint", float: "double precision", str: "text", bool: "boolean", Json: "json"}
 # What json_extract gives needs no cast: whole numbers, text, 1 and 0; a float without a fraction does.
@@ -54,7 +54,7 @@ class Rows:
         return self._sql
 
     def bind(self, values: Iterable[Sequence[Any]]) -> dict[str, Any]:
-        """Parameters for these rows, each a sequence in the order of the columns."""
+        """Return the parameters for the rows, each a sequence in the order of the columns."""
         listed = list(values)
         if self._json:
             listed = [self._with_json(row) for row in listed]
@@ -65,9 +65,9 @@ class Rows:
         return dict(zip(self._keys, map(list, zip(*listed, strict=True)), strict=True))
 
     def bind_single(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Parameters for exactly one row, where the fragment is `single`: PostgreSQL need not plan it anew.
+        """Return the parameters for exactly one row, if the fragment is `single`.
 
-        How many rows an array holds is a guess of its own each time; a plan for one row is good for the next.
+        PostgreSQL estimates the number of rows in an array anew each time; a plan for one row can be reused.
         """
         if not self._postgresql:
             return self.bind([row])
@@ -86,5 +86,7 @@ def _rows(dialect: Literal["postgresql", "sqlite"], name: str, columns: tuple[tu
 
 
 def rows(dialect: Literal["postgresql", "sqlite"], name: str, **columns: Any) -> Rows:
-    """Rows called `name` with these columns, each an int, float, str, bool or Json. Made once and kept."""
+    """Return rows with this name and the columns, each an int, float, str, bool or Json. The result is
+    cached.
+    """
     return _rows(dialect, name, tuple(columns.items()))

@@ -1,7 +1,7 @@
-"""SQLite beneath SQLAlchemy's aiosqlite dialect: one hop to a thread per statement, or inline none at all.
+"""SQLite for SQLAlchemy's aiosqlite dialect: one thread hop per statement, or none inline.
 
-The dialect talks to what looks like aiosqlite's connection and cursor. aiosqlite itself hops for every
-cursor, execute, fetch and close; here a statement and its rows are one hop, and inline there are none.
+The dialect sees objects like aiosqlite's connection and cursor. aiosqlite itself hops for every cursor,
+execute, fetch and close; here a statement with its rows is one hop.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _ALWAYS = ("PRAGMA foreign_keys = ON", "PRAGMA temp_store = MEMORY")
 class SqliteFile:
     """One database, in a file or (path None) in memory: opens its connections.
 
-    The memory's one connection outlives whatever SQLAlchemy does to it: to close it there only rolls it back.
+    The single connection of a memory database is never closed: SQLAlchemy's close only rolls it back.
     """
 
     def __init__(self, path: Path | None, *, inline: bool, pause: Pause | None) -> None:
@@ -84,14 +84,14 @@ class SqliteFile:
 
 
 class Connection:
-    """What the dialect takes for an aiosqlite connection."""
+    """The object that the dialect uses as an aiosqlite connection."""
 
     isolation_level = None  # BEGIN is ours
 
     def __init__(
         self, raw: sqlite3.Connection, thread: ThreadPoolExecutor | None, pause: Pause | None, *, keep: bool
     ) -> None:
-        self._connection: sqlite3.Connection | None = raw  # the dialect looks here whether it is open
+        self._connection: sqlite3.Connection | None = raw  # the dialect reads this to see whether it is open
         self._thread = thread
         self._pause = pause
         self._keep = keep
@@ -157,7 +157,7 @@ class Connection:
 
 
 class Cursor:
-    """What the dialect takes for an aiosqlite cursor: it executes and fetches everything in one go."""
+    """The object that the dialect uses as an aiosqlite cursor: it executes and fetches in one step."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -227,10 +227,10 @@ async def _at_once(function: Callable[..., T], *args: Any) -> T:
 
 
 async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Try until no other connection is in the way.
+    """Retry while another connection holds a lock.
 
-    Waiting inside SQLite would stop an inline loop, and with it perhaps the one waited for; and of two who
-    make a new file at once SQLite lets neither wait.
+    Waiting inside SQLite would block an inline loop, and with it possibly the holder; and of two concurrent
+    creators of a file SQLite lets neither wait.
     """
     waited = 0.0
     while True:

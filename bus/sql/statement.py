@@ -1,16 +1,18 @@
-"""SQL as stores write it: one text for PostgreSQL and SQLite. What is not plain SQL in it are these marks:
+"""SQL statements of stores: one text for PostgreSQL and SQLite.
 
-    :name          a value, given by that name. Its type may have to be said: CAST(:now AS bigint).
-    {n}            in a FROM or a JOIN: a table `n` of the rows that are given. Its columns
-                   are those the Statement names, each an int, float, str, bool or Json (bus/sql/rows.py).
-    FOR ... OF x   a lock on rows. SQLite locks as a whole: there it is left out.
-    string_agg     SQLite's group_concat.
-    EXACTLY(x.y)   a float as a text that reads as the same float.
-    {others}       in the leading one of those that go `together`: where, in its WITH, the others are named;
-    {after}        and there, a condition that is true when they have been done.
+The marks are not plain SQL:
 
-A row that comes back is read by name, row["uuid"], so every column has one. Those of few columns may also be
-unpacked in their order: `for id_, uuid in rows`. To know how many rows were changed, ask for them: RETURNING.
+    :name            a parameter. Its type may be needed: CAST(:now AS bigint).
+    {n}              in a FROM or a JOIN: a table `n` of given rows. Its columns are those that the Statement
+                     names, each an int, float, str, bool or Json (bus/sql/rows.py).
+    FOR ... OF x     row locks. SQLite locks as a whole: there it is left out.
+    string_agg       SQLite's group_concat.
+    EXACTLY(x.y)     a float as a text that reads as the same float.
+    {others}         in the leading statement of those that go `together`: the place in its WITH for the
+                     others; {after} is a condition that is true when they have been executed.
+
+Rows are read by column name, row["uuid"]. Rows of few columns may also be unpacked in order: `for id_, uuid
+in rows`. Use RETURNING for the number of changed rows.
 """
 
 import re
@@ -44,7 +46,7 @@ class _Made:
 
 
 class Statement:
-    """A statement, called with a transaction and its values; `columns` are those of {n}."""
+    """A statement, called with a transaction and its parameters; `columns` are those of {n}."""
 
     def __init__(self, sql: str, **columns: Any) -> None:
         self._sql = sql
@@ -68,9 +70,9 @@ class Statement:
         values: Iterable[Sequence[Any]] = (),
         **params: Any,
     ) -> Sequence[Any]:
-        """Its rows, with these others done that give none: on PostgreSQL all in one round trip.
+        """Return its rows, and execute the other statements: on PostgreSQL all in one round trip.
 
-        There none of them may need to see what another did, nor change what another changes.
+        There no statement may depend on the effect of another, nor change the same rows.
         """
         if tx.dialect == "sqlite":
             for call in calls:
@@ -125,7 +127,7 @@ def _numbered(sql: str, names: Sequence[str], first: int, mark: str) -> str:
 
 
 def _joined(made: Sequence[_Made]) -> str:
-    """One statement of many. None of them is done twice, or left out, whatever reads its rows."""
+    """Return one statement of many. Each is executed exactly once, whatever reads its rows."""
     *others, leading = made
     first, parts = 1, ""
     for nth, one in enumerate(others):
@@ -138,5 +140,5 @@ def _joined(made: Sequence[_Made]) -> str:
 
 @cache
 def numbers(listed: str | None) -> tuple[int, ...]:
-    """What string_agg made of numbers."""
+    """Parse the numbers in a string_agg result."""
     return tuple(int(one) for one in listed.split(",")) if listed else ()

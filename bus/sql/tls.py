@@ -11,9 +11,9 @@ _VERIFIES = ("verify-ca", "verify-full")
 
 
 def secured(address: URL) -> tuple[URL, dict[str, Any]]:
-    """The URL without these words, and what the driver is to be told instead.
+    """Return the URL without TLS parameters, and the driver's options for them.
 
-    Without files of its own the driver looks where libpq does: PGSSLROOTCERT, ~/.postgresql/root.crt.
+    Without files the driver uses libpq's defaults: PGSSLROOTCERT, ~/.postgresql/root.crt.
     """
     words = {name: str(address.query[name]) for name in ("ssl", "sslmode", *FILES) if name in address.query}
     if not words:

@@ -22,7 +22,7 @@ Params = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 class Transaction(ABC):
-    """What is done in here is committed together or not at all."""
+    """A transaction: everything in it is committed, or nothing."""
 
     def __init__(self, dialect: Dialect, name: str) -> None:
         self.dialect: Final = dialect
@@ -36,7 +36,7 @@ class Transaction(ABC):
 
     async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
         try:
-            # Core statements that are not ORM ones always give a CursorResult.
+            # Core statements that are not ORM ones always return a CursorResult.
             return cast(CursorResult[Any], await self.connection.execute(statement, params))
         except (exc.SQLAlchemyError, OSError) as error:
             raise self._explained(error) from error
@@ -59,7 +59,7 @@ class Transaction(ABC):
     async def begin(self, begin: str) -> None: ...
 
     async def commit(self) -> None:
-        """What `write()` does on leaving."""
+        """Commit, as `write()` does at its end."""
         await self._commit()
         for callback in self._after_commit:
             callback()
@@ -78,7 +78,8 @@ class PostgresTransaction(Transaction):
         self._pool = pool
         self._pooled = pooled
         self._driver: Any = pooled.driver_connection
-        self._connection: AsyncConnection | None = None  # for whom asks: most statements are the driver's
+        # for callers that need SQLAlchemy: most statements use the driver
+        self._connection: AsyncConnection | None = None
         # It is to be rolled back: also a lone statement that was cancelled between its preparation and its
         # execution, which leaves the server in the midst of it.
         self._unfinished = False
@@ -133,7 +134,7 @@ class PostgresTransaction(Transaction):
 
     def _explained(self, error: Exception) -> Exception:
         if self._reads and sqlstate(error) == READ_ONLY:
-            return error  # it is we who said that nothing is to be written here
+            return error  # the error is about a write in a read-only transaction
         found = explained(error, self._name)
         if self._pool.broken(self._driver, error) and found is error:
             return Unavailable(f"{self._name}: no connection: {reason(error)}")
@@ -180,7 +181,7 @@ async def _give_back(connection: AsyncConnection) -> None:
     try:
         await connection.close()
     except (exc.SQLAlchemyError, OSError) as error:
-        # It broke. That is no news to a caller who has committed, or is about to raise what broke it.
+        # The connection broke after the commit, or the caller raises the original error.
         if not connection.closed:
             await connection.invalidate(error)
             await connection.close()

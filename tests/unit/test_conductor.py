@@ -365,7 +365,7 @@ SWAPS = [
         claimed(1, 2, CROWDED),
         "building",
         ["destroy 1 at host0", "order 2 at host2"],
-        ["host1 refused: p: anti-affinity: 1 of server group g there"],
+        ["host1 refused: p: anti-affinity: 1 members of server group g there"],
         id="second, its server group kept it from the first",
     ),
     pytest.param(
