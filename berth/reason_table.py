@@ -9,7 +9,7 @@ _TABLES: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
     ("Of hosts", "", "the host is not had because", CONSTRAINTS),
     (
         "Of the whole",
-        "A decision has the code of the constraint that left nobody; else one of these.",
+        "A decision has the code of the constraint that left no host, or else one of the following.",
         "there is no host because",
         ENDS,
     ),

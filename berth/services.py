@@ -84,9 +84,9 @@ def spare_the_collector() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Arrays over all hosts come and go with each batch, and what they leave stays ours.
+    """Keep freed memory in the process: arrays over all hosts are allocated and freed with each batch.
 
-    Given back to the system every page of it is faulted in again: a twentieth of a scheduler's decision.
+    Memory returned to the system is faulted in again page by page: 5 % of the time of a scheduler's decision.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # glibc's

@@ -279,7 +279,7 @@ class EditAnswered(Message, frozen=True, kw_only=True):
 
 
 class OwnerEditRequested(Message, frozen=True, kw_only=True):
-    """Assign a root provider to a cell, whoever owns it now. Its next report is accepted whatever its
+    """Assign a root provider to a cell, whatever its present owner. Its next report is accepted whatever its
     sequence.
 
     This undoes a report that should not have been accepted.

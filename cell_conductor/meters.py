@@ -9,11 +9,11 @@ from bus.moves import MoveEnded
 from bus.vocabulary import Message
 
 BUILDS_ENDED = Counter(
-    "berth_builds_ended", "ends of builds that a cell told, also when it told one again", ["cell", "status"]
+    "berth_builds_ended", "ends of builds that a cell published, repetitions included", ["cell", "status"]
 )
 MOVES_ENDED = Counter(
     "berth_moves_ended",
-    "ends of moves that a cell told, also when it told one again",
+    "ends of moves that a cell published, repetitions included",
     ["cell", "kind", "end"],
 )
 

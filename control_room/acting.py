@@ -59,7 +59,7 @@ class MetalMeans:
 class RoomMeans:
     # disable, enable, force-down or undo-force-down; the root; a cause, or none: how it stands then
     mark_host: Callable[[str, str, str], Awaitable[str]]
-    end_wait: Callable[[str], Awaitable[str]]  # of a request or a move; what was said of it
+    end_wait: Callable[[str], Awaitable[str]]  # of a request or a move; returns the answer
     steer: Callable[[MoveStands, str], Awaitable[str]]  # confirm, revert, abort or force
     drains: DrainsHere
     metal: MetalMeans

@@ -41,7 +41,7 @@ def control_room(hearing: Hearing, serves: Sequence[Callable[[], Coroutine[Any, 
     return Worker(
         "control_room",
         consumes=[
-            # whoever else the end is told to: their word is the last of the key
+            # also ends with a `reply_to` as the last part of the key
             on_many(Address(topics.BUILD_ENDED, "build.ended.#"), hearing.ended, private=True, batch=256),
             on(Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"), hearing.unplaceable, private=True),
             on(Address(topics.MOVE_ENDED, "move.ended.#"), hearing.move_ended, private=True),

@@ -102,7 +102,7 @@ def tail(path: Path, lines: int = 40) -> str:
 
 
 def exchange(port: int, question: bytes, size: int) -> bytes:
-    """Connect, send, and give back what is answered, b"" when there is no answer."""
+    """Connect, send, and return the answer, or b"" if there is none."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2.0) as connection:
             connection.sendall(question)

@@ -4,7 +4,7 @@ from prometheus_client import Gauge
 
 HELD_UP = Gauge(
     "berth_relay_held_up",
-    "1 while what was committed cannot be told to the bus, which keeps it waiting",
+    "1 while committed changes cannot be published",
     ["what"],
 )
 LAST_CHANGE = Gauge("berth_placement_last_change", "number of the last commit that this memory knows")

@@ -11,12 +11,12 @@ CLAIMED = Counter(
     "berth_scheduler_claims", "instances a host was claimed for, by placement's answer", ["result"]
 )
 TURNED_DOWN = Counter(
-    "berth_scheduler_choices_refused", "hosts placement turned down in claims, by why", ["why"]
+    "berth_scheduler_choices_refused", "hosts that placement refused in claims, by reason", ["why"]
 )
 CROSSED = Counter(
     "berth_scheduler_crossings", "picks outside the slice of this scheduler, for want of room in it"
 )
-LIVE = Gauge("berth_schedulers_live", "schedulers that share the hosts, as this one hears")
+LIVE = Gauge("berth_schedulers_live", "schedulers that share the hosts, by their heartbeats")
 RESCUED = Counter(
     "berth_scheduler_rescued", "requests that waited though there was a host, found by the slow sweep alone"
 )

@@ -169,7 +169,7 @@ class Scheduler:
         return [self._orders.begin(request, self.waiting.waited(request.request)) for request in requests]
 
     def begin_moves(self, starts: Sequence[MoveStart]) -> list[tuple[Order, Begun]]:
-        """The same for what is there already."""
+        """Return the orders and states of moves before the search."""
         self.book.listened(self.clock.monotonic())
         return [
             self._orders.begin(start.request(), self.waiting.waited(start.asked.move), start)

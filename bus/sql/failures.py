@@ -40,7 +40,7 @@ SQLSTATES: Final[dict[str, Meaning]] = {
     "40": Meaning.RACE,  # serialization, deadlock
     "40002": Meaning.RULE,
     "40003": Meaning.AWAY,  # unknown whether the statement was executed
-    "42501": Meaning.AWAY,  # a right was taken from us, and can be given back
+    "42501": Meaning.AWAY,  # a permission was revoked, and may be granted again
     "53": Meaning.AWAY,  # disk full, out of memory, too many connections
     "55000": Meaning.AWAY,  # not in this state: recovering
     "55006": Meaning.AWAY,  # an object in use by a session that alters it

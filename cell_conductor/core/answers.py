@@ -93,7 +93,7 @@ def turned_down(
 def given_back(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
     """Apply the answer to a release: nothing is held any more, so the end can be reported."""
     match result:
-        case Held():  # release it whoever changed it
+        case Held():  # release it, whichever claim changed it
             build, said = _caught_up(build, result)
             return build, (*said, say.question(build))
         case Contended():

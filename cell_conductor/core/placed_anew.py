@@ -118,7 +118,7 @@ def released(build: Build, result: ReleaseResult, now: float, limits: AttemptLim
     move = open_move(build)
     problem = ""
     match result:
-        case Held():  # release it whoever changed it
+        case Held():  # release it, whichever claim changed it
             if move.kind == "shelve" and result.allocations not in ({}, build.host.choice.allocations):
                 # Another move has begun, and holds the resources of the guest that was destroyed here
                 build = left_at(build, Leftover(move.was, build.at, now, gone=True))

@@ -1,4 +1,4 @@
-"""What may be left of a build on hosts it is not on any more, and when to think of it again.
+"""Guests that a build may have left on former hosts, and when to check them again.
 
 Only added to: a conductor that knows nothing of it leaves the column as it is.
 """

@@ -1,4 +1,4 @@
-"""What builds are listed by: their hosts, projects and names.
+"""Columns by which builds are listed: hosts, projects and names.
 
 Only added to. What a conductor of before writes meanwhile is listed, too, but found by its root and status
 only, until this one writes it.

@@ -111,7 +111,7 @@ def _column(node: NodeOnBoard, reads_ironic: bool) -> str:
         return "not ready"
     if state != "available":
         return "at work"
-    if said.power in ("", "error"):  # of one that is enrolled nobody has asked for it yet
+    if said.power in ("", "error"):  # unknown for a node that was just enrolled
         return "failed"
     if used:
         return "held"

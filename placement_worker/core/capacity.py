@@ -108,7 +108,7 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
 
 
 def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[ClaimResult]:
-    """The results; what was taken and given back is in `steps`."""
+    """Return the results; the changes are recorded in `steps`."""
     fences = [fence(claim, world) for claim in order.claims]
     if any(fences) or named_twice(order):
         return fenced_off(order, world, fences)
@@ -278,7 +278,7 @@ def _hold(
     by: ConsumerClaim | None,
     group: int | None,
 ) -> None:
-    """Give back what is held and take this instead, as one of this group."""
+    """Replace the consumer's allocations by the choice, as a member of the group."""
     _count(world, holder.held, -1)
     _count(world, allocations, +1)
     if holder.group is not None and holder.group in world.groups:

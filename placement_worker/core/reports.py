@@ -47,7 +47,7 @@ def swept(tree: Tree) -> Tree:
 
 
 def settled(tree: Tree) -> Tree:
-    """The tree with what was withheld opened again, as far as the old inventory has been given back."""
+    """Return the tree with less withheld, as far as the old inventory has been released."""
     return _advanced(tree, released(tree))
 
 

@@ -92,7 +92,7 @@ class AllocationHandlers:
                 raise not_found(f"No allocations for consumer '{id_}'")
             case Released():
                 return nothing()
-            case Retired(why=why):  # it has ended, and what it held was given back then
+            case Retired(why=why):  # it has ended, and its allocations were released
                 raise Problem(404, f"No allocations for consumer '{id_}'", headers={"berth-why": why})
         raise conflict(f"update conflict: {CONTENDED}", CONCURRENT_UPDATE)
 

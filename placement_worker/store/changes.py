@@ -112,7 +112,7 @@ async def announce(
 
 @dataclass(frozen=True, slots=True)
 class ReadVersions:
-    """What an edit without locks depends on: the last change, the edition of names, and the rows it read."""
+    """Data that an edit without locks depends on: the last change, the edition of names, the rows it read."""
 
     number: int
     edition: int

@@ -58,7 +58,7 @@ def owned(root: str, row: Mapping[str, Any]) -> Tree:
 
 
 async def leave(tx: Transaction, roots: Collection[str]) -> None:
-    """Give back places that were kept for nothing."""
+    """Delete placeholder rows that were not needed."""
     await _LEAVE(tx, [(root,) for root in roots])
 
 

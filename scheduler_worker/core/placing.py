@@ -403,7 +403,7 @@ def _located(
         place = places.get(instance)
         if place is None and order.move is not None:  # its agent has not reported again yet
             return order, (ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "nobody builds where it is to move"),)
-        if place is None:  # no scheduler has placed what holds this: its room is not ours to give back
+        if place is None:  # a consumer that no scheduler placed: its allocations must not be released
             where = ", ".join(sorted(result.allocations))
             held = f"{instance} holds resources of {where} already"
             why = f"{held}, where no agent builds: it is no build of ours"

@@ -22,7 +22,7 @@ UNKNOWN = float("nan")  # not reported
 
 
 class View(Protocol):
-    """What weighers read: floats for one host, or arrays for all fitting hosts.
+    """The data that weighers read: floats for one host, or arrays for all fitting hosts.
 
     The same weigher serves both, so it computes with operators and with the functions of this class, such as
     `where`.

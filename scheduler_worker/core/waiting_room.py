@@ -30,7 +30,7 @@ LOOK_AGAIN = 1.0  # seconds, where something stands in the way that passes by it
 
 
 class Eyes(Protocol):
-    """What the queues need to know about hosts."""
+    """The host data that the queues need."""
 
     def free(self, root: Root) -> Mapping[str, int]:
         """Return the free amounts of the host's whole tree; empty if there is no such host."""

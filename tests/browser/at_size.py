@@ -74,7 +74,7 @@ async def boots_a_second(berth: OpenBerth, count: int, rate: float = 0.0, seed: 
 
 
 async def heap(tab: Tab) -> int:
-    """Bytes that are in use once what is not needed has been let go."""
+    """Return the used bytes after a garbage collection."""
     await tab.tell("HeapProfiler.collectGarbage")
     return int((await tab.tell("Runtime.getHeapUsage"))["usedSize"])
 

@@ -664,7 +664,7 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
     assert standing.status in ("active", "error", "deleted")
     assert (standing.status == "active") == (ONE.build in books.held)
     assert agents.guests <= {root for _, held in books.held.values() for root in held}
-    assert agents.lost or set(books.held) <= {ONE.build}  # what was kept has been given back
+    assert agents.lost or set(books.held) <= {ONE.build}
     assert gone or standing.status != "deleted"
 
 

@@ -167,7 +167,7 @@ async def test_a_move_goes_through_its_phases_and_ends_where_placement_has_it(
     assert ends and all(end == ends[0] for end in ends)
     assert (ends[0].end, ends[0].host, ends[0].decision.record) == ("done", "host5", None)
     assert [phase.phase for phase in ends[0].phases] == ["prepare", "send", "start"]
-    assert set(cell.books.held) == {ONE.build}  # what was kept has been given back
+    assert set(cell.books.held) == {ONE.build}
     stands = await cell.stands()
     assert (stands.status, stands.attempt, stands.generation, stands.move) == ("active", 2, 2, MOVE.move)
     assert (stands.chosen, stands.spec.flavor.name, stands.host) == (a_selection(5), "large", "host5")

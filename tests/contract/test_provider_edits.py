@@ -294,7 +294,6 @@ async def test_a_tree_that_grows_while_it_is_being_locked_is_locked_whole(
         lock, calls = tree_reads.lock, itertools.count(1)
 
         async def lock_early(tx: Any, wanted: Any) -> set[int]:
-            """The first time as it was before somebody added the child."""
             locked = await lock(tx, wanted)
             return locked - {max(locked)} if next(calls) == 1 else locked
 

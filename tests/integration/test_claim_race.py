@@ -188,7 +188,7 @@ async def test_a_report_that_repeats_itself_does_not_forget_claims_made_meanwhil
         lock = tree_reads.lock
 
         async def lock_late(*given: Any) -> Any:
-            """Before it, and after the trees were read, somebody claims on both hosts."""
+            """Claim on both hosts after the trees were read."""
             await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, 2, VCPU=3)))])
             return await lock(*given)
 

@@ -212,7 +212,6 @@ async def test_a_conductor_falls_over_while_others_are_placed(
             placed.append(_placed(number, first, hosts if number == 9 else hosts[:4]))
 
         async def strangers() -> None:
-            """They come and go."""
             for round_ in range(6):
                 numbers = [100 * (round_ + 1) + one for one in range(AT_ONCE)]
                 results = await asyncio.gather(

@@ -501,7 +501,7 @@ async def test_a_cell_says_nothing_to_a_scheduler_but_how_its_hosts_are(
         channel = connection.channel()
 
         def beaten() -> bool:
-            """What has been counted by now is taken in; has each agent said how its hosts are?"""
+            """Return whether each agent has reported the state of its hosts."""
             while True:
                 method, said, _ = channel.basic_get("counts", auto_ack=True)
                 if method is None or said is None:

@@ -162,7 +162,7 @@ def _forget_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The claim that begins a move gives back what was held, where the guest still is."""
+    """The claim that begins a move releases the source, where the guest still is."""
     leave_to = capacity._leave_to
 
     def left_to_nobody(world: ClaimWorld, holder: Holder, keeper: Holder, type_: str) -> None:

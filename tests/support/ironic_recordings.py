@@ -61,7 +61,7 @@ class Truth:
             for notification in step.said:
                 if notification.node is not None:
                     self._hear(notification, notification.node)
-                elif notification.phase == "end":  # an allocation has let go of its node
+                elif notification.phase == "end":  # an allocation was deleted
                     ended[notification.uuid] = notification.at
             for uuid, node in step.nodes.items():
                 self._add(uuid, ended.get(uuid, step.ended), None if node is None else from_rest(node))

@@ -44,8 +44,7 @@ class MetalBooks(Books):
         return {root for _, allocations in self.held.values() for root in allocations}
 
     @full.setter
-    def full(self, value: set[str]) -> None:
-        """It follows from what is held."""
+    def full(self, value: set[str]) -> None: ...
 
 
 class TwoActed(AssertionError):

@@ -1,4 +1,4 @@
-"""Which instances of another system can be adopted, and with which flavor."""
+"""Adoption of instances of another system: permitted ones, and their flavor."""
 
 from typing import Any
 

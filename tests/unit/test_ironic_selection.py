@@ -1,4 +1,4 @@
-"""Which of Ironic's nodes are selected, and their cells, zones and aggregates."""
+"""Selection of Ironic's nodes, and their cells, zones and aggregates."""
 
 from typing import Any
 

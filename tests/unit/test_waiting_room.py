@@ -1,4 +1,4 @@
-"""Which waiting requests are woken by which change, and in which order."""
+"""Wake-ups of waiting requests by changes, and their order."""
 
 import random
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""What a cell may hold, take, leave and report: a table."""
+"""Permissions of a cell in placement: what it may hold, take, leave and report: a table."""
 
 import pytest
 
