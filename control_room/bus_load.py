@@ -7,8 +7,6 @@ from functools import cache
 from bus.protocol import BusDepths, QueueDepth
 from bus.topics import QUERIES, TOPICS
 
-MOST_QUEUES = 200  # of one topic that are named
-
 
 @dataclass(frozen=True, slots=True)
 class KnownQueue:

@@ -76,19 +76,6 @@ class ChangeLog:
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
         return await self.write(tx, tree_reads.changes_between(pairs), shaped, [*writes, *last])
 
-    async def write_undisturbed(
-        self,
-        tx: Transaction,
-        altered: Sequence[ProviderChange],
-        shaped: Mapping[str, Tree],
-        writes: Sequence[BoundStatement],
-        seen: changes.ReadVersions,
-    ) -> int:
-        """Like `write`, in one statement without locks. Raise IntegrityError after a concurrent commit."""
-        message = await changes.announce_undisturbed(tx, altered, writes, seen)
-        self._learn([message], shaped)
-        return message.number
-
     async def write_aggregates(self, tx: Transaction, aggregates: Sequence[Aggregate]) -> int:
         """Log the new names and metadata of the aggregates. Return the change number."""
         message = await changes.announce_aggregates(tx, aggregates)

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from sqlalchemy.exc import IntegrityError
-
-from bus.clock import Clock, monotonic
+from bus.clock import Clock
 from bus.not_done import Contended
 from bus.resources import (
     AddInventory,
@@ -25,7 +23,6 @@ from bus.resources import (
     SetTraits,
 )
 from bus.sql.database import Database
-from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
 from placement_worker.change_log import ChangeLog
@@ -34,12 +31,11 @@ from placement_worker.core.edits import EditOfOne
 from placement_worker.core.trees import ProviderState
 from placement_worker.core.working_trees import KnownNames, WorkingTrees
 from placement_worker.retrying_transactions import changing
-from placement_worker.store import changes, reshape, tree_reads, tree_writes
+from placement_worker.store import reshape, tree_reads
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
 
 EDITS_A_TRANSACTION = 200
-SHORTEST_UNREST, LONGEST_UNREST = 0.1, 10.0  # after an edit was disturbed, before one goes unlocked again
 
 
 class _Outcome(NamedTuple):
@@ -61,8 +57,6 @@ class ProviderOperations:
         self.book = book
         self._log = log
         self._numbers = numbers
-        self._calm_at = 0.0  # when an edit goes unlocked again
-        self._unrest = 0.0  # for so long it did not, the last time
         self._edit = retrying(clock, otherwise=_contended_edits)(self._edit_together)
         self._reshape = retrying(clock, otherwise=_contended_reshape)(self._reshape_once)
 
@@ -83,44 +77,12 @@ class ProviderOperations:
     async def _edit_together(self, orders: Sequence[EditOfOne]) -> list[EditResult]:
         now = self.clock.now()
         await self._look_up(orders, now)
-        if len(orders) == 1 and (done := await self._edit_undisturbed(orders[0], now)) is not None:
-            return done
         new = sum(isinstance(order, MakeProvider) for order in orders)
         async with self._numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             working = await self._forest(tx, orders)
             outcomes = self._judged(orders, working, now)
             pairs = working.changed()
             number = await self._log.write_trees(tx, pairs, now, numbers) if pairs else 0
-        return _told(outcomes, number)
-
-    async def _edit_undisturbed(self, order: EditOfOne, now: float) -> list[EditResult] | None:
-        """Edit in two round trips instead of six; return None if another commit came in between."""
-        if self.database.dialect == "sqlite" or monotonic() < self._calm_at:
-            return None
-        new = isinstance(order, MakeProvider)
-        async with self._numbers.taken(new) as numbers, self.database.glance() as tx:
-            working = await self._forest(tx, [order], locking=False)
-            outcomes = self._judged([order], working, now)
-            pairs = working.changed()
-            if not pairs:
-                return _told(outcomes, 0)
-            writes = tree_writes.writes_between(self.book, pairs, now, numbers)
-            altered = tree_reads.changes_between(pairs)
-            if writes.first or len(altered) > changes.CHANGES_A_MESSAGE:
-                return None
-            there = [provider.id for before, _ in pairs for provider in before.providers]
-            seen = changes.ReadVersions(
-                working.number, self.book.edition, there, writes.classes, writes.traits
-            )
-            last = (*writes.stocks, *writes.last)
-            shaped = {then.root: then for _, then in pairs}
-            try:
-                number = await self._log.write_undisturbed(tx, altered, shaped, last, seen)
-            except (IntegrityError, Conflict):
-                self._unrest = min(max(2 * self._unrest, SHORTEST_UNREST), LONGEST_UNREST)
-                self._calm_at = monotonic() + self._unrest
-                return None
-            self._unrest = 0.0
         return _told(outcomes, number)
 
     def _judged(self, orders: Sequence[EditOfOne], working: WorkingTrees, now: float) -> list[_Outcome]:
@@ -135,25 +97,18 @@ class ProviderOperations:
             outcomes.append(_Outcome(before is not state, state, view))
         return outcomes
 
-    async def _forest(
-        self, tx: Transaction, orders: Sequence[EditOfOne], *, locking: bool = True
-    ) -> WorkingTrees:
-        """Read everything that the edits concern: trees to change, locked, and existing ids and names.
-        Without locks it is at least as new as its number.
-        """
+    async def _forest(self, tx: Transaction, orders: Sequence[EditOfOne]) -> WorkingTrees:
+        """Read everything that the edits concern: trees to change, locked, and existing ids and names."""
         placing = [order for order in orders if isinstance(order, MakeProvider | ChangeProvider)]
         wanted = [order.provider for order in orders if not isinstance(order, MakeProvider)]
         wanted += [order.parent for order in placing if isinstance(order.parent, str)]
-        if locking:
-            read, number = await tree_reads.read_locked(tx, self.book, wanted), 0
-        else:
-            read, number = await tree_reads.read_at(tx, self.book, wanted)
+        read = await tree_reads.read_locked(tx, self.book, wanted)
         if not placing:
-            return WorkingTrees(read, number=number)
+            return WorkingTrees(read)
         found = await tree_reads.look(
             tx, self.book, [order.provider for order in placing], [order.name for order in placing]
         )
-        return WorkingTrees(found.owned | read, found.names, found.ids, number or found.number)
+        return WorkingTrees(found.owned | read, found.names, found.ids, found.number)
 
     async def _look_up(self, orders: Sequence[EditOfOne], now: float) -> None:
         """Classes and traits must be there; aggregates are made by being named."""

@@ -36,7 +36,6 @@ from cell_conductor.core.move_orders import (
     how_it_stands,
     open_move,
     pending,
-    question,
     waited_for,
 )
 
@@ -252,7 +251,3 @@ def resumed(build: Build, problem: str, now: float) -> Stepped:
         cause = f"{move.cause}; it did not go on at {move.left}: {problem}"[:MAX_CAUSE]
         return close(build, "error", cause, now, "active")
     return close(build, move.goal, move.cause, now, "active")
-
-
-def asked_again(build: Build) -> Stepped:
-    return build, (question(build),)

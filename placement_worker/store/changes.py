@@ -5,7 +5,6 @@ changes in the database.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -35,24 +34,6 @@ _NEXT_LOGGED = Statement(
     changes=str,
 )
 _NEXT_ALONE = Statement(_NEXT)
-# committed since `seen`, or other transactions hold the providers or names. It does not wait while it holds
-# the number,
-_NEXT_UNDISTURBED = Statement(
-    "WITH ours AS (SELECT p.id FROM resource_providers p WHERE p.id = ANY(CAST(:providers AS integer[]))"
-    " FOR NO KEY UPDATE OF p SKIP LOCKED),"
-    " kinds AS (SELECT c.id FROM resource_classes c WHERE c.id = ANY(CAST(:classes AS integer[]))"
-    " FOR KEY SHARE OF c SKIP LOCKED),"
-    " marks AS (SELECT t.id FROM traits t WHERE t.id = ANY(CAST(:traits AS integer[]))"
-    " FOR KEY SHARE OF t SKIP LOCKED),"
-    f" named AS (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION} FOR SHARE OF e SKIP LOCKED),"
-    f" {{others}}next AS (UPDATE changes SET number = number + 1 WHERE id = {LAST_CHANGE} AND number = :seen"
-    " AND (SELECT count(*) FROM ours) + (SELECT count(*) FROM kinds) + (SELECT count(*) FROM marks) = :locks"
-    " AND (SELECT number FROM named) = :edition AND {after}"
-    " RETURNING number),"
-    " logged AS (INSERT INTO change_log (number, changes)"
-    " VALUES ((SELECT number FROM next), CAST(:changes AS text)))"
-    " SELECT number FROM next"
-)
 _LAST = Statement(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
 _LOG = Statement(
     "INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n}", number=int, changes=str
@@ -108,37 +89,6 @@ async def announce(
         for nth, part in enumerate(parts, 1)
     ]
     return announced, edition
-
-
-@dataclass(frozen=True, slots=True)
-class ReadVersions:
-    """Data that an edit without locks depends on: the last change, the edition of names, the rows it read."""
-
-    number: int
-    edition: int
-    providers: Sequence[int]
-    classes: Sequence[int]
-    traits: Sequence[int]
-
-
-async def announce_undisturbed(
-    tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement], seen: ReadVersions
-) -> PlacementChanged:
-    """Like `announce` for few changes, in one statement without a transaction. Raise IntegrityError, with
-    nothing done, after a concurrent commit.
-    """
-    [(number,)] = await _NEXT_UNDISTURBED.together(
-        writes,
-        tx,
-        seen=seen.number,
-        edition=seen.edition,
-        providers=seen.providers,
-        classes=seen.classes,
-        traits=seen.traits,
-        locks=len(seen.providers) + len(seen.classes) + len(seen.traits),
-        changes=_encode(changes).decode(),
-    )
-    return PlacementChanged(number=number, changes=tuple(changes))
 
 
 async def announce_aggregates(tx: Transaction, aggregates: Sequence[Aggregate]) -> PlacementChanged:

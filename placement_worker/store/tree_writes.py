@@ -136,15 +136,12 @@ class Writes:
     """The statements to execute: one after another, then the contents of new providers, then those that may
     be last.
 
-    Statements of `last` and of `stocks` are independent of each other. `classes` and `traits` are the
-    numbers given to providers.
+    Statements of `last` and of `stocks` are independent of each other.
     """
 
     first: Sequence[BoundStatement]
     stocks: Sequence[BoundStatement]
     last: Sequence[BoundStatement]
-    classes: Sequence[int] = ()
-    traits: Sequence[int] = ()
 
     async def begin(self, tx: Transaction) -> Sequence[BoundStatement]:
         """Execute all statements except those that may go with the change number, and return these."""
@@ -186,12 +183,11 @@ def writes_between(
         *_insert(_INSERT_AGGREGATES, aggregates, now),
         *_insert(_SET_AGGREGATE_OWNERS, _new_owners(book, steps), now),
     ]
-    names = sorted({row[1] for row in (*others, *new)}), sorted({row[1] for row in traits})
     if first or moved:  # these refer to new providers, or change the same table
-        return Writes([*first, *made, *moved], stocks, last, *names)
+        return Writes([*first, *made, *moved], stocks, last)
     if stocks:  # adding a class that is being renamed must wait before the change is numbered
-        return Writes([], [*made, *stocks], last, *names)
-    return Writes([], [], [*made, *last], *names)
+        return Writes([], [*made, *stocks], last)
+    return Writes([], [], [*made, *last])
 
 
 def _contents_that_go(book: Book, steps: Sequence[_Step]) -> Iterator[BoundStatement]:

@@ -1,6 +1,5 @@
 """Every database a store may live in, for the tests that must hold on all of them."""
 
-import math
 import secrets
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,15 +11,11 @@ import pytest_asyncio
 
 from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import RabbitTransport
-from bus.replication import PlacementChanged
 from bus.sql.database import Database
-from bus.sql.failures import explained
 from bus.sql.migrations import migrate
 from compute_sim.ironic import Simulation
-from deploy.servers import Postgres
 from placement_worker import Placement, breaches
-from placement_worker.store import changes, tree_reads
-from tests.support import locked_and_calm, midway
+from tests.support import midway
 from tests.support.buses import Connect
 from tests.support.http_placement import HttpPlacement, a_door
 from tests.support.placement_builders import Wall, a_placement, keeps_its_index
@@ -131,84 +126,6 @@ async def near() -> AsyncIterator[HttpPlacement]:
     """For what the database has no part in."""
     async with a_door("sqlite+aiosqlite://") as near:
         yield near
-
-
-# And twice on PostgreSQL, in one database for all tests: making one takes longer than they do
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def furnished_url(postgres: Any) -> AsyncIterator[str]:
-    async with a_database(postgres) as url:
-        await locked_and_calm.put_by(url)
-        yield url
-
-
-@pytest.fixture
-def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    found: list[str] = []
-
-    def noticed(error: Exception, database: str) -> Exception:
-        if getattr(error, "sqlstate", None) == "40P01":
-            found.append(str(error))
-        return explained(error, database)
-
-    monkeypatch.setattr("bus.sql.transaction.explained", noticed)
-    return found
-
-
-@pytest.fixture
-async def both(
-    postgres: Any, furnished_url: str, deadlocks: list[str]
-) -> AsyncIterator[locked_and_calm.LockedAndCalm]:
-    if isinstance(postgres, Postgres):
-        postgres.start()  # in case the test before left it down
-    await locked_and_calm.put_back(furnished_url)
-    wall = Wall()
-    wall.time += locked_and_calm.LATER
-    async with (
-        locked_and_calm.two_processes(furnished_url, wall, "locked") as locked,
-        locked_and_calm.two_processes(furnished_url, wall, "calm") as calm,
-    ):
-        calm.mine.providers._calm_at = 0.0
-        yield locked_and_calm.LockedAndCalm(locked, calm, deadlocks)
-
-
-@pytest.fixture
-def tries(monkeypatch: pytest.MonkeyPatch) -> locked_and_calm.Tries:
-    tries = locked_and_calm.Tries()
-    announce, read_locked, look = changes.announce_undisturbed, tree_reads.read_locked, tree_reads.look
-
-    async def announced(*given: Any) -> PlacementChanged | None:
-        message = None
-        try:
-            if tries.between is not None:
-                between, tries.between = tries.between, None
-                await between()
-            message = await announce(*given)
-        finally:
-            tries.numbers.append(message.number if message is not None else None)
-        return message
-
-    async def locked(*given: Any) -> Any:
-        tries.locks += 1
-        return await read_locked(*given)
-
-    async def looked(*given: Any) -> Any:
-        if tries.between_reads is not None:
-            between, tries.between_reads = tries.between_reads, None
-            await between()
-        return await look(*given)
-
-    monkeypatch.setattr(changes, "announce_undisturbed", announced)
-    monkeypatch.setattr(tree_reads, "read_locked", locked)
-    monkeypatch.setattr(tree_reads, "look", looked)
-    return tries
-
-
-@pytest.fixture
-def once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SHORTEST_UNREST", "LONGEST_UNREST"):
-        monkeypatch.setattr(f"placement_worker.providers.{name}", math.inf)
 
 
 @pytest.fixture

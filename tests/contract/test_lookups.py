@@ -125,10 +125,6 @@ async def test_a_provider_is_shown_with_the_parts_that_were_asked_for(rack: Plac
     assert (child.parent, child.root) == (A, A)
 
 
-def as_dict(provider: Provider) -> dict[str, Any]:
-    return {name: getattr(provider, name) for name in provider.__struct_fields__}
-
-
 async def test_traits_come_in_the_order_of_their_numbers(rack: Placement) -> None:
     gold = SetTraits(provider=D, traits=("CUSTOM_GOLD", "STORAGE_DISK_SSD", "HW_CPU_X86_AVX2"))
     await rack.providers.edit(EditRequested(edit=gold))

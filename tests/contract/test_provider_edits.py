@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -299,7 +298,6 @@ async def test_a_tree_that_grows_while_it_is_being_locked_is_locked_whole(
 
         await make(placement, (B, A))
         monkeypatch.setattr(tree_reads, "lock", lock_early)
-        placement.providers._calm_at = math.inf
         await edited(placement, SetTraits(provider=A, traits=("COMPUTE_NODE",)))
         assert next(calls) == 3
         await keeps_its_index(placement)
@@ -476,6 +474,5 @@ async def test_one_that_always_loses_is_told_so(
         raise Conflict("busy")
 
     monkeypatch.setattr(tree_reads, "read_locked", busy)
-    placement.providers._calm_at = math.inf
     assert await edit(placement, SetTraits(provider=A, traits=())) == Contended()
     assert next(tries) == 8

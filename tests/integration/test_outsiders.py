@@ -26,7 +26,6 @@ from tests.support.servers import a_module_database, installed, rabbitmqctl_in
 from tests.support.waiting import DEADLINE
 
 PAGE = ROOT / "docs" / "howto" / "client.md"
-TENANCY = ROOT / "docs" / "tenancy.md"
 NUMBERS = itertools.count(3)  # of queues; the examples have 1 and 2
 READER_TOKEN = "a-reader-of-the-control-room"
 

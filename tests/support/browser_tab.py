@@ -128,9 +128,6 @@ class Tab:
         for what in ("mousePressed", "mouseReleased"):
             await self.tell("Input.dispatchMouseEvent", type=what, x=x, y=y, button="left", clickCount=1)
 
-    async def point_at(self, x: float, y: float) -> None:
-        await self.tell("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
     async def fill(self, selector: str, text: str) -> None:
         field = f"document.querySelector({json.dumps(selector)})"
         await self.evaluate(f"({field}.focus(), {field}.select?.())")

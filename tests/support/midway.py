@@ -84,12 +84,3 @@ async def waits(placement: Placement, work: "asyncio.Future[Any]") -> None:
         return await count(placement.database, WAITING)
 
     await until(waiting)
-
-
-async def others_can_commit(placement: Placement) -> None:
-    async def free() -> bool:
-        async with placement.database.write() as tx:
-            query = text("SELECT 1 FROM changes WHERE id = 1 FOR UPDATE SKIP LOCKED")
-            return (await tx.execute(query)).first() is not None
-
-    await until(free, seconds=SOON)
