@@ -33,7 +33,7 @@ from ironic_sync import IronicApi, Notifications
 from ironic_sync.core import node as ironic_node
 from ironic_sync.core.envelope import HeardNotification, opened
 from ironic_sync.core.rule import reserved
-from placement_worker.core.packing import unpacked
+from placement_worker.core.compact_trees import unpacked
 from placement_worker.core.trees import Tree
 
 _SHARES = ("p50", 0.5), ("p99", 0.99), ("longest", 1.0)

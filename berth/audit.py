@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from berth import wiring
 from berth.leaks import Leak, leaks
-from berth.misheld import Misheld, misheld
 from berth.settings import Settings, names_a_file
+from berth.wrong_allocations import Misheld, misheld
 from bus.claims import CLEANUP, MIGRATION, keeper
 from bus.clock import Clock
 from bus.errors import Unavailable

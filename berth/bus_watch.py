@@ -8,7 +8,7 @@ from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.protocol import QueueSpec
 from control_room.bus_load import KnownQueue
-from control_room.bus_means import BusMeans
+from control_room.bus_operations import BusMeans
 
 
 def bus_means(settings: Settings, bus: Bus) -> BusMeans:

@@ -5,14 +5,14 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from berth.commands.following import Silently
-from berth.commands.marking import checked_cause, disabling, enabling, forcing_down, host_named
+from berth.commands.host_states import checked_cause, disabling, enabling, forcing_down, host_named
 from berth.commands.steering import end_wait, word_said
 from berth.commands.terminal import CommandRefused, leaves
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.moves import MoveStands, Steering
-from control_room.acting import ActRefused
-from control_room.asking import NO_ANSWER
+from control_room.operations import ActRefused
+from control_room.queries import NO_ANSWER
 
 _TROUBLE = (CommandRefused, BadSetting, *NO_ANSWER)
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from berth.commands.emptying import Emptied, Emptying
-from berth.commands.marking import causes_of, disabling, enabling, host_named
+from berth.commands.host_states import causes_of, disabling, enabling, host_named
+from berth.commands.move_output import ToldMoves
 from berth.commands.requesting_moves import ANY
 from berth.commands.terminal import CommandRefused, leaves
-from berth.commands.told_moves import ToldMoves
 from berth.room_acts import in_words
 from bus.delivery.runner import Bus
 from bus.host_marks import UNNAMED
 from bus.moves import MoveRequested
-from control_room.acting import ActRefused, DrainFar
-from control_room.asking import NO_ANSWER
-from control_room.emptied import DRAIN
+from control_room.drained_hosts import DRAIN
+from control_room.operations import ActRefused, DrainFar
+from control_room.queries import NO_ANSWER
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from bus.errors import Unavailable
 from bus.host_health import marked
 from bus.replication import PlacementChanged
 from bus.resources import FindAllocations, FindProviders, Provider
-from control_room.asking import NO_ANSWER
 from control_room.core.metal import BerthBelief, IronicWord, MetalSeen, NodeOnBoard
+from control_room.queries import NO_ANSWER
 
 if TYPE_CHECKING:  # HTTP clients load slowly
     from ironic_sync import IronicApi
@@ -82,7 +82,7 @@ async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None
 async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence[str] | None) -> MetalSeen:
     from berth.ironic import followed
     from ironic_sync.api import IronicRefused
-    from ironic_sync.side_by_side import survey_of
+    from ironic_sync.comparison import survey_of
 
     ironic = followed(settings.having(ironic_amqp_url=""), bus.clock)
     assert ironic.api is not None

@@ -1,15 +1,15 @@
 """Converts the control room's form to the request that `berth what-if` would make."""
 
 from berth.commands.builds import request_given
-from berth.commands.by_name import resolved
+from berth.commands.name_resolution import resolved
 from berth.commands.terminal import CommandRefused, checked
 from berth.request_sense import sense_of
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from control_room.acting import ActRefused
-from control_room.asking import NO_ANSWER
 from control_room.core.what_if_form import Supposition
+from control_room.operations import ActRefused
+from control_room.queries import NO_ANSWER
 
 
 async def asked_for(bus: Bus, said: Supposition) -> tuple[BuildRequested, tuple[str, ...]]:

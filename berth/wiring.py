@@ -486,7 +486,7 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
             return [ironic.sync(settings, bus)]
         return [ironic.metal(settings, role.cell, bus, role.agent)]
     if role.worker == "control-room":
-        from berth.operators_page import operators_page
+        from berth.control_room_setup import operators_page
 
         return [operators_page(settings, bus)]
     from berth import simulated_agents

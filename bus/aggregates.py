@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, field
 
-from bus.not_done import Contended, Missing, Taken
+from bus.refused_edits import Contended, Missing, Taken
 from bus.vocabulary import (
     END,
     Cause,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from bus.not_done import Contended, Missing
+from bus.refused_edits import Contended, Missing
 from bus.vocabulary import END, Cause, LargeMap, LongList, Message, Ordinal, Tagged, Text, Value, Whole, Word
 
 

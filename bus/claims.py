@@ -6,7 +6,7 @@ from uuid import UUID, uuid5
 from msgspec import Meta, field
 
 from bus.groups import GroupPolicy
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.vocabulary import (
     END,
     UNSAID_ID,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.not_done import Contended, InUse, Taken
+from bus.refused_edits import Contended, InUse, Taken
 from bus.vocabulary import (
     UNSAID_ID,
     Amount,

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from bus.not_done import Contended, InUse, Missing, Taken
+from bus.refused_edits import Contended, InUse, Missing, Taken
 from bus.vocabulary import LongList, Message, Number, Tagged, Text, Value
 
 NameKind = Literal["resource class", "trait"]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType, field
 
 from bus.claims import ClaimResult, ConsumerClaim
-from bus.not_done import Contended, InUse, Missing, Taken
+from bus.refused_edits import Contended, InUse, Missing, Taken
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from bus.vocabulary import (

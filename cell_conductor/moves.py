@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 from bus.claims import ClaimRequested, ClaimResult, ReleaseResult
 from bus.errors import Retry, Unavailable
 from bus.moves import FindMoves, HandoverTold, MovePlaced, MoveReported, MovesFound, MoveSteered
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.worker import Outcome
 from cell_conductor import moves_store, store
+from cell_conductor.applying import MOVE_LATER
 from cell_conductor.builds import PAGE, Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Event, MoveImpossible
 from cell_conductor.core.move_orders import reminder
 from cell_conductor.core.placed_move import undone_unknown, unknown
-from cell_conductor.judging import MOVE_LATER
 
 METAL = "an instance on bare metal does not move: its node is all of it"
 

@@ -45,7 +45,7 @@ from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.listing import Listing
 from cell_conductor.moves import CellMoves
 from cell_conductor.ring import LEASE_SECONDS, LOOKS, Ring
-from cell_conductor.ring_by_hand import RingByHand
+from cell_conductor.ring_commands import RingByHand
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")

@@ -26,8 +26,8 @@ from compute_sim.disk import AgentDisk
 from compute_sim.fleet import SimAgent, SimHost
 from compute_sim.host_trees import HostTrees
 from compute_sim.moving import SimulatedMoves
-from compute_sim.returning import Homecoming
-from compute_sim.telling import HostNews
+from compute_sim.recovery import Homecoming
+from compute_sim.reporting import HostNews
 
 LEAST_ABSENCE = 5.0  # seconds: a busy machine may be slow
 

@@ -7,10 +7,10 @@ from bus.clock import Clock
 from bus.host_health import every_health
 from bus.replication import FindChanges, FindTrees
 from bus.vocabulary import MAX_ORDINAL
-from control_room.asking import NO_ANSWER, RoomQuestions
 from control_room.core.heat import Fleet
 from control_room.known_hosts import zones_by_aggregate
-from control_room.stirring import Stirring
+from control_room.page_refresh import Stirring
+from control_room.queries import NO_ANSWER, RoomQuestions
 
 FRESH = 2.0  # seconds until it is read again without news
 _STIRRED = 0.1  # where something was

@@ -6,8 +6,8 @@ from bus.aggregates import ZONE, AggregatesFound, FindAggregates
 from bus.cells import CellsFound, FindCells
 from bus.protocol import Ask
 from bus.replication import FindTrees, KnownProvider, KnownTree, TreesFound
+from control_room.core.inventories import PlannedHost, PlannedStock
 from control_room.core.reported import reported_host
-from control_room.core.stocks import PlannedHost, PlannedStock
 
 _PAGE = 2000
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-# connections (berth/operators_page.py) to /healthz, and one address or user leaves most to the others.
+# connections (berth/control_room_setup.py) to /healthz, and one address or user leaves most to the others.
 OF_A_SESSION = 30
 OF_A_USER = 100
 OF_AN_ADDRESS = 150

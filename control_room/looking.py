@@ -11,9 +11,9 @@ from bus.cells import CellsFound, FindCells
 from bus.clock import Clock
 from bus.host_health import FindHostHealth, HostHealthFound
 from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
-from control_room.asking import Reply, RoomQuestions, heard
 from control_room.core.alarms import Questioned
-from control_room.glances import Glances
+from control_room.periodic_queries import Glances
+from control_room.queries import Reply, RoomQuestions, heard
 
 SECONDS = 4.0  # an answer is good for
 SELDOM = 25.0  # and what placement counts for so many times as long as it took to count

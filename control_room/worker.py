@@ -12,7 +12,7 @@ from bus.moves import MoveRequested, MoveSteered
 from bus.routing import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
-from control_room.hearing import Hearing
+from control_room.events import Hearing
 
 ASKS = (
     topics.CELLS,

@@ -12,15 +12,15 @@ from bus.errors import BrokerRefused, TooBig, Unavailable, Unroutable
 from bus.messages import InventoryReported
 from bus.replication import PlacementChanged
 from bus.resources import Provider
-from ironic_sync.core.belief import BeliefRules, Moment, Step
-from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Skipped, opened
+from ironic_sync.core.known_state import BeliefRules, Moment, Step
+from ironic_sync.core.known_states import Beliefs
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import Invalid, is_open
 from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, LAG_SECONDS, REPORTED_SECONDS, SKIPPED
 from ironic_sync.reader import NodeRead
-from ironic_sync.stories import EventStories
 from ironic_sync.survey import SurveyedNode
+from ironic_sync.trace_contexts import EventStories
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from bus.clock import Clock, monotonic
 from bus.errors import Unavailable
 from ironic_sync.access import IronicRefused
-from ironic_sync.core.belief import Moment
+from ironic_sync.core.known_state import Moment
 from ironic_sync.core.node import FIELDS, IronicNode, Malformed, from_rest
 from ironic_sync.meters import READ_SECONDS, READS, UNRESOLVED
 

@@ -7,13 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from bus.chunks import portions
 from bus.messages import InventoryReported
-from bus.portions import portions
 from bus.protocol import Ask
 from bus.resources import FindProviders, Provider, ProvidersFound
 from ironic_sync.api import WITH_ALL
-from ironic_sync.core.belief import BeliefRules, Moment
 from ironic_sync.core.difference import NodeDifference, compare
+from ironic_sync.core.known_state import BeliefRules, Moment
 from ironic_sync.core.node import IronicNode, Malformed, Place, from_rest, seconds
 from ironic_sync.core.rule import Invalid, farewell, sequence_at
 from ironic_sync.core.selection import NodeSelection

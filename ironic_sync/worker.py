@@ -16,14 +16,14 @@ from bus.resources import FindProviders, ProvidersFound
 from bus.topics import INVENTORY_REPORTED, IRONIC_NODE, PLACEMENT_CHANGED, PROVIDERS
 from bus.worker import Worker, on_many
 from ironic_sync.api import WITH_ALL, IronicApi
-from ironic_sync.core.belief import BeliefRules
+from ironic_sync.core.known_state import BeliefRules
 from ironic_sync.core.rule import Invalid, inventory_of
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.following import Following
 from ironic_sync.notifications import Notifications
 from ironic_sync.reader import Reader
+from ironic_sync.refresh_hints import SpokenNodes
 from ironic_sync.schedule import SweepSchedule
-from ironic_sync.spoken import SpokenNodes
 from ironic_sync.survey import Survey
 from ironic_sync.sweep import Sweep
 

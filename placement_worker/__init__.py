@@ -1,6 +1,6 @@
 """The only writer of resources: providers, inventories, allocations, claims and candidates."""
 
-from placement_worker.memory import Memory
+from placement_worker.index_updates import Memory
 from placement_worker.placement import Placement
 from placement_worker.replicas import Replica, replica
 from placement_worker.schema import metadata
@@ -15,7 +15,7 @@ from placement_worker.store.audit import (
     retired,
     trees_of_consumers,
 )
-from placement_worker.store.keepers import StoredKeeper, custom_classes, stored_keepers
+from placement_worker.store.holders import StoredKeeper, custom_classes, stored_keepers
 from placement_worker.worker import ANNOUNCES, placement_worker
 
 __all__ = [

@@ -14,7 +14,7 @@ from bus.aggregates import (
     MakeAggregate,
 )
 from bus.clock import Clock
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying

@@ -16,7 +16,7 @@ from bus.cells import (
     RegisteredCell,
 )
 from bus.clock import Clock
-from bus.not_done import Contended, Missing
+from bus.refused_edits import Contended, Missing
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
 from placement_worker.change_log import ChangeLog

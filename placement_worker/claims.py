@@ -15,7 +15,7 @@ from bus.claims import (
     ReleaseResult,
 )
 from bus.clock import Clock
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction

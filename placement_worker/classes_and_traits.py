@@ -15,7 +15,7 @@ from bus.names import (
     RenameName,
     Standard,
 )
-from bus.not_done import Contended, InUse, Missing, Taken
+from bus.refused_edits import Contended, InUse, Missing, Taken
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
 from placement_worker.change_log import ChangeLog

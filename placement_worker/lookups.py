@@ -14,7 +14,7 @@ from bus.resources import (
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
-from placement_worker.core.packing import ROOM, Packing
+from placement_worker.core.compact_trees import ROOM, Packing
 from placement_worker.store import changes, lookups, tree_reads, walls
 from placement_worker.store.numbered_names import Book
 

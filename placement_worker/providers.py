@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bus.clock import Clock
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.resources import (
     AddInventory,
     ChangeProvider,

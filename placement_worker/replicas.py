@@ -16,11 +16,11 @@ from bus.errors import Unavailable
 from bus.protocol import Ask
 from bus.replication import ChangesFound, FindChanges, FindTrees, PlacementChanged, TreesFound
 from bus.worker import Worker, every, on_many
+from placement_worker.core.compact_trees import unpacked
 from placement_worker.core.index import Index
-from placement_worker.core.packing import unpacked
 from placement_worker.core.trees import Tree
-from placement_worker.memory import LOOK_SECONDS, Memory
-from placement_worker.reading import Forgotten, News, Take
+from placement_worker.index_reads import Forgotten, News, Take
+from placement_worker.index_updates import LOOK_SECONDS, Memory
 
 log = logging.getLogger(__name__)
 

@@ -8,18 +8,18 @@ from msgspec import structs
 from bus.clock import Clock
 from bus.errors import Poison
 from bus.messages import BuildReshaped, InventoryReported
-from bus.not_done import Contended, Missing
+from bus.refused_edits import Contended, Missing
 from bus.reports import ProviderReport
 from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven, OwnerResult
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
 from placement_worker.change_log import ChangeLog
-from placement_worker.core.moving import NO_MOVES, MovedHolder, Moves, Unmovable, moves
+from placement_worker.core.cell_limits import bars_report, names_apart
 from placement_worker.core.report_checks import complaint
 from placement_worker.core.reports import given, reported, settled, swept
+from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
-from placement_worker.core.walls import bars_report, names_apart
 from placement_worker.relay import ReshapedBuilds
 from placement_worker.retrying_transactions import again, changing, portions
 from placement_worker.store import (

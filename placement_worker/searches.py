@@ -8,7 +8,7 @@ from bus.clock import Clock
 from bus.queries import CandidatesFound, FindCandidates
 from placement_worker.core.search import SearchResult, page_steps, search_steps
 from placement_worker.core.snapshot import Snapshot
-from placement_worker.memory import Memory
+from placement_worker.index_updates import Memory
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]

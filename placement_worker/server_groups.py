@@ -12,7 +12,7 @@ from bus.groups import (
     MakeGroup,
     ServerGroup,
 )
-from bus.not_done import Contended, InUse, Taken
+from bus.refused_edits import Contended, InUse, Taken
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
 from bus.vocabulary import MAX_INT

@@ -16,7 +16,7 @@ from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain,
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.groups import SearchPlan, plan
 from placement_worker.core.index import Index
-from placement_worker.core.promises import BesidePromises, Promises
+from placement_worker.core.reservations import BesidePromises, Promises
 from placement_worker.core.row import Row
 from placement_worker.core.search import (
     HOST_PATIENCE,

@@ -7,7 +7,7 @@ from bus.messages import BuildReshaped
 from bus.replication import PlacementChanged
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many, every, on_many
-from placement_worker.from_cells import RegisteredCells, asked_in, reported_in
+from placement_worker.cell_rows import RegisteredCells, asked_in, reported_in
 from placement_worker.meters import LAST_CHANGE, ROOTS
 from placement_worker.placement import Placement
 from placement_worker.relay import Publish

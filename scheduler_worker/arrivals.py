@@ -14,11 +14,11 @@ from bus.sql.retrying import retrying
 from bus.vocabulary import Id
 from scheduler_worker.core.events import Begun, Fence, FenceAnswers, Park
 from scheduler_worker.core.order import Order
-from scheduler_worker.newcomers import Newcomers
-from scheduler_worker.parking import Parking, decision_of, ended
+from scheduler_worker.new_waiting import Newcomers
 from scheduler_worker.placing import Scheduler, Verdict
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
+from scheduler_worker.waiting_requests import Parking, decision_of, ended
 
 _Add = Callable[[Sequence[ParkedRequest]], Awaitable[set[Id]]]
 

@@ -14,16 +14,16 @@ from bus.context import resumed
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
 from bus.moves import SHELVED, MoveRefused
-from bus.not_done import Contended
 from bus.protocol import Ask
+from bus.refused_edits import Contended
 from bus.vocabulary import Id
-from scheduler_worker.core.held import place_of
+from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import refused
 from scheduler_worker.core.order import CANCELLED, DELETED
-from scheduler_worker.ending import Ending
-from scheduler_worker.parking import Parking, Says
+from scheduler_worker.releasing import Ending
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import FoundParked
+from scheduler_worker.waiting_requests import Parking, Says
 
 
 class _Fenced(msgspec.Struct):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from bus.candidates import CandidateSource
+from bus.chunks import portions
 from bus.claims import KEEPERS
 from bus.clients import (
     ClientAnswered,
@@ -28,13 +29,12 @@ from bus.errors import Poison, Unavailable, Unroutable
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveRefused, MoveRequested, MovesFound, MoveSteered, MoveTold
-from bus.portions import portions
 from bus.protocol import Ask
 from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindInstances, InstancesFound, WhatIf
 from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.vocabulary import UNSAID_ID, Id
-from scheduler_worker.keeping import Keeping
+from scheduler_worker.request_owners import Keeping
 from scheduler_worker.store import clients as store
 from scheduler_worker.what_if import WhatIfs
 

@@ -40,8 +40,8 @@ from scheduler_worker.core.handover import (
     says,
     taking_back,
 )
-from scheduler_worker.ending import Ending
 from scheduler_worker.placing import Claims
+from scheduler_worker.releasing import Ending
 from scheduler_worker.store import handovers as store
 
 log = logging.getLogger(__name__)

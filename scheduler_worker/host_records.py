@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from bus.candidates import CandidateSource
+from bus.chunks import portions
 from bus.clock import Clock
 from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, condition
-from bus.portions import portions
 from bus.sql.database import Database
 from scheduler_worker.core.columns import HostKey
 from scheduler_worker.hosts import HostBook

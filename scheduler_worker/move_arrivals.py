@@ -24,12 +24,12 @@ from bus.protocol import Ask
 from scheduler_worker.core.move_start import refused, taken_back, undoing, unheard
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE
-from scheduler_worker.ending import UNHEARD_SECONDS, log
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict
 from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.parking import RefusedMoves
 from scheduler_worker.placing import Claims, Scheduler
+from scheduler_worker.releasing import UNHEARD_SECONDS, log
+from scheduler_worker.waiting_requests import RefusedMoves
 
 KeepRefusals = Callable[[RefusedMoves], Awaitable[None]]
 

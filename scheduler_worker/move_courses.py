@@ -13,21 +13,21 @@ from msgspec import structs
 from bus.claims import Held, ReleaseAnswered, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.errors import Poison, Retry
 from bus.moves import BEGUN, SHELVED, HandoverTold, MovePlaced, MoveRefused, MoveRequested
-from bus.not_done import Contended
 from bus.protocol import Ask
+from bus.refused_edits import Contended
 from bus.vocabulary import Id
-from scheduler_worker.at_once import together
 from scheduler_worker.core.events import Begun, BegunBefore, End, Park, SayMove
 from scheduler_worker.core.handover import Handover, begins, handover
 from scheduler_worker.core.move_start import MAX_REASON, Barred, MoveStart, refused, taken_back, unheard
 from scheduler_worker.core.order import CANCELLED, DELETED, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.core.rebuilding import unfit
-from scheduler_worker.ending import UNHEARD_SECONDS
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups, NotYet, SeenThrough, Stopped
+from scheduler_worker.parallel import together
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.sight import beside
+from scheduler_worker.releasing import UNHEARD_SECONDS
+from scheduler_worker.waiting_hosts import beside
 
 MoveVerdict = Sequence[MovePlaced | MoveRefused | HandoverTold] | Retry | Poison
 

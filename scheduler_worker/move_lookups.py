@@ -10,17 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.candidates import CandidateSource
+from bus.chunks import portions
 from bus.claims import Held
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.groups import FindGroups, GroupsFound
 from bus.moves import MoveRequested
-from bus.portions import portions
 from bus.protocol import Ask
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.vocabulary import Id
-from scheduler_worker.at_once import together
-from scheduler_worker.core.held import place_of
+from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import (
     Barred,
     MoveStart,
@@ -30,7 +29,8 @@ from scheduler_worker.core.move_start import (
     stuck,
     unready,
 )
-from scheduler_worker.ending import Ending
+from scheduler_worker.parallel import together
+from scheduler_worker.releasing import Ending
 
 BUILDS_ASKED = 100  # of a cell at a time, as many as it takes
 PLACEMENT_ASKED = 500

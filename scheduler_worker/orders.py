@@ -9,13 +9,13 @@ import msgspec
 from bus.candidates import CandidateSource
 from bus.messages import BuildRequested
 from scheduler_worker.core.events import Begun
+from scheduler_worker.core.invalid_request import Unreadable
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order, size_of, too_much
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.prefilters import Prefilters, prefilters
 from scheduler_worker.core.request import wishes_of
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.unreadable import Unreadable
 from scheduler_worker.core.wish import ITS_OWN, Wish, as_anybodys
 
 MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next best hosts fill up soon

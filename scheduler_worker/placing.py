@@ -18,7 +18,7 @@ from bus.protocol import Ask
 from bus.queries import Candidate
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.vocabulary import Id
-from scheduler_worker.company import names_others
+from scheduler_worker.core.choice import KeepsPromises
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import (
     Begun,
@@ -49,23 +49,23 @@ from scheduler_worker.core.events import (
 )
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap
-from scheduler_worker.core.joined import Joined
+from scheduler_worker.core.joined_groups import Joined
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.pick import KeepsPromises
 from scheduler_worker.core.placing import PATIENCE, PlacingLimits, step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.view import HostsNow
 from scheduler_worker.core.wish import Wish
-from scheduler_worker.ending import UNHEARD_SECONDS, Ending, log
 from scheduler_worker.hosts import GRACE, HostBook
 from scheduler_worker.meters import CROSSED, count_claims
 from scheduler_worker.orders import Orders
-from scheduler_worker.pending import PendingChoice, PendingChoices
+from scheduler_worker.pending_choices import PendingChoice, PendingChoices
+from scheduler_worker.related_instances import names_others
+from scheduler_worker.releasing import UNHEARD_SECONDS, Ending, log
 from scheduler_worker.resolving import Resolving
+from scheduler_worker.retry_times import Waiting
 from scheduler_worker.roster import Roster
-from scheduler_worker.waiting import Waiting
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
 Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]

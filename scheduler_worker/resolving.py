@@ -12,9 +12,9 @@ from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Id
 from scheduler_worker.core.events import Begun
-from scheduler_worker.core.held import place_of
+from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.order import Order
-from scheduler_worker.ending import Ending
+from scheduler_worker.releasing import Ending
 
 Begins = tuple[Order, Begun]
 

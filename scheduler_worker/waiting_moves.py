@@ -16,17 +16,17 @@ from bus.moves import MovePlaced, MoveRefused
 from bus.sql.retrying import retrying
 from bus.vocabulary import Id, Message
 from scheduler_worker.core.events import Begun, ComeAgain
-from scheduler_worker.core.line import Turn
 from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE
-from scheduler_worker.ending import log
+from scheduler_worker.core.waiting_queue import Turn
 from scheduler_worker.move_arrivals import MoveArrivals
 from scheduler_worker.move_courses import MoveCourse
-from scheduler_worker.newcomers import Newcomers
-from scheduler_worker.parking import PATIENCE, Parking, decision_of, given_up, waited_for
+from scheduler_worker.new_waiting import Newcomers
+from scheduler_worker.releasing import log
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
+from scheduler_worker.waiting_requests import PATIENCE, Parking, decision_of, given_up, waited_for
 
 LOOKED_AT = 100  # waiting moves per lookup: a query to each of their cells
 

@@ -59,17 +59,17 @@ from scheduler_worker.client_door import ClientDoor, ClientLookups
 from scheduler_worker.core.placing import PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.ending import UNHEARD_SECONDS
 from scheduler_worker.handovers import TELL_AGAIN_SECONDS, Handovers
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.hosts import GRACE
-from scheduler_worker.keeping import Keeping
 from scheduler_worker.move_arrivals import MoveArrivals
 from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.parking import Parking, Says
 from scheduler_worker.placing import Claims, Scheduler
+from scheduler_worker.releasing import UNHEARD_SECONDS
+from scheduler_worker.request_owners import Keeping
 from scheduler_worker.roster import SAYS_SECONDS
 from scheduler_worker.waiting_moves import WaitingMoves
+from scheduler_worker.waiting_requests import Parking, Says
 from scheduler_worker.what_if import WhatIfs
 from scheduler_worker.what_if_moves import WhatIfsOfMoves
 

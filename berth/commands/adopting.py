@@ -12,7 +12,7 @@ from rich.console import Console
 from berth import wiring
 from berth.adoptable import Judged, judge
 from berth.commands.asking_cells import ask_cells, known_cells, named
-from berth.commands.marking import host_named
+from berth.commands.host_states import host_named
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import checked, complain, effective, printable, run, say, write_json
 from berth.commands.whereabouts import uuid_of
@@ -20,10 +20,10 @@ from berth.old_servers import OldServer, old_servers
 from berth.publishing import publish
 from berth.settings import BadSetting, Settings
 from bus import topics
+from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.guests import BuildAdopted, BuildAdoptRequested
-from bus.portions import portions
 from bus.queries import FindBuilds
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 

@@ -20,8 +20,8 @@ from berth.commands.boot_options import (
     waiting_time,
     weights_given,
 )
-from berth.commands.by_name import ByName, named, resolved
-from berth.commands.noted import Noted
+from berth.commands.decision_notes import Noted
+from berth.commands.name_resolution import ByName, named, resolved
 from berth.commands.options import DiskGb, MemoryMb, StateDir, Vcpus
 from berth.commands.terminal import (
     CommandRefused,

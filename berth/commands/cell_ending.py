@@ -27,7 +27,7 @@ from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, CellInUse, DropCell, FindCells
 from bus.delivery.runner import Bus
-from bus.not_done import Missing
+from bus.refused_edits import Missing
 
 if TYPE_CHECKING:
     from berth.broker_users import BrokerUsers

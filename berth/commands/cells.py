@@ -13,8 +13,8 @@ from rich.text import Text
 
 from berth import wiring
 from berth.commands import cell_agents, cell_ending, cell_making, cell_permissions
+from berth.commands.host_states import HEALTH_SECONDS
 from berth.commands.instances import instances_of, instances_table
-from berth.commands.marking import HEALTH_SECONDS
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import (
     CommandRefused,

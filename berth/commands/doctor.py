@@ -8,7 +8,7 @@ from rich.console import Console
 
 from berth.commands.options import Cells, Json, StateDir, cells_named
 from berth.commands.terminal import effective, printable, run, say, write_json
-from berth.doctor.judging import Finding, exit_code, judged
+from berth.doctor.judgement import Finding, exit_code, judged
 from berth.settings import Settings
 
 _COLOURS = {"broken": "red", "warning": "yellow", "fine": "green"}

@@ -13,14 +13,14 @@ from berth import wiring
 from berth.commands.asking_cells import check_to_cell, chosen_cells
 from berth.commands.boot_options import waiting_time
 from berth.commands.emptying import Emptying, instances_on, tell_emptied
+from berth.commands.host_states import checked_cause, disabling, host_named, reported_hosts
 from berth.commands.hosts import Names
-from berth.commands.left_over import tell_left_over
-from berth.commands.marking import checked_cause, disabling, host_named, reported_hosts
+from berth.commands.leftover_consumers import tell_left_over
+from berth.commands.move_output import ToldMoves
 from berth.commands.options import Json, StateDir
 from berth.commands.requesting_moves import ANY
 from berth.commands.supposing_moves import AT_ONCE, supposed, tell_why_they_stay, why_not
 from berth.commands.terminal import CommandRefused, checked, complain, effective, run, say, write_json
-from berth.commands.told_moves import ToldMoves
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus

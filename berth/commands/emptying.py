@@ -10,9 +10,9 @@ from msgspec import structs
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from berth.commands.following import VERIFYING, FollowedMoves, MoveOutcome, following, moves_of
-from berth.commands.marking import causes_of
+from berth.commands.host_states import causes_of
+from berth.commands.move_output import ToldMoves
 from berth.commands.terminal import CommandRefused, checked, complain, printable, write_json
-from berth.commands.told_moves import ToldMoves
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus

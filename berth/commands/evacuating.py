@@ -12,11 +12,11 @@ from berth.commands.asking_cells import check_to_cell
 from berth.commands.boot_options import WaitingCommand, waiting_time
 from berth.commands.draining import tell_what_would_be
 from berth.commands.emptying import Emptying, instances_on, tell_emptied
-from berth.commands.marking import forcing_down, host_named
+from berth.commands.host_states import forcing_down, host_named
+from berth.commands.move_output import ToldMoves
 from berth.commands.options import Json, StateDir
 from berth.commands.requesting_moves import ANY
 from berth.commands.terminal import checked, complain, effective, run, say, write_json
-from berth.commands.told_moves import ToldMoves
 from berth.publishing import PATIENCE, publish
 from berth.settings import Settings
 from bus.clock import Clock

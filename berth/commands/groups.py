@@ -26,7 +26,7 @@ from bus.groups import (
     MakeGroup,
     ServerGroup,
 )
-from bus.not_done import InUse, Taken
+from bus.refused_edits import InUse, Taken
 from bus.resources import FindProviders
 
 _PAGE = 1000

@@ -12,9 +12,9 @@ from berth.audit import Audit, audit
 from berth.commands.options import Cells, Database, Json, StateDir, cells_named
 from berth.commands.terminal import effective, run, say, write_json
 from berth.leaks import Leak
-from berth.mending import Mending
-from berth.misheld import Misheld, Wrong
+from berth.repairs import Mending
 from berth.settings import Settings
+from berth.wrong_allocations import Misheld, Wrong
 from bus import topics
 from bus.claims import Released, ReleaseRequested
 from bus.delivery.runner import Bus

@@ -14,7 +14,7 @@ from rich.text import Text
 from rich.tree import Tree as Picture
 
 from berth import wiring
-from berth.commands.marking import (
+from berth.commands.host_states import (
     HostStandings,
     Marking,
     checked_cause,

@@ -162,32 +162,32 @@ COMMANDS = (  # in the order in which they are shown
         " them.",
     ),
     Listed(
-        "topology", "describe", "Look and check",
+        "topology", "descriptions", "Look and check",
         "Show publishers and consumers of every topic, and the direction in which it crosses the "
         "border of a cell.",
     ),
     Listed(
-        "asyncapi", "describe", "Look and check",
+        "asyncapi", "descriptions", "Look and check",
         "Print an AsyncAPI 3 document of every topic and query, as JSON.",
     ),
     Listed(
-        "metrics", "describe", "Look and check",
+        "metrics", "descriptions", "Look and check",
         "Show every metric that workers serve for Prometheus (metrics_port), with its labels.",
     ),
     Listed(
-        "rules", "describe", "Look and check",
+        "rules", "descriptions", "Look and check",
         "Show the filters that refuse hosts and the weighers that order them, and how they are set.",
     ),
     Listed(
-        "reasons", "describe", "Look and check",
+        "reasons", "descriptions", "Look and check",
         "Show every code that a decision can have, and its meaning.",
     ),
     Listed(
-        "http", "describe", "Look and check",
+        "http", "descriptions", "Look and check",
         "Show every address of the Placement API, with its methods, microversions and rules.",
     ),
     Listed(
-        "settings", "describe", "Look and check",
+        "settings", "descriptions", "Look and check",
         "Show the settings in force by group, and where each comes from, passwords masked.",
     ),
     Listed(

@@ -171,7 +171,7 @@ def sides_of(settings: Settings) -> Sides:
 
 
 async def show_diff(sides: Sides, as_json: bool, say: Console) -> int:
-    from ironic_sync.side_by_side import diff, survey_of
+    from ironic_sync.comparison import diff, survey_of
 
     api = sides.api
     async with Bus(sides.transport) as bus, api:
@@ -188,7 +188,7 @@ async def show_diff(sides: Sides, as_json: bool, say: Console) -> int:
 
 
 async def sweep_gone(sides: Sides, allow_removals: bool, say: Console, as_json: bool = False) -> int:
-    from ironic_sync.side_by_side import remove_gone, survey_of
+    from ironic_sync.comparison import remove_gone, survey_of
 
     api = sides.api
     async with Bus(sides.transport) as bus, api:

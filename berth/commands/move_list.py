@@ -12,9 +12,9 @@ from rich.markup import escape
 from berth import wiring
 from berth.commands.asking_cells import all_shown, chosen_cells
 from berth.commands.following import moves_of
+from berth.commands.move_output import moves_table, phases_table
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, effective, printable, run, say, write_json
-from berth.commands.told_moves import moves_table, phases_table
 from berth.commands.whereabouts import uuid_of
 from berth.funnel import funnel
 from berth.settings import Settings

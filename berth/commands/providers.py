@@ -14,7 +14,7 @@ from berth.commands.terminal import CommandRefused, checked, effective, printabl
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.not_done import Missing
+from bus.refused_edits import Missing
 from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, Provider
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -9,10 +9,10 @@ from rich.console import Console
 from berth import wiring
 from berth.commands.asking_cells import check_to_cell
 from berth.commands.following import VERIFYING, FollowedMoves, MoveOutcome, following
-from berth.commands.marking import host_named
+from berth.commands.host_states import host_named
+from berth.commands.move_output import ToldMoves
 from berth.commands.supposing_moves import supposed, tell_supposed
 from berth.commands.terminal import CommandRefused, checked, complain, write_json
-from berth.commands.told_moves import ToldMoves
 from berth.commands.whereabouts import uuid_of, whereabouts
 from berth.publishing import PATIENCE, publish
 from berth.settings import Settings

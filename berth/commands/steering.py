@@ -11,9 +11,9 @@ from rich.console import Console
 from berth import wiring
 from berth.commands.asking_cells import known_cells, named
 from berth.commands.following import MoveOutcome, TellsOfMoves, following, moves_of, waiting_moves
+from berth.commands.move_output import ToldMoves
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, checked, complain, effective, run, say, write_json
-from berth.commands.told_moves import ToldMoves
 from berth.commands.whereabouts import uuid_of
 from berth.publishing import PATIENCE, publish
 from berth.settings import Settings

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from berth import wiring
 from berth.commands.builds import boot_command, request_given, tell_notes
-from berth.commands.by_name import ByName, resolved
+from berth.commands.name_resolution import ByName, resolved
 from berth.commands.options import Json, StateDir
 from berth.commands.planning import flavor_as_planned, plan_room
 from berth.commands.terminal import checked, effective, printable, run, say, write_json

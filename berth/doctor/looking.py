@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from berth import wiring
 from berth.broker_users import PORTS
-from berth.doctor.judging import BerthSeen, BrokerSeen, DatabaseSeen, LettersSeen, QueueSeen, WorkerSeen
+from berth.doctor.judgement import BerthSeen, BrokerSeen, DatabaseSeen, LettersSeen, QueueSeen, WorkerSeen
 from berth.settings import Settings
 from bus import topics
 from bus.cells import FindCells
@@ -120,7 +120,7 @@ async def _brokers(
     if settings.embedded:
         return [], [], []
     from bus.rabbit.connection import place
-    from bus.rabbit.looking import look as look_at
+    from bus.rabbit.inspection import look as look_at
 
     seen, queues, missing = [], [], []
     by_url: dict[str, list[tuple[str, QueueSpec]]] = {settings.bus.amqp_url: []}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bus.clock import Clock
 from bus.context import follow
-from bus.delivery.giving_up import refusal_of
+from bus.delivery.refusals import refusal_of
 from bus.delivery.settling import Made, ServedRow
 from bus.delivery.suspects import Suspects
 from bus.errors import Undecodable

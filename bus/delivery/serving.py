@@ -7,8 +7,8 @@ from typing import Any
 
 from bus.clock import Clock
 from bus.delivery.answering import AnsweredRow
+from bus.delivery.consuming import HeardRow
 from bus.delivery.emitting import Emitter
-from bus.delivery.hearing import HeardRow
 from bus.delivery.reader import QueueReader
 from bus.delivery.settling import ServedRow
 from bus.delivery.suspects import Suspects

@@ -15,8 +15,8 @@ import msgspec
 from bus.clock import Clock
 from bus.codec import decode
 from bus.context import handling
-from bus.delivery.giving_up import letter_of
 from bus.delivery.meters import HANDLED
+from bus.delivery.refusals import letter_of
 from bus.delivery.suspects import Suspects
 from bus.delivery.verdicts import Again, Dead, verdict
 from bus.errors import Unavailable, Undecodable

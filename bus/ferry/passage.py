@@ -13,7 +13,7 @@ import msgspec
 
 from bus.backoff import Backoff
 from bus.clock import Clock
-from bus.delivery.giving_up import letter_of, refusal_of
+from bus.delivery.refusals import letter_of, refusal_of
 from bus.delivery.verdicts import FAULT_DELAYS
 from bus.errors import BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
 from bus.ferry.crossings import Crossing

@@ -12,7 +12,7 @@ import msgspec
 
 from bus.errors import NoSuchLetter, Unroutable
 from bus.local.broker import LocalBroker
-from bus.local.socket_words import LINE_LIMIT, SocketCall, SocketWord, calls
+from bus.local.socket_protocol import LINE_LIMIT, SocketCall, SocketWord, calls
 from bus.local.transport import LocalTransport
 from bus.protocol import Delivery, Inbox
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bus.claims import Claimed, ClaimResult, Held, Refusal, Refused, ReleaseResult, Retired, Walled
 from bus.messages import Attempt, Selection
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from cell_conductor.core import build as say
 from cell_conductor.core.build import MAX_CAUSE, Build, Effects, Leftover
 from cell_conductor.core.limits import AttemptLimits

@@ -10,7 +10,7 @@
     build timed out            → undo → swap → build at the next destination
     the way back               [undo →] back [→ resume] → as before
 
-    to another cell            leaving (core/leaving.py): [send →] away → moved; or resume → as before
+    to another cell            leaving (core/moving_out.py): [send →] away → moved; or resume → as before
                                arriving: as within a cell, without send; its way back [undo →] release → moved
 
 A guest that is built again is not built elsewhere until the silent destination was destroyed, or was silent

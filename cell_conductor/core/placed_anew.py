@@ -13,7 +13,7 @@ from bus.claims import (
     Walled,
 )
 from bus.moves import SHELVED
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from cell_conductor.core import build as say
 from cell_conductor.core.answers import turned_down
 from cell_conductor.core.build import Build, Leftover

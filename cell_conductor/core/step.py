@@ -9,8 +9,8 @@
 A guest that may be left on a silent host keeps its resources there (a Leftover) until the agent confirms the
 destruction or a time limit passes; the build goes on, or is deleted, without it.
 
-An active build may move (`core/moving.py`) or be shelved. A build that moved to another cell
-(`core/leaving.py`) is remembered, so that no late message builds it again.
+An active build may move (`core/reshape.py`) or be shelved. A build that moved to another cell
+(`core/moving_out.py`) is remembered, so that no late message builds it again.
 
 All effects are messages: ClaimRequested and ReleaseRequested are questions to placement, the rest is
 published. A redelivered event returns the same messages again.
@@ -32,7 +32,6 @@ from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.adopting import adopted
 from cell_conductor.core.answers import doomed, given_back, swapped
-from cell_conductor.core.arriving import arrives, of_the_moved
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import (
     Adoption,
@@ -44,10 +43,11 @@ from cell_conductor.core.events import (
     SwapAnswered,
     SwapImpossible,
 )
-from cell_conductor.core.leaving import handover, in_another_phase, told_of_unknown
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.move_orders import ended_again
-from cell_conductor.core.moving import step_of_move
+from cell_conductor.core.move_step import step_of_move
+from cell_conductor.core.moving_in import arrives, of_the_moved
+from cell_conductor.core.moving_out import handover, in_another_phase, told_of_unknown
 from cell_conductor.core.placed_move import (
     begun,
     heard_late,

@@ -19,8 +19,8 @@ from compute_sim.ironic.node import Json, SimNode
 from compute_sim.ironic.power import Power
 from compute_sim.ironic.refused import ApiRefusal, not_acceptable
 from compute_sim.ironic.request import SimRequest, json_response, text_of
+from compute_sim.ironic.transitions import Works
 from compute_sim.ironic.trouble import TroubleHandlers
-from compute_sim.ironic.works import Works
 
 VERSION = "X-OpenStack-Ironic-API-Version"
 MINIMUM = "X-OpenStack-Ironic-API-Minimum-Version"

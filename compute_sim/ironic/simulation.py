@@ -19,7 +19,7 @@ from compute_sim.ironic.notify import BusVoice, NotificationSink
 from compute_sim.ironic.plan import SimPlan
 from compute_sim.ironic.power import Power
 from compute_sim.ironic.rest import rest_app
-from compute_sim.ironic.works import Works
+from compute_sim.ironic.transitions import Works
 
 
 class Simulation:

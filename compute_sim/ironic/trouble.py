@@ -8,7 +8,7 @@ from compute_sim.ironic.plan import FAULTS, KINDS
 from compute_sim.ironic.power import BMC, Power
 from compute_sim.ironic.refused import ApiRefusal
 from compute_sim.ironic.request import SimRequest, json_response, text_of
-from compute_sim.ironic.works import Works
+from compute_sim.ironic.transitions import Works
 
 
 class TroubleHandlers:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from control_room.core.agents_heard import AgentHeard
+from control_room.core.agent_heartbeats import AgentHeard
 from control_room.core.windows import Tick
 from control_room.core.words import duration, listed, several
 

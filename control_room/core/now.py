@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from control_room.core.agents_heard import AgentHeard
+from control_room.core.agent_heartbeats import AgentHeard
 from control_room.core.alarms import Alarm
 from control_room.core.charts import Chart, chart
 from control_room.core.latencies import percentiles, together

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from bus.host_marks import DISABLED, FORCED_DOWN, HELD
 from bus.vocabulary import MAX_CAPACITY
+from control_room.core.inventories import Counts, PlannedHost, PlannedStock, StockColumns
 from control_room.core.plan import AddedHosts, BadPlan, Plan, PlannedFlavor
-from control_room.core.stocks import Counts, PlannedHost, PlannedStock, StockColumns
 
 MOST_STOCKS = 400_000  # inventories of all hosts that are added
 Room = dict[str, Counts]  # class → what is free, by stock

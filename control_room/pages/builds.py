@@ -12,15 +12,15 @@ from starlette.responses import RedirectResponse, Response
 from bus.messages import BuildRequested
 from bus.moves import FindMoves, MoveStands
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
-from control_room.asking import Reply, heard
 from control_room.core.decisions import DecisionShown, shown
 from control_room.core.timeline import AttemptShown, timeline
 from control_room.core.what_if_form import address_of
 from control_room.core.windows import latest
+from control_room.page_refresh import Pace
 from control_room.pages.frame import Frame, OpenRoom, PageRefused
 from control_room.pages.ids import uuid_in
 from control_room.pages.live import live
-from control_room.stirring import Pace
+from control_room.queries import Reply, heard
 
 LISTED = 100
 ROWS_KEPT = 400  # rows for the list of all builds, and for the list of failed ones

@@ -10,14 +10,14 @@ from weakref import WeakValueDictionary
 from starlette.requests import Request
 from starlette.responses import Response
 
-from control_room.asking import NO_ANSWER
+from control_room.core.inventories import PlannedHost
 from control_room.core.plan import BadPlan, plan_said
 from control_room.core.planning import PlanAnswer, planned
-from control_room.core.stocks import PlannedHost
 from control_room.core.what_if_form import words
 from control_room.known_hosts import known_hosts
 from control_room.pages.frame import Frame, OpenRoom, address_of, session_of
 from control_room.pages.live import at_once, live
+from control_room.queries import NO_ANSWER
 
 STANDS = 3600.0  # seconds that an answer is shown as it was worked out
 FRESH = 5.0  # seconds that what was read of all hosts is good for

@@ -13,13 +13,13 @@ from starlette.types import Scope
 
 from bus.clock import Clock
 from control_room.access import RoomAccess, Sessions, WebSession
-from control_room.acting import RoomMeans
-from control_room.asking import RoomQuestions
-from control_room.beside import Beside
+from control_room.background import Beside
 from control_room.core import words
-from control_room.hearing import Hearing
+from control_room.events import Hearing
 from control_room.looking import Looking
+from control_room.operations import RoomMeans
 from control_room.pages.cookies import theme_cookie
+from control_room.queries import RoomQuestions
 
 HERE = Path(__file__).parents[1]
 NAVIGATION = (

@@ -4,12 +4,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from control_room.asking import NO_ANSWER
 from control_room.core.heat import as_columns, as_news, flavor_of
 from control_room.fleet import Fleets
+from control_room.page_refresh import Pace
 from control_room.pages.frame import Frame, OpenRoom
 from control_room.pages.live import live
-from control_room.stirring import Pace
+from control_room.queries import NO_ANSWER
 
 SECONDS = 30.0
 USUAL = "VCPU:2,MEMORY_MB:4096,DISK_GB:20"

@@ -12,12 +12,12 @@ from bus.host_marks import DRAIN
 from bus.moves import FindMoves
 from bus.queries import FindInstances
 from bus.resources import FindProviders, Provider
-from control_room.acting import ActRefused
-from control_room.asking import heard
-from control_room.core.trees import rows
+from control_room.core.provider_rows import rows
 from control_room.core.windows import latest
+from control_room.operations import ActRefused
 from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
 from control_room.pages.ids import uuid_in
+from control_room.queries import heard
 
 log = logging.getLogger(__name__)
 

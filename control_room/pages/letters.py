@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from bus.errors import BrokerRefused, NoSuchLetter, Unavailable
 from bus.protocol import DeadLetter
 from control_room.core.words import several
-from control_room.letters import letter_shown, letter_whole
+from control_room.dead_letters import letter_shown, letter_whole
 from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 
 from control_room.access import EventStream, Sessions
+from control_room.page_refresh import Pace, Stirring
 from control_room.pages.frame import session_of
-from control_room.stirring import Pace, Stirring
 
 BEAT_SECONDS = 15.0  # between comments that keep a quiet stream open
 AT_ONCE = 0.4  # seconds a page waits for what it shows

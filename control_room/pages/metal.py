@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from control_room.core.metal import MetalSeen, board
-from control_room.metal_looks import MetalLooks
+from control_room.metal_reads import MetalLooks
 from control_room.pages.frame import Frame, OpenRoom
 from control_room.pages.live import at_once, live
 

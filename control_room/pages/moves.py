@@ -10,16 +10,16 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.moves import FindMoves, MovesFound, MoveStands
-from control_room.acting import ActRefused
-from control_room.asking import Reply, heard
 from control_room.core.decisions import shown
 from control_room.core.moves import MoveShown, move_shown, told_by_one
-from control_room.emptied import DrainsLooked, DrainsSeen
-from control_room.glances import Glances
+from control_room.drained_hosts import DrainsLooked, DrainsSeen
+from control_room.operations import ActRefused
+from control_room.page_refresh import Pace
 from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
 from control_room.pages.ids import uuid_in
 from control_room.pages.live import live
-from control_room.stirring import Pace
+from control_room.periodic_queries import Glances
+from control_room.queries import Reply, heard
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from control_room.core.now import (
 from control_room.core.windows import summed
 from control_room.core.words import duration, several
 from control_room.looking import Seen
+from control_room.page_refresh import Pace
 from control_room.pages.frame import Frame, OpenRoom
 from control_room.pages.live import at_once, live
-from control_room.stirring import Pace
 
 SECONDS = 2.0
 SOONEST = 0.17  # seconds between two updates: people do not read more when builds end all the time

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.queries import FindWaiting, WaitingFound
-from control_room.acting import ActRefused
-from control_room.asking import Reply, heard
+from control_room.operations import ActRefused
 from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
 from control_room.pages.ids import uuid_in
 from control_room.pages.live import live
-from control_room.shared_looks import SharedLooks
+from control_room.queries import Reply, heard
+from control_room.shared_queries import SharedLooks
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.queries import WhatIf, WhatIfAnswered
-from control_room.acting import ActRefused
-from control_room.asking import heard
 from control_room.core.decisions import DecisionShown, shown
 from control_room.core.what_if_form import FIELDS, MORE_FIELDS, BadForm, said_in, supposed
+from control_room.operations import ActRefused
 from control_room.pages.frame import Frame, OpenRoom
+from control_room.queries import heard
 
 
 class WhatIfPages:

@@ -11,7 +11,7 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, Unavailable
 from bus.leases import LeaseAnswered, LeaseAsked, NodesTaken, NodesTold
 from bus.protocol import Ask
-from ironic_sync.agent.core.lent import LentNodes, Standing
+from ironic_sync.agent.core.leased_nodes import LentNodes, Standing
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from bus.claims import CLEANUP, ConsumerClaim, Held, Retired
 from bus.vocabulary import Allocations
+from placement_worker.core.cell_limits import CellWall
 from placement_worker.core.server_groups import GroupPlaces
-from placement_worker.core.walls import CellWall
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from msgspec import UNSET
 
-from bus.not_done import InUse, Missing, Taken
+from bus.refused_edits import InUse, Missing, Taken
 from bus.resources import (
     AddInventory,
     ChangeProvider,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
-from placement_worker.core.moving import NO_MOVES, Moves
+from placement_worker.core.reshape import NO_MOVES, Moves
 from placement_worker.core.trees import ProviderState, Reported, Tree
 from placement_worker.core.withholding import opened, released, with_reserved, withheld
 

@@ -23,7 +23,7 @@ from bus.aggregates import (
     MetadataValue,
     told,
 )
-from bus.not_done import Contended, Missing, Taken
+from bus.refused_edits import Contended, Missing, Taken
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders
 from bus.vocabulary import Id

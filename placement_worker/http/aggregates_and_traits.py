@@ -1,6 +1,6 @@
 """Aggregates and traits of providers."""
 
-from bus.not_done import Missing
+from bus.refused_edits import Missing
 from bus.resources import Edited, EditResult, Provider, SetAggregates, SetTraits, Stale
 from placement_worker.http import bodies, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said

@@ -15,7 +15,7 @@ from bus.claims import (
     ReleaseRequested,
     Retired,
 )
-from bus.not_done import Missing
+from bus.refused_edits import Missing
 from bus.resources import Denied, Edited, FindAllocations, FindProviders, Reshape, SetInventories, Stale
 from placement_worker.batching import Batched
 from placement_worker.http import bodies, queries, schemas

@@ -10,8 +10,8 @@ from bus.errors import Unavailable
 from bus.replication import PlacementChanged
 from placement_worker.http.api_call import ApiCall, encode
 from placement_worker.http.errors import Problem, bad_request
+from placement_worker.index_reads import Forgotten
 from placement_worker.placement import Placement
-from placement_worker.reading import Forgotten
 
 BEAT_SECONDS = 15.0  # between comments that keep a quiet feed open
 

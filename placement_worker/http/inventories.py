@@ -1,6 +1,6 @@
 """Inventories of providers and their usages."""
 
-from bus.not_done import InUse, Missing
+from bus.refused_edits import InUse, Missing
 from bus.reports import Inventory
 from bus.resources import AddInventory, DropInventory, Edit, Edited, Provider, SetInventories, SetInventory
 from placement_worker.http import bodies, schemas

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET
 
-from bus.not_done import Missing, Taken
+from bus.refused_edits import Missing, Taken
 from bus.resources import (
     ChangeProvider,
     DropProvider,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bus.claims import Claimed, ClaimResult, ConsumerClaim, Full, Gone, Held, Refusal, Refused, Retired
 from bus.names import NameResult, Standard
-from bus.not_done import Contended, InUse, Missing, Taken
+from bus.refused_edits import Contended, InUse, Missing, Taken
 from bus.resources import EditResult, HasChildren, Stale, Tangled
 from placement_worker.http.errors import (
     CONCURRENT_UPDATE,

@@ -16,8 +16,8 @@ from bus.reports import EXCLUDES_SIBLINGS, capacity_of
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
+from placement_worker.core.cell_limits import ended
 from placement_worker.core.claim_world import ClaimWorld, Holder, Room, Stock
-from placement_worker.core.walls import ended
 from placement_worker.store import server_groups, walls
 from placement_worker.store.numbered_names import Book
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from bus.claims import KEEPERS
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from placement_worker.core.moving import MovedHolder, TreeHolder
+from placement_worker.core.reshape import MovedHolder, TreeHolder
 from placement_worker.core.trees import Tree
 from placement_worker.store.numbered_names import Book
 

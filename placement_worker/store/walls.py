@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
+from placement_worker.core.cell_limits import CellWall
 from placement_worker.core.claim_world import Room
-from placement_worker.core.walls import CellWall
 from placement_worker.store import server_groups
 
 _CELLS = Statement("SELECT h.root, h.cell FROM {n} JOIN hosts h ON h.root = n.root", root=str)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from bus.messages import BuildRequested
-from scheduler_worker.core.unreadable import MAX_NOTES, Unreadable, nearest
+from scheduler_worker.core.invalid_request import MAX_NOTES, Unreadable, nearest
 
 Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or its root
 

@@ -9,8 +9,8 @@ from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.moves import MovePlaced, MoveRefused
 from bus.queries import Candidate
 from bus.vocabulary import Id
-from scheduler_worker.core.held import ClaimPlace
-from scheduler_worker.core.pick import Pick
+from scheduler_worker.core.choice import Pick
+from scheduler_worker.core.held_claim import ClaimPlace
 from scheduler_worker.core.shortage import Shortage
 
 # Events

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bus.requests import Flavor, Image
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.unreadable import Unreadable, nearest
+from scheduler_worker.core.invalid_request import Unreadable, nearest
 
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})

@@ -6,10 +6,10 @@ import numpy as np
 
 from bus.candidates import Bools, CandidateSearch, Floats
 from bus.vocabulary import Resources
-from scheduler_worker.core.line import HostsFound
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.view import AllHosts, HostsNow
+from scheduler_worker.core.waiting_queue import HostsFound
 from scheduler_worker.core.wish import Wish
 
 

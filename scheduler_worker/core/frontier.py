@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bus.candidates import Floats, Ints
-from scheduler_worker.core.ties import Uints
+from scheduler_worker.core.tie_break import Uints
 
 FIRST_PAGE = 64
 GROWTH = 2  # each page is so many times as long as the one before

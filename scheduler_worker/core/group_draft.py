@@ -9,7 +9,7 @@ from typing import Literal
 from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import MAX_INT, Resources
 from scheduler_worker.core.extra_specs import Said
-from scheduler_worker.core.unreadable import Unreadable
+from scheduler_worker.core.invalid_request import Unreadable
 
 _KEY = re.compile(r"(resources|trait)([A-Za-z0-9_-]*):(.*)", re.DOTALL)
 _SAME = re.compile(r"same_subtree[A-Za-z0-9_-]*")

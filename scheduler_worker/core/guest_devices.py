@@ -4,8 +4,8 @@ import re
 
 from scheduler_worker.core.extra_specs import GuestSpecs
 from scheduler_worker.core.group_draft import GroupDraft, QuestionDraft
+from scheduler_worker.core.invalid_request import Unreadable, nearest
 from scheduler_worker.core.request_options import NUMA_POLICIES, PciAlias, RequestOptions
-from scheduler_worker.core.unreadable import Unreadable, nearest
 
 MAX_DEVICES = 64
 _ALIAS = re.compile(r"\s*([A-Za-z0-9_-]{1,48})\s*(?::\s*([0-9]{1,3})\s*)?")

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.host_counts import Found, Helps, Tally, never
 from scheduler_worker.core.pairing import paired, without_rule
 from scheduler_worker.core.relaxing import lessened, relaxed
 from scheduler_worker.core.rule import Rule
-from scheduler_worker.core.tally import Found, Helps, Tally, never
 from scheduler_worker.core.wish import Wish
 
 MOST_TRIED = 24  # things to be done without, for one kind of request

@@ -3,8 +3,8 @@
 import ipaddress
 
 from bus.messages import BuildRequested
+from scheduler_worker.core.invalid_request import Unreadable
 from scheduler_worker.core.json_query import UnreadableQuery, parsed
-from scheduler_worker.core.unreadable import Unreadable
 
 
 def check_hints(request: BuildRequested) -> tuple[str, ...]:

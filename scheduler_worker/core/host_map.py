@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
 from scheduler_worker.core.slices import slice_of
-from scheduler_worker.core.ties import mixed
+from scheduler_worker.core.tie_break import mixed
 
 NO_AGENT = "has_agent"  # the rule of every policy: the host has an agent
 

@@ -4,8 +4,8 @@ import os_traits  # type: ignore[import-untyped]
 
 from bus.requests import Image
 from scheduler_worker.core.group_draft import QuestionDraft
+from scheduler_worker.core.invalid_request import Unreadable, nearest
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.unreadable import Unreadable, nearest
 
 _PREFIXES = {  # property → prefix of its traits
     "hw_architecture": "HW_ARCH_",

@@ -14,8 +14,8 @@ from bus.moves import MovePlaced, MoveRefused
 from bus.queries import Candidate
 from bus.requests import BuildSpec, Hints
 from bus.vocabulary import Id
+from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.move_start import MoveStart, refused
-from scheduler_worker.core.pick import Pick
 from scheduler_worker.core.shortage import MAX_REFUSED, Shortage
 from scheduler_worker.core.wish import Wish
 

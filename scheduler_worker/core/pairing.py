@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.host_counts import Helps, Tally, amounts, asks_for_something, with_less
 from scheduler_worker.core.relaxing import Lessened, lessened, relaxed
 from scheduler_worker.core.rule import Rule
-from scheduler_worker.core.tally import Helps, Tally, amounts, asks_for_something, with_less
 from scheduler_worker.core.wish import Wish
 
 

@@ -18,9 +18,10 @@ from bus.claims import Choice, Claimed, ClaimResult, Held, NoGroup, Refused, Rel
 from bus.decisions import Decision
 from bus.messages import Selection
 from bus.moves import BEGUN
-from bus.not_done import Contended
 from bus.queries import Candidate
+from bus.refused_edits import Contended
 from bus.vocabulary import Id
+from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.events import (
     Begun,
     BegunBefore,
@@ -51,7 +52,8 @@ from scheduler_worker.core.events import (
     SparesFound,
     Warn,
 )
-from scheduler_worker.core.held import ClaimPlace, wish_of
+from scheduler_worker.core.group_mappings import mappings_of
+from scheduler_worker.core.held_claim import ClaimPlace, wish_of
 from scheduler_worker.core.order import (
     CANCELLED,
     DELETED,
@@ -61,8 +63,6 @@ from scheduler_worker.core.order import (
     refusals_of,
     selection_of,
 )
-from scheduler_worker.core.pick import Pick
-from scheduler_worker.core.served import mappings_of
 from scheduler_worker.core.shortage import MAX_REASON, Shortage
 
 ROUNDS = 5  # searches without a pause

@@ -13,19 +13,19 @@ import numpy as np
 from bus.candidates import Bools, CandidateSearch, Floats, Ints, PlacedHost
 from bus.decisions import NearMiss, Record, RecordedHost, Removal
 from bus.queries import Candidate
+from scheduler_worker.core.alternates import Spares
+from scheduler_worker.core.capacities import Rooms
+from scheduler_worker.core.choice import KeepsPromises, Pick
 from scheduler_worker.core.fitting import rules_for
 from scheduler_worker.core.found_hosts import FoundHosts
 from scheduler_worker.core.frontier import Frontier
 from scheduler_worker.core.host_map import HostMap
-from scheduler_worker.core.pick import KeepsPromises, Pick
+from scheduler_worker.core.one_host import all_of_them, with_more
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.rooms import Rooms
+from scheduler_worker.core.rejections import Mask, Refusal, Verdicts
 from scheduler_worker.core.rules.neighbours import AFFINITY
 from scheduler_worker.core.shortage import Shortage, lacking_reserved, named_reserved
-from scheduler_worker.core.spares import Spares
-from scheduler_worker.core.ties import Uints, ties
-from scheduler_worker.core.together import all_of_them, with_more
-from scheduler_worker.core.verdict import Mask, Refusal, Verdicts
+from scheduler_worker.core.tie_break import Uints, ties
 from scheduler_worker.core.view import AllHosts, HostsNow
 from scheduler_worker.core.weights import Weights
 from scheduler_worker.core.wish import Wish

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from bus.decisions import Record, RecordedHost
 from scheduler_worker.core.scale import worth_of_one
-from scheduler_worker.core.ties import drawn, tie
+from scheduler_worker.core.tie_break import drawn, tie
 
 Place = tuple[int, float, int, int]  # least first: tier, −worth, how often chosen, tie
 

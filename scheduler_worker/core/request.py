@@ -18,8 +18,8 @@ from scheduler_worker.core.guest_devices import add_capabilities, add_devices
 from scheduler_worker.core.guest_topology import Pages, add_topology, page_choices
 from scheduler_worker.core.hints import check_hints
 from scheduler_worker.core.image_traits import add_image
+from scheduler_worker.core.invalid_request import MAX_NOTES, Unreadable
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.unreadable import MAX_NOTES, Unreadable
 from scheduler_worker.core.wish import Wish
 
 __all__ = ["Unreadable", "seconds_of", "wishes_of"]

@@ -19,7 +19,7 @@ from compute_sim.core.drivers.numa import NumaDriver
 from compute_sim.core.provider_tree import ProviderTree, child_id
 from compute_sim.host_trees import HostTrees
 from compute_sim.machines import Machine
-from compute_sim.telling import HOSTS_AT_A_STRETCH, HostNews
+from compute_sim.reporting import HOSTS_AT_A_STRETCH, HostNews
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import Wall, a_claim, a_report, an_order
@@ -164,7 +164,7 @@ async def test_what_was_lost_is_reported_at_the_next_look(agent: OneAgent) -> No
 async def test_what_placement_has_not_come_to_yet_is_not_told_again_while_it_goes_on(
     placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compute_sim.telling.HOSTS_IN_A_REPORT", 2)
+    monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_REPORT", 2)
     agent = OneAgent(placement, wall, hosts(count=6))
     agent.waiting = []
     assert len([host for _ in range(4) for host in await agent.says()]) == 6
@@ -280,7 +280,7 @@ async def test_a_disabled_host_says_so_to_placement_and_to_schedulers(
 async def test_many_hosts_are_told_of_by_turns_and_all_at_once_when_it_comes_back(
     placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compute_sim.telling.HOSTS_IN_A_BEAT", 2)
+    monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_BEAT", 2)
     agent = OneAgent(placement, wall, hosts(NumaDriver(), count=5))
     news = agent.news
 
@@ -301,8 +301,8 @@ async def test_many_hosts_are_told_of_by_turns_and_all_at_once_when_it_comes_bac
 async def test_more_providers_than_a_page_has_are_all_compared(
     placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compute_sim.telling.HOSTS_IN_A_REPORT", 4)
-    monkeypatch.setattr("compute_sim.telling.PROVIDERS_A_QUESTION", 4)
+    monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_REPORT", 4)
+    monkeypatch.setattr("compute_sim.reporting.PROVIDERS_A_QUESTION", 4)
     agent = OneAgent(placement, wall, hosts(NumaDriver(), count=5))
     said = [host for _ in range(3) for host in await agent.says()]
     assert len(set(said)) == len(said) == 5
@@ -319,7 +319,7 @@ async def test_more_providers_than_a_page_has_are_all_compared(
 async def test_once_it_is_known_claims_have_a_turn_between_its_questions(
     placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch, takes: float, rests: list[float]
 ) -> None:
-    monkeypatch.setattr("compute_sim.telling.PROVIDERS_A_QUESTION", 2)
+    monkeypatch.setattr("compute_sim.reporting.PROVIDERS_A_QUESTION", 2)
     agent = OneAgent(placement, wall, hosts(count=11))
     ask, sleep, rested = agent.ask, asyncio.sleep, list[float]()
 
@@ -333,7 +333,7 @@ async def test_once_it_is_known_claims_have_a_turn_between_its_questions(
         await sleep(0)
 
     monkeypatch.setattr(agent.news, "_providers", slow)
-    monkeypatch.setattr("compute_sim.telling.asyncio.sleep", rest)
+    monkeypatch.setattr("compute_sim.reporting.asyncio.sleep", rest)
     assert len(await agent.says()) == 11
     assert rested == []
     assert await agent.says(after=20.0) == []

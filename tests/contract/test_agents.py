@@ -16,7 +16,7 @@ from bus.resources import FindProviders, Provider, ProvidersFound
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
 from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
-from compute_sim.telling import HOSTS_IN_A_BEAT
+from compute_sim.reporting import HOSTS_IN_A_BEAT
 from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report
 from tests.support.virtual_time import run
 from tests.support.waiting import DEADLINE, in_time, until
@@ -29,7 +29,7 @@ HANGS = FaultPlan(hang=1.0)
 
 @pytest.fixture(autouse=True)
 def _it_announces_its_hosts_again_only_for_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compute_sim.telling.FIRST_GAP", 10 * DEADLINE)
+    monkeypatch.setattr("compute_sim.reporting.FIRST_GAP", 10 * DEADLINE)
 
 
 def hosts(number: int = 1) -> list[SimHost]:

@@ -16,7 +16,7 @@ from bus.aggregates import (
     FindAggregates,
     MakeAggregate,
 )
-from bus.not_done import Missing
+from bus.refused_edits import Missing
 from bus.resources import MakeProvider, SetAggregates
 from placement_worker import Placement
 from placement_worker.store import aggregates as stored

@@ -16,7 +16,7 @@ from bus.aggregates import (
     ZoneInUse,
     told,
 )
-from bus.not_done import Missing, Taken
+from bus.refused_edits import Missing, Taken
 from bus.resources import SetAggregates, SetTraits
 from placement_worker import Placement
 from placement_worker.core.index import SHARES

@@ -20,7 +20,7 @@ from bus.names import (
     RenameName,
     Standard,
 )
-from bus.not_done import InUse, Missing, Taken
+from bus.refused_edits import InUse, Missing, Taken
 from bus.reports import Inventory
 from bus.resources import Edited, EditResult, SetInventories, SetTraits
 from bus.sql.transaction import Transaction

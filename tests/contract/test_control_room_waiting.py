@@ -10,7 +10,7 @@ from bus.messages import BuildCancelled, BuildCancelRequested, SchedulerAlive
 from bus.queries import FindWaiting, WaitingFound, WaitingKind, WaitingRequest
 from bus.worker import Worker, on
 from control_room.pages import waiting as pages
-from control_room.shared_looks import SPACED, SharedLooks
+from control_room.shared_queries import SPACED, SharedLooks
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from berth import wiring
 from berth.commands.doctor import examine
 from berth.commands.run import ready
 from berth.doctor import looking
-from berth.doctor.judging import Finding, judged
+from berth.doctor.judgement import Finding, judged
 from berth.doctor.looking import look
 from berth.embedded import embedded
 from berth.settings import Settings

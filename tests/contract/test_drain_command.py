@@ -10,7 +10,7 @@ import pytest
 
 from berth import wiring
 from berth.commands import draining, emptying, evacuating
-from berth.commands.marking import Marking, causes_of, enabling, forcing_down, host_named, state_of
+from berth.commands.host_states import Marking, causes_of, enabling, forcing_down, host_named, state_of
 from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus.decisions import Decision, Removal

@@ -11,7 +11,7 @@ from rich.console import Console
 from berth import wiring
 from berth.commands import groups
 from berth.commands.builds import boot, boot_request
-from berth.commands.by_name import ByName
+from berth.commands.name_resolution import ByName
 from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting, Settings
 from bus import topics

@@ -15,7 +15,7 @@ from bus.guests import GuestsAsked
 from bus.local import LocalBroker, LocalTransport
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED
 from compute_sim import AgentDisk, Durations, FaultPlan, GuestFile, compute_sim, fleet
-from compute_sim.returning import Homecoming
+from compute_sim.recovery import Homecoming
 from tests.support.ids import uid
 from tests.support.moving_agent import (
     BUILD,

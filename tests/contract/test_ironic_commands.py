@@ -134,7 +134,7 @@ async def claimed(house: PlacementBesideIronic, number: int, build: str) -> None
 async def test_an_instance_that_placement_has_on_a_node_and_ironic_has_not_is_told(
     house: PlacementBesideIronic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ironic_sync.side_by_side.SETTLING_SECONDS", 0.05)
+    monkeypatch.setattr("ironic_sync.comparison.SETTLING_SECONDS", 0.05)
     for number in range(1, 4):
         house.ironic.have(number)
     async with house.serving(house.following):
@@ -160,7 +160,7 @@ async def test_an_instance_that_placement_has_on_a_node_and_ironic_has_not_is_to
 async def test_a_build_on_its_way_to_its_node_is_no_difference(
     house: PlacementBesideIronic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ironic_sync.side_by_side.SETTLING_SECONDS", 0.05)
+    monkeypatch.setattr("ironic_sync.comparison.SETTLING_SECONDS", 0.05)
     house.ironic.have(1)
     build = node_number(91)
     async with house.serving(house.following):

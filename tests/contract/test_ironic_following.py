@@ -20,12 +20,12 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
-from ironic_sync.core.belief import BeliefRules
+from ironic_sync.comparison import diff
+from ironic_sync.core.known_state import BeliefRules
 from ironic_sync.core.node import IronicNode
 from ironic_sync.following import Following
 from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, REPORTED_SECONDS, SKIPPED
 from ironic_sync.reader import Reader
-from ironic_sync.side_by_side import diff
 from ironic_sync.survey import Survey
 from ironic_sync.sweep import Sweep
 from placement_worker import Placement, placement_worker

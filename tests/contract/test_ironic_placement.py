@@ -14,9 +14,9 @@ from bus.requests import ResourceGroup
 from bus.resources import AddInventory, EditRequested, MakeProvider, SetAggregates, SetTraits
 from compute_sim.ironic import Simulation, enrolled
 from ironic_sync.api import Access, IronicApi
-from ironic_sync.core.belief import BeliefRules, Moment
+from ironic_sync.comparison import diff
+from ironic_sync.core.known_state import BeliefRules, Moment
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.side_by_side import diff
 from ironic_sync.survey import Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
 from placement_worker import Placement

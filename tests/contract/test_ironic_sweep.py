@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from ironic_sync.comparison import diff
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.side_by_side import diff
 from tests.support.fake_ironic import FakeIronic, node_number
 from tests.support.swept_ironic import SweptIronic
 

@@ -10,8 +10,8 @@ import pytest
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
 from ironic_sync import sweep
+from ironic_sync.comparison import Comparison, diff
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.side_by_side import Comparison, diff
 from ironic_sync.sweep import Sweep
 from tests.support.fake_ironic import node_number
 from tests.support.swept_ironic import SweptIronic

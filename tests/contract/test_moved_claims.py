@@ -26,7 +26,7 @@ from bus.claims import (
 from bus.clock import Clock
 from bus.groups import DropGroup, FindGroups, GroupEdited, GroupEditRequested, MakeGroup
 from bus.moves import BEGUN, SHELVED
-from bus.not_done import Contended, InUse
+from bus.refused_edits import Contended, InUse
 from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations

@@ -13,7 +13,7 @@ from bus.requests import Image
 from bus.topics import AGENT_MOVED
 from compute_sim import AgentDisk, Durations, FaultPlan, MoveFaults, SimAgent, compute_sim
 from compute_sim.core.faults import draw
-from compute_sim.telling import HostNews
+from compute_sim.reporting import HostNews
 from tests.support.ids import uid
 from tests.support.moving_agent import (
     BUILD,

@@ -12,13 +12,13 @@ from alembic.migration import MigrationContext
 
 from bus.claims import Choice, Claimed, Full, Gone, Held, Moved, Refused, Released, ReleaseRequested, Retired
 from bus.messages import InventoryReported
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
 from placement_worker import Placement, breaches, holdings, metadata, retired
-from placement_worker.reading import Forgotten
+from placement_worker.index_reads import Forgotten
 from placement_worker.store import changes, claims, tree_reads
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.support.ids import uid

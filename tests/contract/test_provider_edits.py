@@ -10,7 +10,7 @@ import pytest
 
 from bus.claims import Claimed, Full, Held, Moved, Refused
 from bus.names import DropName, MakeName, NameEdited, NameEditRequested
-from bus.not_done import Contended, InUse, Missing, Taken
+from bus.refused_edits import Contended, InUse, Missing, Taken
 from bus.reports import Inventory
 from bus.resources import (
     AddInventory,

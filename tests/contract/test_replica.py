@@ -65,7 +65,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_worker.core.packing.CARRIED", 0)
+    monkeypatch.setattr("placement_worker.core.compact_trees.CARRIED", 0)
 
 
 async def test_it_loads_what_there_is(world: ReplicatedPlacement) -> None:

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from bus.claims import Choice, Claimed, Moved, Refused, Released, ReleaseRequested, keeper
 from bus.errors import Unavailable
 from bus.messages import BuildReshaped, InventoryReported
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Message
 from placement_worker import Placement, breaches
-from placement_worker.from_cells import FromCell
+from placement_worker.cell_rows import FromCell
 from placement_worker.store import tree_holders
 from tests.support.every_commit import EveryCommit, every_commit
 from tests.support.ids import uid

@@ -161,7 +161,7 @@ async def test_what_does_not_fit_the_cells_stays_as_it_is_until_it_does(
     connect: Connect, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent goes on with its flat tree: it builds there, and reports again and again."""
-    monkeypatch.setattr("compute_sim.telling.FIRST_GAP", 0.2)
+    monkeypatch.setattr("compute_sim.reporting.FIRST_GAP", 0.2)
     tight = hosts(
         NumaDriver(cells=2, vcpus=2, vcpu_ratio=1.0, pcpus=0, memory_mb=4096, pages={}, disk_gb=500), count=1
     )

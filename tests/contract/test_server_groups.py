@@ -24,7 +24,7 @@ from bus.groups import (
     MakeGroup,
     ServerGroup,
 )
-from bus.not_done import InUse, Taken
+from bus.refused_edits import InUse, Taken
 from bus.reports import Inventory
 from bus.vocabulary import Allocations
 from placement_worker import Placement, breaches

@@ -28,7 +28,7 @@ from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.ring import Ring
-from cell_conductor.ring_by_hand import RingByHand
+from cell_conductor.ring_commands import RingByHand
 from tests.support.conductor_builders import CELL, Books, a_delete, a_placed, an_agent_report
 from tests.support.ids import uid
 

@@ -15,7 +15,7 @@ from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, Moved, Refuse
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.sql.database import Database

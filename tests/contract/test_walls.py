@@ -22,7 +22,7 @@ from bus.claims import (
 )
 from bus.messages import InventoryReported
 from bus.moves import SHELVED
-from bus.not_done import Missing
+from bus.refused_edits import Missing
 from bus.reports import Inventory
 from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven
 from placement_worker import Placement

@@ -9,7 +9,7 @@ import pytest
 
 from bus.claims import Claimed, Held, Refused, Released, Retired
 from bus.clock import Clock
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.reports import Inventory
 from placement_worker import Placement, breaches, holdings, retired
 from placement_worker.store import tree_reads

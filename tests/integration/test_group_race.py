@@ -12,7 +12,7 @@ from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, Crowded, He
 from bus.clock import Clock
 from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
 from bus.messages import BuildPlaced, Selection
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.requests import BuildSpec, Flavor
 from bus.sql.database import Database
 from bus.sql.failures import explained

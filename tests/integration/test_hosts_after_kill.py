@@ -11,7 +11,7 @@ import pytest
 
 from berth import wiring
 from berth.commands.builds import boot_request
-from berth.commands.marking import forcing_down, host_named
+from berth.commands.host_states import forcing_down, host_named
 from berth.commands.run import ready
 from berth.settings import Settings
 from bus import topics

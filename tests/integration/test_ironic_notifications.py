@@ -17,8 +17,8 @@ from bus.rabbit import RabbitTransport
 from bus.rabbit.underlay import BulkChannel
 from bus.topics import INVENTORY_REPORTED
 from deploy.servers import RabbitMQ
-from ironic_sync.core.belief import BeliefRules
-from ironic_sync.core.beliefs import Beliefs
+from ironic_sync.core.known_state import BeliefRules
+from ironic_sync.core.known_states import Beliefs
 from ironic_sync.following import Following
 from ironic_sync.notifications import Notifications
 from tests.support.ironic_builders import PLACE

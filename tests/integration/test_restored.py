@@ -16,7 +16,7 @@ from sqlalchemy.engine import make_url
 
 from berth import simulated_agents
 from berth.audit import audit
-from berth.guest_books import compare_guests
+from berth.guest_differences import compare_guests
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock

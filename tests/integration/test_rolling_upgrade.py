@@ -11,7 +11,7 @@ from rich.console import Console
 
 from berth.audit import builds_by_cell
 from berth.commands.run import migrate_all
-from berth.guest_books import compare_guests
+from berth.guest_differences import compare_guests
 from berth.loadtest import Load, LoadPlan
 from berth.settings import Settings
 from bus.delivery.runner import Bus

@@ -12,8 +12,8 @@ from rich.console import Console
 from berth import wiring
 from berth.audit import audit
 from berth.commands.builds import boot, boot_request
-from berth.commands.by_name import ByName
 from berth.commands.deleting import delete
+from berth.commands.name_resolution import ByName
 from berth.settings import Settings
 from bus.claims import CLEANUP
 from bus.local import LocalBroker, LocalTransport

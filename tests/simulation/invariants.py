@@ -11,7 +11,7 @@ from tests.simulation.broken import Broken
 from tests.simulation.guest_checks import check_guests
 
 if TYPE_CHECKING:
-    from scheduler_worker.parking import Parking
+    from scheduler_worker.waiting_requests import Parking
     from tests.simulation.world import SimulatedWorld
 
 _OVER = """

@@ -25,7 +25,7 @@ from compute_sim.core.phases import GuestState, MoveSteps, PhaseEnd
 from placement_worker.core import capacity, fences
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.source import IndexedSource
-from scheduler_worker.core.waiting_room import WaitingRoom
+from scheduler_worker.core.waiting_queues import WaitingRoom
 from tests.simulation.broken import Broken
 from tests.simulation.world import SimulatedWorld, Trouble
 from tests.support.virtual_time import run

@@ -7,9 +7,9 @@ from typing import Protocol, TypeVar
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.belief import BeliefRules, Moment, Step
-from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification
+from ironic_sync.core.known_state import BeliefRules, Moment, Step
+from ironic_sync.core.known_states import Beliefs
 from ironic_sync.core.node import IronicNode
 from ironic_sync.core.rule import is_open, reserved
 from tests.support.ironic_builders import PLACE

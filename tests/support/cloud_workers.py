@@ -13,8 +13,8 @@ from bus.sql.database import Database
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from placement_worker import IndexedSource, Placement, placement_worker, replica
-from scheduler_worker.parking import Parking
 from scheduler_worker.placing import Claims
+from scheduler_worker.waiting_requests import Parking
 from scheduler_worker.worker import scheduler_worker
 
 Make = Callable[[Bus], Worker]

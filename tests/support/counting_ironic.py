@@ -8,7 +8,7 @@ from typing import Any
 
 from bus.clock import Clock
 from ironic_sync.access import IronicRefused, IronicUnavailable
-from ironic_sync.core.belief import Moment
+from ironic_sync.core.known_state import Moment
 from ironic_sync.core.node import FIELDS
 from ironic_sync.reader import NodeRead, Reader
 from tests.support.ids import uid

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.belief import BeliefRules, Step
-from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Phase
+from ironic_sync.core.known_state import BeliefRules, Step
+from ironic_sync.core.known_states import Beliefs
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import is_open
 from tests.support.ids import uid

@@ -16,7 +16,7 @@ import pytest
 
 from berth import simulated_agents
 from berth.audit import audit
-from berth.commands.marking import forcing_down, host_named
+from berth.commands.host_states import forcing_down, host_named
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock

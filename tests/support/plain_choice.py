@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from bus.candidates import CandidateSearch
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.facts import HostFacts
-from scheduler_worker.core.ties import tie
+from scheduler_worker.core.tie_break import tie
 from scheduler_worker.core.view import HostsNow, OneHost
 from scheduler_worker.core.wish import Wish
 

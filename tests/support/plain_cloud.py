@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler_worker.core.line import HostsFound, RoomNeeded, Turn, Waiter
 from scheduler_worker.core.reservations import Prospect
-from scheduler_worker.core.waiting_room import WaitingRoom
+from scheduler_worker.core.waiting_queue import HostsFound, RoomNeeded, Turn, Waiter
+from scheduler_worker.core.waiting_queues import WaitingRoom
 
 Amounts = dict[str, int]
 

@@ -9,16 +9,16 @@ from bus.queries import Candidate
 from bus.reports import HostState
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.host_map import HostMap
-from scheduler_worker.core.joined import Joined
-from scheduler_worker.core.pick import Pick
+from scheduler_worker.core.joined_groups import Joined
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.request import wishes_of
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.wish import Wish
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.pending import PendingChoices
+from scheduler_worker.pending_choices import PendingChoices
 from scheduler_worker.placing import Promising
 from tests.support.plain_source import PlainSource
 from tests.support.scheduler_builders import a_candidate, a_request

@@ -13,7 +13,7 @@ from compute_sim.ironic.node import SimNode
 from compute_sim.ironic.plan import SimPlan
 from compute_sim.ironic.power import Power
 from compute_sim.ironic.refused import ApiRefusal
-from compute_sim.ironic.works import Works
+from compute_sim.ironic.transitions import Works
 from tests.support.virtual_time import run as in_virtual_time
 
 NODE = "5a1c1a52-5f39-4f5c-8a36-3d5f5e5b0001"

@@ -51,7 +51,7 @@ from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.listing import Listing
 from cell_conductor.moves import CellMoves
 from placement_worker import IndexedSource, Placement
-from placement_worker.from_cells import FromCell
+from placement_worker.cell_rows import FromCell
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_arrivals import MoveArrivals
 from scheduler_worker.move_lookups import MoveLookups

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from berth.operators_page import access, means, questions
+from berth.control_room_setup import access, means, questions
 from berth.room_drains import drains_here
 from berth.settings import Settings
 from bus.clock import Clock
@@ -18,10 +18,10 @@ from bus.errors import Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker
 from control_room.access import Sessions, sweep
-from control_room.asking import RoomQuestions
-from control_room.beside import beside_the_pages
-from control_room.hearing import Hearing
+from control_room.background import beside_the_pages
+from control_room.events import Hearing
 from control_room.looking import Looking
+from control_room.queries import RoomQuestions
 from control_room.worker import control_room
 from tests.support.buses import serving
 

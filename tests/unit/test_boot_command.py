@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from berth import request_sense
 from berth.__main__ import app
 from berth.commands import builds, terminal
-from berth.commands.by_name import ByName
+from berth.commands.name_resolution import ByName
 from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints
 from tests.support.ids import uid

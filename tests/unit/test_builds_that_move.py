@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from bus.claims import Claimed, Full, Held, NothingHeld, Refused, Released, Retired, Walled
 from bus.messages import AgentReported, HostFailed
 from bus.moves import MoveEnded, MoveReported, MoveTold
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.vocabulary import Message
 from cell_conductor.core.build import Build, keeper
 from cell_conductor.core.events import (

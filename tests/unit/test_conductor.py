@@ -27,7 +27,7 @@ from bus.messages import (
     DestroyOrdered,
     HostFailed,
 )
-from bus.not_done import Contended
+from bus.refused_edits import Contended
 from bus.vocabulary import Message
 from cell_conductor.core.build import Build, keeper
 from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible

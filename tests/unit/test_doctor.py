@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.doctor.judging import (
+from berth.doctor.judgement import (
     BerthSeen,
     BrokerSeen,
     DatabaseSeen,

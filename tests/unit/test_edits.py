@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET, structs
 
-from bus.not_done import InUse, Missing, Taken
+from bus.refused_edits import InUse, Missing, Taken
 from bus.reports import Inventory
 from bus.resources import (
     AddInventory,

@@ -16,12 +16,12 @@ from bus.requests import Image
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
 from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.pick import Pick
 from scheduler_worker.core.wish import Wish
-from scheduler_worker.pending import PendingChoice
+from scheduler_worker.pending_choices import PendingChoice
 from scheduler_worker.placing import Promising
 from tests.support.exact_worlds import (
     FLAVORS,

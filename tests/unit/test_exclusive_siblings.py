@@ -3,7 +3,7 @@
 from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from placement_worker.core.index import Index
-from placement_worker.core.promises import BesidePromises, Promises
+from placement_worker.core.reservations import BesidePromises, Promises
 from placement_worker.core.search import at_once, page_steps
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.trees import ProviderState, Tree

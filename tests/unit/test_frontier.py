@@ -7,7 +7,7 @@ import pytest
 
 from bus.candidates import Ints
 from scheduler_worker.core.frontier import AHEAD, FIRST_PAGE, Frontier
-from scheduler_worker.core.ties import Uints
+from scheduler_worker.core.tie_break import Uints
 
 MANY = 6 * AHEAD * FIRST_PAGE
 

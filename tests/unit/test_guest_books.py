@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.guest_books import differences
+from berth.guest_differences import differences
 from bus.claims import Choice
 from bus.guests import GuestTold
 from bus.messages import Selection

@@ -4,7 +4,7 @@ import pytest
 
 from bus.claims import Held
 from bus.resources import Provider
-from scheduler_worker.core.held import SHARES, place_of
+from scheduler_worker.core.held_claim import SHARES, place_of
 from tests.support.ids import uid
 
 ROOT, CHILD, OTHER, POOL = (uid(number, "c") for number in (2, 3, 4, 1))

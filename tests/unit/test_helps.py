@@ -13,8 +13,8 @@ from scheduler_worker import ChoicePolicy, placing, what_if
 from scheduler_worker.core import pairing, relaxing
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, helps
+from scheduler_worker.core.host_counts import Tally
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.tally import Tally
 from scheduler_worker.core.wish import Wish
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.what_if import WhatIfs

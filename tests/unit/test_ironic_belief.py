@@ -1,13 +1,13 @@
-"""The known state of a node after notifications and reads: the table of `core/belief.py`."""
+"""The known state of a node after notifications and reads: the table of `core/known_state.py`."""
 
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from ironic_sync.core.belief import BeliefRules
-from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Phase
+from ironic_sync.core.known_state import BeliefRules
+from ironic_sync.core.known_states import Beliefs
 from ironic_sync.core.rule import Invalid
 from tests.support.ids import uid
 from tests.support.ironic_builders import (

@@ -1,11 +1,11 @@
-"""The effect of a read on the known state, deleted nodes, and owners: see `core/belief.py`."""
+"""The effect of a read on the known state, deleted nodes, and owners: see `core/known_state.py`."""
 
 from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
-from ironic_sync.core.belief import Step
+from ironic_sync.core.known_state import Step
 from ironic_sync.core.node import Place
 from ironic_sync.core.rule import is_open
 from tests.support.ironic_builders import NODE, PLACE, READ, BeliefCase, T, closed, opened, with_and_without

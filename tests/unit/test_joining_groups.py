@@ -6,7 +6,7 @@ from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced
 from bus.requests import Hints
 from bus.resources import AllocationsFound, FindAllocations
-from scheduler_worker.core.joined import Joined
+from scheduler_worker.core.joined_groups import Joined
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import ROOM, FakePlacement, TurnedClock, a_candidate, a_request

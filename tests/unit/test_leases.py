@@ -3,8 +3,8 @@
 import pytest
 
 from bus.leases import LeaseAnswered, NodeLent
-from cell_conductor.core.sightings import DRIFT, GRACE, Sightings
-from ironic_sync.agent.core.lent import LentNodes
+from cell_conductor.core.lease_expiry import DRIFT, GRACE, Sightings
+from ironic_sync.agent.core.leased_nodes import LentNodes
 from tests.support.ids import uid
 
 N1, N2 = uid(1, "c"), uid(2, "c")

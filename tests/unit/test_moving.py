@@ -11,9 +11,9 @@ from bus.claims import keeper
 from bus.messages import InventoryReported
 from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
 from bus.vocabulary import Allocations
-from placement_worker.core.moving import NO_MOVES, TreeHolder, Unmovable, moves
 from placement_worker.core.report_checks import complaint
 from placement_worker.core.reports import reported
+from placement_worker.core.reshape import NO_MOVES, TreeHolder, Unmovable, moves
 from placement_worker.core.trees import ProviderState, Tree
 from tests.support.ids import uid
 from tests.support.placement_builders import a_provider, a_report

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from bus.replication import KnownTrees
-from placement_worker.core.packing import CARRIED, CARRIED_ROOM, ROOM, carried, unpacked
+from placement_worker.core.compact_trees import CARRIED, CARRIED_ROOM, ROOM, carried, unpacked
 from placement_worker.core.trees import Tree
 from tests.support.provider_trees import state, tree
 

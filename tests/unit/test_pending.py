@@ -3,7 +3,7 @@
 import pytest
 
 from bus.vocabulary import Resources
-from scheduler_worker.pending import PendingChoice, PendingChoices
+from scheduler_worker.pending_choices import PendingChoice, PendingChoices
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource
 

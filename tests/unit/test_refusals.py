@@ -15,7 +15,7 @@ from scheduler_worker.core.helping import helps
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.sight import beside
+from scheduler_worker.waiting_hosts import beside
 from scheduler_worker.what_if import WhatIfs
 from tests.support.exact_worlds import FLAVORS, FilledMemory, an_order
 from tests.support.ids import uid

@@ -18,7 +18,7 @@ from bus.requests import Flavor, Hints
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.order import also_asked
 from scheduler_worker.core.replay import replay
-from scheduler_worker.core.ties import drawn, tie
+from scheduler_worker.core.tie_break import drawn, tie
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import (

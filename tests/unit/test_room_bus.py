@@ -4,7 +4,7 @@ import pytest
 
 from bus.protocol import BusDepths, QueueDepth
 from control_room.bus_load import KnownQueue, bus_shown, carried_by
-from control_room.letters import MOST_BODY, letter_whole
+from control_room.dead_letters import MOST_BODY, letter_whole
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
 

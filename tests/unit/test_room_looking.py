@@ -7,7 +7,7 @@ import pytest
 
 from bus.cells import CellsFound, FindCells
 from control_room import looking
-from control_room.asking import Reply
+from control_room.queries import Reply
 
 
 @pytest.mark.parametrize(("took", "counted"), [(0.0, 10), (0.1, 10), (0.4, 4), (1.0, 2)])

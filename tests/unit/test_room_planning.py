@@ -9,9 +9,9 @@ import pytest
 
 from bus.host_marks import DISABLED, HELD
 from bus.reports import capacity_of
+from control_room.core.inventories import PlannedHost, PlannedStock
 from control_room.core.plan import BadPlan, plan_said
 from control_room.core.planning import PlanAnswer, PlanStopped, planned
-from control_room.core.stocks import PlannedHost, PlannedStock
 
 
 def a_host(

@@ -6,7 +6,7 @@ import pytest
 
 from bus.messages import HostReported
 from bus.reports import HostState
-from control_room.core.agents_heard import FORGOTTEN, RollCall
+from control_room.core.agent_heartbeats import FORGOTTEN, RollCall
 from control_room.core.alarms import Questioned, alarms
 from control_room.core.charts import HEIGHT, WIDTH, chart, rounded_up
 from control_room.core.windows import Tick

@@ -22,8 +22,8 @@ from bus.clock import Clock
 from bus.decisions import Removal
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed
-from bus.not_done import Contended
 from bus.queries import FindCandidates
+from bus.refused_edits import Contended
 from bus.requests import Flavor, Hints
 from bus.resources import FindProviders, ProvidersFound
 from scheduler_worker import ChoicePolicy

@@ -7,7 +7,7 @@ import pytest
 
 from bus.messages import SchedulerAlive
 from scheduler_worker.core.slices import slice_of
-from scheduler_worker.core.ties import mixed
+from scheduler_worker.core.tie_break import mixed
 from scheduler_worker.roster import GONE_SECONDS, Roster
 from tests.support.ids import uid
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take

@@ -16,7 +16,7 @@ from bus.vocabulary import Allocations
 from placement_worker import source as sourcing
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.index import Index
-from placement_worker.core.promises import Promises
+from placement_worker.core.reservations import Promises
 from placement_worker.core.row import Row
 from placement_worker.core.trees import Tree
 from placement_worker.core.ways import BREATH

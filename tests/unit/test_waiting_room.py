@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
-from scheduler_worker.core.line import HostsFound, Waiter
+from scheduler_worker.core.waiting_queue import HostsFound, Waiter
 from tests.support.plain_cloud import PlainCloud
 
 METAL = {f"CUSTOM_{nth}": {f"CUSTOM_{nth}": 1} for nth in range(50)}

@@ -3,7 +3,7 @@
 import pytest
 
 from bus.claims import Retired, keeper
-from placement_worker.core.walls import DAY, CellWall, bars_report, ended, names_apart
+from placement_worker.core.cell_limits import DAY, CellWall, bars_report, ended, names_apart
 from tests.support.ids import uid
 
 WALL = CellWall("c1", {"r1": "c1", "r2": "c2", "r3": "c1", "r4": ""}, {"pool"})

@@ -5,8 +5,8 @@ from bus.decisions import Decision
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.request import seconds_of
 from scheduler_worker.core.shortage import MAX_REASON
-from scheduler_worker.parking import Parking
 from scheduler_worker.store.parked import ParkedRequest
+from scheduler_worker.waiting_requests import Parking
 
 
 class Newcomers:

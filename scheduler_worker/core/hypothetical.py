@@ -7,7 +7,7 @@ from typing import Protocol
 from bus.candidates import CandidateSource
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
-from scheduler_worker.core.pick import Promise
+from scheduler_worker.core.choice import Promise
 
 
 class CountsBuilds(Protocol):

@@ -12,11 +12,11 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker
 from control_room.access import Credential, RoomAccess, Sessions, Visitor, sweep
-from control_room.acting import DrainsHere, MetalMeans, RoomMeans
-from control_room.asking import RoomQuestions
-from control_room.beside import beside_the_pages
-from control_room.hearing import Hearing
+from control_room.background import beside_the_pages
+from control_room.events import Hearing
 from control_room.looking import Looking
+from control_room.operations import DrainsHere, MetalMeans, RoomMeans
+from control_room.queries import RoomQuestions
 from control_room.worker import control_room
 
 if TYPE_CHECKING:

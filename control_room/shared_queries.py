@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from bus.clock import Clock
-from control_room.glances import Glances, K, V
-from control_room.stirring import Pace, Stirring
+from control_room.page_refresh import Pace, Stirring
+from control_room.periodic_queries import Glances, K, V
 
 SPACED = 0.15  # seconds between two questions, whatever the open pages show
 

@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.candidates import CandidateSource
 from bus.queries import Candidate
 from scheduler_worker.core.facts import HostFacts
-from scheduler_worker.core.verdict import Refusal
+from scheduler_worker.core.rejections import Refusal
 
 if TYPE_CHECKING:
     from scheduler_worker.core.rule import Rule

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.belief import Belief, BeliefRules, Moment, Step, hear, read
 from ironic_sync.core.envelope import HeardNotification
+from ironic_sync.core.known_state import Belief, BeliefRules, Moment, Step, hear, read
 from ironic_sync.core.node import IronicNode, Place
 
 MOST_NODES = 500_000  # a limit, so that invented nodes cannot fill the memory

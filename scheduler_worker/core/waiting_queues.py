@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from bus.vocabulary import Id
-from scheduler_worker.core.line import HostsFound, Line, RoomNeeded, Trial, Turn, Waiter
 from scheduler_worker.core.reservations import (
     FirstInLine,
     Kept,
@@ -23,6 +22,7 @@ from scheduler_worker.core.reservations import (
     Root,
     reservations,
 )
+from scheduler_worker.core.waiting_queue import HostsFound, Line, RoomNeeded, Trial, Turn, Waiter
 
 REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
 TOO_MANY = 2_000  # changes in one step; beyond that every queue evaluates all hosts

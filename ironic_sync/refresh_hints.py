@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Collection
 from typing import Protocol
 
 from bus.messages import MOST_SPOKEN, IronicSpoke
-from bus.spaced_word import SpacedWord
+from bus.rate_limited import SpacedWord
 
 
 class SaysSpoke(Protocol):

@@ -21,10 +21,10 @@ from cell_conductor.core.events import (
     SwapAnswered,
     SwapImpossible,
 )
-from cell_conductor.core.leaving import step_of_leaving
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.move import ASKING
 from cell_conductor.core.move_orders import how_it_stands, open_move, reminder, waited_for
+from cell_conductor.core.moving_out import step_of_leaving
 from cell_conductor.core.phases import (
     Stepped,
     arrived,

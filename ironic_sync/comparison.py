@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from bus.chunks import portions
 from bus.clock import Clock
-from bus.portions import portions
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
-from ironic_sync.core.belief import BeliefRules, Moment
 from ironic_sync.core.difference import NodeDifference, allowance
+from ironic_sync.core.known_state import BeliefRules, Moment
 from ironic_sync.following import Publish
 from ironic_sync.survey import PROVIDERS_A_QUESTION, Survey, SurveyedNode, SurveyReads
 from ironic_sync.sweep import Sweep

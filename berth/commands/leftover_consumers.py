@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
+from berth.commands.move_output import ToldMoves
 from berth.commands.terminal import printable, write_json
-from berth.commands.told_moves import ToldMoves
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider

@@ -7,10 +7,10 @@ from contextlib import suppress
 
 from bus.candidates import Heard
 from bus.replication import PlacementChanged
+from placement_worker.core.compact_trees import unpacked
 from placement_worker.core.index import Index
-from placement_worker.core.packing import unpacked
 from placement_worker.core.trees import Tree
-from placement_worker.reading import Forgotten, MemoryReader
+from placement_worker.index_reads import Forgotten, MemoryReader
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, 
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.core.reservations import LineKey, Root
-from scheduler_worker.parking import Parking
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import OtherScheduler
+from scheduler_worker.waiting_requests import Parking
 
 log = logging.getLogger(__name__)
 

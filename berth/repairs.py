@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from berth.adoptable import SHARES
-from berth.misheld import Misheld, doubt
 from berth.publishing import publish
+from berth.wrong_allocations import Misheld, doubt
 from bus import topics
+from bus.chunks import portions
 from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.guests import BuildAdopted, BuildAdoptRequested, GuestsAsked, GuestsTold, GuestTold
-from bus.portions import portions
 from bus.queries import BuildStands, FindBuilds
 from bus.resources import FindProviders, Provider
 from bus.vocabulary import Message

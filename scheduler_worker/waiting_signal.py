@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from bus.messages import SchedulerAlive
-from bus.spaced_word import SpacedWord
+from bus.rate_limited import SpacedWord
 from scheduler_worker.roster import Roster
 
 

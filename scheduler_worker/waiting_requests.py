@@ -24,7 +24,6 @@ from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id, Message
-from scheduler_worker.company import Company, names_others
 from scheduler_worker.core.events import (
     Begun,
     Bury,
@@ -33,17 +32,18 @@ from scheduler_worker.core.events import (
     Park,
     SayAll,
 )
-from scheduler_worker.core.line import Turn, Waiter
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.reservations import Root
 from scheduler_worker.core.shortage import MAX_REASON
-from scheduler_worker.core.waiting_room import WaitingRoom
+from scheduler_worker.core.waiting_queue import Turn, Waiter
+from scheduler_worker.core.waiting_queues import WaitingRoom
 from scheduler_worker.meters import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.sight import Sight, beside, needs_of
+from scheduler_worker.related_instances import Company, names_others
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
-from scheduler_worker.waits_told import WaitsTold
+from scheduler_worker.waiting_hosts import Sight, beside, needs_of
+from scheduler_worker.waiting_signal import WaitsTold
 
 log = logging.getLogger(__name__)
 

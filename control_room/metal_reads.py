@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from bus.clock import Clock
 from bus.errors import Unavailable
-from control_room.acting import MetalMeans
-from control_room.beside import Beside
+from control_room.background import Beside
 from control_room.core.metal import MetalSeen, NodeOnBoard
-from control_room.glances import TIMES
-from control_room.shared_looks import SPACED
-from control_room.stirring import MetalNews, Pace
+from control_room.operations import MetalMeans
+from control_room.page_refresh import MetalNews, Pace
+from control_room.periodic_queries import TIMES
+from control_room.shared_queries import SPACED
 
 MOST = 40  # nodes that are read by themselves at a time
 _ALONE = 3.0  # seconds that an answer is kept without messages

@@ -10,10 +10,10 @@ from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.protocol import Ask
 from bus.resources import FindProviders, Provider, ProvidersFound
 from bus.vocabulary import Id
-from scheduler_worker.at_once import together
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
-from scheduler_worker.core.held import place_of
+from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.placing import LONGEST_PAUSE
+from scheduler_worker.parallel import together
 
 log = logging.getLogger(__name__)
 

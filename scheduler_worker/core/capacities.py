@@ -12,7 +12,7 @@ import numpy as np
 from bus.candidates import CandidateSearch, Floats, Ints
 from scheduler_worker.core.frontier import nth_best
 from scheduler_worker.core.host_map import HostMap
-from scheduler_worker.core.ties import Uints
+from scheduler_worker.core.tie_break import Uints
 from scheduler_worker.core.wish import Wish
 
 ROOMIEST = 64  # of a cell, how many are named as alternates by turns

@@ -8,7 +8,7 @@ from bus.decisions import Record, RecordedHost
 from bus.messages import BuildRequested
 from bus.moves import MoveStands
 from bus.queries import BuildStands
-from control_room.bus_means import BusMeans
+from control_room.bus_operations import BusMeans
 from control_room.core.metal import MetalSeen
 from control_room.core.what_if_form import Supposition
 

@@ -11,9 +11,9 @@ from bus.moves import FindMoves, MovesFound
 from bus.queries import FindInstances, InstancesFound, InstanceStatus
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
-from control_room.acting import DrainsHere
-from control_room.asking import Reply, RoomQuestions, heard
 from control_room.core.moves import DrainShown, moved_away
+from control_room.operations import DrainsHere
+from control_room.queries import Reply, RoomQuestions, heard
 
 DRAIN = "drain"  # the cause that `berth drain` closes hosts for
 MOST = 40  # hosts that are examined

@@ -13,9 +13,9 @@ from bus.messages import (
     SchedulerAlive,
 )
 from bus.moves import MoveEnded, MoveTold
-from control_room.core.agents_heard import RollCall
+from control_room.core.agent_heartbeats import RollCall
 from control_room.core.windows import EndHeard, HeardLately
-from control_room.stirring import MetalNews, Stirring
+from control_room.page_refresh import MetalNews, Stirring
 
 
 class Hearing:

@@ -12,11 +12,11 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
 from scheduler_worker.core.fitting import admitted_for_good, asked_of_a_tree, distances, fitting
-from scheduler_worker.core.line import HostsFound, RoomNeeded
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.reservations import Prospect
 from scheduler_worker.core.view import HostsNow
+from scheduler_worker.core.waiting_queue import HostsFound, RoomNeeded
 from scheduler_worker.core.wish import Wish
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
