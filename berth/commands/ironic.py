@@ -157,8 +157,9 @@ def add_diff(app: typer.Typer, sides: Callable[[], Sides], run: Run, say: Consol
         ] = False,
         as_json: Json = False,
     ) -> None:
-        """Remove nodes from placement that no longer exist in Ironic. The ironic worker repairs all other
-        differences.
+        """Remove nodes from placement that no longer exist in Ironic.
+
+        The ironic worker repairs all other differences.
         """
         run(sweep_gone(sides(), allow_removals, say, as_json))
 

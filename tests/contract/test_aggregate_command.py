@@ -118,9 +118,9 @@ REFUSED: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("delete", uid(9, "c")), CommandRefused, f"there is no aggregate '{uid(9, 'c')}'"),
     (("add", "east", "host-8", "host-9"), CommandRefused, "there is no host host-8, host-9"),
     (("create", "east"), CommandRefused, "another aggregate has the name 'east'"),
-    (("create", "x", "--uuid", EAST), CommandRefused, "is there already, by the name 'east'"),
-    (("delete", "east"), CommandRefused, "aggregate east has hosts: host-1; take them out first"),
-    (("remove", "east", "host-1"), CommandRefused, "with instances, and would go from zone 'e' to no zone"),
+    (("create", "x", "--uuid", EAST), CommandRefused, "exists already, with the name 'east'"),
+    (("delete", "east"), CommandRefused, "aggregate east has hosts: host-1; remove them first"),
+    (("remove", "east", "host-1"), CommandRefused, "would move from zone 'e' to no zone"),
     (
         ("create", "w", "--zone", "w", "--host", "host-1"),
         CommandRefused,

@@ -135,7 +135,7 @@ async def test_the_refusals_name_both_zones_and_the_host() -> None:
     sentences = [told(REFUSED[name][1]) for name in ("two zones by a host", "in use when it comes")]
     assert sentences == [
         "host-1 cannot be in zone 'w': it is in zone 'e' by aggregate east",
-        "host-3: with instances, and would go from no zone to zone 'w'; force does it all the same",
+        "host-3: hosts with instances would move from no zone to zone 'w'; use force to do it nevertheless",
     ]
 
 

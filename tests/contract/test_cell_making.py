@@ -194,7 +194,7 @@ async def test_one_with_instances_stays_and_an_empty_one_goes_with_its_queues(ma
     await making.add()
     await making.placement.reports.report_many([a_report(1, cell="c9")], cell="c9")
     await claim(making.placement, an_order(a_claim(1, on_hosts(1))))
-    with pytest.raises(CommandRefused, match=r"is not empty: 1 instance.*drain c9 --wait"):
+    with pytest.raises(CommandRefused, match=r"is not empty: 1 consumer.*drain c9 --wait"):
         await making.remove()
     assert "berth-c9" in making.broker.known  # nothing was done
     said = await making.remove(force=True)

@@ -113,7 +113,11 @@ HUGE = request_in_json(metadata={"notes": "x" * 2 * 1024 * 1024})
         (b"\x80\x81\x82", "", "BuildRequested: not JSON"),
         (b"", "", "BuildRequested: not JSON"),
         (b"[]", "", "Expected `object`, got `array`"),
-        (as_bytes(request_in_json()), "BuildWished", "type: 'BuildWished' is not known"),
+        (
+            as_bytes(request_in_json()),
+            "BuildWished",
+            "type: 'BuildWished' is unknown on this topic, which carries BuildRequested",
+        ),
         (as_bytes(request_in_json(flavor=None)), "", "missing required field `flavor`"),
         (as_bytes(request_in_json(flavor={})), "", "missing required field `name` - at `$.flavor`"),
         (as_bytes(flavored(vcpus="two")), "", "Expected `int`, got `str` - at `$.flavor.vcpus`"),

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 PROCESS = """
 import asyncio, os, signal, sys
-from bus.messages import ProviderChange
+from bus.replication import ProviderChange
 from placement_worker.store import changes
 from tests.support.placement_builders import a_placement, uid
 
