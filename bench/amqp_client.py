@@ -71,14 +71,14 @@ async def read_above(connection: Connection, queue: str, count: int) -> None:
     await channel.set_qos(AT_ONCE)
     left, over = count, asyncio.Event()
 
-    async def hear(message: AbstractIncomingMessage) -> None:
+    async def handle(message: AbstractIncomingMessage) -> None:
         nonlocal left
         await message.ack()
         left -= 1
         if not left:
             over.set()
 
-    await (await channel.get_queue(queue, ensure=False)).consume(hear)
+    await (await channel.get_queue(queue, ensure=False)).consume(handle)
     await over.wait()
     await channel.close()
 
@@ -89,14 +89,14 @@ async def read_below(connection: Connection, queue: str, count: int) -> None:
     under = await channel.get_underlay_channel()
     left, last, over, heard = count, 0, asyncio.Event(), asyncio.Event()
 
-    async def hear(tag: int) -> None:
+    async def handle(tag: int) -> None:
         nonlocal left, last
         left, last = left - 1, tag
         heard.set()
         if not left:
             over.set()
 
-    await under.basic_consume(queue, lambda message: hear(message.delivery_tag or 0))
+    await under.basic_consume(queue, lambda message: handle(message.delivery_tag or 0))
     while not over.is_set():
         await heard.wait()
         heard.clear()
@@ -120,14 +120,14 @@ async def read_frames(connection: Connection, queue: str, count: int) -> None:
     channel = await BulkChannel().open(connection, confirms=False)
     left, last, over, heard = count, 0, asyncio.Event(), asyncio.Event()
 
-    def hear(message: Arrived) -> None:
+    def handle(message: Arrived) -> None:
         nonlocal left, last
         left, last = left - 1, message.tag
         heard.set()
         if not left:
             over.set()
 
-    await channel.consume(queue, AT_ONCE, hear)
+    await channel.consume(queue, AT_ONCE, handle)
     while not over.is_set():
         await heard.wait()
         heard.clear()

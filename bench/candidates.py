@@ -144,7 +144,7 @@ def measure_source(hosts: int) -> dict[str, float]:
     one = milliseconds(lambda: decide(flavors[0]), 300) * 1000
     twenty = milliseconds(all_flavors, 50) * 1000
     for number in range(PROMISED):
-        source.promise({f"{number:08x}-0000-4000-8000-{number:012x}": ASKED})
+        source.reserve({f"{number:08x}-0000-4000-8000-{number:012x}": ASKED})
     return {
         "search and two free(), µs": one,
         "of 20 flavors, µs for all": twenty,

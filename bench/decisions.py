@@ -99,7 +99,7 @@ async def decisions_a_second(
         if row is not None:
             state = HostState(root=row.uuid, host=row.host, load=0.1 * (row.position % 7))
             report = HostReported(cell=row.cell, agent=row.agent, sequence=1, period=PERIOD, hosts=(state,))
-            await scheduler.hear(report)
+            await scheduler.handle(report)
     kinds = mixed(flavors)
     batches = [
         [

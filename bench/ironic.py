@@ -31,7 +31,7 @@ from bus.requests import Flavor, ResourceGroup
 from deploy.servers import free_port
 from ironic_sync import IronicApi, Notifications
 from ironic_sync.core import node as ironic_node
-from ironic_sync.core.envelope import HeardNotification, opened
+from ironic_sync.core.envelope import ReceivedNotification, opened
 from ironic_sync.core.rule import reserved
 from placement_worker.core.compact_trees import unpacked
 from placement_worker.core.trees import Tree
@@ -64,15 +64,15 @@ class Watch:
         self._looking: set[str] = set()
 
     async def ironic(self) -> None:
-        async def hear(bodies: Sequence[bytes]) -> None:
+        async def handle(bodies: Sequence[bytes]) -> None:
             for said in map(opened, bodies):
                 self.heard += 1
-                if isinstance(said, HeardNotification) and said.node is not None:
-                    self._hear(said)
+                if isinstance(said, ReceivedNotification) and said.node is not None:
+                    self._handle(said)
 
-        await Notifications(self.site.amqp_url, queue="bench.watch", quorum=False).run(hear, lambda: None)
+        await Notifications(self.site.amqp_url, queue="bench.watch", quorum=False).run(handle, lambda: None)
 
-    def _hear(self, said: HeardNotification) -> None:
+    def _handle(self, said: ReceivedNotification) -> None:
         assert said.node is not None
         asked = said.event in ("update", "maintenance_set", "create", "delete") and said.phase != "end"
         if asked:

@@ -11,13 +11,13 @@ from berth import wiring
 from berth.leaks import Leak, leaks
 from berth.settings import Settings, names_a_file
 from berth.wrong_allocations import Misheld, misheld
-from bus.claims import CLEANUP, MIGRATION, keeper
+from bus.claims import CLEANUP, MIGRATION, holder_consumer
 from bus.clock import Clock
 from bus.errors import Unavailable
 
 if TYPE_CHECKING:
-    from cell_conductor import KeptByCell, PlaceByCell
-    from placement_worker import StoredKeeper, TreesOfConsumer
+    from cell_conductor import HeldByCell, PlaceByCell
+    from placement_worker import StoredHolder, TreesOfConsumer
 
 _UNDER_WAY = 30.0  # seconds: a younger claim may belong to a build that its cell has not stored yet
 _SETTLED = ("active", "error", "deleted", "verifying", "shelved", "moved")
@@ -57,7 +57,7 @@ async def audit(
         in_two_zones,
         registered_cells,
         retired,
-        stored_keepers,
+        stored_holders,
         trees_of_consumers,
     )
 
@@ -73,14 +73,16 @@ async def audit(
         found.breaches += await breaches(placement)
         found.notes += await in_two_zones(placement)
         found.classes = await custom_classes(placement)
-        kept = await stored_keepers(placement)
+        kept = await stored_holders(placement)
         held = await trees_of_consumers(placement)
         exactly = {} if placement_only else await holdings(placement)
         gone = await retired(placement)
         unread = await registered_cells(placement) - {*settings.cell_names}
         after = await builds_by_cell(settings, cells)
-        keeping = await _keeping(settings, cells, {keeper.build for keeper in kept.values()})
-        still = await stored_keepers(placement)
+        keeping = await _keeping(
+            settings, cells, {holder_consumer.build for holder_consumer in kept.values()}
+        )
+        still = await stored_holders(placement)
     finally:
         await placement.close()
     found.consumers = len(held)
@@ -102,7 +104,9 @@ async def audit(
     found.breaches += map(str, found.misheld)
     found.breaches += _unheld(before, after, held, places)
     old = clock.now() - (0 if settled else _UNDER_WAY)
-    kept = {name: keeper for name, keeper in kept.items() if still.get(name) == keeper}
+    kept = {
+        name: holder_consumer for name, holder_consumer in kept.items() if still.get(name) == holder_consumer
+    }
     found.leaks = list(leaks(kept.values(), keeping, all_read=not unread, old=old))
     found.breaches += map(str, found.leaks)
     leaking = {leak.consumer for leak in found.leaks}
@@ -210,22 +214,23 @@ def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) ->
     return known is not None and known == after.builds.get(place.build) and known.version == place.version
 
 
-def _moving(places: Mapping[str, PlaceByCell], kept: Iterable[StoredKeeper]) -> set[str]:
+def _moving(places: Mapping[str, PlaceByCell], kept: Iterable[StoredHolder]) -> set[str]:
     """Return the builds with a move that has begun, even if their cell does not know it yet."""
     return {
         one.build
         for one in kept
-        if (place := places.get(one.build)) is not None and one.consumer == keeper(one.build, place.attempt)
+        if (place := places.get(one.build)) is not None
+        and one.consumer == holder_consumer(one.build, place.attempt)
     }
 
 
 async def _keeping(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
-) -> dict[str, KeptByCell]:
+) -> dict[str, HeldByCell]:
     """Return the cells' records of the builds for which holder consumers exist."""
     from cell_conductor import keeping
 
-    found: dict[str, KeptByCell] = {}
+    found: dict[str, HeldByCell] = {}
     for cell in cells if builds else ():
         database = wiring.database(settings, wiring.Role("conductor", cell))
         try:

@@ -43,7 +43,7 @@ def bus_means(settings: Settings, bus: Bus) -> BusMeans:
         return count, stay
 
     async def drop(ids: Collection[str]) -> int:
-        return await bus.transport.exhume(ids)
+        return await bus.transport.remove_dead_letters(ids)
 
     return BusMeans(
         queues=queues,

@@ -83,12 +83,12 @@ def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
     """Return the operations that the pages share with the commands."""
     from berth.bus_watch import bus_means
     from berth.commands.why import requested
-    from berth.room_acts import RoomActs
+    from berth.room_acts import ControlRoomActions
     from berth.room_metal import metal, placement_heard
     from berth.room_what_if import asked_for
     from scheduler_worker import replay, scores_of
 
-    acts = RoomActs(bus)
+    acts = ControlRoomActions(bus)
     return RoomMeans(
         mark_host=acts.mark_host,
         end_wait=acts.end_wait,

@@ -42,4 +42,4 @@ async def replay(
             return False
         return True
 
-    return await transport.exhume(ids, rescue)
+    return await transport.remove_dead_letters(ids, rescue)

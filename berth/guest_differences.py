@@ -18,7 +18,7 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
 from bus.errors import Unroutable
-from bus.guests import GuestsAsked, GuestsTold, GuestTold
+from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
 
 if TYPE_CHECKING:
     from cell_conductor import PlaceByCell
@@ -31,7 +31,7 @@ Agent = tuple[str, str]  # its cell, and its name
 
 async def compare_guests(settings: Settings, seconds: float = SECONDS) -> tuple[list[str], list[str]]:
     """Return sentences about differences, and about agents that did not answer."""
-    from placement_worker import agents, stored_keepers
+    from placement_worker import agents, stored_holders
 
     placement = wiring.database(settings, wiring.Role("placement"))
     try:
@@ -41,7 +41,7 @@ async def compare_guests(settings: Settings, seconds: float = SECONDS) -> tuple[
             books, silent = await _books(bus, asked, seconds)
         builds = await builds_by_cell(settings, settings.cell_names)
         after = await places_by_cell(settings, settings.cell_names)
-        kept = {holder.build for holder in (await stored_keepers(placement)).values()}
+        kept = {holder.build for holder in (await stored_holders(placement)).values()}
     finally:
         await placement.close()
     stood = {build: place for build, place in after.items() if before.get(build) == place}
@@ -51,7 +51,7 @@ async def compare_guests(settings: Settings, seconds: float = SECONDS) -> tuple[
 
 
 def differences(
-    books: Mapping[Agent, Collection[GuestTold]],
+    books: Mapping[Agent, Collection[ReportedGuest]],
     builds: Collection[str],
     stood: Mapping[str, PlaceByCell],
     kept: Collection[str],
@@ -63,7 +63,7 @@ def differences(
 
 
 def _without_guests(
-    stood: Mapping[str, PlaceByCell], books: Mapping[Agent, Collection[GuestTold]]
+    stood: Mapping[str, PlaceByCell], books: Mapping[Agent, Collection[ReportedGuest]]
 ) -> Iterator[str]:
     there = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
     for build, place in sorted(stood.items()):
@@ -76,7 +76,7 @@ def _without_guests(
 
 
 def _unknown(
-    books: Mapping[Agent, Collection[GuestTold]],
+    books: Mapping[Agent, Collection[ReportedGuest]],
     builds: Collection[str],
     stood: Mapping[str, PlaceByCell],
     kept: Collection[str],
@@ -99,9 +99,9 @@ def _unknown(
 
 async def _books(
     bus: Bus, agents: Collection[Agent], seconds: float
-) -> tuple[dict[Agent, list[GuestTold]], list[Agent]]:
+) -> tuple[dict[Agent, list[ReportedGuest]], list[Agent]]:
     """Return the guests of every agent that answered, and the agents that did not."""
-    books: dict[Agent, list[GuestTold]] = {}
+    books: dict[Agent, list[ReportedGuest]] = {}
     reply_to = f"audit-{Clock().uuid()[:8]}"
     heard = await bus.listen(topics.AGENT_TOLD.at(reply_to=reply_to))
     try:
@@ -114,10 +114,10 @@ async def _books(
 
 
 async def _some_books(
-    bus: Bus, heard: Listener[GuestsTold], agents: Collection[Agent], reply_to: str, seconds: float
-) -> dict[Agent, list[GuestTold]]:
-    read: dict[Agent, list[GuestTold]] = {}
-    whole: dict[Agent, list[GuestTold]] = {}
+    bus: Bus, heard: Listener[GuestsReported], agents: Collection[Agent], reply_to: str, seconds: float
+) -> dict[Agent, list[ReportedGuest]]:
+    read: dict[Agent, list[ReportedGuest]] = {}
+    whole: dict[Agent, list[ReportedGuest]] = {}
     waiting: dict[Agent, str] = {}  # agents that are queried, and the last build of the page
 
     async def ask(agent: Agent, after: str) -> None:

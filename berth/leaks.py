@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bus.claims import keeper
+from bus.claims import holder_consumer
 
 if TYPE_CHECKING:
-    from cell_conductor import KeptByCell
-    from placement_worker import StoredKeeper
+    from cell_conductor import HeldByCell
+    from placement_worker import StoredHolder
 
 _BEYOND = 8  # attempts that placement may know of before a cell does
 
@@ -30,7 +30,7 @@ class Leak:
 
 
 def leaks(
-    kept: Iterable["StoredKeeper"], cells: Mapping[str, "KeptByCell"], *, all_read: bool, old: float
+    kept: Iterable["StoredHolder"], cells: Mapping[str, "HeldByCell"], *, all_read: bool, old: float
 ) -> Iterator[Leak]:
     """Yield the leaks. `cells`: records of builds, read after the consumers. `all_read`: no cell is missing.
     `old`: the cell may not know a younger consumer yet.
@@ -58,13 +58,15 @@ def leaks(
             yield _leak(one, attempt, False, f"which is {known.status} there: {unheard}")
 
 
-def _leak(keeper: "StoredKeeper", attempt: int, proven: bool, why: str) -> Leak:
-    return Leak(keeper.consumer, keeper.generation, keeper.build, attempt, proven, why)
+def _leak(holder_consumer: "StoredHolder", attempt: int, proven: bool, why: str) -> Leak:
+    return Leak(
+        holder_consumer.consumer, holder_consumer.generation, holder_consumer.build, attempt, proven, why
+    )
 
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:
     """Return the attempt of the consumer's id, or 0."""
     for attempt in range(1, highest + _BEYOND):
-        if keeper(build, attempt) == consumer:
+        if holder_consumer(build, attempt) == consumer:
             return attempt
     return 0

@@ -19,7 +19,7 @@ from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, ConsumerCla
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.guests import BuildAdopted, BuildAdoptRequested, GuestsAsked, GuestsTold, GuestTold
+from bus.guests import BuildAdopted, BuildAdoptRequested, GuestsAsked, GuestsReported, ReportedGuest
 from bus.queries import BuildStands, FindBuilds
 from bus.resources import FindProviders, Provider
 from bus.vocabulary import Message
@@ -28,7 +28,7 @@ SECONDS = 15.0  # an agent, or a cell, may take to answer
 _AT_ONCE = 100  # builds of one question
 
 Agent = tuple[str, str]  # its cell, and its name
-_Words = Mapping[Agent, Mapping[str, Sequence[GuestTold]]]  # by build, of the agents that answered
+_Words = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # by build, of the agents that answered
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Mending:
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
         """Return the agents' guests of the builds; agents that did not answer in time are missing."""
-        words: dict[Agent, dict[str, list[GuestTold]]] = {}
+        words: dict[Agent, dict[str, list[ReportedGuest]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:
             return words
@@ -137,7 +137,7 @@ class Mending:
                         open_.pop((cell, agent), None)
             async with asyncio.timeout(self._seconds):
                 while any(open_.values()):
-                    told: GuestsTold = await heard.get()
+                    told: GuestsReported = await heard.get()
                     of = words.setdefault((told.cell, told.agent), {})
                     for build in told.builds:
                         of[build] = [guest for guest in told.guests if guest.build == build]

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from berth.settings import BadSetting
 from bus.messages import BuildRequested
-from scheduler_worker import PciAlias, RequestOptions, Unreadable, wishes_of
+from scheduler_worker import PciAlias, RequestOptions, Unreadable, alternatives_of
 
 
 class _AnyAlias(Mapping[str, PciAlias]):
@@ -33,7 +33,7 @@ def sense_of(request: BuildRequested) -> tuple[str, ...]:
     """
     anywhere = replace(request, forced_host="", wanted_host="", ignore_hosts=())
     try:
-        wishes = wishes_of(anywhere, _EVERYWHERE, lambda host: ())
+        wishes = alternatives_of(anywhere, _EVERYWHERE, lambda host: ())
     except Unreadable as problem:
         raise BadSetting(str(problem)) from None
     return tuple(dict.fromkeys(note for wish in wishes for note in wish.notes))

@@ -17,7 +17,7 @@ from control_room.queries import NO_ANSWER
 _TROUBLE = (CommandRefused, BadSetting, *NO_ANSWER)
 
 
-class RoomActs:
+class ControlRoomActions:
     """Each raises ActRefused, with why, when it was not done."""
 
     def __init__(self, bus: Bus) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from berth.commands.emptying import Emptied, Emptying
 from berth.commands.host_states import causes_of, disabling, enabling, host_named
-from berth.commands.move_output import ToldMoves
+from berth.commands.move_output import MovePrinter
 from berth.commands.requesting_moves import ANY
 from berth.commands.terminal import CommandRefused, leaves
 from berth.room_acts import in_words
@@ -35,17 +35,17 @@ class _Going:
 
 
 @asynccontextmanager
-async def drains_here(bus: Bus) -> AsyncIterator["RoomDrains"]:
+async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
     """Until this is left, which stops them."""
     async with asyncio.TaskGroup() as group:
-        drains = RoomDrains(bus, group)
+        drains = ControlRoomDrains(bus, group)
         try:
             yield drains
         finally:
             drains.stop_all()
 
 
-class RoomDrains:
+class ControlRoomDrains:
     """One drain per host. They end with the process, and a repeated request continues them."""
 
     def __init__(self, bus: Bus, group: asyncio.TaskGroup) -> None:
@@ -68,7 +68,7 @@ class RoomDrains:
                 raise ActRefused("it is being emptied already")
             said = await disabling(DRAIN)(self._bus, host)
         asked = MoveRequested(move=ANY, build=ANY, kind="live" if live else "migrate")
-        telling = ToldMoves(False, Console(quiet=True))
+        telling = MovePrinter(False, Console(quiet=True))
         emptying = Emptying(self._bus, [host], asked, most, telling, because=DRAIN, drawn=False)
         self._drains.pop(host.id, None)
         for old in [one for one, drain in self._drains.items() if drain.task.done()][:-_REMEMBERED]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from bus.guests import GuestTold
+from bus.guests import ReportedGuest
 from bus.vocabulary import Allocations
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def misheld(
 
 def doubt(
     misheld: Misheld,
-    here: Sequence[GuestTold] | None,
-    there: Mapping[str, Sequence[GuestTold] | None],
+    here: Sequence[ReportedGuest] | None,
+    there: Mapping[str, Sequence[ReportedGuest] | None],
 ) -> str:
     """Return why the cell's record must not be restored, or an empty string.
 

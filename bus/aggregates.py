@@ -138,7 +138,7 @@ AggregateRefusal = Missing | Taken | TwoZones | ZoneInUse | HasHosts | Contended
 AggregateResult = AggregateEdited | AggregateRefusal
 
 
-def told(refusal: AggregateRefusal) -> str:
+def refusal_reason(refusal: AggregateRefusal) -> str:
     """Return the reason for operators why an edit was refused."""
     match refusal:
         case Missing(what=what, names=names):

@@ -11,7 +11,7 @@ from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Allocations
 
 
-def told_allocations(root: str, spec: BuildSpec, given: Allocations) -> Allocations:
+def sent_allocations(root: str, spec: BuildSpec, given: Allocations) -> Allocations:
     """Return the allocations to send in an order: empty if they equal the flavor's amounts on the root."""
     return {} if given == {root: _figures(spec.flavor)} else given
 

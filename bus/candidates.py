@@ -153,7 +153,7 @@ class CandidateSource(Protocol):
         """Return the roots whose trees have providers that share with others, with the classes of these."""
         ...
 
-    def promise(self, allocations: Allocations) -> None:
+    def reserve(self, allocations: Allocations) -> None:
         """Reserve allocations: they count as used in searches of this scheduler only, until withdrawn."""
         ...
 

@@ -30,7 +30,7 @@ MIGRATION = "MIGRATION"  # type of consumers that hold the source of a move unti
 KEEPERS = (CLEANUP, MIGRATION)
 
 
-def keeper(build: str, attempt: int) -> str:
+def holder_consumer(build: str, attempt: int) -> str:
     """Return the id of the holder consumer for the guest that an attempt of this build may have left
     behind.
     """
@@ -112,14 +112,14 @@ class Moved(Tagged, frozen=True, kw_only=True):
         return f"{self.provider}: changed since it was chosen"
 
 
-class Gone(Tagged, frozen=True, kw_only=True):
+class NoSuchProvider(Tagged, frozen=True, kw_only=True):
     provider: Text
 
     def __str__(self) -> str:
         return f"{self.provider}: no such provider any more"
 
 
-class Crowded(Tagged, frozen=True, kw_only=True):
+class GroupPolicyViolated(Tagged, frozen=True, kw_only=True):
     """The policy of the server group forbids another member on this host."""
 
     provider: Text  # the root
@@ -150,7 +150,7 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
         return f"consumer {self.consumer} holds nothing that could be taken over"
 
 
-class Walled(Tagged, frozen=True, kw_only=True):
+class OutsideCell(Tagged, frozen=True, kw_only=True):
     """A cell asked for resources outside of the cell. Nothing was changed, and another try cannot succeed."""
 
     why: Cause
@@ -159,7 +159,7 @@ class Walled(Tagged, frozen=True, kw_only=True):
         return self.why
 
 
-Refusal = Full | Moved | Gone | Crowded | NoGroup | NothingHeld | Walled
+Refusal = Full | Moved | NoSuchProvider | GroupPolicyViolated | NoGroup | NothingHeld | OutsideCell
 
 
 # Outcomes
@@ -203,7 +203,7 @@ class Released(Tagged, frozen=True, kw_only=True):
     number: Whole = 0
 
 
-ReleaseResult = Released | Held | Retired | Walled | Contended
+ReleaseResult = Released | Held | Retired | OutsideCell | Contended
 
 
 # Questions and answers

@@ -20,7 +20,7 @@ current: ContextVar[Envelope | None] = ContextVar("berth_current_envelope", defa
 _arrived: ContextVar[Mapping[int, Envelope]] = ContextVar("berth_arrived_envelopes")
 
 
-class Story(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredContext(msgspec.Struct, frozen=True, omit_defaults=True):
     """The part of an envelope to store with work that continues after the message was settled."""
 
     id: str = ""
@@ -28,7 +28,7 @@ class Story(msgspec.Struct, frozen=True, omit_defaults=True):
     traceparent: str = ""
 
 
-NO_STORY = Story()
+NO_STORY = StoredContext()
 
 
 @contextmanager
@@ -50,16 +50,16 @@ def envelopes_handled() -> Sequence[Envelope]:
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 
 
-def story_of(message: Message) -> Story:
+def story_of(message: Message) -> StoredContext:
     """Return the story of this message object, if it is being handled now."""
     envelope = _arrived.get({}).get(id(message))
     if envelope is None:
         return NO_STORY
-    return Story(envelope.id, envelope.correlation, envelope.traceparent)
+    return StoredContext(envelope.id, envelope.correlation, envelope.traceparent)
 
 
 @contextmanager
-def resumed(story: Story) -> Iterator[None]:
+def resumed(story: StoredContext) -> Iterator[None]:
     """Treat messages published within the block as consequences of the message with this story."""
     if story == NO_STORY:
         yield

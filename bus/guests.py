@@ -35,7 +35,7 @@ class BuildAdopted(Message, frozen=True, kw_only=True):
     reply_to: ReplyTo = ""
 
 
-class GuestTold(Compact, frozen=True):
+class ReportedGuest(Compact, frozen=True):
     build: Text
     attempt: Whole
     root: Text
@@ -53,13 +53,13 @@ class GuestsAsked(Message, frozen=True, kw_only=True):
     after: Text = ""  # the last build of the previous page
 
 
-class GuestsTold(Message, frozen=True, kw_only=True):
+class GuestsReported(Message, frozen=True, kw_only=True):
     """An agent's answer: all guests of the builds asked for, or a page of builds without guest details."""
 
     cell: Word
     agent: Word
     builds: LongList[Id]
-    guests: LongList[GuestTold] = ()
+    guests: LongList[ReportedGuest] = ()
     reply_to: ReplyTo = ""
     after: Text = ""  # as in the question
     more: bool = False  # there are further pages

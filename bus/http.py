@@ -154,10 +154,10 @@ class _Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait_for_request()
-        if len(self.connections) > self.config.limits.connections and not self._made_room():
+        if len(self.connections) > self.config.limits.connections and not self._close_idle_connection():
             self._refuse(503, "There are too many connections; try again later.")
 
-    def _made_room(self) -> bool:
+    def _close_idle_connection(self) -> bool:
         """Close the connection that has been idle longest; without idle ones, the slowest sender."""
         others = [
             one
@@ -203,7 +203,7 @@ class _Connection(HttpToolsProtocol):
     def _grow_impatient(self) -> None:
         """Refuse the request at its deadline, unless it arrives fast enough or we do not read."""
         now = self.loop.time()
-        if self.flow.read_paused or self._answer_under_way():
+        if self.flow.read_paused or self._is_responding():
             self._since, self._said = now, 0
         left = self._since + self.config.limits.slow + self._said / LEAST_RATE - now
         if left > 0:
@@ -211,7 +211,7 @@ class _Connection(HttpToolsProtocol):
         else:
             self._refuse(408, "The request was not complete in time.")
 
-    def _answer_under_way(self) -> bool:
+    def _is_responding(self) -> bool:
         """Return whether a response is in progress, for this request or a previous one."""
         one = self._answering
         return one is not None and not one.response_complete and (one.response_started or not one.more_body)
@@ -260,9 +260,9 @@ class _Connection(HttpToolsProtocol):
     def _watch_reader(self) -> None:
         waiting = self.transport.get_write_buffer_size()
         if waiting and self._unread is None:
-            self._unread = self.loop.call_later(self.config.limits.slow, self._look_at_reader, waiting)
+            self._unread = self.loop.call_later(self.config.limits.slow, self._check_reader, waiting)
 
-    def _look_at_reader(self, waiting: int) -> None:
+    def _check_reader(self, waiting: int) -> None:
         self._unread = None
         if self.transport.get_write_buffer_size() < waiting:
             self._watch_reader()

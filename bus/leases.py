@@ -42,7 +42,7 @@ class LeaseAnswered(Message, frozen=True, kw_only=True):
     tells: bool = False  # this agent reports which nodes exist
 
 
-class NodesTold(Message, frozen=True, kw_only=True):
+class NodesReported(Message, frozen=True, kw_only=True):
     """Report all nodes with ids after `after`, up to and including `upto`: other nodes in that range were
     deleted.
     """

@@ -1,8 +1,8 @@
 """Moves of existing instances: requests, placements, orders by phase, and reports.
 
 A scheduler begins a move with one claim: the build's consumer gets the destination, and its former
-allocations go to a holder consumer (`bus.claims.keeper`) of type MIGRATION. The conductor of the cell does
-the rest.
+allocations go to a holder consumer of type MIGRATION (`bus.claims.holder_consumer`). The conductor of the
+cell does the rest.
 """
 
 from typing import Annotated, Literal
@@ -116,7 +116,7 @@ class PhaseOver(Compact, frozen=True):
     ended: Number = 0.0
 
 
-class MoveTold(Message, frozen=True, kw_only=True):
+class MoveProgress(Message, frozen=True, kw_only=True):
     """The state of a move after each change, or why a steering request was refused."""
 
     move: Id
@@ -159,7 +159,7 @@ class MoveSteered(Message, frozen=True, kw_only=True):
 # Moves between cells: scheduler ↔ conductors of both cells
 
 
-class HandoverTold(Message, frozen=True, kw_only=True):
+class HandoverProgress(Message, frozen=True, kw_only=True):
     """For the source cell of a move between cells: hand the instance over, or the outcome in the other
     cell.
     """

@@ -162,7 +162,7 @@ class Transport(Protocol):
         unchanged.
         """
 
-    async def bury(self, letter: DeadLetter) -> None:
+    async def store_dead_letter(self, letter: DeadLetter) -> None:
         """Store in the dead-letter queue."""
 
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
@@ -189,7 +189,7 @@ class Transport(Protocol):
     def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:
         """Yield dead letters like `dead_letters`, without pages. Close the generator to stop early."""
 
-    async def exhume(
+    async def remove_dead_letters(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
         """Remove the dead letters, or all, and return their number.

@@ -59,7 +59,7 @@ class Candidate(Compact, frozen=True):
     # request group suffix → its providers
     mappings: Mappings = field(default_factory=dict)
     # Free amounts of each provider in `allocations`; empty if the root is the only provider: see `free`.
-    rooms: LargeMap[Text, LargeMap[Text, Whole]] = field(default_factory=dict)
+    free_by_provider: LargeMap[Text, LargeMap[Text, Whole]] = field(default_factory=dict)
     aggregates: LongList[Text] = ()  # of the root
 
 
@@ -213,7 +213,7 @@ class RankedHost(Value, frozen=True, kw_only=True):
     scores: LargeMap[Text, Number] = field(default_factory=dict)
 
 
-class RoomLeft(Value, frozen=True, kw_only=True):
+class CapacityLeft(Value, frozen=True, kw_only=True):
     """The number of further instances that fit into a zone of a cell."""
 
     cell: Text
@@ -241,7 +241,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     placed: LongList[PlacedThere] = ()  # hosts of its instances
     best: LongList[RankedHost] = ()  # the best hosts for one instance
     decision: Decision = Decision()  # of the first instance; or why there is no host
-    room: LongList[RoomLeft] = ()
+    room: LongList[CapacityLeft] = ()
     cut: Cause = ""  # why more instances may fit than in `room`
 
 

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 SOONEST = 0.1  # seconds between two messages
 
 
-class SpacedWord:
+class RateLimitedPublisher:
     """Publishes at most ten times a second. While the bus is unreachable, the message is dropped."""
 
     def __init__(self, say: Callable[[], Awaitable[None]], what: str) -> None:

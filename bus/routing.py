@@ -116,12 +116,12 @@ def matches(pattern: str, key: str) -> bool:
     """Return whether an AMQP topic pattern matches: `*` is exactly one word, `#` any number of words."""
     if "*" not in pattern and "#" not in pattern:  # the most common case
         return pattern == key
-    return _words_match(pattern.split(".") if pattern else [], key.split(".") if key else [])
+    return _segments_match(pattern.split(".") if pattern else [], key.split(".") if key else [])
 
 
-def _words_match(pattern: list[str], words: list[str]) -> bool:
+def _segments_match(pattern: list[str], words: list[str]) -> bool:
     if not pattern:
         return not words
     if pattern[0] == "#":
-        return any(_words_match(pattern[1:], words[skip:]) for skip in range(len(words) + 1))
-    return bool(words) and pattern[0] in ("*", words[0]) and _words_match(pattern[1:], words[1:])
+        return any(_segments_match(pattern[1:], words[skip:]) for skip in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and _segments_match(pattern[1:], words[1:])

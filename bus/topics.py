@@ -62,11 +62,11 @@ MOVE_PLACED = Topic("move.placed.{cell}", moves.MovePlaced, "the destination of 
 MOVE_REFUSED = _outcome("move.refused", moves.MoveRefused, "a move was refused, with the reason", "scheduler")
 MOVE_STEER = Topic("move.steer.{cell}", moves.MoveSteered, "confirm, revert, abort or force a move", ANYONE,
     _CONDUCTOR)
-MOVE_TOLD = _outcome("move.told.{cell}", moves.MoveTold,
+MOVE_TOLD = _outcome("move.told.{cell}", moves.MoveProgress,
     "progress of a move, or why it cannot be confirmed, reverted, aborted or forced", "conductor")
 MOVE_ENDED = _outcome("move.ended.{cell}", moves.MoveEnded, "a move ended, with all phases and attempts",
     "conductor")
-MOVE_HANDOVER = Topic("move.handover.{cell}", moves.HandoverTold,
+MOVE_HANDOVER = Topic("move.handover.{cell}", moves.HandoverProgress,
     "move between cells: hand an instance over, or the outcome in the other cell", "scheduler",
     "the conductor of the source cell")
 MOVE_HALF = Topic("move.half.{cell}", moves.HandoverReported,
@@ -85,8 +85,8 @@ AGENT_MOVED = Topic("agent.moved.{cell}", moves.MoveReported,
     "conductor")
 AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked, "ask an agent for its guests", ANYONE,
     "agent")
-AGENT_TOLD = _outcome("agent.told.{cell}", guests.GuestsTold, "the guests of an agent, from its own records",
-    "agent")
+AGENT_TOLD = _outcome("agent.told.{cell}", guests.GuestsReported,
+    "the guests of an agent, from its own records", "agent")
 SCHEDULER_ALIVE = Topic("scheduler.alive", messages.SchedulerAlive, "heartbeat of a scheduler", "scheduler",
     "every scheduler", expected=False)
 INVENTORY_REPORTED = Topic("inventory.reported.{cell}", messages.InventoryReported,
@@ -161,7 +161,7 @@ FIND_MOVES = Query("cell.moves.{cell}", moves.FindMoves, moves.MovesFound,
     "moves of a cell, active and ended", ANYONE, _CONDUCTOR)
 LEASE = Query("cell.lease.{cell}", leases.LeaseAsked, leases.LeaseAnswered,
     "renew the lease of a bare-metal agent, and learn its nodes", _AGENTS, _CONDUCTOR, within=True)
-TELL_NODES = Query("cell.nodes.{cell}", leases.NodesTold, leases.NodesTaken,
+TELL_NODES = Query("cell.nodes.{cell}", leases.NodesReported, leases.NodesTaken,
     "report which bare-metal nodes exist, to divide them among agents", _AGENTS, _CONDUCTOR, within=True)
 FIND_AGENTS = Query("cell.agents.{cell}", leases.FindAgents, leases.AgentsFound,
     "bare-metal agents of a cell with the number of their nodes", ANYONE, _CONDUCTOR)

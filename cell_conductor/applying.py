@@ -71,7 +71,9 @@ class Judging:
         if not judged:
             return {}
         try:
-            rows = await self.database.stroke(store.saving([after for _, after, _ in judged.values()], now))
+            rows = await self.database.write_single(
+                store.saving([after for _, after, _ in judged.values()], now)
+            )
         except Conflict:  # as if changed by another conductor
             rows = ()
         stored = {row["id"] for row in rows}

@@ -303,7 +303,7 @@ class Builds:
         }
 
     async def _add_once(self, made: Sequence[Build], now: float) -> set[str]:
-        added = {row["id"] for row in await self.database.stroke(store.adding(made, now))}
+        added = {row["id"] for row in await self.database.write_single(store.adding(made, now))}
         self._judging.stored(build for build in made if build.id in added)
         return added
 

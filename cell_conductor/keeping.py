@@ -33,7 +33,7 @@ class _Left(Compact, frozen=True):
 _leftovers = msgspec.json.Decoder(tuple[_Left, ...]).decode
 
 
-class KeptByCell(Compact, frozen=True):
+class HeldByCell(Compact, frozen=True):
     """The resources that the cell holds for one build."""
 
     status: str
@@ -47,10 +47,10 @@ class KeptByCell(Compact, frozen=True):
     def in_a_move(self) -> bool:
         return self.moves or self.status in ("moving", "verifying")
 
-    def beside(self, other: "KeptByCell") -> "KeptByCell":
+    def beside(self, other: "HeldByCell") -> "HeldByCell":
         """Merge the records of two cells about a build that moved between them."""
         here, gone = (other, self) if self.status == "moved" else (self, other)
-        return KeptByCell(
+        return HeldByCell(
             here.status,
             max(here.attempt, gone.attempt),
             here.left | gone.left,
@@ -60,7 +60,7 @@ class KeptByCell(Compact, frozen=True):
         )
 
 
-async def keeping(database: Database, builds: Collection[str]) -> dict[str, KeptByCell]:
+async def keeping(database: Database, builds: Collection[str]) -> dict[str, HeldByCell]:
     """Return the records of the builds that this conductor has."""
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])
@@ -76,7 +76,7 @@ async def keeping(database: Database, builds: Collection[str]) -> dict[str, Kept
     }
 
 
-def _kept(status: str, attempt: int, leftovers: str, *, moves: bool, came: bool) -> KeptByCell:
+def _kept(status: str, attempt: int, leftovers: str, *, moves: bool, came: bool) -> HeldByCell:
     try:
         left = (
             frozenset(each.kept or each.attempt for each in _leftovers(leftovers))
@@ -84,5 +84,5 @@ def _kept(status: str, attempt: int, leftovers: str, *, moves: bool, came: bool)
             else frozenset()
         )
     except msgspec.DecodeError:
-        return KeptByCell(status, attempt, unreadable=True, moves=moves, came=came)
-    return KeptByCell(status, attempt, left, moves=moves, came=came)
+        return HeldByCell(status, attempt, unreadable=True, moves=moves, came=came)
+    return HeldByCell(status, attempt, left, moves=moves, came=came)

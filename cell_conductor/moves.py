@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from bus.claims import ClaimRequested, ClaimResult, ReleaseResult
 from bus.errors import Retry, Unavailable
-from bus.moves import FindMoves, HandoverTold, MovePlaced, MoveReported, MovesFound, MoveSteered
+from bus.moves import FindMoves, HandoverProgress, MovePlaced, MoveReported, MovesFound, MoveSteered
 from bus.refused_edits import Contended
 from bus.worker import Outcome
 from cell_conductor import moves_store, store
@@ -42,7 +42,7 @@ class CellMoves:
         outcomes = iter(await self._heard(events))
         return [later.get(one.move) or next(outcomes) for one in placed]
 
-    async def hand_over_many(self, told: Sequence[HandoverTold]) -> Sequence[Outcome]:
+    async def hand_over_many(self, told: Sequence[HandoverProgress]) -> Sequence[Outcome]:
         """Handle orders for moves between cells."""
         async with self.database.read() as tx:
             known = await store.load(tx, {order.build for order in told})

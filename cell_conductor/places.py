@@ -20,7 +20,7 @@ class _Placed(msgspec.Struct):
     alternates: tuple[Selection, ...] = ()
 
 
-class _Story(Compact, frozen=True):
+class _StoredContext(Compact, frozen=True):
     """The first fields of the stored story."""
 
     cell: str
@@ -32,7 +32,7 @@ class _Moved(Compact, frozen=True):
 
 
 _placed = msgspec.json.Decoder(_Placed).decode
-_story = msgspec.json.Decoder(_Story).decode
+_story = msgspec.json.Decoder(_StoredContext).decode
 _moved = msgspec.json.Decoder(_Moved).decode
 
 

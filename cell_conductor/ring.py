@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from bus.leases import LeaseAnswered, LeaseAsked, NodeLent, NodesTaken, NodesTold
+from bus.leases import LeaseAnswered, LeaseAsked, NodeLent, NodesReported, NodesTaken
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
@@ -108,7 +108,7 @@ class Ring:
         log.info("agent %s has a lease, its %d. of pool %s", made.agent, made.epoch, made.pool)
         return made
 
-    async def told(self, told: NodesTold) -> NodesTaken:
+    async def told(self, told: NodesReported) -> NodesTaken:
         """Apply a list of existing nodes."""
         named = set(told.nodes)
         async with self.database.write() as tx:
@@ -135,7 +135,7 @@ class Ring:
         now = self.clock.monotonic()
         if now < self._look_at:
             return
-        async with self.database.glance() as tx:
+        async with self.database.read_single() as tx:
             members = await store.members(tx)
         self._pools = {member.pool for member in members}
         if not members:
@@ -152,7 +152,7 @@ class Ring:
                     if await store.over(tx, member):
                         log.warning("agent %s is not heard: its lease is over", member.agent)
                         self._settled.pop(member.pool, None)
-        async with self.database.glance() as tx:
+        async with self.database.read_single() as tx:
             stopped = await store.stopped(tx)
         there: dict[str, list[tuple[str, int, bool, bool]]] = defaultdict(list)
         for member in members:
@@ -218,7 +218,7 @@ class Ring:
 
     async def _known_pools(self) -> set[str]:
         if self._pools is None:
-            async with self.database.glance() as tx:
+            async with self.database.read_single() as tx:
                 self._pools = {member.pool for member in await store.members(tx)}
         return self._pools
 
@@ -239,7 +239,7 @@ class Ring:
         return set(await self._owners(set(roots))) if await self._known_pools() else set()
 
     async def _owners(self, roots: Iterable[str]) -> dict[str, tuple[str, int]]:
-        async with self.database.glance() as tx:
+        async with self.database.read_single() as tx:
             return await store.owners(tx, sorted(roots))
 
     async def builds_moved(self) -> list[Build]:

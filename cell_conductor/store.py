@@ -126,7 +126,7 @@ class _MovedBuild(Compact, frozen=True):
     move: BuildMove | None = None
 
 
-class _Story(Compact, frozen=True):
+class _StoredContext(Compact, frozen=True):
     """Fields of a build that only steps read."""
 
     cell: str
@@ -140,7 +140,7 @@ class _Story(Compact, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_story = msgspec.json.Decoder(_Story).decode
+_story = msgspec.json.Decoder(_StoredContext).decode
 _placed = msgspec.json.Decoder(BuildPlaced).decode
 _moved = msgspec.json.Decoder(_MovedBuild).decode
 _leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
@@ -258,8 +258,8 @@ def _by_id(build: Build) -> str:
     return build.id
 
 
-def _story_of(build: Build) -> _Story:
-    return _Story(
+def _story_of(build: Build) -> _StoredContext:
+    return _StoredContext(
         build.cell,
         build.at,
         build.started,
@@ -328,7 +328,7 @@ def _left(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover,
     return tuple(leftover for leftover in left if 0 <= leftover.at < len(hosts))
 
 
-def _told(row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]) -> _Story:
+def _told(row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]) -> _StoredContext:
     """Return the story. If it is unreadable, reconstruct what the build's end needs from the other
     columns.
     """
@@ -341,7 +341,7 @@ def _told(row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Se
         problem = undecodable
     log.error("build %s goes on without its story, which cannot be read any more: %s", row["id"], problem)
     status = row["status"]
-    return _Story(
+    return _StoredContext(
         cell=placed.cell if placed else "unknown",
         at=next((number for number, host in enumerate(hosts) if host.root == row["root"]), 0),
         started=0.0,

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from bus.agent_builds import report
 from bus.build_orders import allocations_of, reshaped_mappings
-from bus.claims import keeper
-from bus.guests import GuestsAsked, GuestsTold, GuestTold
+from bus.claims import holder_consumer
+from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.moves import MoveOrdered
 from bus.protocol import Ask
@@ -141,7 +141,7 @@ class SimulatedAgent:
         allocations here.
         """
         assert self.allocations is not None
-        kept = keeper(order.build, order.attempt)
+        kept = holder_consumer(order.build, order.attempt)
         asked = FindAllocations(consumers=(order.build, kept), cell=order.cell)
         held = {consumer.id: consumer.allocations for consumer in (await self.allocations(asked)).consumers}
         for given in (held.get(kept, {}), held.get(order.build, {})):
@@ -162,7 +162,7 @@ class SimulatedAgent:
         await self.disk.settled()
         return outcome
 
-    async def tell(self, asked: GuestsAsked) -> GuestsTold:
+    async def tell(self, asked: GuestsAsked) -> GuestsReported:
         """Return the guests of the given builds, or a page of all guests."""
         await self.power.there()
         there = self.disk.hosted.there
@@ -171,11 +171,11 @@ class SimulatedAgent:
             behind = nsmallest(GUESTS_A_PAGE + 1, (build for build in there if build > asked.after))
             builds, more = tuple(behind[:GUESTS_A_PAGE]), len(behind) > GUESTS_A_PAGE
         guests = tuple(
-            GuestTold(one.build, one.attempt, one.root, one.state, one.allocations)
+            ReportedGuest(one.build, one.attempt, one.root, one.state, one.allocations)
             for build in dict.fromkeys(builds)
             for _, one in sorted(there.get(build, {}).items())
         )
-        return GuestsTold(
+        return GuestsReported(
             cell=asked.cell,
             agent=asked.agent,
             builds=asked.builds,

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bus.claims import keeper
+from bus.claims import holder_consumer
 from bus.reports import ProviderReport, Reshaping
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations
@@ -162,7 +162,7 @@ class HostTrees:
         held = {consumer.id: consumer.allocations for consumer in found}
         for guest in filter(self._disk.hosted.is_there, guests):
             tree = self._trees[guest.root]
-            known = (held.get(keeper(guest.build, guest.attempt), {}), held.get(guest.build, {}))
+            known = (held.get(holder_consumer(guest.build, guest.attempt), {}), held.get(guest.build, {}))
             now: Allocations = next((one for one in known if any(map(tree.by_id, one))), {})
             if now == guest.allocations:  # then the allocation is from a shared pool
                 self._pools.update(dict.fromkeys(one for one in now if tree.by_id(one) is None))

@@ -7,7 +7,7 @@ on other hosts. So no guest runs until placement has confirmed it, and a guest t
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from bus.claims import MIGRATION, keeper
+from bus.claims import MIGRATION, holder_consumer
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import AgentReported
@@ -100,7 +100,11 @@ class Homecoming:
 
     async def _judged(self, guests: Sequence[GuestRecord]) -> list[tuple[GuestRecord, Ownership]]:
         found = await self._found(
-            [name for record in guests for name in (record.build, keeper(record.build, record.attempt))]
+            [
+                name
+                for record in guests
+                for name in (record.build, holder_consumer(record.build, record.attempt))
+            ]
         )
         judged = [(guest, self._whose(guest, found)) for guest in guests]
         if others := [name for guest, whose in judged if whose in _LOST for name in _others(guest)]:
@@ -122,7 +126,7 @@ class Homecoming:
     def _whose(self, guest: GuestRecord, held: Mapping[str, Consumer]) -> Ownership:
         if not guest.allocations:
             return "ours"  # without allocations placement cannot tell
-        build, kept = held.get(guest.build), held.get(keeper(guest.build, guest.attempt))
+        build, kept = held.get(guest.build), held.get(holder_consumer(guest.build, guest.attempt))
         keeps = kept.type if kept is not None and self._is_of(kept, guest.root) else NOTHING
         otherwise = any(
             (one := held.get(name)) is not None and one.type == MIGRATION and self._is_of(one, guest.root)
@@ -183,4 +187,4 @@ def _others(guest: GuestRecord, before: int | None = None) -> list[str]:
     """Return the possible holders of the guest under earlier or later attempt numbers."""
     first, end = max(1, guest.attempt - OTHER_ATTEMPTS), guest.attempt + OTHER_ATTEMPTS + 1
     numbers = range(first, end if before is None else min(before, end))
-    return [keeper(guest.build, attempt) for attempt in numbers if attempt != guest.attempt]
+    return [holder_consumer(guest.build, attempt) for attempt in numbers if attempt != guest.attempt]

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from itertools import cycle, islice
 
-from bus.claims import keeper
+from bus.claims import holder_consumer
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import HostReported, InventoryReported, NodeChanged
@@ -186,7 +186,11 @@ class HostNews:
         misplaced = self._trees.misplaced() if self._allocations is not None else []
         for start in range(0, len(misplaced), GUESTS_A_QUESTION):
             some = misplaced[start : start + GUESTS_A_QUESTION]
-            names = [name for record in some for name in (record.build, keeper(record.build, record.attempt))]
+            names = [
+                name
+                for record in some
+                for name in (record.build, holder_consumer(record.build, record.attempt))
+            ]
             assert self._allocations is not None
             asked = FindAllocations(consumers=tuple(dict.fromkeys(names)), cell=self.cell)
             self._trees.settle(some, (await self._allocations(asked)).consumers)

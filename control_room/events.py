@@ -12,7 +12,7 @@ from bus.messages import (
     IronicSpoke,
     SchedulerAlive,
 )
-from bus.moves import MoveEnded, MoveTold
+from bus.moves import MoveEnded, MoveProgress
 from control_room.core.agent_heartbeats import RollCall
 from control_room.core.windows import EndHeard, HeardLately
 from control_room.page_refresh import MetalNews, Stirring
@@ -31,7 +31,7 @@ class Hearing:
     async def ended(self, messages: Sequence[BuildEnded]) -> Sequence[None]:
         now = self.clock.now()
         for message in messages:
-            self.lately.hear(
+            self.lately.handle(
                 EndHeard(
                     build=message.build,
                     status=message.status,
@@ -51,7 +51,7 @@ class Hearing:
         emptied = next((removal.constraint for removal in message.decision.removals if not removal.left), "")
         cause = emptied or message.decision.code or message.reason
         for build in message.instances:
-            self.lately.hear(EndHeard(build=build, status="no host", at=now, cause=f"no host: {cause}"))
+            self.lately.handle(EndHeard(build=build, status="no host", at=now, cause=f"no host: {cause}"))
         self.stirring.stir()
 
     async def host_failed(self, message: HostFailed) -> None:
@@ -63,11 +63,11 @@ class Hearing:
         self.stirring.stir()
         self.moving.stir()
 
-    async def move_told(self, message: MoveTold) -> None:
+    async def move_told(self, message: MoveProgress) -> None:
         self.moving.stir()
 
     async def host_reported(self, message: HostReported) -> None:
-        self.roll.hear(message, self.clock.now())
+        self.roll.handle(message, self.clock.now())
 
     async def ironic_spoke(self, message: IronicSpoke) -> None:
         self.metal.heard(message.nodes)

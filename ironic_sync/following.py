@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from bus.clock import Clock
-from bus.context import Story, resumed
+from bus.context import StoredContext, resumed
 from bus.errors import BrokerRefused, TooBig, Unavailable, Unroutable
 from bus.messages import InventoryReported
 from bus.replication import PlacementChanged
 from bus.resources import Provider
-from ironic_sync.core.envelope import HeardNotification, Skipped, opened
+from ironic_sync.core.envelope import ReceivedNotification, Skipped, opened
 from ironic_sync.core.known_state import BeliefRules, Moment, Step
 from ironic_sync.core.known_states import Beliefs
 from ironic_sync.core.node import IronicNode, Place
@@ -65,7 +65,7 @@ class Following:
         """Return the mark to take before a read begins."""
         return self.beliefs.moment(self._clock.now())
 
-    async def hear(self, bodies: Sequence[bytes]) -> None:
+    async def handle(self, bodies: Sequence[bytes]) -> None:
         """Handle messages of Ironic's exchange in order. Returns when all resulting reports are published."""
         self._heard_at = self._clock.monotonic()
         reports: dict[str, InventoryReported] = {}  # the last report of a node replaces earlier ones
@@ -143,7 +143,7 @@ class Following:
     async def _tell_once(self, reports: Sequence[InventoryReported]) -> None:
         """Publish each report in the trace of its notification. A report may be published twice."""
 
-        async def tell(story: Story, some: Sequence[InventoryReported]) -> None:
+        async def tell(story: StoredContext, some: Sequence[InventoryReported]) -> None:
             with resumed(story):
                 await self._publish(*some)
 
@@ -176,7 +176,7 @@ class Following:
         """Return whether this process receives the notifications, of all that follow this Ironic."""
         return self._clock.monotonic() < self._heard_at + LATELY
 
-    def _heard(self, said: HeardNotification) -> Step | None:
+    def _heard(self, said: ReceivedNotification) -> Step | None:
         now = self._clock.now()
         LAG_SECONDS.set(now - said.at)
         event = f"{said.event}.{said.phase}"
@@ -186,7 +186,7 @@ class Following:
             return None
         try:
             with self._stories.hearing(said):
-                step = self.beliefs.hear(said, latest=now + AHEAD_SECONDS)
+                step = self.beliefs.handle(said, latest=now + AHEAD_SECONDS)
         except Invalid as problem:
             EVENTS.labels(event, "invalid").inc()
             log.warning("node %s, %s: %s", said.uuid, event, problem)

@@ -34,11 +34,11 @@ class Notifications(ForeignListener):
             **more,
         )
 
-    async def run(self, hear: Hear, gap: Gap) -> None:
+    async def run(self, handle: Hear, gap: Gap) -> None:
         """Pass messages to `hear` in order; call `gap` when messages may be lost."""
 
         def counted() -> None:
             GAPS.inc()
             gap()
 
-        await super().run(hear, counted)
+        await super().run(handle, counted)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Collection
 from typing import Protocol
 
 from bus.messages import MOST_SPOKEN, IronicSpoke
-from bus.rate_limited import SpacedWord
+from bus.rate_limited import RateLimitedPublisher
 
 
 class SaysSpoke(Protocol):
@@ -19,7 +19,7 @@ class SpokenNodes:
     def __init__(self, say: SaysSpoke) -> None:
         self._say = say
         self._nodes: set[str] = set()
-        self._word = SpacedWord(self._tell, "that Ironic spoke of nodes")
+        self._word = RateLimitedPublisher(self._tell, "that Ironic spoke of nodes")
         self.run = self._word.run
 
     def of(self, nodes: Collection[str]) -> None:

@@ -7,21 +7,21 @@ from contextlib import contextmanager
 
 import msgspec
 
-from bus.context import NO_STORY, Story
+from bus.context import NO_STORY, StoredContext
 from bus.messages import InventoryReported
 from bus.protocol import Envelope
 from bus.tracing import current_tracer
-from ironic_sync.core.envelope import HeardNotification
+from ironic_sync.core.envelope import ReceivedNotification
 
 
 class EventStories:
     """Trace contexts by node, from a notification until its report is published. Empty without tracing."""
 
     def __init__(self) -> None:
-        self._stories: dict[str, Story] = {}
+        self._stories: dict[str, StoredContext] = {}
 
     @contextmanager
-    def hearing(self, said: HeardNotification) -> Iterator[None]:
+    def hearing(self, said: ReceivedNotification) -> Iterator[None]:
         """Handle a notification inside the first span of a new trace."""
         if (tracer := current_tracer()) is None:
             yield
@@ -34,7 +34,7 @@ class EventStories:
         if span is None:
             yield
             return
-        self._stories[said.uuid] = Story(said.id, said.id, heard.traceparent)
+        self._stories[said.uuid] = StoredContext(said.id, said.id, heard.traceparent)
         try:
             yield
         except BaseException as problem:
@@ -46,11 +46,13 @@ class EventStories:
         """Forget the node's trace: no further messages will be published for it."""
         self._stories.pop(uuid, None)
 
-    def parted(self, reports: Sequence[InventoryReported]) -> list[tuple[Story, list[InventoryReported]]]:
+    def parted(
+        self, reports: Sequence[InventoryReported]
+    ) -> list[tuple[StoredContext, list[InventoryReported]]]:
         """Group reports by trace. Most reports have no trace."""
         if not self._stories:
             return [(NO_STORY, list(reports))]
-        found: dict[Story, list[InventoryReported]] = {}
+        found: dict[StoredContext, list[InventoryReported]] = {}
         for report in reports:
             found.setdefault(self._stories.get(report.root, NO_STORY), []).append(report)
         return list(found.items())

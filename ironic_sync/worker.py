@@ -130,7 +130,7 @@ def _following(ironic: FollowedIronic, publish: Says, find: Find | None, clock: 
             for tell in after_gap:
                 tell()
 
-        runs += [lambda: notifications.run(following.hear, interrupted), spoken.run]
+        runs += [lambda: notifications.run(following.handle, interrupted), spoken.run]
         consumes.append(on_many(PLACEMENT_CHANGED, following.changed, private=True))
     return Worker(
         "ironic_sync",

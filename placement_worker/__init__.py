@@ -15,7 +15,7 @@ from placement_worker.store.audit import (
     retired,
     trees_of_consumers,
 )
-from placement_worker.store.holders import StoredKeeper, custom_classes, stored_keepers
+from placement_worker.store.holders import StoredHolder, custom_classes, stored_holders
 from placement_worker.worker import ANNOUNCES, placement_worker
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "Memory",
     "Placement",
     "Replica",
-    "StoredKeeper",
+    "StoredHolder",
     "TreesOfConsumer",
     "agents",
     "breaches",
@@ -36,6 +36,6 @@ __all__ = [
     "registered_cells",
     "replica",
     "retired",
-    "stored_keepers",
+    "stored_holders",
     "trees_of_consumers",
 ]

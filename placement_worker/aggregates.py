@@ -23,11 +23,11 @@ from placement_worker.change_log import ChangeLog
 from placement_worker.core.aggregates import (
     AggregateScene,
     Intent,
+    changed_metadata,
     coming_back,
     doubts,
     hosts_named_in,
     intent,
-    metadata_said_in,
     move_in_and_out,
     zone_trouble,
 )
@@ -105,7 +105,7 @@ class AggregateOperations:
                 return wanted
             done = await self._save(tx, wanted, scene, now)
         if isinstance(done, AggregateEdited):
-            return replace(done, warnings=(*doubts(metadata_said_in(edit)), *done.warnings))
+            return replace(done, warnings=(*doubts(changed_metadata(edit)), *done.warnings))
         return done
 
     async def _save(

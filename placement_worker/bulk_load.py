@@ -38,7 +38,7 @@ class BulkLoad:
         named = {provider.id for provider in order.providers} | {
             provider.parent for provider in order.providers if provider.parent
         }
-        async with self.database.glance() as tx:
+        async with self.database.read_single() as tx:
             homes = await tree_reads.homes(tx, named)
         results: dict[str, LoadResult] = {}
         sound = []

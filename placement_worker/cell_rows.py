@@ -72,14 +72,14 @@ class RegisteredCells:
         while True:
             told.clear()
             try:
-                await self._keep_up(widen)
+                await self._refresh(widen)
             except (Unavailable, BrokerRefused) as problem:
                 log.error("not every registered cell is heard yet: %s", problem)
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
             await told.wait()
 
-    async def _keep_up(self, widen: Widen) -> None:
+    async def _refresh(self, widen: Widen) -> None:
         registered = self._placement.memory.index.cell_facts.keys() - set(self._besides)
         for cell in sorted(registered - self._served.keys()):
             self._served[cell] = await widen(

@@ -99,11 +99,11 @@ class ClaimOperations:
         newcomers: dict[str, ConsumerClaim | None] = {
             release.consumer: None for release in orders if release.retire
         }
-        keepers = {release.keep for release in orders if release.keep}
-        newcomers |= dict.fromkeys(keepers)
+        holder_consumers = {release.keep for release in orders if release.keep}
+        newcomers |= dict.fromkeys(holder_consumers)
         others = {release.consumer for release in orders}
         now = self.clock.now()
-        if keepers:
+        if holder_consumers:
             await self.book.types.ensure(self.database, (CLEANUP,), now)
         async with changing(self.database, self.book) as tx:
             opened = await claims.open_world(tx, self.book, newcomers, others, (), now, cell=cell)

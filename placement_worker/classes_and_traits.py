@@ -38,7 +38,7 @@ class ClassesAndTraits:
     async def find(self, query: FindNames) -> NamesFound:
         if query.names is not None and not query.names:
             return NamesFound(names=())
-        async with self.database.glance() as tx:
+        async with self.database.read_single() as tx:
             found = await stored.entries(tx, query.kind, query.names, used=query.associated is not None)
         names = stored.names_of(self.book, query.kind)
         await names.agree(self.database, [(entry.id, entry.name) for entry in found])
@@ -67,7 +67,7 @@ class ClassesAndTraits:
         if not is_custom(name):
             return Standard(name=name)
         names = stored.names_of(self.book, kind)
-        async with self.database.glance() as tx:
+        async with self.database.read_single() as tx:
             there = await stored.entries(tx, kind, [name])
         if there:
             return NameEdited(named=there[0].named)
@@ -100,7 +100,7 @@ class ClassesAndTraits:
             pairs = [(tree, renamed(tree, name, to)) for tree in read.values()]
             await stored.rename(tx, entry, to, now)
             edition = await self.book.new_edition(tx)
-            tx.after_commit(lambda: self._turn(kind, edition, entry.id, to))
+            tx.after_commit(lambda: self._record_name(kind, edition, entry.id, to))
             shaped = {then.root: then for _, then in pairs}
             await self._log.write(tx, tree_reads.changes_between(pairs), shaped, edition=edition)
         return NameEdited(named=Named(name=to, updated=now))
@@ -117,10 +117,10 @@ class ClassesAndTraits:
                 return InUse(what=name)
             await stored.drop(tx, kind, entry)
             edition = await self.book.new_edition(tx)
-            tx.after_commit(lambda: self._turn(kind, edition, entry.id, ""))
+            tx.after_commit(lambda: self._record_name(kind, edition, entry.id, ""))
         return NameEdited()
 
-    def _turn(self, kind: NameKind, edition: int, id_: int, name: str) -> None:
+    def _record_name(self, kind: NameKind, edition: int, id_: int, name: str) -> None:
         """Record the committed name of this number, or its deletion, in memory."""
         names = stored.names_of(self.book, kind)
         names.forget([id_])

@@ -62,11 +62,11 @@ class StoreReader:
         self._book = book
 
     async def last(self) -> int:
-        async with self._database.glance() as tx:
+        async with self._database.read_single() as tx:
             return await changes.last_number(tx)
 
     async def changes(self, after: int, most: int) -> News:
-        async with self._database.glance() as tx:
+        async with self._database.read_single() as tx:
             found = await changes.after(tx, after, most)
         if found and found[0].number > after + 1:
             raise Forgotten(after, found[0].number)

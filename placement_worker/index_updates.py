@@ -58,11 +58,11 @@ class Memory:
             for heard in self._watchers:
                 heard(tuple(touched), tuple(told))
 
-    async def hear(self, message: PlacementChanged) -> None:
+    async def handle(self, message: PlacementChanged) -> None:
         """A commit of any process, this one's own included."""
-        await self.hear_many([message])
+        await self.handle_many([message])
 
-    async def hear_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
+    async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         """Commits of any process: what they reshaped is read together."""
         unknown = [message for message in messages if not self.index.knows(message.number)]
         if self.loads:
@@ -121,7 +121,7 @@ class Memory:
                         await learned.wait()
 
     async def _take_in(self, messages: Sequence[PlacementChanged]) -> None:
-        shaped = _told_of(messages)
+        shaped = _reshaped_trees(messages)
         if unknown := [root for root, tree in shaped.items() if tree is None]:
             shaped |= await self._reader.trees(unknown)
         self.learn(messages, {root: tree for root, tree in shaped.items() if tree is not None})
@@ -175,7 +175,7 @@ class Memory:
         return index
 
 
-def _told_of(messages: Iterable[PlacementChanged]) -> dict[str, Tree | None]:
+def _reshaped_trees(messages: Iterable[PlacementChanged]) -> dict[str, Tree | None]:
     """Return the reshaped trees, each as of the last message; None: not included. The order decides their
     place in the index, and so the order of candidates.
     """

@@ -33,7 +33,7 @@ class Lookups:
             await self._look_up(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
         # What one statement answers needs no transaction; names that turn out to be new are read after it.
-        async with self.database.glance() if simple else self.database.read() as tx:
+        async with self.database.read_single() if simple else self.database.read() as tx:
             return ProvidersFound(providers=tuple(await self._providers(tx, query, cell)))
 
     async def _providers(self, tx: Transaction, query: FindProviders, cell: str) -> list[Provider]:
@@ -118,7 +118,7 @@ class Lookups:
         return packing.answer(more=after if len(page) == query.limit else None)
 
     async def changes(self, query: FindChanges) -> ChangesFound:
-        async with self.database.glance() as tx:
+        async with self.database.read_single() as tx:
             return await changes.news(tx, query.after, query.limit)
 
     async def allocations(self, query: FindAllocations, *, cell: str = "") -> AllocationsFound:
@@ -129,7 +129,7 @@ class Lookups:
             return AllocationsFound(consumers=(), generations={})
         if cell:
             return await self._allocations_within(query, cell)
-        async with self.database.glance() as tx:
+        async with self.database.read_single() as tx:
             found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
         return AllocationsFound(consumers=tuple(found), generations=generations)
 
@@ -152,7 +152,7 @@ class Lookups:
         )
 
     async def usages(self, query: FindUsages) -> UsagesFound:
-        async with self.database.glance() as tx:
+        async with self.database.read_single() as tx:
             used, consumers = await lookups.usages(tx, self.book, query.project, query.user)
         return UsagesFound(
             used={kind or UNKNOWN: amounts for kind, amounts in used.items()},

@@ -83,7 +83,7 @@ class ProviderOperations:
             outcomes = self._judged(orders, working, now)
             pairs = working.changed()
             number = await self._log.write_trees(tx, pairs, now, numbers) if pairs else 0
-        return _told(outcomes, number)
+        return _edit_results(outcomes, number)
 
     def _judged(self, orders: Sequence[EditOfOne], working: WorkingTrees, now: float) -> list[_Outcome]:
         known = self._known()
@@ -164,7 +164,7 @@ class ProviderOperations:
         )
 
 
-def _told(outcomes: Sequence[_Outcome], number: int) -> list[EditResult]:
+def _edit_results(outcomes: Sequence[_Outcome], number: int) -> list[EditResult]:
     return [
         Edited(provider=outcome.view, number=number if outcome.news else 0)
         if outcome.state is None or isinstance(outcome.state, ProviderState)

@@ -104,7 +104,7 @@ class Relay:
             self._look = False
             return await self._round_of_the_log(publish)
         await _published(publish, following)
-        self._have_told(following[-1].number)
+        self._record_published(following[-1].number)
         clock = asyncio.get_running_loop().time
         if clock() - self._recorded_at >= RECORD_SECONDS:
             async with self._database.write() as tx:
@@ -127,14 +127,14 @@ class Relay:
             # Relays of other processes wait for the locked number; writers do not.
             async with self._database.write() as tx:
                 oldest = await changes.untold(tx, CHANGES_A_ROUND, self._told)
-                await self._tell_logged(oldest, publish)
+                await self._publish_logged(oldest, publish)
                 if self._told > self._recorded:
                     await changes.tell(tx, self._told)
         else:
             # Publishing takes its time: not with SQLite's one write lock in hand.
-            async with self._database.glance() as tx:
+            async with self._database.read_single() as tx:
                 oldest = await changes.untold(tx, CHANGES_A_ROUND, self._told)
-            await self._tell_logged(oldest, publish)
+            await self._publish_logged(oldest, publish)
             if self._told > self._recorded:
                 async with self._database.write() as tx:
                     await changes.tell(tx, self._told)
@@ -146,18 +146,18 @@ class Relay:
             self._at_hand.pop(one, None)
         return False
 
-    async def _tell_logged(self, oldest: Sequence[PlacementChanged], publish: Publish) -> None:
+    async def _publish_logged(self, oldest: Sequence[PlacementChanged], publish: Publish) -> None:
         if oldest:
             await _published(publish, [self._with_trees(change) for change in oldest])
             self._logged = {change.number for change in oldest}
-            self._have_told(oldest[-1].number)
+            self._record_published(oldest[-1].number)
 
     def _with_trees(self, logged: PlacementChanged) -> PlacementChanged:
         """Add reshaped trees, which the log does not contain, if this process committed the change."""
         here = self._at_hand.get(logged.number)
         return here if here is not None and here.changes == logged.changes else logged
 
-    def _have_told(self, number: int) -> None:
+    def _record_published(self, number: int) -> None:
         self._told = number
         for one in [one for one in self._at_hand if one <= number]:
             del self._at_hand[one]
@@ -171,7 +171,7 @@ class ReshapedBuilds(Relay):
     tells = "reshaped builds"
 
     async def _round(self, publish: Publish) -> bool:
-        async with self._database.glance() as tx:
+        async with self._database.read_single() as tx:
             numbers, said = await reshaped_builds.untold(tx, RESHAPES_A_ROUND)
         if numbers:
             await _published(publish, said)

@@ -177,7 +177,7 @@ class Replica:
             "placement's memory here: %d providers, as of change %d", len(self.index.rows), self.index.seen
         )
 
-    async def hear_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
+    async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         self._heard_at = now = self._clock.monotonic()
         if any(
             change.reshaped for message in messages if message.trees is None for change in message.changes
@@ -185,7 +185,7 @@ class Replica:
             # Reports that arrive in quick succession are read together.
             await asyncio.sleep(self._asked_at + BREATH_SECONDS - now)
             self._asked_at = self._clock.monotonic()
-        await self._memory.hear_many(messages)
+        await self._memory.handle_many(messages)
         if self._memory.loads and not self._memory.index.whole:
             await self._memory.fresh()  # something was lost
         return [None] * len(messages)
@@ -207,7 +207,9 @@ def replica(
     kept = Replica(BusReader(trees, changes, aggregates, cells), clock or Clock())
     worker = Worker(
         "replica",
-        consumes=[on_many(topics.PLACEMENT_CHANGED, kept.hear_many, private=True, batch=256, concurrency=1)],
+        consumes=[
+            on_many(topics.PLACEMENT_CHANGED, kept.handle_many, private=True, batch=256, concurrency=1)
+        ],
         asks=[topics.TREES, topics.CHANGES, topics.AGGREGATES, topics.CELLS],
         timers=[every(LOOK_SECONDS, kept.look)],
         runs=[kept.keep],

@@ -258,7 +258,7 @@ class ReportOperations:
         ]
         saving = [hosts.saving([then for _, then in news], now)]
         number = await self._log.write_trees(tx, news, now, numbers, beside, saving)
-        told = [reshaped for _, then, some in moved for reshaped in _told(then, some, now)]
+        told = [reshaped for _, then, some in moved for reshaped in _reshaped_messages(then, some, now)]
         if told:  # by themselves, not by the log: that is cut when it grows too long
             await reshaped_builds.keep(tx, number, told)
             tx.after_commit(self.reshaped_builds.wake)
@@ -269,7 +269,7 @@ class ReportOperations:
             await hosts.prune_hosts(tx, before)
 
 
-def _told(tree: Tree, moved: Sequence[MovedHolder], now: float) -> list[BuildReshaped]:
+def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> list[BuildReshaped]:
     """Return the messages to conductors about moved builds; the relay adds the change number."""
     return [
         BuildReshaped(

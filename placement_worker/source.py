@@ -16,7 +16,7 @@ from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain,
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.groups import SearchPlan, plan
 from placement_worker.core.index import Index
-from placement_worker.core.reservations import BesidePromises, Promises
+from placement_worker.core.reservations import ReservedAmounts, ReservedSnapshot
 from placement_worker.core.row import Row
 from placement_worker.core.search import (
     HOST_PATIENCE,
@@ -48,7 +48,7 @@ class IndexedSource:
 
     def __init__(self, memory: KeepsIndex) -> None:
         self._memory = memory
-        self._promises = Promises()
+        self._reserved_amounts = ReservedAmounts()
         self._known: Index | None = None  # read on first use: a replica may not be loaded yet
         self._before = 0  # the layouts of indexes there were before this one
 
@@ -98,7 +98,7 @@ class IndexedSource:
         return [row for row in rows if row is not None]
 
     def search(self, question: FindCandidates, *, empty: bool = False) -> "HostSearch":
-        return HostSearch(self._memory.index, self._promises, question, empty=empty)
+        return HostSearch(self._memory.index, self._reserved_amounts, question, empty=empty)
 
     def free(self, root: str) -> Mapping[str, int]:
         index = self._memory.index
@@ -121,11 +121,11 @@ class IndexedSource:
                 found.setdefault(row.root, set()).update(row.capacity)
         return found
 
-    def promise(self, allocations: Allocations) -> None:
-        self._promises.add(allocations)
+    def reserve(self, allocations: Allocations) -> None:
+        self._reserved_amounts.add(allocations)
 
     def withdraw(self, allocations: Allocations) -> None:
-        self._promises.take_back(allocations)
+        self._reserved_amounts.withdraw(allocations)
 
     def watch(self, heard: Heard) -> None:
         self._memory.watch(heard)
@@ -150,11 +150,16 @@ class HostSearch:
     """One query, evaluated for all hosts of an index."""
 
     def __init__(
-        self, index: Index, promises: Promises, question: FindCandidates, *, empty: bool = False
+        self,
+        index: Index,
+        reserved_amounts: ReservedAmounts,
+        question: FindCandidates,
+        *,
+        empty: bool = False,
     ) -> None:
         self._index = index
-        self._promises = promises
-        self._beside = BesidePromises(index, promises)
+        self._reserved_amounts = reserved_amounts
+        self._beside = ReservedSnapshot(index, reserved_amounts)
         self._trees: Snapshot = AsIfEmpty(index) if empty else self._beside
         self._plan = made = plan(index, question, self._trees, named=True)
         self._finder = FitFinder(self._trees, made, 0)
@@ -212,7 +217,7 @@ class HostSearch:
 
     def _free_now(self, row: Row) -> dict[str, int]:
         """Return the free amounts of a provider, minus reservations."""
-        free, promised = row.known_free or row.free, self._promises.of.get(row.uuid)
+        free, promised = row.known_free or row.free, self._reserved_amounts.of.get(row.uuid)
         if not promised:
             return free
         return {name: left - promised.get(name, 0) for name, left in free.items()}
@@ -292,10 +297,10 @@ class HostSearch:
         return at_once(explain(self._trees, made))[1] if made.count else nearest(self._trees, made, (), most)
 
     def _as_it_is(self) -> SearchPlan:
-        if isinstance(self._trees, BesidePromises):
+        if isinstance(self._trees, ReservedSnapshot):
             if self._trees is self._beside and self._beside.current:
                 return self._plan
-            self._trees = BesidePromises(self._index, self._promises)
+            self._trees = ReservedSnapshot(self._index, self._reserved_amounts)
         return plan(self._index, self._plan.query, self._trees, named=True)
 
     def _fitting(self, made: SearchPlan) -> int:

@@ -37,7 +37,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
         "placement",
         consumes=[
             *(reported_in(placement, cell) for cell in cells),
-            on_many(topics.PLACEMENT_CHANGED, placement.memory.hear_many, private=True, concurrency=1),
+            on_many(topics.PLACEMENT_CHANGED, placement.memory.handle_many, private=True, concurrency=1),
         ],
         answers=[
             answers(topics.FIND_CANDIDATES, placement.find_candidates),

@@ -10,7 +10,7 @@ from scheduler_worker.core.guest_topology import page_sizes
 from scheduler_worker.core.invalid_request import Unreadable
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.replay import replay
-from scheduler_worker.core.request import seconds_of, wishes_of
+from scheduler_worker.core.request import alternatives_of, seconds_of
 from scheduler_worker.core.request_options import NUMA_POLICIES, PciAlias, RequestOptions
 from scheduler_worker.core.weighing import DEVICES
 
@@ -26,9 +26,9 @@ __all__ = [
     "Unreadable",
     "all_rules",
     "all_weighers",
+    "alternatives_of",
     "page_sizes",
     "replay",
     "scores_of",
     "seconds_of",
-    "wishes_of",
 ]

@@ -41,7 +41,7 @@ class Listening:
 
 
 @dataclass(slots=True)
-class HeardAgent:
+class ReportedAgent:
     """The last report of an agent."""
 
     number: int
@@ -97,7 +97,7 @@ class Agents:
         self.grace = grace
         self.opened = 0.0  # by the seconds that it was listened
         self._listening = listening
-        self._known: OrderedDict[AgentKey, HeardAgent] = OrderedDict()
+        self._known: OrderedDict[AgentKey, ReportedAgent] = OrderedDict()
         self._numbers: dict[AgentKey, int] = {}
         self._of_cell: Counter[str] = Counter()  # how many are known
         self._heard: Numbers = np.full(64, NEVER)
@@ -108,7 +108,7 @@ class Agents:
     def __len__(self) -> int:
         return len(self._known)
 
-    def hear(self, report: HostReported, now: float) -> HeardAgent:
+    def handle(self, report: HostReported, now: float) -> ReportedAgent:
         """Return the agent of this report, with the time of its heartbeat unless this is an older report.
 
         A new run of an agent starts at the beginning. An agent without a run number may do so too, after a
@@ -118,7 +118,7 @@ class Agents:
         agent = self._known.get(name)
         if agent is None:
             number = self.number(name)
-            agent = HeardAgent(
+            agent = ReportedAgent(
                 number, listened, now, report.period, report.sequence, report.run, report.partial
             )
             self._known[name] = agent
@@ -152,7 +152,7 @@ class Agents:
         silence = self.silence_of(key)
         return "" if silence is None else silence.sentence(now)
 
-    def known(self, key: AgentKey) -> HeardAgent | None:
+    def known(self, key: AgentKey) -> ReportedAgent | None:
         return self._known.get(key)
 
     @property
@@ -219,7 +219,7 @@ class Agents:
         periods = [agent.period for agent in self._known.values() if listened - agent.heard <= agent.silence]
         self._listening.due = max(min(periods, default=LEAST_SILENCE), 1.0)
 
-    def _write(self, agent: HeardAgent) -> None:
+    def _write(self, agent: ReportedAgent) -> None:
         number = agent.number
         self._heard[number], self._silence[number] = agent.heard, agent.silence
         self._first[number], self._partial[number] = agent.first, agent.partial

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bus.claims import Held, ReleaseAnswered, Released, ReleaseRequested, ReleaseResult, Retired, Walled
+from bus.claims import Held, OutsideCell, ReleaseAnswered, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.clock import Clock
 from bus.context import resumed
 from bus.errors import Retry
@@ -98,7 +98,7 @@ class Cancelling:
             said = await self._ended(one, fenced)
             with resumed(one.parked.story):
                 await self._say(said)
-            await self._let_go_of(one, set(fenced.ended))
+            await self._remove_request(one, set(fenced.ended))
         placed = len(fenced.held) + len(fenced.shelved) + len(fenced.over)
         why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
         if placed and one.parked.start is not None:
@@ -165,7 +165,7 @@ class Cancelling:
                     fenced.over[build] = told
                 case Held():
                     fenced.held[build] = result
-                case Contended() | Walled():  # no wall is around a scheduler
+                case Contended() | OutsideCell():  # no wall is around a scheduler
                     raise Retry(0.5, f"the claim of {build} is contended")
         return fenced
 
@@ -174,7 +174,7 @@ class Cancelling:
         question = ReleaseRequested(consumer=build, generation=generation, retire=why, unplaceable=True)
         return (await self._release(question)).result
 
-    async def _let_go_of(self, one: FoundParked, gone: set[Id]) -> None:
+    async def _remove_request(self, one: FoundParked, gone: set[Id]) -> None:
         """Remove the request, or some of its builds. The row tells another owner."""
         parking, kept = self._parking, one.parked
         ours = one.owner in (parking.name, "")

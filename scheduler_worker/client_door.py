@@ -28,7 +28,7 @@ from bus.decisions import Decision
 from bus.errors import Poison, Unavailable, Unroutable
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, BuildUnplaceable
-from bus.moves import FindMoves, MoveRefused, MoveRequested, MovesFound, MoveSteered, MoveTold
+from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
 from bus.protocol import Ask
 from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindInstances, InstancesFound, WhatIf
 from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
@@ -50,7 +50,7 @@ Published = (
     | BuildUnplaceable
     | BuildCancelled
     | MoveRefused
-    | MoveTold
+    | MoveProgress
 )
 
 
@@ -343,7 +343,7 @@ def _move(asked: MoveRequested) -> MoveRequested:
 
 def _refusal(
     act: BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered, why: str
-) -> BuildUnplaceable | BuildCancelled | MoveRefused | MoveTold:
+) -> BuildUnplaceable | BuildCancelled | MoveRefused | MoveProgress:
     match act:
         case BuildRequested():
             return BuildUnplaceable(
@@ -365,7 +365,7 @@ def _refusal(
                 reply_to=act.reply_to,
             )
         case MoveSteered():
-            return MoveTold(
+            return MoveProgress(
                 move=act.move,
                 build=act.build,
                 cell=act.cell,

@@ -23,7 +23,7 @@ from bus.claims import (
 from bus.clock import Clock
 from bus.errors import Retry
 from bus.messages import BuildDeleteRequested
-from bus.moves import HandoverReported, HandoverTold, MovePlaced
+from bus.moves import HandoverProgress, HandoverReported, MovePlaced
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
 from bus.sql.database import Database
@@ -36,8 +36,8 @@ from scheduler_worker.core.handover import (
     TakeBack,
     holding_nothing,
     judged,
+    messages_of,
     nobody_hears,
-    says,
     taking_back,
 )
 from scheduler_worker.placing import Claims
@@ -52,7 +52,7 @@ KEEP_SECONDS = 30 * 86400.0
 TRIES = 4  # attempts of a claim during concurrent changes
 PAGE = 500
 
-Said = MovePlaced | HandoverTold | BuildDeleteRequested
+Outgoing = MovePlaced | HandoverProgress | BuildDeleteRequested
 
 
 class Handovers:
@@ -84,16 +84,16 @@ class Handovers:
         async with self._database.read() as tx:
             return await store.load(tx, moves)
 
-    async def hear_many(self, reports: Sequence[HandoverReported]) -> Sequence[Outcome]:
+    async def handle_many(self, reports: Sequence[HandoverReported]) -> Sequence[Outcome]:
         outcomes: list[Outcome] = []
         for report in reports:
             try:
-                outcomes.append(await self.hear(report))
+                outcomes.append(await self.handle(report))
             except Retry as later:
                 outcomes.append(later)
         return outcomes
 
-    async def hear(self, report: HandoverReported) -> Sequence[Said]:
+    async def handle(self, report: HandoverReported) -> Sequence[Outgoing]:
         order = (await self.known([report.move])).get(report.move)
         if order is None:
             log.warning(
@@ -103,7 +103,7 @@ class Handovers:
             return ()
         return await self._advance(order, report)
 
-    async def _advance(self, order: Handover, report: HandoverReported) -> Sequence[Said]:
+    async def _advance(self, order: Handover, report: HandoverReported) -> Sequence[Outgoing]:
         match judged(order, report):
             case None:
                 log.warning(
@@ -128,7 +128,7 @@ class Handovers:
             async with self._database.write() as tx:
                 if not await store.change(tx, order, after, self._clock.now()):
                     raise Retry(after=SOON, why=f"the order of move {report.move} is being changed")
-        return _of(says(after, report))
+        return _of(messages_of(after, report))
 
     # What it held before
 
@@ -169,9 +169,9 @@ class Handovers:
 
     # Orders without a conductor
 
-    async def unheard(self, said: Message) -> Sequence[Said]:
+    async def unheard(self, said: Message) -> Sequence[Outgoing]:
         """Handle an order without a conductor: retry for a limited time; then that half counts as failed."""
-        if not isinstance(said, MovePlaced | HandoverTold):
+        if not isinstance(said, MovePlaced | HandoverProgress):
             return ()
         self._ending.wait_for_ears(said.move, said.cell)
         order = (await self.known([said.move])).get(said.move)
@@ -181,12 +181,14 @@ class Handovers:
 
     # What is done again and again
 
-    async def tell_again(self) -> Sequence[HandoverTold]:
+    async def tell_again(self) -> Sequence[HandoverProgress]:
         """Return the orders of halves without a report so far."""
         now = self._clock.now()
         async with self._database.write() as tx:
             orders = await store.untold(tx, now - TELL_AGAIN_SECONDS, now, PAGE)
-        return [one for order in orders for one in _of(says(order)) if isinstance(one, HandoverTold)]
+        return [
+            one for order in orders for one in _of(messages_of(order)) if isinstance(one, HandoverProgress)
+        ]
 
     async def prune(self) -> None:
         pruned = PAGE
@@ -195,9 +197,9 @@ class Handovers:
                 pruned = await store.prune(tx, self._clock.now() - KEEP_SECONDS, PAGE)
 
 
-def _of(messages: Sequence[Message]) -> Sequence[Said]:
+def _of(messages: Sequence[Message]) -> Sequence[Outgoing]:
     return [
         message
         for message in messages
-        if isinstance(message, MovePlaced | HandoverTold | BuildDeleteRequested)
+        if isinstance(message, MovePlaced | HandoverProgress | BuildDeleteRequested)
     ]

@@ -10,7 +10,7 @@ from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
 from bus.host_health import HostHealth, down_sentence
 from bus.messages import HostReported
 from bus.reports import HostState
-from scheduler_worker.agents import Agents, HeardAgent, Listening, Silence
+from scheduler_worker.agents import Agents, Listening, ReportedAgent, Silence
 from scheduler_worker.core.columns import NEVER, NOBODY, HostColumns, HostKey, Numbers, numbered
 from scheduler_worker.core.view import HostsNow
 
@@ -25,7 +25,7 @@ JUDGED_EVERY = 1.0  # seconds: a host that falls silent is down so much later at
 
 
 @dataclass(slots=True)
-class HeardHost:
+class LastHostReport:
     """A host as it was last reported."""
 
     state: HostState
@@ -37,7 +37,7 @@ class HeardHost:
     at: float  # by the clock
 
 
-_NO_HOSTS: Mapping[str, HeardHost] = {}
+_NO_HOSTS: Mapping[str, LastHostReport] = {}
 
 
 class HostBook:
@@ -52,7 +52,7 @@ class HostBook:
     def __init__(self, now: float, grace: float = GRACE, halved_after: float = HALVED_AFTER) -> None:
         self._listening = Listening(now)
         self._agents = Agents(self._listening, grace)
-        self._hosts: dict[str, OrderedDict[str, HeardHost]] = {}  # by cell
+        self._hosts: dict[str, OrderedDict[str, LastHostReport]] = {}  # by cell
         self._count = 0
         self._cell_of: dict[str, str] = {}  # root → the cell that placement has it in
         self._columns = HostColumns()
@@ -107,19 +107,19 @@ class HostBook:
             self._tidied = now
             self._tidy(now)
 
-    def hear(self, report: HostReported, now: float) -> None:
+    def handle(self, report: HostReported, now: float) -> None:
         """Apply a report; an older one changes nothing."""
         self.listened(now)
         if self._agents.down((report.cell, report.agent), now):
             self._agent_returns(report)
-        agent = self._agents.hear(report, now)
+        agent = self._agents.handle(report, now)
         said = (agent.life, report.sequence)
         hosts = self._hosts.setdefault(report.cell, OrderedDict())
         for state in report.hosts:
             known = hosts.get(state.root)
             if known is None or known.agent != report.agent or said > known.said:
                 self._put(
-                    HeardHost(state, report.agent, report.cell, said, agent.heard, agent.remembered, now)
+                    LastHostReport(state, report.agent, report.cell, said, agent.heard, agent.remembered, now)
                 )
                 self._heartbeat((report.cell, state.root), agent)
         if not hosts:
@@ -254,7 +254,7 @@ class HostBook:
         self._some_unknown = self._unknown if unknown.any() and not unknown.all() else None
         self._judged = now
 
-    def _heartbeat(self, key: HostKey, agent: HeardAgent) -> None:
+    def _heartbeat(self, key: HostKey, agent: ReportedAgent) -> None:
         """Note that a heartbeat of a host came."""
         columns, slot = self._columns, self._columns.slots[key]
         if agent.heard - columns.heartbeat.item(slot) > columns.silence.item(slot):
@@ -345,7 +345,7 @@ class HostBook:
 
     # Stored hosts
 
-    def _put(self, host: HeardHost) -> None:
+    def _put(self, host: LastHostReport) -> None:
         root, hosts = host.state.root, self._hosts[host.cell]
         known = hosts.get(root)
         hosts[root] = host
@@ -367,7 +367,7 @@ class HostBook:
             del self._hosts[cell]
         self._columns.forget((cell, root))
 
-    def _discount(self, host: HeardHost) -> None:
+    def _discount(self, host: LastHostReport) -> None:
         zone = host.state.zone
         self._zones[zone] -= 1
         if self._zones[zone] <= 0:

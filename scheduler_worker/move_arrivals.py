@@ -19,7 +19,7 @@ from bus.claims import (
     Retired,
 )
 from bus.errors import Retry
-from bus.moves import HandoverTold, MovePlaced, MoveRefused, MoveRequested
+from bus.moves import HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.protocol import Ask
 from scheduler_worker.core.move_start import refused, taken_back, undoing, unheard
 from scheduler_worker.core.order import Order
@@ -100,9 +100,9 @@ class MoveArrivals:
 
     # Moves without a conductor
 
-    async def take_back(self, placed: MovePlaced | HandoverTold) -> MoveRefused | None:
+    async def take_back(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
         """Handle a move without a conductor: retry for a limited time, then undo its claim."""
-        if isinstance(placed, HandoverTold):
+        if isinstance(placed, HandoverProgress):
             return await self._never_left(placed)
         self._scheduler.ending.wait_for_ears(placed.move, placed.cell)
         match await self._undo(placed):
@@ -126,7 +126,7 @@ class MoveArrivals:
             reply_to=placed.reply_to,
         )
 
-    async def _never_left(self, told: HandoverTold) -> MoveRefused | None:
+    async def _never_left(self, told: HandoverProgress) -> MoveRefused | None:
         if self._handovers is None or not await self._handovers.unheard(told):
             return None
         asked = MoveRequested(move=told.move, build=told.build, kind=told.kind, reply_to=told.reply_to)

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from bus.claims import Held, ReleaseAnswered, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.errors import Poison, Retry
-from bus.moves import BEGUN, SHELVED, HandoverTold, MovePlaced, MoveRefused, MoveRequested
+from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.protocol import Ask
 from bus.refused_edits import Contended
 from bus.vocabulary import Id
@@ -29,7 +29,7 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.releasing import UNHEARD_SECONDS
 from scheduler_worker.waiting_hosts import beside
 
-MoveVerdict = Sequence[MovePlaced | MoveRefused | HandoverTold] | Retry | Poison
+MoveVerdict = Sequence[MovePlaced | MoveRefused | HandoverProgress] | Retry | Poison
 
 
 @dataclass(slots=True, eq=False)

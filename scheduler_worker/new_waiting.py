@@ -1,6 +1,6 @@
 """New waiting requests: behind others of their class, or because no host fits now."""
 
-from bus.context import Story
+from bus.context import StoredContext
 from bus.decisions import Decision
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.request import seconds_of
@@ -19,7 +19,7 @@ class Newcomers:
         room = self._parking.room
         return bool(len(room)) and room.ahead(self._parking.kind(order), order.request.priority, now)
 
-    def behind_others(self, order: Order, now: float, seen: int, story: Story) -> ParkedRequest:
+    def behind_others(self, order: Order, now: float, seen: int, story: StoredContext) -> ParkedRequest:
         """Return the waiting request without a search: the first of its class has no host."""
         first = self._parking.room.first(self._parking.kind(order))
         known = None if first is None else self._parking.parked.get(first.request)
@@ -30,7 +30,7 @@ class Newcomers:
         )
 
     def kept(
-        self, order: Order, now: float, seen: int, why: str, decision: Decision, story: Story
+        self, order: Order, now: float, seen: int, why: str, decision: Decision, story: StoredContext
     ) -> ParkedRequest:
         kind = self._parking.kind(order)
         return ParkedRequest(

@@ -14,9 +14,9 @@ from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order, size_of, too_much
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.prefilters import Prefilters, prefilters
-from scheduler_worker.core.request import wishes_of
+from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.wish import ITS_OWN, Wish, as_anybodys
+from scheduler_worker.core.wish import ITS_OWN, Alternative, as_anybodys
 
 MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next best hosts fill up soon
 REMEMBERED = 4096  # of the wishes of requests that differ
@@ -41,7 +41,7 @@ class Orders:
         self._policy = policy or ChoicePolicy()
         unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
         self._apart = {**ITS_OWN, **unread}
-        self._known: dict[tuple[bytes, object], tuple[Wish, ...]] = {}
+        self._known: dict[tuple[bytes, object], tuple[Alternative, ...]] = {}
         self._bytes = 0  # size of the remembered requests
         self._layout = -1
         self._prefilters: Prefilters | None = None
@@ -59,7 +59,7 @@ class Orders:
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
         refusal = too_much(request, size, together)
-        wishes: tuple[Wish, ...] = ()
+        wishes: tuple[Alternative, ...] = ()
         if not refusal:
             try:
                 wishes = self._wishes(request)
@@ -103,7 +103,7 @@ class Orders:
             wishes.append(replace(wish, question=question, notes=now.notes))
         return msgspec.structs.replace(order, wishes=tuple(wishes))
 
-    def _wishes(self, request: BuildRequested) -> tuple[Wish, ...]:
+    def _wishes(self, request: BuildRequested) -> tuple[Alternative, ...]:
         source, narrowing = self._source, self._prefilters
         if narrowing is None:
             narrowing = self._prefilters = prefilters(
@@ -116,7 +116,7 @@ class Orders:
         alike = self._alike(request)
         known = self._known.get(alike)
         if known is None:
-            wishes = wishes_of(
+            wishes = alternatives_of(
                 request, self._options, source.named, lambda: {host.host for host in source.hosts()}
             )
             unheeded = self._policy.unheeded(request)

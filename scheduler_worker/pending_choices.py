@@ -39,7 +39,7 @@ class PendingChoices:
     def enter(self, allocations: Allocations, cell: str, root: str, now: float) -> PendingChoice:
         """A choice is made."""
         entry = PendingChoice(allocations, cell, root, now, now + self.timeout)
-        self._source.promise(allocations)
+        self._source.reserve(allocations)
         self._open.append(entry)
         return entry
 

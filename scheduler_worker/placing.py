@@ -18,33 +18,33 @@ from bus.protocol import Ask
 from bus.queries import Candidate
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.vocabulary import Id
-from scheduler_worker.core.choice import KeepsPromises
+from scheduler_worker.core.choice import HasReservations
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import (
+    AlternatesFound,
     Begun,
     BegunBefore,
-    Bury,
     Chosen,
     ClaimAnswers,
     ClaimHosts,
     ClaimImpossible,
     ComeAgain,
+    DeadLetterRequest,
     Effect,
     End,
     Event,
     Fence,
+    FindAlternates,
+    FindHosts,
+    FindRemedies,
     GiveUpHost,
     HelpFound,
     KeepHost,
     Locate,
-    LookForHelp,
-    LookForHosts,
-    LookForSpares,
     NoHost,
     Park,
     SayAll,
     SayMove,
-    SparesFound,
     Warn,
 )
 from scheduler_worker.core.helping import helps
@@ -56,12 +56,12 @@ from scheduler_worker.core.placing import PATIENCE, PlacingLimits, step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from scheduler_worker.hosts import GRACE, HostBook
 from scheduler_worker.meters import CROSSED, count_claims
 from scheduler_worker.orders import Orders
 from scheduler_worker.pending_choices import PendingChoice, PendingChoices
-from scheduler_worker.related_instances import names_others
+from scheduler_worker.related_instances import names_other_instances
 from scheduler_worker.releasing import UNHEARD_SECONDS, Ending, log
 from scheduler_worker.resolving import Resolving
 from scheduler_worker.retry_times import Waiting
@@ -130,7 +130,7 @@ class Scheduler:
         self.pending.let_go = let_go
         self._narrow = narrow
 
-    def wishes_of(self, request: BuildRequested) -> Sequence[Wish]:
+    def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
         """Return the alternatives of the request; empty if it is unreadable."""
         return self._orders.begin(request, 0.0)[0].wishes
 
@@ -145,8 +145,8 @@ class Scheduler:
     async def opened(self) -> None:
         self.book.opened(self.clock.monotonic())
 
-    async def hear(self, report: HostReported) -> None:
-        self.book.hear(report, self.clock.monotonic())
+    async def handle(self, report: HostReported) -> None:
+        self.book.handle(report, self.clock.monotonic())
 
     async def hear_of_failure(self, failure: HostFailed) -> None:
         """Count a failure that is the host's fault. A root that placement does not have is ignored."""
@@ -191,20 +191,20 @@ class Scheduler:
         if level:
             await self.source.fresh()
             begun = [self._known_now(order, event) for order, event in begun]
-        if self._resolving is not None and any(names_others(order.request) for order, _ in begun):
+        if self._resolving is not None and any(names_other_instances(order.request) for order, _ in begun):
             begun = await self._resolving.resolve(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
             self._take(course, event)
         left = courses
         while left := [course for course in left if course.asks]:
-            level = await self._choose(_asking(left, LookForHosts), level)
+            level = await self._choose(_asking(left, FindHosts), level)
             await self._claim(_asking(left, ClaimHosts))
             left = [course for course in left if course.asks]  # usually none
             await self._locate(_asking(left, Locate))
-            self._find_help(_asking(left, LookForHelp))
+            self._find_help(_asking(left, FindRemedies))
             await self._fence(_asking(left, Fence))
-            self._find_spares(_asking(left, LookForSpares))
+            self._find_spares(_asking(left, FindAlternates))
         return [course.end or SayAll(()) for course in courses]
 
     def put_off(self, orders: Sequence[Order]) -> list[Retry | None]:
@@ -225,7 +225,7 @@ class Scheduler:
             return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
         self.waiting.over(request)
         match end:
-            case Bury(why=why):
+            case DeadLetterRequest(why=why):
                 return Poison(why)
             case Park(why=why):
                 return Retry(after=1.0, why=why)
@@ -242,7 +242,7 @@ class Scheduler:
         course.asks = []
         for effect in effects:
             match effect:  # the most frequent ones first
-                case LookForHosts() | ClaimHosts():
+                case FindHosts() | ClaimHosts():
                     course.asks.append(effect)
                 case KeepHost():
                     self._keep(course.order, effect)
@@ -255,7 +255,7 @@ class Scheduler:
                         self._joined.leave(group, instance)
                 case Warn(text=text):
                     log.warning(text)
-                case SayMove() | BegunBefore() | ComeAgain() | Park() | Bury():
+                case SayMove() | BegunBefore() | ComeAgain() | Park() | DeadLetterRequest():
                     course.end = effect
                 case _:
                     course.asks.append(effect)
@@ -318,9 +318,9 @@ class Scheduler:
         for course in courses:
             spares: dict[Id, tuple[Candidate, ...]] = {}
             for wanted in course.asks:
-                if isinstance(wanted, LookForSpares) and choosing is not None:
+                if isinstance(wanted, FindAlternates) and choosing is not None:
                     spares[wanted.instance] = choosing.spares(course.order, wanted)
-            self._take(course, SparesFound(spares))
+            self._take(course, AlternatesFound(spares))
 
     def _find_help(self, courses: Sequence[_Course]) -> None:
         """Find changes that would help, once for equal orders, within a limited time."""
@@ -343,7 +343,7 @@ class Scheduler:
         until = self.clock.monotonic() + MOST_HELP_SECONDS
         return lambda: self.clock.monotonic() > until
 
-    def _now(self, promises: KeepsPromises | None = None, joined: Joined | None = None) -> Choosing:
+    def _now(self, promises: HasReservations | None = None, joined: Joined | None = None) -> Choosing:
         """All hosts as they are at this moment."""
         seen, _ = self.hosts_now()
         return Choosing(
@@ -355,7 +355,7 @@ class Scheduler:
             self._joined if joined is None else joined,
         )
 
-    def choosing(self, promises: KeepsPromises) -> Choosing:
+    def choosing(self, promises: HasReservations) -> Choosing:
         """Return the state for a choice without claims."""
         return self._now(promises, self._joined.copy())
 
@@ -374,14 +374,14 @@ class Scheduler:
         begun: Sequence[tuple[Order, Begun]] = [
             self._orders.begin(start.request(), 0.0, start) for start in starts
         ]
-        if self._resolving is not None and any(names_others(order.request) for order, _ in begun):
+        if self._resolving is not None and any(names_other_instances(order.request) for order, _ in begun):
             begun = await self._resolving.resolve(begun)
         return begun
 
     async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[tuple[Order, Begun]]:
         """Return the requests with the present hosts of the instances that they name."""
         begun: Sequence[tuple[Order, Begun]] = [self._orders.begin(request, 0.0) for request in requests]
-        if self._resolving is not None and any(names_others(request) for request in requests):
+        if self._resolving is not None and any(names_other_instances(request) for request in requests):
             begun = await self._resolving.resolve(begun)
         return begun
 

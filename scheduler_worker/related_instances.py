@@ -16,7 +16,7 @@ Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[tuple[Order, 
 AT_ONCE = 500  # kinds that are asked for in one question
 
 
-class Company:
+class RelatedHosts:
     """The last answers, by equivalence class."""
 
     def __init__(self, resolve: Resolves) -> None:
@@ -69,7 +69,7 @@ class Company:
         return changed, impossible
 
 
-def names_others(request: BuildRequested) -> bool:
+def names_other_instances(request: BuildRequested) -> bool:
     hints = request.hints
     return bool(hints.group or hints.same_host or hints.different_host)
 

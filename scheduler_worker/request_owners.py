@@ -112,7 +112,7 @@ class Keeping:
         async with parking.database.write() as tx:
             for scheduler in others:
                 if scheduler.owner == before:
-                    await parked.bury(tx, before, scheduler.beat)
+                    await parked.delete_owner(tx, before, scheduler.beat)
         self._heard.pop(before, None)
         if several:
             log.warning("looks after %d requests that %s had kept", several, before or "somebody")

@@ -38,7 +38,7 @@ class Roster:
     async def say(self) -> SchedulerAlive:
         return SchedulerAlive(scheduler=self.name, waits=self.waits)
 
-    async def hear(self, message: SchedulerAlive) -> None:
+    async def handle(self, message: SchedulerAlive) -> None:
         if message.scheduler == self.name:
             return
         self._heard[message.scheduler] = self._clock.monotonic()

@@ -17,13 +17,13 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.reservations import Prospect
 from scheduler_worker.core.view import HostsNow
 from scheduler_worker.core.waiting_queue import HostsFound, RoomNeeded
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)
 
 Hosts = tuple[HostsNow, Bools]  # their reports, and the mask of hosts with an agent
-WishesOf = Callable[[BuildRequested], Sequence[Wish]]
+WishesOf = Callable[[BuildRequested], Sequence[Alternative]]
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Sight:
     wishes: WishesOf
     _kinds: dict[str, _Known] = field(default_factory=dict)
 
-    def kind(self, request: BuildRequested, wishes: Sequence[Wish]) -> str:
+    def kind(self, request: BuildRequested, wishes: Sequence[Alternative]) -> str:
         """Return the class of a request."""
         alike = [repr(self.policy.kind(wish)) for wish in wishes]
         said = _encode((alike, request.hints, request.forced_host, needs_of(request)))
@@ -131,20 +131,20 @@ class Sight:
             search = self.source.search(wish.question, empty=True)
         except SenselessQuery:
             return _NO_PROSPECT
-        rooms = np.full(search.positions.size, np.inf)
+        capacities = np.full(search.positions.size, np.inf)
         for name, amount in asked.items():
             whole = search.capacity(name)
-            rooms = np.where(whole > 0, np.minimum(rooms, whole // amount), rooms)
+            capacities = np.where(whole > 0, np.minimum(capacities, whole // amount), capacities)
         return Prospect(
             size=self.source.size,
             positions=search.positions,
             lacks=distances(asked, search),
-            rooms=np.where(np.isinf(rooms), 1.0, rooms),
+            capacities=np.where(np.isinf(capacities), 1.0, capacities),
             root=lambda position: search.host(position).uuid,
             admits=lambda position: admitted_for_good(wish, search, position, now, self.policy),
         )
 
-    def _wishes(self, kind: str) -> Sequence[Wish]:
+    def _wishes(self, kind: str) -> Sequence[Alternative]:
         return self.wishes(self._kinds[kind].request)
 
 

@@ -26,8 +26,8 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Id, Message
 from scheduler_worker.core.events import (
     Begun,
-    Bury,
     ComeAgain,
+    DeadLetterRequest,
     End,
     Park,
     SayAll,
@@ -39,7 +39,7 @@ from scheduler_worker.core.waiting_queue import Turn, Waiter
 from scheduler_worker.core.waiting_queues import WaitingRoom
 from scheduler_worker.meters import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.related_instances import Company, names_others
+from scheduler_worker.related_instances import RelatedHosts, names_other_instances
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting_hosts import Sight, beside, needs_of
@@ -87,7 +87,7 @@ class Parking:
         self.entered = False  # whether this scheduler is registered as an owner
         self.taken_for_dead = False
         self.told_apart = 0  # how often all classes were computed again
-        self.sight = Sight(scheduler.source, scheduler.policy, scheduler.hosts_now, scheduler.wishes_of)
+        self.sight = Sight(scheduler.source, scheduler.policy, scheduler.hosts_now, scheduler.alternatives_of)
         self.room = WaitingRoom(self.sight)
         self.parked: dict[Id, ParkedRequest] = {}
         self.scheduler = scheduler
@@ -100,7 +100,7 @@ class Parking:
         self._shared: frozenset[str] = frozenset()
         self._naming: dict[Id, ParkedRequest] = {}  # requests that name other instances or a server group
         self._tries: dict[Id, int] = {}  # how often one has come again
-        self.company = Company(scheduler.resolved)
+        self.company = RelatedHosts(scheduler.resolved)
         scheduler.parks(self.let_go, self.newcomers_beside)
         scheduler.source.watch_for_more(self._changed)
         scheduler.source.watch(self._touched)
@@ -120,7 +120,7 @@ class Parking:
         """Add a request to the queues of this scheduler."""
         self.room.enter(waiter_of(kept), mark)
         self.parked[kept.request] = kept
-        if names_others(kept.message):
+        if names_other_instances(kept.message):
             self._naming[kept.request] = kept
             self.company.stirred = True
         WAITING_NOW.set(len(self.room))
@@ -201,19 +201,19 @@ class Parking:
         if self.moves is not None:
             self.moves.look_round()
 
-    async def hear(self, report: HostReported) -> None:
+    async def handle(self, report: HostReported) -> None:
         """Handle a host's report: the host may fit now."""
         if not len(self.room):
-            await self.scheduler.hear(report)
+            await self.scheduler.handle(report)
             return
         book, now = self.scheduler.book, self._clock.monotonic()
         before = {state.root: book.state(report.cell, state.root) for state in report.hosts}
         was_down = bool(book.down(report.cell, report.agent, now)) or any(
             book.why_down(report.cell, root, report.agent, now) for root in before
         )
-        await self.scheduler.hear(report)
+        await self.scheduler.handle(report)
         if was_down:
-            self.room.somebody_is_back()
+            self.room.on_agent_returned()
         self.room.reported(
             [root for root, state in before.items() if not alike(state, book.state(report.cell, root))]
         )
@@ -319,7 +319,7 @@ class Parking:
         naming = {kept.kind: kept.message for kept in self._naming.values()}
         moved, impossible = await self.company.moved(naming)
         for kind in moved:
-            self.room.company_changed(kind)
+            self.room.on_related_hosts_changed(kind)
         for kept in [kept for kept in self._naming.values() if kept.kind in impossible]:
             if kept.start is not None:
                 continue  # a move whose group was deleted continues without it after the next lookup
@@ -386,7 +386,7 @@ class Parking:
             case ComeAgain(least=least, most=most):
                 pause = self._pause(kept, self._clock.chance.uniform(least, most))
                 room.back(kept.request, now + pause)
-            case Bury(why=why):
+            case DeadLetterRequest(why=why):
                 log.error("request %s: %s", kept.request, why)
                 room.back(kept.request, now + 60.0)
             case _:

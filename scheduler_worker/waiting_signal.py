@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from bus.messages import SchedulerAlive
-from bus.rate_limited import SpacedWord
+from bus.rate_limited import RateLimitedPublisher
 from scheduler_worker.roster import Roster
 
 
@@ -21,7 +21,7 @@ class WaitsTold:
     def __init__(self, roster: Roster, say: SaysAlive) -> None:
         self._roster = roster
         self._say = say
-        self._word = SpacedWord(self._tell, "that others wait now")
+        self._word = RateLimitedPublisher(self._tell, "that others wait now")
         self.run = self._word.run
 
     def moved(self) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from bus.candidates import PlacedHost
-from bus.queries import PlacedThere, RankedHost, RoomLeft, WhatIf, WhatIfAnswered
-from scheduler_worker.core.choice import Pick, Promise, scores_of
+from bus.queries import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
+from scheduler_worker.core.choice import CapacityReservation, Pick, scores_of
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.helping import helps
@@ -18,7 +18,7 @@ from scheduler_worker.core.hypothetical import Supposing
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.shortage import Shortage
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from scheduler_worker.placing import Scheduler
 
 SLICE = 0.003  # seconds of looking between two breaths: boots go on meanwhile
@@ -39,7 +39,7 @@ class _Counted:
     instances: Counter[tuple[str, str]] = field(default_factory=Counter)
     after: int = -1
     host: PlacedHost | None = None  # of several providers, and not finished
-    tried: list[Promise] = field(default_factory=list)  # on that host
+    tried: list[CapacityReservation] = field(default_factory=list)  # on that host
     capped: bool = False
     over: bool = False
 
@@ -49,7 +49,7 @@ class _Counted:
             self.hosts[host.cell, host.zone] += 1
             self.instances[host.cell, host.zone] += several
 
-    def finish(self) -> list[Promise]:
+    def finish(self) -> list[CapacityReservation]:
         """Add what was tried on the current host, and return it."""
         if self.host is not None:
             self.add(self.host, len(self.tried))
@@ -88,7 +88,7 @@ class WhatIfs:
             found, cut = await self._room(fitting, question.request.request, supposing)
             room = tuple(
                 [
-                    RoomLeft(cell=cell, zone=zone, hosts=found.hosts[cell, zone], instances=instances)
+                    CapacityLeft(cell=cell, zone=zone, hosts=found.hosts[cell, zone], instances=instances)
                     for (cell, zone), instances in sorted(found.instances.items())
                 ]
             )
@@ -96,7 +96,9 @@ class WhatIfs:
 
     # Would it fit, and where
 
-    async def chosen(self, order: Order, best: int, supposing: Supposing) -> tuple[WhatIfAnswered, Wish]:
+    async def chosen(
+        self, order: Order, best: int, supposing: Supposing
+    ) -> tuple[WhatIfAnswered, Alternative]:
         """Return the answer for the first alternative that places all instances, or enough of them, in
         addition to the supposed ones.
         """
@@ -142,7 +144,7 @@ class WhatIfs:
             await asyncio.sleep(0)
         return picks, None
 
-    def _fitting(self, wish: Wish, seed: str, best: int, picks: Sequence[Pick]) -> WhatIfAnswered:
+    def _fitting(self, wish: Alternative, seed: str, best: int, picks: Sequence[Pick]) -> WhatIfAnswered:
         """Return the answer with the best hosts for one instance, as hosts are before the placement."""
         with self._looking(self.supposing()) as choosing:
             first = choosing.rank(wish, seed).take(best, MOST_WAYS) or picks[0]
@@ -179,7 +181,7 @@ class WhatIfs:
 
     # How many more
 
-    async def _room(self, wish: Wish, seed: str, supposing: Supposing) -> tuple[_Counted, str]:
+    async def _room(self, wish: Alternative, seed: str, supposing: Supposing) -> tuple[_Counted, str]:
         """Count how many further instances fit, by the hosts that filters accept now."""
         clock = self._scheduler.clock
         counted, spent, layout = _Counted(), 0.0, self._scheduler.source.layout
@@ -222,7 +224,7 @@ class WhatIfs:
             most = max(
                 group.max_per_host - ranking.wish.members.get(host.uuid, 0) - supposing.on(host.uuid), 0
             )
-        if ways and not ways[0].rooms:
+        if ways and not ways[0].free_by_provider:
             (asked,) = ways[0].allocations.values()
             counted.add(host, min(most, *(ways[0].free[name] // amount for name, amount in asked.items())))
             return True

@@ -125,14 +125,14 @@ def scheduler_worker(
         options=options,
     )
     what_ifs = WhatIfs(scheduler)
-    place_many, hear = scheduler.place_many, scheduler.hear
+    place_many, handle = scheduler.place_many, scheduler.handle
     parking: Parking | None = None
     parts: list[_Part] = []
     if database is not None:
         parts.append(_host_records(HostRecords(scheduler.book, source, database, scheduler.clock)))
     if database is not None and say is not None:
         parking = Parking(scheduler, database, say, scheduler.roster.name, scheduler.clock)
-        place_many, hear = Arrivals(scheduler, parking, scheduler.clock).place_many, parking.hear
+        place_many, handle = Arrivals(scheduler, parking, scheduler.clock).place_many, parking.handle
         cancelling = Cancelling(parking, scheduler.ending, release, say, scheduler.clock)
         keeping = Keeping(parking, scheduler.clock)
         parts.append(_those_that_wait(parking, cancelling, keeping))
@@ -167,9 +167,9 @@ def scheduler_worker(
                 unheard=scheduler.ending.take_back,
                 unheard_after=TRIES_UNHEARD,
             ),
-            on(HOST_REPORTED, hear, private=True),
+            on(HOST_REPORTED, handle, private=True),
             on(HOST_FAILED, scheduler.hear_of_failure, private=True),
-            on(SCHEDULER_ALIVE, scheduler.roster.hear, private=True),
+            on(SCHEDULER_ALIVE, scheduler.roster.handle, private=True),
             *[row for part in parts for row in part.consumes],
         ],
         answers=[answers(WHAT_IF, what_ifs.answer), *[row for part in parts for row in part.answers]],
@@ -277,7 +277,7 @@ def _other_halves(handovers: Handovers, concurrency: int) -> _Part:
         consumes=[
             on_many(
                 MOVE_HALF,
-                handovers.hear_many,
+                handovers.handle_many,
                 emits=[MOVE_PLACED, MOVE_HANDOVER, BUILD_DELETE],
                 batch=MOVES_AT_ONCE,
                 concurrency=concurrency,

@@ -40,7 +40,7 @@ from bus.aggregates import (
     ChangeAggregate,
     DropAggregate,
     MakeAggregate,
-    told,
+    refusal_reason,
 )
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -340,7 +340,7 @@ async def change(
 
 def _tell(result: AggregateResult, as_json: bool, say: Console) -> int:
     if not isinstance(result, AggregateEdited):
-        raise CommandRefused(told(result))
+        raise CommandRefused(refusal_reason(result))
     one = result.aggregate
     if as_json:
         lists = {"added": result.added, "removed": result.removed, "warnings": result.warnings}

@@ -145,7 +145,7 @@ async def drop(
     _check(ids)
     async with Bus(_way(settings, cell)) as bus:
         chosen = await _chosen(bus.transport, ids, complain if as_json else say)
-        count = await bus.transport.exhume(chosen)
+        count = await bus.transport.remove_dead_letters(chosen)
     tell(say, as_json, f"{count} dropped", dropped=count)
     return 0 if chosen is None or chosen else 1
 

@@ -16,7 +16,7 @@ from berth.commands.emptying import Emptying, instances_on, tell_emptied
 from berth.commands.host_states import checked_cause, disabling, host_named, reported_hosts
 from berth.commands.hosts import Names
 from berth.commands.leftover_consumers import tell_left_over
-from berth.commands.move_output import ToldMoves
+from berth.commands.move_output import MovePrinter
 from berth.commands.options import Json, StateDir
 from berth.commands.requesting_moves import ANY
 from berth.commands.supposing_moves import AT_ONCE, supposed, tell_why_they_stay, why_not
@@ -84,7 +84,7 @@ async def drain(
     as_json: bool,
     say: Console,
 ) -> int:
-    telling = ToldMoves(as_json, say)
+    telling = MovePrinter(as_json, say)
     async with Bus(wiring.transport(settings, "drain")) as bus:
         await check_to_cell(bus, settings, asked.to_cell)
         hosts = await _hosts(bus, settings, names, cell, agent)
@@ -128,7 +128,7 @@ def _called(hosts: Sequence[Provider]) -> str:
 
 
 async def tell_what_would_be(
-    bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, telling: ToldMoves, state: str
+    bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, telling: MovePrinter, state: str
 ) -> int:
     """Print what `asked` would do on hosts made `state`; return 1 if instances would stay."""
     there = {host.id: await instances_on(bus, [host]) for host in hosts}

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from berth.commands.following import VERIFYING, FollowedMoves, MoveOutcome, following, moves_of
 from berth.commands.host_states import causes_of
-from berth.commands.move_output import ToldMoves
+from berth.commands.move_output import MovePrinter
 from berth.commands.terminal import CommandRefused, checked, complain, printable, write_json
 from bus import topics
 from bus.clock import Clock
@@ -73,7 +73,7 @@ class Emptying:
         hosts: Sequence[Provider],
         asked: MoveRequested,
         most: int,
-        telling: ToldMoves,
+        telling: MovePrinter,
         *,
         patient: bool = True,
         because: str = "",
@@ -229,7 +229,7 @@ async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
     return found
 
 
-def tell_emptied(far: Emptied, what: str, telling: ToldMoves) -> int:
+def tell_emptied(far: Emptied, what: str, telling: MovePrinter) -> int:
     """The end of it; 1 unless nothing stays."""
     if telling.as_json:
         sets = {name: sorted(getattr(far, name)) for name in ("moved", "gone", "under_way")}

@@ -13,7 +13,7 @@ from berth.commands.boot_options import WaitingCommand, waiting_time
 from berth.commands.draining import tell_what_would_be
 from berth.commands.emptying import Emptying, instances_on, tell_emptied
 from berth.commands.host_states import forcing_down, host_named
-from berth.commands.move_output import ToldMoves
+from berth.commands.move_output import MovePrinter
 from berth.commands.options import Json, StateDir
 from berth.commands.requesting_moves import ANY
 from berth.commands.terminal import checked, complain, effective, run, say, write_json
@@ -80,7 +80,7 @@ async def evacuate(
             # Before the host is forced down only another kind of move can be asked about; hosts are the same.
             fenced = FORCED_DOWN in host.traits
             supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
-            telling = ToldMoves(as_json, say)
+            telling = MovePrinter(as_json, say)
             return await tell_what_would_be(bus, [host], supposed, telling, "forced down")
         there = await instances_on(bus, [host])
         called = host.host or host.name
@@ -91,7 +91,7 @@ async def evacuate(
             say.print(f"{called}: forced down; {len(active)} go to other hosts{others}", markup=False)
         await forcing_down(True)(bus, host)
         if wait:
-            return await _follow(bus, host, asked, most, ToldMoves(as_json, say))
+            return await _follow(bus, host, asked, most, MovePrinter(as_json, say))
         clock = Clock()
         requests = [
             checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
@@ -107,7 +107,7 @@ async def evacuate(
     return 0
 
 
-async def _follow(bus: Bus, host: Provider, asked: MoveRequested, most: int, telling: ToldMoves) -> int:
+async def _follow(bus: Bus, host: Provider, asked: MoveRequested, most: int, telling: MovePrinter) -> int:
     called = host.host or host.name
     emptying = Emptying(bus, [host], asked, most, telling, patient=False)
     try:

@@ -14,10 +14,10 @@ from bus.messages import Attempt
 from bus.moves import (
     FindMoves,
     MoveEnded,
+    MoveProgress,
     MoveRefused,
     MoveRequested,
     MoveStands,
-    MoveTold,
     PhaseOver,
 )
 from bus.queries import FindWaiting, WaitingRequest
@@ -58,10 +58,10 @@ class _Open:
     told: tuple[str, str, int] = field(default=("", "", 0))
 
 
-class TellsOfMoves(Protocol):
+class MoveListener(Protocol):
     """Receives the progress of moves."""
 
-    def progress(self, said: MoveTold) -> None: ...
+    def progress(self, said: MoveProgress) -> None: ...
 
     def waits(self, said: WaitingRequest) -> None: ...
 
@@ -69,7 +69,7 @@ class TellsOfMoves(Protocol):
 class Silently:
     """Shows no progress."""
 
-    def progress(self, said: MoveTold) -> None: ...
+    def progress(self, said: MoveProgress) -> None: ...
 
     def waits(self, said: WaitingRequest) -> None: ...
 
@@ -77,7 +77,7 @@ class Silently:
 class FollowedMoves:
     """Several moves, each to its outcome."""
 
-    def __init__(self, bus: Bus, name: str, telling: TellsOfMoves) -> None:
+    def __init__(self, bus: Bus, name: str, telling: MoveListener) -> None:
         self.bus = bus
         self.reply_to = name
         self._telling = telling
@@ -125,11 +125,11 @@ class FollowedMoves:
                 )
             )  # fmt: skip
 
-    async def hear_progress(self, progress: Listener[MoveTold]) -> None:
+    async def hear_progress(self, progress: Listener[MoveProgress]) -> None:
         while True:
             self._progress(await progress.get())
 
-    def _progress(self, said: MoveTold) -> None:
+    def _progress(self, said: MoveProgress) -> None:
         one = self._open.get(said.move)
         if one is None:
             return
@@ -176,7 +176,7 @@ class FollowedMoves:
                 self._over(outcome_of(stands))
             elif stands.move in self._open:
                 self._progress(
-                    MoveTold(
+                    MoveProgress(
                         move=stands.move, build=stands.build, cell=cell, phase=stands.phase,
                         host=stands.towards, percent=stands.percent,
                     )
@@ -241,7 +241,7 @@ async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest,
 
 
 @asynccontextmanager
-async def following(bus: Bus, name: str, telling: TellsOfMoves | None = None) -> AsyncIterator[FollowedMoves]:
+async def following(bus: Bus, name: str, telling: MoveListener | None = None) -> AsyncIterator[FollowedMoves]:
     """Follow moves in this context. `name` is the `reply_to` of the results."""
     moves = FollowedMoves(bus, name, telling or Silently())
     refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from berth.commands.move_output import ToldMoves
+from berth.commands.move_output import MovePrinter
 from berth.commands.terminal import printable, write_json
 from bus import topics
 from bus.delivery.runner import Bus
@@ -12,7 +12,7 @@ _SHOWN = 20
 
 
 async def tell_left_over(
-    bus: Bus, hosts: Sequence[Provider], told: Collection[str], telling: ToldMoves
+    bus: Bus, hosts: Sequence[Provider], told: Collection[str], telling: MovePrinter
 ) -> None:
     """Print the remaining consumers, except those already listed."""
     for host in hosts:

@@ -9,7 +9,7 @@ from rich.table import Table
 from berth.commands.following import REFUSED, VERIFYING, MoveOutcome
 from berth.commands.terminal import printable, write_json
 from berth.commands.waiting import duration
-from bus.moves import MoveStands, MoveTold
+from bus.moves import MoveProgress, MoveStands
 from bus.queries import WaitingRequest
 
 _DONE = {
@@ -44,7 +44,7 @@ _BEGINS = {  # descriptions of phases
 }
 
 
-class ToldMoves:
+class MovePrinter:
     """Prints moves in progress: each phase once, and with --json every progress report."""
 
     def __init__(self, as_json: bool, say: Console) -> None:
@@ -53,7 +53,7 @@ class ToldMoves:
         self._phases: dict[str, tuple[str, str]] = {}
         self._waits: dict[str, str] = {}
 
-    def progress(self, said: MoveTold) -> None:
+    def progress(self, said: MoveProgress) -> None:
         if self.as_json:
             write_json(said)
             return

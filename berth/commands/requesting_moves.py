@@ -10,7 +10,7 @@ from berth import wiring
 from berth.commands.asking_cells import check_to_cell
 from berth.commands.following import VERIFYING, FollowedMoves, MoveOutcome, following
 from berth.commands.host_states import host_named
-from berth.commands.move_output import ToldMoves
+from berth.commands.move_output import MovePrinter
 from berth.commands.supposing_moves import supposed, tell_supposed
 from berth.commands.terminal import CommandRefused, checked, complain, write_json
 from berth.commands.whereabouts import uuid_of, whereabouts
@@ -81,7 +81,7 @@ async def request_moves(
         from scheduler_worker import seconds_of
 
         longest = max((seconds_of(request.wait) for request in asked), default=0.0)
-        return await follow_moves(bus, name, asked, timeout + longest, ToldMoves(as_json, say))
+        return await follow_moves(bus, name, asked, timeout + longest, MovePrinter(as_json, say))
 
 
 async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
@@ -98,7 +98,7 @@ async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
 
 
 async def follow_moves(
-    bus: Bus, name: str, asked: Sequence[MoveRequested], timeout: float, telling: ToldMoves
+    bus: Bus, name: str, asked: Sequence[MoveRequested], timeout: float, telling: MovePrinter
 ) -> int:
     """1 unless all are done, or wait to be confirmed where that was asked."""
     open_ = {request.move: request for request in asked}
@@ -132,7 +132,7 @@ async def follow_moves(
     return 0 if good == len(asked) else 1
 
 
-def _tell_what_next(outcome: MoveOutcome, telling: ToldMoves) -> None:
+def _tell_what_next(outcome: MoveOutcome, telling: MovePrinter) -> None:
     if outcome.end == VERIFYING and not telling.as_json:
         telling.say.print(
             f"  `berth confirm {outcome.build}` keeps it there,"

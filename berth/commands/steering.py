@@ -10,8 +10,8 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.asking_cells import known_cells, named
-from berth.commands.following import MoveOutcome, TellsOfMoves, following, moves_of, waiting_moves
-from berth.commands.move_output import ToldMoves
+from berth.commands.following import MoveListener, MoveOutcome, following, moves_of, waiting_moves
+from berth.commands.move_output import MovePrinter
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, checked, complain, effective, run, say, write_json
 from berth.commands.whereabouts import uuid_of
@@ -21,7 +21,7 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildCancelled, BuildCancelRequested
-from bus.moves import FindMoves, MoveStands, MoveSteered, MoveTold, Steering
+from bus.moves import FindMoves, MoveProgress, MoveStands, MoveSteered, Steering
 from bus.queries import WaitingRequest
 
 CANCEL_SECONDS = 30.0  # for a scheduler to confirm a cancellation
@@ -112,7 +112,7 @@ async def steer(
     ids = list(dict.fromkeys(uuid_of(one, "a build or a move") for one in of))
     async with Bus(wiring.transport(settings, "steer")) as bus:
         cells = (cell,) if cell else await known_cells(bus, settings)
-        telling = ToldMoves(as_json, say)
+        telling = MovePrinter(as_json, say)
         meant = [await _meant(bus, cells, id_, to) for id_ in ids]
         cancelled = [await _wait_ended(bus, one, telling) for one in meant if isinstance(one, WaitingRequest)]
         # A move that no longer waited has just begun
@@ -135,7 +135,7 @@ async def _meant(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> Move
         raise
 
 
-async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: ToldMoves) -> str:
+async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: MovePrinter) -> str:
     """Return an empty string if it no longer waits; else its id, because it has begun or ended."""
     said = await end_wait(bus, waits.request)
     if not said.waited:
@@ -197,12 +197,12 @@ async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
 
 @asynccontextmanager
 async def word_said(
-    bus: Bus, stands: MoveStands, to: Steering, telling: TellsOfMoves
-) -> AsyncIterator[tuple[asyncio.Future[MoveOutcome], asyncio.Future[MoveTold]]]:
+    bus: Bus, stands: MoveStands, to: Steering, telling: MoveListener
+) -> AsyncIterator[tuple[asyncio.Future[MoveOutcome], asyncio.Future[MoveProgress]]]:
     """Publish the steering message, and yield futures of the move's result and of the cell's answer."""
     name = f"steer-{Clock().uuid()[:8]}"
     order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=to, reply_to=name)
-    answer: asyncio.Future[MoveTold] = asyncio.get_running_loop().create_future()
+    answer: asyncio.Future[MoveProgress] = asyncio.get_running_loop().create_future()
     async with following(bus, name, _Answered(answer, telling)) as moves:
         outcome = moves.join(stands.move, stands.build, stands.cell, past_verifying=True)
         await publish(bus, checked(order), patience=PATIENCE)
@@ -213,11 +213,11 @@ async def word_said(
 class _Answered:
     """Takes the first message as the answer."""
 
-    def __init__(self, answer: "asyncio.Future[MoveTold]", telling: TellsOfMoves) -> None:
+    def __init__(self, answer: "asyncio.Future[MoveProgress]", telling: MoveListener) -> None:
         self._answer = answer
         self._telling = telling
 
-    def progress(self, said: MoveTold) -> None:
+    def progress(self, said: MoveProgress) -> None:
         if not self._answer.done():
             self._answer.set_result(said)
         if not said.refused:
@@ -230,7 +230,7 @@ class _Answered:
 class _Steered:
     """Steers several moves with one message each."""
 
-    def __init__(self, bus: Bus, to: Steering, wait: bool, timeout: float, telling: ToldMoves) -> None:
+    def __init__(self, bus: Bus, to: Steering, wait: bool, timeout: float, telling: MovePrinter) -> None:
         self.bus = bus
         self.to: Steering = to
         self.wait = wait
@@ -261,7 +261,7 @@ class _Steered:
                 f"not followed any longer: {stands.move} was not over within {self.timeout:g} s"
             ) from None
 
-    def _refused(self, said: MoveTold) -> bool:
+    def _refused(self, said: MoveProgress) -> bool:
         if self.telling.as_json:
             write_json(said)
         else:

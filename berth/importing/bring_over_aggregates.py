@@ -14,7 +14,7 @@ from bus.aggregates import (
     AggregateResult,
     ChangeAggregate,
     MakeAggregate,
-    told,
+    refusal_reason,
 )
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -84,7 +84,9 @@ class BringOver:
             )
         said = await self._edit(first)
         if not isinstance(said, AggregateEdited):
-            return Brought(aggregate.name, id_, "could not be", failed=(f"{aggregate.name}: {told(said)}",))
+            return Brought(
+                aggregate.name, id_, "could not be", failed=(f"{aggregate.name}: {refusal_reason(said)}",)
+            )
         trouble: list[str] = []
         added = 0
         for at in range(0, len(aggregate.hosts or ()), HOSTS_AT_ONCE):
@@ -103,13 +105,13 @@ class BringOver:
         """Add the hosts; one that cannot be added does not stop the others."""
         said = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
         if isinstance(said, Missing) and said.what == "host":
-            trouble.append(told(said))
+            trouble.append(refusal_reason(said))
             hosts = [host for host in hosts if host not in said.names]
             said = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
         if isinstance(said, AggregateEdited):
             return len(said.added)
         if len(hosts) == 1:
-            trouble.append(told(said))
+            trouble.append(refusal_reason(said))
             return 0
         return sum([await self._put_in(id_, [host], trouble) for host in hosts])
 

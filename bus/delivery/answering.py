@@ -47,7 +47,7 @@ class AnsweredRow(ServedRow):
             return self._replies
         return reply_prefix(self._query, envelope.key.rpartition(".")[2])  # the key is the verified sender
 
-    async def _say(self, made: Made) -> None:
+    async def _publish(self, made: Made) -> None:
         await self._reply(
             [
                 follow(message, cause.reply_to, self._clock, framed=True, cause=cause)

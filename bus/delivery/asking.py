@@ -111,11 +111,11 @@ class PendingQuestions:
                 name = f"{prefix}{self._replica}.{self._clock.uuid()[:8]}"
                 replies = QueueSpec(name, (name,), durable=False)
                 inbox = await self._transport.consume(replies, _REPLIES_AT_ONCE)
-                self._spawn(self._hear(name, inbox))
+                self._spawn(self._receive_answers(name, inbox))
                 self._replies[prefix] = replies
             self._declared.add(query.name)
 
-    async def _hear(self, name: str, inbox: Inbox) -> None:
+    async def _receive_answers(self, name: str, inbox: Inbox) -> None:
         while True:
             delivery = await inbox.get()
             answer = delivery.envelope

@@ -14,7 +14,7 @@ from bus.worker import On, Worker, messages_of
 log = logging.getLogger(__name__)
 
 
-class HeardRow(ServedRow):
+class ConsumedRow(ServedRow):
     def __init__(
         self,
         row: On,
@@ -35,7 +35,7 @@ class HeardRow(ServedRow):
     def _key_of(self, message: Message) -> str:
         return self._topic.key(message)
 
-    async def _say(self, made: Made) -> None:
+    async def _publish(self, made: Made) -> None:
         try:
             await self._emitter.emit(made, self._emits)
         except Unroutable:
@@ -44,9 +44,9 @@ class HeardRow(ServedRow):
             if self._unheard is None or of_several or cause.attempt < self._unheard_after:
                 raise
             for _, message in made:
-                await self._say_or_undo(cause, message)
+                await self._publish_or_undo(cause, message)
 
-    async def _say_or_undo(self, cause: Envelope, message: Message) -> None:
+    async def _publish_or_undo(self, cause: Envelope, message: Message) -> None:
         """Publish the message; if it stays without a consumer, let the worker undo it and publish that."""
         assert self._unheard is not None
         try:

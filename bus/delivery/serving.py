@@ -7,7 +7,7 @@ from typing import Any
 
 from bus.clock import Clock
 from bus.delivery.answering import AnsweredRow
-from bus.delivery.consuming import HeardRow
+from bus.delivery.consuming import ConsumedRow
 from bus.delivery.emitting import Emitter
 from bus.delivery.reader import QueueReader
 from bus.delivery.settling import ServedRow
@@ -37,7 +37,7 @@ async def serve(
 
     def served(row: On | Answers) -> ServedRow:
         if isinstance(row, On):
-            return HeardRow(row, worker, replica, transport, clock, suspects, emitter)
+            return ConsumedRow(row, worker, replica, transport, clock, suspects, emitter)
         return AnsweredRow(row, worker, replica, transport, clock, suspects)
 
     rows = [*map(served, worker.consumes), *map(served, worker.answers)]
@@ -52,7 +52,7 @@ async def serve(
         for each in worker.starts:
             await each()
 
-    if not await _unless_told(stopping, start()):
+    if not await _run_unless_stopped(stopping, start()):
         log.info("%s: stopped before it had started", worker.name)
         return
     readers: dict[QueueReader, None] = {}
@@ -87,7 +87,7 @@ async def serve(
         background = [group.create_task(run()) for run in worker.runs]
         background += [group.create_task(Timer(row, emitter).run()) for row in worker.timers]
         widening = []
-        if await _unless_told(stopping, begin(rows)):
+        if await _run_unless_stopped(stopping, begin(rows)):
             log.info("%s: serving", worker.name)
             if redelivers:
                 suspects.start(group)
@@ -105,7 +105,7 @@ async def serve(
     log.info("%s: stopped", worker.name)
 
 
-async def _unless_told(stopping: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+async def _run_unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
     """Run the work; return False if stopped first, because waiting for a broker need not end."""
 
     async def outcome() -> Exception | None:

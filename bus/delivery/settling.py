@@ -61,7 +61,7 @@ class ServedRow(ABC):
         """The key such a message travels by."""
 
     @abstractmethod
-    async def _say(self, made: Made) -> None:
+    async def _publish(self, made: Made) -> None:
         """Send on what the handler made of its messages."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class ServedRow(ABC):
             return
         await self._settle([(delivery, message)])
 
-    async def bury(self, delivery: Delivery, reason: str) -> None:
+    async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Move a delivery to the dead letters."""
         await self._bury(delivery, Dead(reason))
 
@@ -141,7 +141,7 @@ class ServedRow(ABC):
             with handling((delivery.envelope, message) for delivery, message in readable):
                 outcomes = await self._call([message for _, message in readable])
                 made, fates = _sorted(readable, outcomes)
-                await self._say(made)
+                await self._publish(made)
         except Exception as problem:
             if alone or isinstance(problem, Unavailable):
                 for delivery, _ in readable:
@@ -149,7 +149,7 @@ class ServedRow(ABC):
                 return problem
         else:
             if log.isEnabledFor(logging.DEBUG):
-                self._tell(readable, made)
+                self._log_messages(readable, made)
             for delivery, fate in fates:
                 if fate is None:
                     self._count["done"].inc()
@@ -161,7 +161,7 @@ class ServedRow(ABC):
             await self._settle([one])
         return None
 
-    def _tell(self, readable: Readable, made: Made) -> None:
+    def _log_messages(self, readable: Readable, made: Made) -> None:
         """A line for each message, so that one build can be followed through all workers."""
         for delivery, message in readable:
             said = [type(one).__name__ for cause, one in made if cause is delivery.envelope]
@@ -216,7 +216,7 @@ class ServedRow(ABC):
         why = dead.reason
         log.error("%s: %s to the dead letters: %s", queue, envelope.key, why, extra=_about(delivery))
         letter = letter_of(envelope, queue, dead.reason, dead.trace, self._clock.now())
-        await self._transport.bury(letter)
+        await self._transport.store_dead_letter(letter)
         delivery.done()
 
 

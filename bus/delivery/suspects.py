@@ -37,7 +37,7 @@ class SuspectRow(Protocol):
     async def handle_alone(self, delivery: Delivery) -> None:
         """Handle and settle one delivery."""
 
-    async def bury(self, delivery: Delivery, reason: str) -> None:
+    async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Move a delivery to the dead letters."""
 
 
@@ -111,13 +111,15 @@ class Suspects:
         strikes = envelope.strikes + (delivery.crashes > 0)
         if not envelope.suspect_of:
             reason = delivery.problem or "it does not name the queue it came from"
-            await self._transport.bury(letter_of(envelope, self.queue.name, reason, "", self._clock.now()))
+            await self._transport.store_dead_letter(
+                letter_of(envelope, self.queue.name, reason, "", self._clock.now())
+            )
             delivery.done()
         elif row is None:  # not read by this process, or not yet
             await self._move(delivery, envelope.suspect_of, strikes=strikes)
         elif strikes >= MAX_STRIKES:
             times = f"{strikes + 1} times, {strikes} of them with no other redelivered message in hand"
-            await row.bury(delivery, f"the process that handled it ended {times}")
+            await row.store_dead_letter(delivery, f"the process that handled it ended {times}")
         elif delivery.crashes:  # a new copy counts from 0, whatever this broker counts
             await self._move(delivery, self.queue.name, strikes=strikes)
         else:

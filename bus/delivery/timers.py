@@ -29,14 +29,14 @@ class Timer:
         while True:
             try:
                 made = messages_of(await self._row.handler())
-                await self._say([(None, message) for message in made])
+                await self._publish_all([(None, message) for message in made])
             except Unavailable as condition:
                 log.warning("%s: %s", self._emitter.worker, condition)
             except Exception:
                 log.exception("%s: a timer failed; it goes on", self._emitter.worker)
             await asyncio.sleep(self._row.seconds)
 
-    async def _say(self, made: Sequence[Emit]) -> None:
+    async def _publish_all(self, made: Sequence[Emit]) -> None:
         """Publish the messages until they have consumers, because no redelivery would repeat them.
 
         After a minute without a consumer they are left to the timer's next calls.
@@ -51,11 +51,11 @@ class Timer:
                 log.info("%s: %s; trying again", self._emitter.worker, condition)
             except Unroutable as nobody:
                 log.info("%s: %s; trying again", self._emitter.worker, nobody)
-                made, unheard = await self._unheard(made), unheard + 1
+                made, unheard = await self._publish_singly(made), unheard + 1
             await asyncio.sleep(next(pauses, _LONGEST_PAUSE))
         log.warning("%s: %d messages of a timer were heard by nobody", self._emitter.worker, len(made))
 
-    async def _unheard(self, made: Sequence[Emit]) -> Sequence[Emit]:
+    async def _publish_singly(self, made: Sequence[Emit]) -> Sequence[Emit]:
         """Publish each message singly; return those without a consumer."""
         left = []
         for one in made:

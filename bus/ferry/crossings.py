@@ -30,7 +30,7 @@ class Way(Enum):
     WITHIN = "within"  # not through it: it is the cell's own affair
 
 
-class NoWay(TypeError):
+class InvalidCrossing(TypeError):
     """Tables that no wall can be made from."""
 
 
@@ -97,7 +97,7 @@ def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, A
     outside = [worker for worker in workers if not cell_of(f"{worker.name}:")]
     found: dict[Topic[Any] | Query[Any, Any], Way] = {}
     for topic in TOPICS:
-        way = _way(
+        way = _direction(
             topic.pattern,
             said_within=any(topic.message in worker.emits for worker in inside),
             heard_within=any(row.address.topic is topic for worker in inside for row in worker.consumes),
@@ -108,7 +108,7 @@ def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, A
         if way is not None:
             found[topic] = way
     for query in QUERIES:
-        way = _way(
+        way = _direction(
             query.name,
             said_within=any(query in worker.asks for worker in inside),
             heard_within=any(row.query is query for worker in inside for row in worker.answers),
@@ -118,7 +118,7 @@ def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, A
         if way is not None:
             found[query] = way
             if way not in (Way.OUT if query.within else Way.IN, Way.WITHIN):
-                raise NoWay(f"{query.name} is asked the other way than its table says")
+                raise InvalidCrossing(f"{query.name} is asked the other way than its table says")
     return found
 
 
@@ -143,14 +143,14 @@ def crossings(cell: str, workers: Sequence[Worker]) -> tuple[Crossing, ...]:
     return tuple(found)
 
 
-def _way(
+def _direction(
     pattern: str, *, said_within: bool, heard_within: bool, said_outside: bool, heard_outside: bool
 ) -> Way | None:
     if not said_within and not heard_within:
         return None
     if "{cell}" not in pattern:
-        raise NoWay(f"{pattern} is said or heard within a cell, and its key does not say which")
+        raise InvalidCrossing(f"{pattern} is said or heard within a cell, and its key does not say which")
     out, into = said_within and heard_outside, heard_within and said_outside
     if out and into:
-        raise NoWay(f"{pattern} would go both ways through a wall, and round in circles")
+        raise InvalidCrossing(f"{pattern} would go both ways through a wall, and round in circles")
     return Way.OUT if out else Way.IN if into else Way.WITHIN

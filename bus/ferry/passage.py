@@ -65,10 +65,10 @@ class Passage:
             try:
                 load.append((delivery, self._read(delivery)))
             except Undecodable as problem:
-                await self._say(load)
+                await self._forward(load)
                 load = []
                 await self._bury(delivery, str(problem))
-        await self._say(load)
+        await self._forward(load)
 
     def _read(self, delivery: Delivery) -> Envelope:
         """Return the envelope as received, with the fields that a single message lacks."""
@@ -77,7 +77,7 @@ class Passage:
         key = self.crossing.key_of(delivery.envelope)
         return msgspec.structs.replace(delivery.envelope, key=key, framed=self.crossing.framed(key))
 
-    async def _say(self, load: Loaded) -> None:
+    async def _forward(self, load: Loaded) -> None:
         """Returns when all of it has settled, however long that takes."""
         if not load:
             return
@@ -96,11 +96,11 @@ class Passage:
             except Exception as problem:
                 if len(load) > 1:  # together they failed: find out which by itself
                     for one in load:
-                        await self._say([one])
+                        await self._forward([one])
                     return
                 match problem:
                     case Unroutable():
-                        if await self._heard_by_nobody(load[0][1], str(problem)):
+                        if await self._refuse_unroutable(load[0][1], str(problem)):
                             load[0][0].done()
                             return
                         why = str(problem) if self._is_given_up(load[0][1].key) else ""
@@ -127,7 +127,7 @@ class Passage:
             log.warning("%s waits: nobody hears %s there", self.crossing.queue.name, key)
         return now - self._unheard[1] >= self._unheard_seconds
 
-    async def _heard_by_nobody(self, question: Envelope, why: str) -> bool:
+    async def _refuse_unroutable(self, question: Envelope, why: str) -> bool:
         """Refuse a query without a consumer immediately, so that the requester can repeat it; return False
         for other messages.
         """
@@ -144,7 +144,7 @@ class Passage:
         envelope, queue = delivery.envelope, self.crossing.queue.name
         log.error("%s: %s to the dead letters: %s", queue, envelope.key, why)
         letter = letter_of(envelope, queue, why, trace, self._clock.now())
-        await self._insist(lambda: self.here.bury(letter))
+        await self._insist(lambda: self.here.store_dead_letter(letter))
         delivery.done()
 
     async def _insist(self, say: Callable[[], Awaitable[None]]) -> None:

@@ -146,15 +146,15 @@ class LocalBroker:
         queue.items.appendleft(item)
         queue.wake()
 
-    def bury(self, letter: DeadLetter) -> None:
+    def store_dead_letter(self, letter: DeadLetter) -> None:
         self.dead[letter.id] = letter
         if self._journal is not None:
-            self._journal.bury(letter)
+            self._journal.store_dead_letter(letter)
 
-    def exhume(self, letter: DeadLetter) -> None:
+    def remove_dead_letters(self, letter: DeadLetter) -> None:
         self.dead.pop(letter.id, None)
         if self._journal is not None:
-            self._journal.exhume(letter.id)
+            self._journal.remove_dead_letters(letter.id)
 
     def dead_behind(self, after: str, beginning: str) -> Iterator[DeadLetter]:
         """Yield the present dead letters; later ones are not included."""

@@ -16,7 +16,7 @@ import msgspec
 
 from bus.errors import NOT_JSON, Unavailable
 from bus.protocol import DeadLetter, Envelope, QueueSpec
-from bus.sql.private import keep_private
+from bus.sql.private import make_private
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _Statement = tuple[str, tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class KeptEnvelope:
+class StoredEnvelope:
     """A message that was in a queue when the process ended."""
 
     row: int
@@ -54,7 +54,7 @@ class KeptEnvelope:
 class Journal:
     def __init__(self, path: Path) -> None:
         self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        keep_private(path)
+        make_private(path)
         try:
             self._file.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
             columns = [name for _, name, *_ in self._file.execute("PRAGMA table_info(kept)")]
@@ -72,7 +72,7 @@ class Journal:
         self._writing = False
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
-    def restore(self, now: float) -> tuple[list[KeptEnvelope], list[DeadLetter]]:
+    def restore(self, now: float) -> tuple[list[StoredEnvelope], list[DeadLetter]]:
         """Return all stored messages, oldest first, and the dead letters; unreadable entries become dead
         letters.
         """
@@ -87,13 +87,13 @@ class Journal:
                 delivered = not self._was_closed and not (due and due > now)
             try:
                 envelope = _envelopes.decode(data)
-                items.append(KeptEnvelope(row, str(queue), envelope, float(due or 0.0), int(delivered)))
+                items.append(StoredEnvelope(row, str(queue), envelope, float(due or 0.0), int(delivered)))
             except _UNREADABLE as problem:
                 letter = _unreadable(
                     f"journal-{row}", str(queue), data, f"it was kept unreadably: {problem}", now
                 )
                 log.error("%s: %s to the dead letters: %s", letter.queue, letter.id, letter.reason)
-                self.bury(letter)
+                self.store_dead_letter(letter)
                 self.remove(row)
                 letters.append(letter)
         return items, letters
@@ -128,11 +128,11 @@ class Journal:
     def remove(self, row: int) -> None:
         self._pending.append(("DELETE FROM kept WHERE row = ?", (row,)))
 
-    def bury(self, letter: DeadLetter) -> None:
+    def store_dead_letter(self, letter: DeadLetter) -> None:
         data = msgspec.json.encode(letter)
         self._pending.append(("INSERT OR REPLACE INTO dead VALUES (?, ?)", (letter.id, data)))
 
-    def exhume(self, id_: str) -> None:
+    def remove_dead_letters(self, id_: str) -> None:
         self._pending.append(("DELETE FROM dead WHERE id = ?", (id_,)))
 
     async def flushed(self) -> None:

@@ -23,7 +23,7 @@ class SocketCall(msgspec.Struct, omit_defaults=True):
     beginning: str = ""
 
 
-class SocketWord(msgspec.Struct, omit_defaults=True):
+class SocketReply(msgspec.Struct, omit_defaults=True):
     """The server's reply to a call, or a delivery."""
 
     id: int = 0
@@ -40,4 +40,4 @@ class SocketWord(msgspec.Struct, omit_defaults=True):
 
 
 calls = msgspec.json.Decoder(SocketCall)
-words = msgspec.json.Decoder(SocketWord)
+words = msgspec.json.Decoder(SocketReply)

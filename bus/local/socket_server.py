@@ -12,7 +12,7 @@ import msgspec
 
 from bus.errors import NoSuchLetter, Unroutable
 from bus.local.broker import LocalBroker
-from bus.local.socket_protocol import LINE_LIMIT, SocketCall, SocketWord, calls
+from bus.local.socket_protocol import LINE_LIMIT, SocketCall, SocketReply, calls
 from bus.local.transport import LocalTransport
 from bus.protocol import Delivery, Inbox
 
@@ -38,7 +38,7 @@ class SocketServer:
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         transport = LocalTransport(self.broker)
-        visit = _Visit(transport, writer)
+        visit = _ClientConnection(transport, writer)
         try:
             async with asyncio.TaskGroup() as group:
                 async for line in reader:
@@ -51,7 +51,7 @@ class SocketServer:
             writer.close()
 
 
-class _Visit:
+class _ClientConnection:
     def __init__(self, transport: LocalTransport, writer: asyncio.StreamWriter) -> None:
         self.transport = transport
         self.writer = writer
@@ -74,7 +74,7 @@ class _Visit:
             task.cancel()
 
     async def _do(self, call: SocketCall, group: asyncio.TaskGroup) -> None:
-        answer = SocketWord(id=call.id)
+        answer = SocketReply(id=call.id)
         try:
             await self._deed(call, answer, group)
         except Unroutable as problem:
@@ -83,9 +83,9 @@ class _Visit:
             answer.error, answer.no_such_letter = str(problem), True
         except Exception as problem:
             answer.error = f"{type(problem).__name__}: {problem}"
-        self._say(answer)
+        self._send(answer)
 
-    async def _deed(self, call: SocketCall, answer: SocketWord, group: asyncio.TaskGroup) -> None:
+    async def _deed(self, call: SocketCall, answer: SocketReply, group: asyncio.TaskGroup) -> None:
         transport = self.transport
         if call.do == "leave":
             await transport.close()
@@ -97,18 +97,18 @@ class _Visit:
             await transport.send(call.queue, call.envelopes[0], expected=call.expected[0])
         elif call.do == "delay":
             await transport.delay(call.queue, call.envelopes[0], call.number)
-        elif call.do == "bury" and call.letter is not None:
-            await transport.bury(call.letter)
+        elif call.do == "store_dead_letter" and call.letter is not None:
+            await transport.store_dead_letter(call.letter)
         elif call.do == "dead":
             answer.letters = await transport.dead_letters(
                 int(call.number), after=call.after, beginning=call.beginning
             )
         elif call.do == "depths":
             answer.depths = await transport.depths(call.ids)
-        elif call.do == "exhume":
+        elif call.do == "remove_dead_letters":
             letter = self.transport.broker.dead.get(call.ids[0])
             if letter is not None and letter.died == call.number:  # it has not died again meanwhile
-                answer.count = await transport.exhume(call.ids)
+                answer.count = await transport.remove_dead_letters(call.ids)
         elif call.do == "consume":
             inbox = await transport.consume(call.queues[0], int(call.number))
             self._inboxes[call.id] = inbox
@@ -123,8 +123,10 @@ class _Visit:
             delivery = await inbox.get()
             tag = next(self._tags)
             self._unsettled[tag] = delivery
-            self._say(SocketWord(inbox=number, tag=tag, envelope=delivery.envelope, crashes=delivery.crashes))
+            self._send(
+                SocketReply(inbox=number, tag=tag, envelope=delivery.envelope, crashes=delivery.crashes)
+            )
 
-    def _say(self, say: SocketWord) -> None:
+    def _send(self, say: SocketReply) -> None:
         if not self.writer.is_closing():
             self.writer.write(msgspec.json.encode(say) + b"\n")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from bus.errors import NoSuchLetter, Unavailable, Undecodable, Unroutable
-from bus.local.socket_protocol import SocketCall, SocketWord, words
+from bus.local.socket_protocol import SocketCall, SocketReply, words
 from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, QueueSpec
 
 
@@ -21,7 +21,7 @@ class SocketTransport(asyncio.Protocol):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._numbers = itertools.count(1)
-        self._answers: dict[int, asyncio.Future[SocketWord]] = {}
+        self._answers: dict[int, asyncio.Future[SocketReply]] = {}
         self._inboxes: dict[int, _SocketInbox] = {}
         self._rest = b""
         self._line: asyncio.Transport | None = None
@@ -59,8 +59,8 @@ class SocketTransport(asyncio.Protocol):
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         await self._call(SocketCall("delay", queue=queue, envelopes=[envelope], number=seconds))
 
-    async def bury(self, letter: DeadLetter) -> None:
-        await self._call(SocketCall("bury", letter=letter))
+    async def store_dead_letter(self, letter: DeadLetter) -> None:
+        await self._call(SocketCall("store_dead_letter", letter=letter))
 
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
         number = next(self._numbers)
@@ -89,7 +89,7 @@ class SocketTransport(asyncio.Protocol):
                 yield letter
             after = page[-1].id
 
-    async def exhume(
+    async def remove_dead_letters(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
         taken: set[str] = set()
@@ -99,7 +99,7 @@ class SocketTransport(asyncio.Protocol):
                 gone = False
                 chosen = letter.id not in taken and (ids is None or letter.id in ids)
                 if chosen and (rescue is None or await rescue(letter)):
-                    call = SocketCall("exhume", ids=[letter.id], number=letter.died)
+                    call = SocketCall("remove_dead_letters", ids=[letter.id], number=letter.died)
                     gone = bool((await self._call(call)).count)
                     if gone or rescue is not None:
                         taken.add(letter.id)
@@ -111,14 +111,14 @@ class SocketTransport(asyncio.Protocol):
         if self._line is not None and not self._line.is_closing():
             self._line.write(msgspec.json.encode(call) + b"\n")
 
-    async def _call(self, call: SocketCall, number: int = 0) -> SocketWord:
+    async def _call(self, call: SocketCall, number: int = 0) -> SocketReply:
         if self._line is None or self._line.is_closing():
             raise Unavailable(f"the berth at {self.path} has gone away")
         call.id = number or next(self._numbers)
         answer = self._answers[call.id] = asyncio.get_running_loop().create_future()
         self.say(call)
         try:
-            said: SocketWord = await answer
+            said: SocketReply = await answer
         finally:
             self._answers.pop(call.id, None)
         if said.unroutable:
@@ -155,7 +155,7 @@ class SocketTransport(asyncio.Protocol):
 class _SocketDelivery:
     problem = ""
 
-    def __init__(self, transport: SocketTransport, said: SocketWord, envelope: Envelope) -> None:
+    def __init__(self, transport: SocketTransport, said: SocketReply, envelope: Envelope) -> None:
         self.envelope = envelope
         self.crashes = said.crashes
         self._transport = transport
@@ -176,7 +176,7 @@ class _SocketInbox:
         self._arrived = asyncio.Event()
         self._lost: Exception | None = None
 
-    def arrived(self, said: SocketWord) -> None:
+    def arrived(self, said: SocketReply) -> None:
         if said.envelope is not None:
             self._ready.append(_SocketDelivery(self._transport, said, said.envelope))
             self._arrived.set()

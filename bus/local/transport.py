@@ -166,8 +166,8 @@ class LocalTransport:
         self.broker.put(self.broker.queues[queue], msgspec.structs.replace(envelope), seconds=seconds)
         await self.broker.safe()
 
-    async def bury(self, letter: DeadLetter) -> None:
-        self.broker.bury(letter)
+    async def store_dead_letter(self, letter: DeadLetter) -> None:
+        self.broker.store_dead_letter(letter)
         await self.broker.safe()
 
     async def waiting(self, queue: str) -> int:
@@ -210,7 +210,7 @@ class LocalTransport:
         for letter in self.broker.dead_behind(after, beginning):
             yield letter
 
-    async def exhume(
+    async def remove_dead_letters(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
         letters = [letter for letter in self.broker.dead.values() if ids is None or letter.id in ids]
@@ -220,6 +220,6 @@ class LocalTransport:
                 continue
             count += 1
             if self.broker.dead.get(letter.id) is letter:  # it has not died again meanwhile
-                self.broker.exhume(letter)
+                self.broker.remove_dead_letters(letter)
         await self.broker.safe()
         return count

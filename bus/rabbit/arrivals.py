@@ -24,7 +24,7 @@ def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool
             problem = f"it was sent to {message.key!r}, and is in {queue} by a further key (CC)"
         elif forwarded and not forwarded.startswith(f"{names.delay}."):
             problem = f"it came by way of the queue {forwarded}, which forwards what it likes"
-        return names.heard_as(message.exchange, message.key), True, problem
+        return names.key_for_reader(message.exchange, message.key), True, problem
     if message.exchange == "":  # which no user of berth's may write to
         return message.key, True, ""
     problem = f"it came by way of the queue {forwarded}, which forwards what it likes" if forwarded else ""

@@ -84,7 +84,7 @@ class RabbitInbox:
             if cancelled_by_us(problem):
                 raise
             reading.end()  # the broker has all back already, but for the last copies
-        self._let_go(reading)
+        self._requeue(reading)
         while reading.deliveries:
             reading.nack(reading.deliveries.popleft().tag)
         reading.wake.set()
@@ -120,7 +120,7 @@ class RabbitInbox:
         self._going_back.add(task)
         task.add_done_callback(self._going_back.discard)
 
-    def _let_go(self, reading: Reading) -> None:
+    def _requeue(self, reading: Reading) -> None:
         """Requeue unpacked envelopes, and messages from a queue that was deleted meanwhile."""
         while reading.opened or (reading.deliveries and reading.is_last_copy(reading.deliveries[0].tag)):
             if reading.opened or self._open_next(reading):
@@ -136,7 +136,7 @@ class RabbitInbox:
             await session.topology.queue(self._spec)
             reading = Reading(await session.channel())
             reading.channel.when_closed(reading.end)
-            reading.channel.when_cancelled(reading.queue_is_gone)
+            reading.channel.when_cancelled(reading.on_queue_deleted)
             self._reading = reading
             await self._consume(reading, min(self._prefetch, _AT_FIRST))
         return reading
@@ -188,8 +188,8 @@ class RabbitInbox:
                 raise
             log.info("%s: reading was interrupted: %s", self._name, reason(problem))
             if isinstance(problem, RequestRefused) and problem.code == "NOT_FOUND":
-                reading.queue_is_gone()  # it was deleted while we began to read it in another way
-        self._let_go(reading)
+                reading.on_queue_deleted()  # it was deleted while we began to read it in another way
+        self._requeue(reading)
         await reading.close()
 
     def _arrived(self, reading: Reading, message: Arrived) -> None:

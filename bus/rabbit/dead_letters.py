@@ -30,7 +30,7 @@ class DeadLetterQueue:
         self._name = link.names.dead
         self._one_at_a_time = asyncio.Lock()  # a letter held by one reader is invisible to the other
 
-    async def bury(self, dead: DeadLetter) -> None:
+    async def store_dead_letter(self, dead: DeadLetter) -> None:
         post = Post(
             self._name,
             letter_key(cell_of(dead.queue)),
@@ -84,7 +84,7 @@ class DeadLetterQueue:
         if not reached:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
 
-    async def exhume(self, ids: Collection[str] | None, rescue: Rescue | None) -> int:
+    async def remove_dead_letters(self, ids: Collection[str] | None, rescue: Rescue | None) -> int:
         wanted = None if ids is None else set(ids)
         rescued = dict[str, float]()  # id → when it died
         staying = set[str]()
@@ -145,7 +145,7 @@ class _Walk:
         """Each once, a few fetched together: their bodies must fit into memory."""
         left, size = await self._channel.ready(self._name), _AT_FIRST
         while True:
-            fetched = await (self._fetch(min(size, left)) if left > 0 else self._one_more())
+            fetched = await (self._fetch(min(size, left)) if left > 0 else self._next_letters())
             if not fetched:
                 return
             left = await self._channel.ready(self._name)
@@ -163,22 +163,22 @@ class _Walk:
         fetched: list[Arrived] = []
         enough = asyncio.Event()
 
-        def hear(message: Arrived) -> None:
+        def handle(message: Arrived) -> None:
             self._held[message.tag] = None
             fetched.append(message)
             if len(fetched) == count:
                 enough.set()
 
-        consumer = await self._channel.consume(self._name, count, hear)
+        consumer = await self._channel.consume(self._name, count, handle)
         try:
             async with asyncio.timeout(_FETCHING_SECONDS):
                 await enough.wait()
         except TimeoutError:
             pass
         await self._channel.cancel(consumer)
-        return fetched or await self._one_more()
+        return fetched or await self._next_letters()
 
-    async def _one_more(self) -> list[Arrived]:
+    async def _next_letters(self) -> list[Arrived]:
         """The next one, if there is any: this is asked behind all that went back before."""
         message = await self._channel.get(self._name)
         if message is None:

@@ -57,7 +57,7 @@ class Reading:
         self.over = True
         self.wake.set()
 
-    def queue_is_gone(self, _: str = "") -> None:
+    def on_queue_deleted(self, _: str = "") -> None:
         self.last_copies = self.newest
         self.end()
 

@@ -88,7 +88,7 @@ class ForeignListener:
         self._binding: AbstractChannel | None = None
         self.hearing = False  # connected, and bound to an exchange that is there
 
-    async def run(self, hear: Hear, gap: Gap) -> None:
+    async def run(self, handle: Hear, gap: Gap) -> None:
         """Pass messages to `hear` in order; call `gap` after a possible loss."""
         backoff = Backoff(self._clock)
         while True:
@@ -96,7 +96,7 @@ class ForeignListener:
                 connection = await dial(self._url)
                 try:
                     backoff = Backoff(self._clock)
-                    await self._attend(connection, hear, gap)
+                    await self._attend(connection, handle, gap)
                 finally:
                     self.hearing, self._binding = False, None
                     await hang_up(connection)
@@ -106,7 +106,7 @@ class ForeignListener:
                 self._complaint = str(problem)
             await backoff.pause()
 
-    async def _attend(self, connection: AbstractConnection, hear: Hear, gap: Gap) -> None:
+    async def _attend(self, connection: AbstractConnection, handle: Hear, gap: Gap) -> None:
         """Consume over this connection until it ends."""
         loop = asyncio.get_running_loop()
         with plainly(self._url):
@@ -123,11 +123,11 @@ class ForeignListener:
                     look_at = loop.time() + pause
                 bodies, tag = await ear.next(look_at)
                 if bodies:
-                    await hear(bodies)
+                    await handle(bodies)
                     ear.is_safe(tag)
                 with plainly(self._url):
                     ear.check()
-                    await ear.tell_what_is_due()
+                    await ear.settle_due()
         finally:
             await ear.leave()
 
@@ -210,7 +210,7 @@ class _Ear:
         """Acknowledge messages up to this tag."""
         self._safe, self._tell_at = tag, min(self._tell_at, self._now() + SETTLE_SECONDS)
 
-    async def tell_what_is_due(self) -> None:
+    async def settle_due(self) -> None:
         if self._now() >= self._tell_at or self._safe - self._told >= TOGETHER:
             await self._tell()
 

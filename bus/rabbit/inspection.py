@@ -20,7 +20,7 @@ _NOBODYS = "doctor.looks"  # a key without a queue
 
 
 @dataclass
-class BrokerLook:
+class BrokerState:
     version: str = ""
     fresh: bool = False  # our exchange is not there
     stuck: bool = False
@@ -30,10 +30,10 @@ class BrokerLook:
 
 async def look(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
-) -> tuple[BrokerLook, dict[str, int]]:
+) -> tuple[BrokerState, dict[str, int]]:
     """Return the state, with the depth of each queue after a pause."""
     connection = await dial(broker_url(url, "berth doctor"))
-    found = BrokerLook()
+    found = BrokerState()
     names = BrokerNames(exchange)
     topology = Topology(connection, names, quorum)
     try:
@@ -69,7 +69,7 @@ async def _waiting(topology: Topology, queue: str) -> tuple[int, int] | None:
         return None
 
 
-async def _takes(connection: AbstractConnection, exchange: str, found: BrokerLook) -> bool:
+async def _takes(connection: AbstractConnection, exchange: str, found: BrokerState) -> bool:
     """Return whether it confirms a message in time. The message has no queue and is returned."""
     try:
         async with asyncio.timeout(TAKES_SECONDS):

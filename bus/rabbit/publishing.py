@@ -89,7 +89,7 @@ class Publisher:
             if queue is None:
                 queue = self._queues[lane] = _Queue(lane)
             queue.waiting.append((envelope, receipt))
-            self._stir(queue)
+            self._schedule_send(queue)
         if items:
             await receipt.done
 
@@ -103,7 +103,7 @@ class Publisher:
                 queue.waiting.popleft()[1].settle(gone)
         self._queues.clear()
 
-    def _stir(self, queue: _Queue) -> None:
+    def _schedule_send(self, queue: _Queue) -> None:
         """Send this queue at the end of the event loop's iteration, when it has all envelopes of the
         iteration.
         """
@@ -136,7 +136,7 @@ class Publisher:
                 receipt.settle(problem)
             queue.under_way -= 1
             if queue.waiting:
-                self._stir(queue)
+                self._schedule_send(queue)
             elif not queue.under_way:
                 self._queues.pop(queue.lane, None)
 
@@ -144,7 +144,7 @@ class Publisher:
         exchange, key, mandatory, _ = lane
         if len(envelopes) == 1:
             alone = envelopes[0]
-            said = properties_of(alone, self._link.names.heard_as(exchange, key), self._link.user)
+            said = properties_of(alone, self._link.names.key_for_reader(exchange, key), self._link.user)
             return Post(exchange, key, bytes(alone.body), said, mandatory)
         said = properties_of_frame(f"{self._sender}-{next(self._frames)}", self._link.user)
         return Post(exchange, key, encode_frame(envelopes), said, mandatory)

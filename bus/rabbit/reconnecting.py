@@ -24,7 +24,7 @@ from bus.rabbit.meters import CONNECTIONS, LOST
 from bus.rabbit.session import Session
 from bus.rabbit.topology import DELAYS, BrokerNames, Declared, ExchangeMissing, Topology, delay_for
 from bus.rabbit.underlay import ended, hang_up
-from bus.rabbit.wire import NobodyHears, NotTaken, Post
+from bus.rabbit.wire import NoQueueBound, NotTaken, Post
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ class Link:
             try:
                 await session.publish(post, apart=apart)
                 return
-            except NobodyHears:
+            except NoQueueBound:
                 raise Unroutable(f"no queue hears {post.key}") from None
             except NotTaken:
                 nacks += 1

@@ -83,7 +83,7 @@ class Session:
             return
         log.warning("messages are unconfirmed for %g s: they are sent again", waited)
         self._oldest = self._publisher = None
-        channel.give_up(ConnectionError("it was not confirmed"))
+        channel.fail_confirms(ConnectionError("it was not confirmed"))
         try:
             await channel.close()
         except BROKEN as problem:

@@ -54,7 +54,7 @@ class BrokerNames:
         name = name.replace("*", "+")
         return name if self.exchange == "berth" else f"{self.exchange}:{name}"
 
-    def heard_as(self, exchange: str, key: str) -> str:
+    def key_for_reader(self, exchange: str, key: str) -> str:
         """Return the envelope's key for a reader: the routing key, or the queue it was sent to."""
         if exchange not in (self.queues, self.delay):
             return key

@@ -48,7 +48,9 @@ class RabbitTransport:
         )
         self._publisher = Publisher(self._link, coalesce=coalesce)
         self._dead = DeadLetterQueue(self._link)
-        self._unrouted = UnroutedMessages(self._link, self._put_back, self._dead.bury) if keeps else None
+        self._unrouted = (
+            UnroutedMessages(self._link, self._put_back, self._dead.store_dead_letter) if keeps else None
+        )
         self._inboxes: list[RabbitInbox] = []
 
     async def open(self) -> None:
@@ -94,8 +96,8 @@ class RabbitTransport:
             await self._link.declare_delay(milliseconds)
             await self._publisher.send(self._names.delay, delayed)
 
-    async def bury(self, letter: DeadLetter) -> None:
-        await self._dead.bury(letter)
+    async def store_dead_letter(self, letter: DeadLetter) -> None:
+        await self._dead.store_dead_letter(letter)
 
     async def waiting(self, queue: str) -> int:
         """Return the number of AMQP messages in the queue that no consumer holds; a frame counts as one."""
@@ -128,10 +130,10 @@ class RabbitTransport:
     def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:
         return self._dead.each(after, beginning)
 
-    async def exhume(
+    async def remove_dead_letters(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
-        return await self._dead.exhume(ids, rescue)
+        return await self._dead.remove_dead_letters(ids, rescue)
 
     async def _put_back(self, queue: str, envelopes: Sequence[Envelope]) -> None:
         key = self._names.address(queue)

@@ -54,7 +54,7 @@ class BulkChannel:
         """Return the tag of the oldest unconfirmed message, or 0."""
         return 0 if self._wire.blocked else self._frames.oldest
 
-    def give_up(self, why: Exception) -> None:
+    def fail_confirms(self, why: Exception) -> None:
         """Fail all waiting confirms with this error."""
         self._frames.end(why)
 

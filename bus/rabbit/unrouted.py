@@ -29,11 +29,11 @@ class UnroutedMessages:
         self,
         link: Link,
         send: Callable[[str, Sequence[Envelope]], Awaitable[None]],
-        bury: Callable[[DeadLetter], Awaitable[None]],
+        store_dead_letter: Callable[[DeadLetter], Awaitable[None]],
     ) -> None:
         self._link = link
         self._send = send
-        self._bury = bury
+        self._bury = store_dead_letter
 
     async def run(self) -> None:
         backoff = Backoff(self._link.clock)

@@ -79,7 +79,7 @@ def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, s
 Heard = Callable[[Arrived], None]
 
 
-class NobodyHears(Exception):
+class NoQueueBound(Exception):
     """No queue is bound to the key of a mandatory message."""
 
 
@@ -174,11 +174,11 @@ class FramesOfChannel:
             await confirmed
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        self._say_settled(_ACK, tag, multiple)
+        self._on_settled(_ACK, tag, multiple)
 
     def nack(self, tag: int, *, multiple: bool) -> None:
         """Back into the queue."""
-        self._say_settled(_NACK, tag, multiple + 2)
+        self._on_settled(_NACK, tag, multiple + 2)
 
     def end(self, why: BaseException) -> None:
         """Nothing will be confirmed any more."""
@@ -206,7 +206,7 @@ class FramesOfChannel:
         self._tags[id_] = self._published
         return confirmed
 
-    def _say_settled(self, method: int, tag: int, how: int) -> None:
+    def _on_settled(self, method: int, tag: int, how: int) -> None:
         if not self._over:
             self._writer.write(self._frame(_METHOD, method.to_bytes(4) + _SETTLED.pack(tag, how)))
 
@@ -270,7 +270,7 @@ class FramesOfChannel:
         if said is None:
             said = Properties()
         if coming.consumer is None:  # it has come back: the confirm that follows means nothing
-            self._settled(self._tags.get(str(said.message_id), 0), NobodyHears())
+            self._settled(self._tags.get(str(said.message_id), 0), NoQueueBound())
             return
         heard = self.heard.get(coming.consumer)
         if heard is not None:

@@ -91,7 +91,7 @@ class Database:
             )
             # IMMEDIATE: a reader that turns writer fails when another has written since it began.
             self._begin_write, self._begin_read = "BEGIN IMMEDIATE", "BEGIN"
-            self._writing = _Turn()
+            self._writing = _FifoLock()
             if path is None:  # one connection: no reads during uncommitted writes
                 self._reading = self._writing
         self.revision: str | None = None  # the migration it was at when this process began to use it
@@ -109,7 +109,7 @@ class Database:
                 await tx.give_back()
 
     @asynccontextmanager
-    async def glance(self) -> AsyncIterator[Transaction]:
+    async def read_single(self) -> AsyncIterator[Transaction]:
         """Yield a transaction for a single reading statement, in one round trip."""
         async with self._if_it_moves_on(), self._reading:
             tx = await self._open("")
@@ -129,7 +129,7 @@ class Database:
             finally:
                 await tx.give_back()
 
-    async def stroke(self, statement: BoundStatement) -> Sequence[Any]:
+    async def write_single(self, statement: BoundStatement) -> Sequence[Any]:
         """The rows of one writing statement that is all of its transaction.
 
         PostgreSQL has committed it when it answers: one round trip, not three.
@@ -206,7 +206,7 @@ class Database:
             raise Unavailable(f"{self.name}: cannot connect: {reason(error)}") from error
 
 
-class _Turn(AbstractAsyncContextManager[None]):
+class _FifoLock(AbstractAsyncContextManager[None]):
     """One at a time, first come first served; asking again during one's own turn would wait for ever."""
 
     def __init__(self) -> None:

@@ -65,7 +65,7 @@ async def migrate(database: Database, package: str) -> list[str]:
                 )
             missing = names[names.index(before) + 1 :] if before is not None else names
             if missing:
-                async with _turn():
+                async with _op_lock():
                     oldest = await tx.connection.run_sync(_upgrade, folder, names)
                 await tx.execute(_SET_OLDEST, {"oldest": oldest})
         database.revision = names[-1]
@@ -80,11 +80,11 @@ async def current(database: Database, package: str) -> str | None:
 
 async def _oldest(tx: Transaction) -> str | None:
     """Return the migration that code must know to work with this database, or None."""
-    has_it = await tx.connection.run_sync(_says_oldest)
+    has_it = await tx.connection.run_sync(_has_oldest_revision)
     return (await tx.execute(_OLDEST)).scalar_one_or_none() if has_it else None
 
 
-def _says_oldest(connection: Connection) -> bool:
+def _has_oldest_revision(connection: Connection) -> bool:
     return any(column["name"] == "oldest" for column in inspect(connection).get_columns("alembic_version"))
 
 
@@ -115,7 +115,7 @@ async def _make_version_table(database: Database) -> None:
         log.debug("%s: the version table was created concurrently", database.name)
 
 
-def _turn() -> asyncio.Lock:
+def _op_lock() -> asyncio.Lock:
     """Return the lock for alembic's `op`, which exists once per process."""
     return _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
@@ -137,7 +137,7 @@ def _upgrade(connection: Connection, folder: Path, names: list[str]) -> str:
     )
     with Operations.context(context):
         context.run_migrations()
-    if not _says_oldest(connection):
+    if not _has_oldest_revision(connection):
         connection.execute(_ADD_OLDEST)
     said = [getattr(script.module, "oldest", line[0]) for script in scripts.walk_revisions()]
     return max(said, key=line.index)

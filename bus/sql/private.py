@@ -7,7 +7,7 @@ from pathlib import Path
 _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
-def keep_private(path: Path) -> None:
+def make_private(path: Path) -> None:
     """Make the file and SQLite's companion files private; files of other users stay unchanged."""
     for suffix in _BESIDE:
         one = Path(f"{path}{suffix}")

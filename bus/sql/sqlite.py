@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from bus.sql.failures import result_code
-from bus.sql.private import keep_private
+from bus.sql.private import make_private
 
 T = TypeVar("T")
 
@@ -202,7 +202,7 @@ def _open(name: str, busy_seconds: float, pragmas: Sequence[str]) -> sqlite3.Con
     )
     try:
         if name != MEMORY:
-            keep_private(Path(name))
+            make_private(Path(name))
         for pragma in pragmas:
             raw.execute(pragma)
     except BaseException:

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
-from bus.claims import Claimed, ClaimResult, Held, Refusal, Refused, ReleaseResult, Retired, Walled
+from bus.claims import Claimed, ClaimResult, Held, OutsideCell, Refusal, Refused, ReleaseResult, Retired
 from bus.messages import Attempt, Selection
 from bus.refused_edits import Contended
 from cell_conductor.core import build as say
@@ -98,7 +98,7 @@ def given_back(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
             return build, (*said, say.question(build))
         case Contended():
             return build, (say.question(build),)
-        case Walled(why=why) if not build.end:  # not ours to release: the end says so
+        case OutsideCell(why=why) if not build.end:  # not ours to release: the end says so
             doom = f"{build.doom}; placement does not take it back: {why}"[:MAX_CAUSE]
             build = replace(build, doom=doom)
     if build.status == "deleting":

@@ -4,9 +4,9 @@ from typing import Literal
 
 import msgspec
 
-from bus.build_orders import told_allocations
+from bus.build_orders import sent_allocations
 from bus.claims import ClaimRequested, ConsumerClaim, ReleaseRequested
-from bus.claims import keeper as keeper
+from bus.claims import holder_consumer as holder_consumer
 from bus.messages import (
     AgentReported,
     Attempt,
@@ -167,11 +167,11 @@ def kept_by(build: Build) -> str | None:
     any.
     """
     kept = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
-    return next((keeper_of(build, left) for left in kept), None)
+    return next((holder_consumer_of(build, left) for left in kept), None)
 
 
-def keeper_of(build: Build, left: Leftover) -> str:
-    return keeper(build.id, left.kept or left.attempt)
+def holder_consumer_of(build: Build, left: Leftover) -> str:
+    return holder_consumer(build.id, left.kept or left.attempt)
 
 
 def order(build: Build, *, adopt: bool = False) -> BuildOrdered:
@@ -183,7 +183,7 @@ def order(build: Build, *, adopt: bool = False) -> BuildOrdered:
         root=build.host.root,
         host=build.host.host,
         spec=build.spec,
-        allocations=told_allocations(build.host.root, build.spec, build.host.choice.allocations),
+        allocations=sent_allocations(build.host.root, build.spec, build.host.choice.allocations),
         mappings=build.host.mappings,
         adopt=adopt,
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from bus.claims import ClaimResult, Held, ReleaseResult
 from bus.guests import BuildAdoptRequested
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
-from bus.moves import HandoverTold, MovePlaced, MoveReported, MoveSteered
+from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core.build import Status
 
 
@@ -76,7 +76,7 @@ Event = (
     | MoveReported
     | MoveSteered
     | MoveImpossible
-    | HandoverTold
+    | HandoverProgress
     | SwapAnswered
     | SwapImpossible
     | GivenBack

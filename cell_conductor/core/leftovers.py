@@ -49,7 +49,7 @@ def clean_up(build: Build, now: float) -> Effects:
 
 def _free(build: Build, left: Leftover) -> Effects:
     """Release a leftover's resources. If it was not confirmed, also order its destruction."""
-    release = ReleaseRequested(consumer=say.keeper_of(build, left), generation=None, fenced=False)
+    release = ReleaseRequested(consumer=say.holder_consumer_of(build, left), generation=None, fenced=False)
     if left.gone:
         return (release,)
     return (say.destroy_left(build, left), release)
@@ -73,7 +73,9 @@ def cleaned_up(build: Build, event: CleanedUp) -> Build:
     """Remove the leftover after placement's answer."""
     if isinstance(event.result, Contended | Held):
         return build
-    left = tuple(leftover for leftover in build.leftovers if say.keeper_of(build, leftover) != event.consumer)
+    left = tuple(
+        leftover for leftover in build.leftovers if say.holder_consumer_of(build, leftover) != event.consumer
+    )
     return build if left == build.leftovers else replace(build, leftovers=left)
 
 

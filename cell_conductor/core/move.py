@@ -17,8 +17,8 @@ from bus.moves import (
     MoveEnded,
     MoveKind,
     MovePlaced,
+    MoveProgress,
     MoveStands,
-    MoveTold,
     PhaseOver,
 )
 from bus.requests import BuildSpec
@@ -170,9 +170,9 @@ def never_begun(placed: MovePlaced, end: MoveEnd, why: str, now: float) -> Build
     return closed(move, end, why, "", "", now)
 
 
-def told(move: BuildMove, refused: str = "", reply_to: str | None = None) -> MoveTold:
+def told(move: BuildMove, refused: str = "", reply_to: str | None = None) -> MoveProgress:
     placed = move.placed
-    return MoveTold(
+    return MoveProgress(
         move=move.id,
         build=placed.build,
         cell=placed.cell,

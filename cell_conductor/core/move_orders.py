@@ -1,6 +1,6 @@
 """Orders, questions and messages of a move. They depend only on the stored phase, so they can be repeated."""
 
-from bus.build_orders import told_allocations
+from bus.build_orders import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.moves import SHELVED, MoveOrdered, MovePhase, MoveReported
 from bus.vocabulary import Message
@@ -93,7 +93,7 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
         project=build.spec.project,
         user=build.spec.user,
         keep=keep,
-        take_over=None if move.afresh else say.keeper(build.id, move.placed.attempt),
+        take_over=None if move.afresh else say.holder_consumer(build.id, move.placed.attempt),
     )
     return ClaimRequested(claims=(claim,))
 
@@ -121,6 +121,6 @@ def _ordered(build: Build, move: BuildMove, phase: MovePhase) -> MoveOrdered:
         peer=peer,
         force=sends and move.forced,
         spec=spec,
-        allocations=told_allocations(here.root, spec, here.choice.allocations),
+        allocations=sent_allocations(here.root, spec, here.choice.allocations),
         mappings=here.mappings,
     )

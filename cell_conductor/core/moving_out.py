@@ -6,8 +6,8 @@ result.
                 └─ failed, aborted, deleted → recall ── back, deleted ─→ the same
 
 Until the phase `away` the build belongs to this cell, and a delete wins here. From then on it belongs to the
-other cell. The scheduler decides what happens (`HandoverTold`): resources in another cell cannot be claimed
-or released from here.
+other cell. The scheduler decides what happens (`HandoverProgress`): resources in another cell cannot be
+claimed or released from here.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
-from bus.moves import HandoverReported, HandoverTold, MovePlaced, MoveReported, MoveSteered
+from bus.moves import HandoverProgress, HandoverReported, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, Leftover
@@ -41,11 +41,11 @@ LET_GO = "it has left this cell: it is steered where it goes to"
 Goal = Literal["error", "aborted", "deleted"]
 
 
-def told_of_unknown(told: HandoverTold) -> Effects:
+def told_of_unknown(told: HandoverProgress) -> Effects:
     return (_not_going(told, UNKNOWN),) if told.say == "leave" else ()
 
 
-def handover(build: Build, told: HandoverTold, now: float, limits: AttemptLimits) -> Stepped:
+def handover(build: Build, told: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
     """Handle an order for a build that is in no move."""
     if build.move is not None and build.move.id == told.move:
         return build, _heard_before(build)
@@ -69,20 +69,20 @@ def _heard_before(build: Build) -> Effects:
     return (*own, *ended_again(build), *(say.deleted(build, reply_to) for reply_to in deleted))
 
 
-def in_another_phase(build: Build, told: HandoverTold) -> Effects:
+def in_another_phase(build: Build, told: HandoverProgress) -> Effects:
     """Answer an order for a build that does not leave any more: on its way back, or in another move."""
     if told.move == open_move(build).id:
         return waited_for(build)
     return in_another_move(build, told)
 
 
-def in_another_move(build: Build, told: HandoverTold) -> Effects:
+def in_another_move(build: Build, told: HandoverProgress) -> Effects:
     if told.say != "leave":
         return ()
     return (_not_going(told, f"the instance is in the move {open_move(build).id}"),)
 
 
-def _leaving(build: Build, told: HandoverTold, now: float) -> BuildMove:
+def _leaving(build: Build, told: HandoverProgress, now: float) -> BuildMove:
     last = build.move
     highest = max(build.attempt, told.attempt, last.highest if last is not None else 0)
     shelved = told.kind == "unshelve"
@@ -114,7 +114,7 @@ def _leaving(build: Build, told: HandoverTold, now: float) -> BuildMove:
     )
 
 
-def _deleted_before(build: Build, told: HandoverTold, now: float, limits: AttemptLimits) -> Stepped:
+def _deleted_before(build: Build, told: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
     """Release the holder's resources here when its guest is destroyed."""
     move = replace(_leaving(build, told, now), goal="deleted", phase="recall")
     build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
@@ -125,7 +125,7 @@ def _deleted_before(build: Build, told: HandoverTold, now: float, limits: Attemp
 
 
 def _not_going(
-    told: HandoverTold, why: str, outcome: Literal["failed", "deleted"] = "failed"
+    told: HandoverProgress, why: str, outcome: Literal["failed", "deleted"] = "failed"
 ) -> HandoverReported:
     return HandoverReported(
         move=told.move, build=told.build, cell=told.cell, half="leaving", outcome=outcome, cause=why
@@ -135,9 +135,9 @@ def _not_going(
 def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     move = open_move(build)
     match event:
-        case HandoverTold() if event.move != move.id:
+        case HandoverProgress() if event.move != move.id:
             return build, in_another_move(build, event)
-        case HandoverTold():
+        case HandoverProgress():
             return _told(build, event, now, limits)
         case BuildPlaced():
             return build, say.end_again(build)
@@ -247,7 +247,7 @@ def deleted_elsewhere(move: BuildMove, event: BuildDeleteRequested) -> HandoverR
     )
 
 
-def _told(build: Build, told: HandoverTold, now: float, limits: AttemptLimits) -> Stepped:
+def _told(build: Build, told: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
     move = open_move(build)
     match told.say:
         case "back":
@@ -262,7 +262,7 @@ def _told(build: Build, told: HandoverTold, now: float, limits: AttemptLimits) -
 
 def _gone(
     build: Build,
-    told: HandoverTold,
+    told: HandoverProgress,
     now: float,
     limits: AttemptLimits,
     status: Literal["moved", "deleted"],
@@ -278,7 +278,7 @@ def _gone(
     return build, (*said, *(say.deleted(build, reply_to) for reply_to in replies))
 
 
-def _back(build: Build, told: HandoverTold, now: float, limits: AttemptLimits) -> Stepped:
+def _back(build: Build, told: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
     """Return the build to this cell with its old resources, or with the reason why they are lost."""
     move = open_move(build)
     deleted = move.goal == "deleted"

@@ -7,10 +7,10 @@ from bus.claims import (
     ClaimResult,
     Held,
     NothingHeld,
+    OutsideCell,
     Refused,
     ReleaseResult,
     Retired,
-    Walled,
 )
 from bus.moves import SHELVED
 from bus.refused_edits import Contended
@@ -128,9 +128,9 @@ def released(build: Build, result: ReleaseResult, now: float, limits: AttemptLim
             return build, (question(build),)
         case Retired(why=why) if why == SHELVED:  # asked before
             pass
-        case Walled(why=why) | Retired(why=why):
+        case OutsideCell(why=why) | Retired(why=why):
             problem = f"placement does not take back what it holds: {why}"
-    if not isinstance(result, Walled):
+    if not isinstance(result, OutsideCell):
         build = replace(build, generation=None)
     if move.half == "arriving":
         build = replace(build, move=replace(move, silent=True))

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.messages import DestroyOrdered
-from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveReported, MoveSteered, MoveTold
+from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, Leftover
@@ -128,7 +128,7 @@ def steered_late(build: Build | None, event: MoveSteered) -> Effects:
         return ended_again(build)
     why = "the instance is in no such move"
     return (
-        MoveTold(
+        MoveProgress(
             move=event.move,
             build=event.build,
             cell=event.cell,
@@ -160,7 +160,7 @@ def undone_unknown(placed: MovePlaced) -> ClaimRequested | ReleaseRequested | No
         choices=(Choice(allocations={}),),
         project=placed.spec.project,
         user=placed.spec.user,
-        take_over=say.keeper(placed.build, placed.attempt),
+        take_over=say.holder_consumer(placed.build, placed.attempt),
     )
     return ClaimRequested(claims=(claim,))
 

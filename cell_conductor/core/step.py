@@ -27,7 +27,7 @@ from bus.messages import (
     BuildReshaped,
     DestroyOrdered,
 )
-from bus.moves import HandoverTold, MovePlaced, MoveReported, MoveSteered
+from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.adopting import adopted
@@ -81,13 +81,13 @@ def step(
 
 def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
     if build.moving is not None:
-        if isinstance(event, HandoverTold) and not build.moving.leaves:
+        if isinstance(event, HandoverProgress) and not build.moving.leaves:
             return build, in_another_phase(build, event)
         if isinstance(event, MovePlaced) and event.move != build.moving.id:
             return build, refused_meanwhile(build, event, now)
         return step_of_move(build, event, now, limits)
     match event:
-        case HandoverTold():
+        case HandoverProgress():
             return handover(build, event, now, limits)
         case MovePlaced() if event.out_of:
             return arrives(build, event, now, limits) or (build, ())
@@ -159,7 +159,7 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
             return arrives(None, event, now, limits) or (None, placed_of_unknown(event, now))
         case MovePlaced():
             return None, placed_of_unknown(event, now)
-        case HandoverTold():
+        case HandoverProgress():
             return None, told_of_unknown(event)
         case MoveImpossible():
             return None, placed_of_unknown(event.placed, now)

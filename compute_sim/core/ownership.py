@@ -8,7 +8,7 @@ Ownership = Literal["ours", "kept", "gone", "unknown"]
 NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 
-def ownership(build_here: bool, keeper_type: str | None, kept_otherwise: bool = False) -> Ownership:
+def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
     """Return the ownership of a guest, from the allocations of its build and of the attempt's holder on its
     host.
 
@@ -18,8 +18,8 @@ def ownership(build_here: bool, keeper_type: str | None, kept_otherwise: bool = 
     clean-up is certainly obsolete. Without any allocation here the guest may have lost its allocation, so
     the answer is unknown.
     """
-    if keeper_type != NOTHING:
-        return "kept" if keeper_type == MIGRATION else "gone"
+    if holder_type != NOTHING:
+        return "kept" if holder_type == MIGRATION else "gone"
     if build_here:
         return "ours"
     return "kept" if kept_otherwise else "unknown"

@@ -105,8 +105,8 @@ class Conductor:
         self._forgets.append(forget)
 
     def forget(self, node: SimNode) -> None:
-        for hear in self._forgets:
-            hear(node)
+        for handle in self._forgets:
+            handle(node)
 
     def _index(self, node: SimNode) -> None:
         if node.name:

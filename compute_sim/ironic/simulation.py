@@ -45,9 +45,9 @@ class Simulation:
         self._listener = listener
         self.said = 0  # notifications
         if voice is None:
-            self.conductor = Conductor(plan, clock, self._hear, host=host)
+            self.conductor = Conductor(plan, clock, self._handle, host=host)
         else:
-            self.conductor = Conductor(plan, clock, self._hear, room=voice.room, host=host)
+            self.conductor = Conductor(plan, clock, self._handle, room=voice.room, host=host)
         self.works = Works(self.conductor)
         self.power = Power(self.conductor)
         self.conductor.enroll(nodes)
@@ -77,7 +77,7 @@ class Simulation:
         """Return the simulation as a worker of berth, with a BusVoice."""
         return Worker(name, runs=[self.run], announces=frozenset({NodeChanged}))
 
-    def _hear(self, told: Told) -> None:
+    def _handle(self, told: Told) -> None:
         if not (isinstance(told, SentNotification) and told.silent):
             self.said += 1
         if self._voice is not None:

@@ -37,7 +37,7 @@ class RollCall:
         self._agents: OrderedDict[tuple[str, str], AgentHeard] = OrderedDict()
         self._schedulers: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
-    def hear(self, report: HostReported, now: float) -> None:
+    def handle(self, report: HostReported, now: float) -> None:
         hosts = report.hosts
         key = report.cell, report.agent
         self._agents[key] = AgentHeard(

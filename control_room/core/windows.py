@@ -51,7 +51,7 @@ class HeardLately:
         self._ticks: deque[Tick] = deque()
         self.recent: deque[EndHeard] = deque(maxlen=RECENT)
 
-    def hear(self, end: EndHeard) -> None:
+    def handle(self, end: EndHeard) -> None:
         tick = self._at(end.at)
         tick.ends[end.status] += 1
         if end.status == "active" and end.seconds is not None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Unavailable
-from bus.leases import LeaseAnswered, LeaseAsked, NodesTaken, NodesTold
+from bus.leases import LeaseAnswered, LeaseAsked, NodesReported, NodesTaken
 from bus.protocol import Ask
 from ironic_sync.agent.core.leased_nodes import LentNodes, Standing
 
@@ -62,7 +62,7 @@ class NodeLease:
         cell: str,
         ask: Ask[LeaseAsked, LeaseAnswered],
         clock: Clock,
-        tell: Ask[NodesTold, NodesTaken] | None = None,
+        tell: Ask[NodesReported, NodesTaken] | None = None,
         list_nodes: ListNodes | None = None,
     ) -> None:
         self.agent = agent
@@ -160,7 +160,7 @@ class NodeLease:
             self.changed()
         return answer.more
 
-    async def _keep_telling(self, tell: Ask[NodesTold, NodesTaken], list_nodes: ListNodes) -> None:
+    async def _keep_telling(self, tell: Ask[NodesReported, NodesTaken], list_nodes: ListNodes) -> None:
         while True:
             if self._lent.tells and self.good():
                 try:
@@ -172,13 +172,13 @@ class NodeLease:
                 await asyncio.sleep(TELL_EVERY)
             await asyncio.sleep(UNTOLD)
 
-    async def _tell_all(self, tell: Ask[NodesTold, NodesTaken], roots: Sequence[str]) -> None:
+    async def _tell_all(self, tell: Ask[NodesReported, NodesTaken], roots: Sequence[str]) -> None:
         after = ""
         for start in range(0, len(roots) or 1, TELL_AT_ONCE):
             page = tuple(roots[start : start + TELL_AT_ONCE])
             upto = page[-1] if start + TELL_AT_ONCE < len(roots) else ""
             await tell(
-                NodesTold(
+                NodesReported(
                     cell=self.cell, agent=self.agent, pool=self.pool, nodes=page, after=after, upto=upto
                 )
             )

@@ -16,7 +16,7 @@ from bus.worker import Worker, every, on
 from ironic_sync.agent.lease import NodeLease, Unshared
 from ironic_sync.agent.orders import LONGEST_PAUSE, OrdersInHand
 from ironic_sync.api import IronicApi
-from ironic_sync.core.envelope import HeardNotification, opened
+from ironic_sync.core.envelope import ReceivedNotification, opened
 from ironic_sync.notifications import Notifications
 
 LONGEST_PAUSE_WITH_NEWS = 60.0
@@ -33,12 +33,12 @@ def news_of(notifications: Notifications) -> News:
     """Return a source of the nodes that Ironic's notifications name."""
 
     async def news(heard: Heard) -> None:
-        async def hear(bodies: Sequence[bytes]) -> None:
+        async def handle(bodies: Sequence[bytes]) -> None:
             for said in map(opened, bodies):
-                if isinstance(said, HeardNotification):
+                if isinstance(said, ReceivedNotification):
                     heard(said.uuid)
 
-        await notifications.run(hear, lambda: None)
+        await notifications.run(handle, lambda: None)
 
     return news
 

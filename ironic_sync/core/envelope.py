@@ -32,7 +32,7 @@ EVENTS = frozenset(
 _PHASES: frozenset[str] = frozenset({"start", "end", "error", "success"})
 
 
-class HeardNotification(msgspec.Struct, frozen=True, kw_only=True):
+class ReceivedNotification(msgspec.Struct, frozen=True, kw_only=True):
     """A notification about a node. Without `node` it only hints that this node, or some node, has changed."""
 
     event: str  # one of EVENTS, or "allocation"
@@ -51,7 +51,7 @@ class Skipped(msgspec.Struct, frozen=True):
     why: str
 
 
-def opened(body: bytes) -> HeardNotification | Skipped:
+def opened(body: bytes) -> ReceivedNotification | Skipped:
     """Decode a message. Never raises: anything published there is either a notification or skipped."""
     try:
         message = msgspec.json.decode(body)
@@ -68,7 +68,7 @@ def opened(body: bytes) -> HeardNotification | Skipped:
         return Skipped("unreadable", f"no JSON: {problem}")
 
 
-def _read(message: Mapping[str, Any]) -> HeardNotification | Skipped:
+def _read(message: Mapping[str, Any]) -> ReceivedNotification | Skipped:
     kind = message.get("event_type")
     if not isinstance(kind, str):
         return Skipped("unreadable", "event_type: there is none")
@@ -92,7 +92,7 @@ def _read(message: Mapping[str, Any]) -> HeardNotification | Skipped:
         if kind != ALLOCATION + "create.end":  # an allocation names no node before Ironic has chosen one
             return Skipped("not a node", f"{kind} of no node")
         uuid = ""
-    return HeardNotification(
+    return ReceivedNotification(
         event=event,
         phase=phase,  # type: ignore[arg-type]  # checked above
         at=_time(message),

@@ -38,7 +38,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.envelope import HeardNotification
+from ironic_sync.core.envelope import ReceivedNotification
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import farewell, is_open, report, sequence_at
 
@@ -90,7 +90,7 @@ class Step(NamedTuple):
     read: bool = False
 
 
-def hear(belief: Belief, said: HeardNotification, rules: BeliefRules, heard: int) -> Step:
+def handle(belief: Belief, said: ReceivedNotification, rules: BeliefRules, heard: int) -> Step:
     """Apply a notification. `heard` counts all notifications received so far. Raises Invalid."""
     node = said.node
     if said.event in _ASKED_OF_THE_API and said.phase in ("start", "error"):
@@ -163,7 +163,7 @@ def read(
 def _seen(
     belief: Belief,
     node: IronicNode,
-    said: HeardNotification,
+    said: ReceivedNotification,
     rules: BeliefRules,
     sequence: int,
     *,
@@ -231,7 +231,7 @@ def _age(belief: Belief, node: IronicNode) -> Literal["older", "same", "newer"]:
 
 
 def _deleted(
-    belief: Belief, said: HeardNotification, node: IronicNode, rules: BeliefRules, sequence: int
+    belief: Belief, said: ReceivedNotification, node: IronicNode, rules: BeliefRules, sequence: int
 ) -> Step:
     known = belief.told
     if known is not None:
@@ -265,7 +265,7 @@ def _without(belief: Belief, at: float, version: float) -> Belief:
     return replace(belief, node=None, gone=True, date=max(belief.date, at), version=newest)
 
 
-def _says_otherwise(belief: Belief, said: HeardNotification, node: IronicNode, rules: BeliefRules) -> bool:
+def _says_otherwise(belief: Belief, said: ReceivedNotification, node: IronicNode, rules: BeliefRules) -> bool:
     """Return whether a late notification would change our report. If so its date may be wrong, not its
     content.
     """

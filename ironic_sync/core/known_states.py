@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.envelope import HeardNotification
-from ironic_sync.core.known_state import Belief, BeliefRules, Moment, Step, hear, read
+from ironic_sync.core.envelope import ReceivedNotification
+from ironic_sync.core.known_state import Belief, BeliefRules, Moment, Step, handle, read
 from ironic_sync.core.node import IronicNode, Place
 
 MOST_NODES = 500_000  # a limit, so that invented nodes cannot fill the memory
@@ -28,13 +28,13 @@ class Beliefs:
         """Return the mark to take before a read begins."""
         return Moment(now, self.heard)
 
-    def hear(self, said: HeardNotification, latest: float) -> Step:
+    def handle(self, said: ReceivedNotification, latest: float) -> Step:
         """Apply a notification; a date after `latest` counts as `latest`. If it raises Invalid, nothing has
         changed.
         """
         self.heard += 1
         said = said if said.at <= latest else replace(said, at=latest)
-        return self._keep(said.uuid, hear(self.of(said.uuid), said, self.rules, self.heard))
+        return self._keep(said.uuid, handle(self.of(said.uuid), said, self.rules, self.heard))
 
     def read(
         self,

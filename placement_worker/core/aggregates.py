@@ -65,7 +65,7 @@ def hosts_named_in(edit: AggregateEdit) -> tuple[str, ...]:
             return ()
 
 
-def metadata_said_in(edit: AggregateEdit) -> Mapping[str, str]:
+def changed_metadata(edit: AggregateEdit) -> Mapping[str, str]:
     match edit:
         case MakeAggregate():
             return edit.metadata
@@ -90,7 +90,7 @@ def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefu
         case ChangeAggregate():
             return _changed(edit, was, scene) if there else missing
         case DropAggregate() if not there:  # repeated as well
-            return _same(_gone(was)) if scene.known else missing
+            return _same(_deleted(was)) if scene.known else missing
         case DropAggregate() if scene.members and not edit.force:
             return HasHosts(
                 aggregate=was.name or was.id,
@@ -98,14 +98,14 @@ def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefu
                 count=len(scene.members),
             )
         case DropAggregate():
-            return Intent(was, _gone(was), remove=frozenset(scene.members), force=edit.force)
+            return Intent(was, _deleted(was), remove=frozenset(scene.members), force=edit.force)
 
 
 def _same(aggregate: Aggregate) -> Intent:
     return Intent(aggregate, aggregate)
 
 
-def _gone(was: Aggregate) -> Aggregate:
+def _deleted(was: Aggregate) -> Aggregate:
     return Aggregate(id=was.id, name=was.name, gone=True)
 
 

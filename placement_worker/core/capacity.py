@@ -15,20 +15,20 @@ from bus.claims import (
     ClaimResult,
     ConsumerClaim,
     Full,
-    Gone,
     Moved,
     NoGroup,
+    NoSuchProvider,
+    OutsideCell,
     Refusal,
     Refused,
     Released,
     ReleaseRequested,
     ReleaseResult,
     Retired,
-    Walled,
 )
 from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
-from placement_worker.core.cell_limits import CellWall
+from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_held
 from placement_worker.core.fences import bars_release, fence, fenced_off, named_twice, wakes
 from placement_worker.core.server_groups import roots_of
@@ -50,15 +50,17 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
     try:
         results = _judge(order, world, steps)
     except Unread:
-        _take_back(world, steps)
+        _undo(world, steps)
         return None
     if not all(type(result) is Claimed for result in results):
-        _take_back(world, steps)
+        _undo(world, steps)
         return tuple(Refused(refusals=()) if type(result) is Claimed else result for result in results)
     named: set[str] = set()
-    keepers = {claim.keep for claim in order.claims}
+    holder_consumers = {claim.keep for claim in order.claims}
     for holder, _, before, *_ in steps:
-        if holder.uuid not in keepers:  # a provider merely left behind keeps its generation, as in the API
+        if (
+            holder.uuid not in holder_consumers
+        ):  # a provider merely left behind keeps its generation, as in the API
             named.update(holder.held or before)
         _touch(world, before)
         if before or holder.held:
@@ -83,7 +85,7 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
         return ended  # a shelved instance may end, except for lack of a host
     holder = world.holders.get(order.consumer)
     if ended is None and (why := bars_release(order, holder, world)):  # a shelved instance was in the cell
-        return Walled(why=why)
+        return OutsideCell(why=why)
     if holder is not None and holder.generation:
         if order.fenced and order.generation != holder.generation:
             return as_held(holder, world)
@@ -91,10 +93,10 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
             return Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
         _touch(world, holder.held)  # a release keeps the generation of the providers, as the API does
         if order.keep:
-            keeper = world.holders[order.keep]
-            _leave_to(world, holder, keeper, CLEANUP)
-            _touch(world, keeper.held)  # it may have kept something before
-            world.stirred[keeper.uuid] = keeper
+            holder_consumer = world.holders[order.keep]
+            _leave_to(world, holder, holder_consumer, CLEANUP)
+            _touch(world, holder_consumer.held)  # it may have kept something before
+            world.stirred[holder_consumer.uuid] = holder_consumer
         else:
             _hold(world, holder, 0, {}, None, holder.group)
         world.stirred[holder.uuid] = holder
@@ -119,11 +121,11 @@ def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[Clai
         _remember(steps, holder)
         for provider, resources in holder.held.items():
             for name in resources:
-                before.setdefault((provider, name), world.room(provider).stocks[name].used)
+                before.setdefault((provider, name), world.provider(provider).stocks[name].used)
         if holder.held and claim.keep:
-            keeper = world.holders[claim.keep]
-            _remember(steps, keeper)
-            _leave_to(world, holder, keeper, MIGRATION if claim.begins else CLEANUP)
+            holder_consumer = world.holders[claim.keep]
+            _remember(steps, holder_consumer)
+            _leave_to(world, holder, holder_consumer, MIGRATION if claim.begins else CLEANUP)
         elif holder.held:
             _hold(world, holder, 0, {}, None, holder.group)
     return [
@@ -188,14 +190,14 @@ def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | No
     """Return why this choice cannot be claimed, or None."""
     shapes = choice.shapes
     if world.wall is not None and (why := _bars_choice(choice, world.wall, world)):
-        return Walled(why=why)
+        return OutsideCell(why=why)
     for provider, resources in choice.allocations.items():
         try:
-            room = world.rooms[provider]
+            room = world.providers[provider]
         except KeyError:
             raise Unread from None
         if room is None:
-            return Gone(provider=provider)
+            return NoSuchProvider(provider=provider)
         if shapes and shapes.get(provider, room.shape) != room.shape:
             return Moved(provider=provider)
         is_excluded = any(_is_taken(sibling, choice, world) for sibling in room.excludes)
@@ -216,22 +218,22 @@ def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | No
 
 def _is_taken(sibling: str, choice: Choice, world: ClaimWorld) -> bool:
     """Return whether this provider is in use, or would be by this choice."""
-    if sibling not in world.rooms:
+    if sibling not in world.providers:
         raise Unread
-    room = world.rooms[sibling]
+    room = world.providers[sibling]
     return sibling in choice.allocations or (room is not None and room.in_use)
 
 
-def _bars_choice(choice: Choice, wall: CellWall, world: ClaimWorld) -> str:
+def _bars_choice(choice: Choice, wall: CellLimits, world: ClaimWorld) -> str:
     """Return why consumers of the asking cell cannot use this choice; empty if they can, or if a provider was
     deleted.
     """
-    rooms = [world.rooms.get(provider) for provider in choice.allocations]
-    if any(provider not in world.rooms for provider in choice.allocations):
+    chosen = [world.providers.get(uuid) for uuid in choice.allocations]
+    if any(uuid not in world.providers for uuid in choice.allocations):
         raise Unread
-    if any(room is None for room in rooms):
+    if any(provider is None for provider in chosen):
         return ""
-    return wall.bars_choice([(room.uuid, room.root) for room in rooms if room is not None])
+    return wall.bars_choice([(provider.uuid, provider.root) for provider in chosen if provider is not None])
 
 
 def _crowded(choice: Choice, number: int, holder: Holder, world: ClaimWorld) -> Refusal | None:
@@ -241,7 +243,7 @@ def _crowded(choice: Choice, number: int, holder: Holder, world: ClaimWorld) -> 
 
 
 def _roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:
-    return roots_of((world.room(provider).root, provider in world.sharing) for provider in allocations)
+    return roots_of((world.provider(provider).root, provider in world.sharing) for provider in allocations)
 
 
 def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> str:
@@ -253,21 +255,21 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
     return "step_size" if asked % step_size else ""
 
 
-def _leave_to(world: ClaimWorld, holder: Holder, keeper: Holder, type_: str) -> None:
+def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
     """Move all allocations to another consumer, which may have some already; the total usage does not
     change.
     """
     left = holder.held
-    group = keeper.group if holder.group is None else holder.group
+    group = holder_consumer.group if holder.group is None else holder.group
     _hold(world, holder, 0, {}, None, holder.group)
-    both = {provider: dict(resources) for provider, resources in keeper.held.items()}
+    both = {provider: dict(resources) for provider, resources in holder_consumer.held.items()}
     for provider, resources in left.items():
         there = both.setdefault(provider, {})
         for name, amount in resources.items():
             there[name] = there.get(name, 0) + amount
-    keeper.heir_of, keeper.heir_type = holder, type_
-    keeper.keeps_for = holder.keeps_for or holder.uuid
-    _hold(world, keeper, keeper.generation + 1, both, None, group)
+    holder_consumer.heir_of, holder_consumer.heir_type = holder, type_
+    holder_consumer.keeps_for = holder.keeps_for or holder.uuid
+    _hold(world, holder_consumer, holder_consumer.generation + 1, both, None, group)
 
 
 def _hold(
@@ -290,7 +292,7 @@ def _hold(
 
 def _count(world: ClaimWorld, allocations: Allocations, sign: int) -> None:
     for provider, resources in allocations.items():
-        stocks = world.room(provider).stocks
+        stocks = world.provider(provider).stocks
         for name, amount in resources.items():
             stocks[name].used += sign * amount
 
@@ -299,7 +301,7 @@ def _remember(steps: _Steps, holder: Holder) -> None:
     steps.append((holder, holder.generation, holder.held, holder.by, holder.group, holder.keeps_for))
 
 
-def _take_back(world: ClaimWorld, steps: _Steps) -> None:
+def _undo(world: ClaimWorld, steps: _Steps) -> None:
     """Backwards, so that a consumer claimed twice in one order ends where it began."""
     for holder, generation, held, by, group, keeps_for in reversed(steps):
         holder.keeps_for = keeps_for
@@ -308,7 +310,7 @@ def _take_back(world: ClaimWorld, steps: _Steps) -> None:
 
 def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
     for provider in providers:
-        world.touched[provider] = world.room(provider)
+        world.touched[provider] = world.provider(provider)
 
 
 def providers_of(orders: Sequence[ClaimRequested], *, all_choices: bool) -> set[str]:

@@ -3,14 +3,14 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from bus.claims import Retired, keeper
+from bus.claims import Retired, holder_consumer
 
 ENDED_ELSEWHERE = "it has ended, not by this cell"
 MOST_ATTEMPTS = 1000  # attempts of one build whose holder consumers are recognized
 
 
 @dataclass(frozen=True, slots=True)
-class CellWall:
+class CellLimits:
     """Around one cell, as its claims and releases are judged. A root that has no cell is an operator's."""
 
     cell: str
@@ -38,13 +38,13 @@ class CellWall:
                 return f"provider {provider}: it is none of cell {self.cell}"
         return "" if at_home else f"nothing of it is in cell {self.cell}"
 
-    def bars_keeper(self, consumer: str, keep: str) -> str:
+    def refuses_holder(self, consumer: str, keep: str) -> str:
         """Return why the allocations cannot move to that holder consumer, or an empty string.
 
         A cell may create only holder consumers with ids derived from the build's id, so that it cannot
         occupy the id of a future build.
         """
-        if any(keep == keeper(consumer, attempt) for attempt in range(1, MOST_ATTEMPTS + 1)):
+        if any(keep == holder_consumer(consumer, attempt) for attempt in range(1, MOST_ATTEMPTS + 1)):
             return ""
         return f"consumer {keep}: it is no clean-up of {consumer}"
 

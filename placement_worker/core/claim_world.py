@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bus.claims import CLEANUP, ConsumerClaim, Held, Retired
 from bus.vocabulary import Allocations
-from placement_worker.core.cell_limits import CellWall
+from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.server_groups import GroupPlaces
 
 
@@ -25,7 +25,7 @@ class Stock:
 
 
 @dataclass(slots=True)
-class Room:
+class ClaimedProvider:
     """A provider as claims see it."""
 
     id: int
@@ -62,7 +62,7 @@ class Holder:
 class ClaimWorld:
     """The data as read, then as changed. A provider that is None does not exist."""
 
-    rooms: dict[str, Room | None]
+    providers: dict[str, ClaimedProvider | None]
     holders: dict[str, Holder]
     retired: dict[str, Retired]
     groups: dict[int, GroupPlaces] = field(
@@ -70,16 +70,18 @@ class ClaimWorld:
     )  # that claims name, or their consumers are in
     named: dict[str, int] = field(default_factory=dict)  # named groups → their numbers
     sharing: set[str] = field(default_factory=set)  # providers that share with other trees; read with groups
-    wall: CellWall | None = None  # restrictions of the asking cell; None: not asked from a cell
-    touched: dict[str, Room] = field(default_factory=dict)  # providers with a changed usage or generation
+    wall: CellLimits | None = None  # restrictions of the asking cell; None: not asked from a cell
+    touched: dict[str, ClaimedProvider] = field(
+        default_factory=dict
+    )  # providers with a changed usage or generation
     stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
     tombstones: dict[str, Retired] = field(default_factory=dict)  # consumers to be retired
     woken: set[str] = field(default_factory=set)  # shelved consumers whose tombstone is deleted
 
-    def room(self, provider: str) -> Room:
-        room = self.rooms[provider]
-        assert room is not None  # it has been claimed from, or holds something
-        return room
+    def provider(self, uuid: str) -> ClaimedProvider:
+        provider = self.providers[uuid]
+        assert provider is not None  # it has been claimed from, or holds something
+        return provider
 
     def holds(self, consumer: str) -> bool:
         holder = self.holders.get(consumer)
@@ -100,6 +102,6 @@ class Unread(Exception):
 
 def as_held(holder: Holder, world: ClaimWorld) -> Held:
     """Return the consumer's state, for a caller that expected another generation."""
-    rooms = [world.rooms.get(provider) for provider in holder.held]
-    roots = {room.root for room in rooms if room is not None}
+    held = [world.providers.get(uuid) for uuid in holder.held]
+    roots = {provider.root for provider in held if provider is not None}
     return Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))

@@ -13,7 +13,7 @@ from placement_worker.core.index import BEYOND_COUNTING, Index
 from placement_worker.core.row import Row
 from placement_worker.core.row_set import Bools
 from placement_worker.core.snapshot import Snapshot
-from placement_worker.core.ways import BREATH, Ways, options_at, top
+from placement_worker.core.ways import BREATH, AssignmentSearch, options_at, top
 
 NEAREST = 5
 PATIENCE = 100_000  # steps for all hosts together
@@ -193,7 +193,7 @@ def _breaking(
     """The first step that leaves no way, or the number of steps; and what it took to see that."""
     spent = 1
     for number, step in enumerate(steps):
-        ways = Ways(snapshot, made.slots, step.rules, options)
+        ways = AssignmentSearch(snapshot, made.slots, step.rules, options)
         for way in ways:
             if way is not None:
                 break

@@ -11,10 +11,10 @@ from bus.claims import (
     ConsumerClaim,
     Held,
     NothingHeld,
+    OutsideCell,
     Refusal,
     Refused,
     ReleaseRequested,
-    Walled,
 )
 from bus.moves import SHELVED
 from bus.vocabulary import Allocations
@@ -30,7 +30,7 @@ def fence(claim: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
         if name and name not in world.holders:
             raise Unread
     if why := _bars_claim(claim, world):
-        return _refused(claim, Walled(why=why))
+        return _refused(claim, OutsideCell(why=why))
     holder = world.holders.get(claim.consumer)
     if holder is None:
         if claim.generation is None or not claim.fenced:
@@ -60,10 +60,10 @@ def fenced_off(
     judged.
     """
     results: list[ClaimResult] = []
-    beside = Counter(name for claim in order.claims for name in _beside(claim))
+    beside = Counter(name for claim in order.claims for name in _further_consumers(claim))
     seen = {*beside}
     for claim, behind in zip(order.claims, fences, strict=True):
-        twice = claim.consumer in seen or any(beside[name] > 1 for name in _beside(claim))
+        twice = claim.consumer in seen or any(beside[name] > 1 for name in _further_consumers(claim))
         if behind is None and twice:
             behind = as_held(world.holders[claim.consumer], world)
         seen.add(claim.consumer)
@@ -72,11 +72,11 @@ def fenced_off(
 
 
 def named_twice(order: ClaimRequested) -> bool:
-    named = [name for claim in order.claims for name in (claim.consumer, *_beside(claim))]
+    named = [name for claim in order.claims for name in (claim.consumer, *_further_consumers(claim))]
     return len(set(named)) < len(named)
 
 
-def _beside(claim: ConsumerClaim) -> Iterator[str]:
+def _further_consumers(claim: ConsumerClaim) -> Iterator[str]:
     """Yield the further consumers that a claim names."""
     return (name for name in (claim.keep, claim.begins, claim.take_over) if name)
 
@@ -98,7 +98,7 @@ def _bars_claim(claim: ConsumerClaim, world: ClaimWorld) -> str:
         return why
     if claim.take_over is None:
         return ""
-    if why := world.wall.bars_keeper(claim.consumer, claim.take_over):
+    if why := world.wall.refuses_holder(claim.consumer, claim.take_over):
         return why
     held = world.holders[claim.take_over].held if world.holds(claim.take_over) else {}
     return world.wall.bars_holder(claim.take_over, _places(world, held)) if held else ""
@@ -122,15 +122,15 @@ def _bars_holder(holder: Holder | None, consumer: str, keep: str | None, world: 
         return why
     if not keep:
         return ""
-    keeper = world.holders.get(keep)
-    if keeper is not None and keeper.held:
-        return wall.bars_holder(keep, _places(world, keeper.held))
-    return wall.bars_keeper(consumer, keep)
+    holder_consumer = world.holders.get(keep)
+    if holder_consumer is not None and holder_consumer.held:
+        return wall.bars_holder(keep, _places(world, holder_consumer.held))
+    return wall.refuses_holder(consumer, keep)
 
 
 def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]]:
     """Each provider with its root."""
-    return [(provider, world.room(provider).root) for provider in allocations]
+    return [(provider, world.provider(provider).root) for provider in allocations]
 
 
 def _refused(claim: ConsumerClaim, why: Refusal) -> Refused:

@@ -11,7 +11,7 @@ from placement_worker.core.index import SHARES
 from placement_worker.core.row import Row
 from placement_worker.core.row_set import Bools
 from placement_worker.core.snapshot import Snapshot
-from placement_worker.core.ways import BREATH, Choice, Ways, has_room, options_at, shares
+from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, has_room, options_at, shares
 
 UNSIGNED = 2**64
 
@@ -70,7 +70,7 @@ class FitFinder:
                 [row for row in rows if has_room(row, slot.asks)]
                 for slot, rows in zip(plan.slots, options, strict=True)
             ]
-        for way in Ways(snapshot, plan.slots, plan.rules, options, mixed=shared is not None):
+        for way in AssignmentSearch(snapshot, plan.slots, plan.rules, options, mixed=shared is not None):
             yield self._fit(anchor, way) if way is not None else None
         if shared is not None and anchor.position in shared.anchors:
             for way in shared.ways(anchor, options):
@@ -144,7 +144,7 @@ class _Shared:
 
     def ways(self, anchor: Row, options: Sequence[Sequence[Row]]) -> Iterator[Choice | None]:
         plan = self._plan
-        for way in Ways(self._snapshot, plan.slots, plan.rules, _sharing(options)):
+        for way in AssignmentSearch(self._snapshot, plan.slots, plan.rules, _sharing(options)):
             if way is None or self._is_first(anchor, way):
                 yield way
             else:

@@ -18,7 +18,7 @@ Promised = dict[str, int]
 _NOTHING: Promised = {}
 
 
-class Promises:
+class ReservedAmounts:
     """By provider, and for each class in an array that goes with an index's rows.
 
     The arrays are of one index as it was laid out when they were made; for another they are made anew.
@@ -53,7 +53,7 @@ class Promises:
             if held:
                 of[uuid] = held
 
-    def take_back(self, allocations: Allocations) -> None:
+    def withdraw(self, allocations: Allocations) -> None:
         """Release reserved allocations."""
         self.changes += 1
         of, count, unwritten = self.of, self._count, self._unwritten
@@ -104,28 +104,30 @@ class Promises:
         ]
 
 
-class BesidePromises(Snapshot):
+class ReservedSnapshot(Snapshot):
     """The trees with what is promised taken from what is free. For searches that do not pause.
 
     Arrays are of the moment it is made, rows of the moment they are asked for.
     """
 
-    def __init__(self, index: Index, promises: Promises) -> None:
+    def __init__(self, index: Index, reserved_amounts: ReservedAmounts) -> None:
         super().__init__(index)
-        self._promises = promises
+        self._reserved_amounts = reserved_amounts
         high = index.high  # where nothing is yet there may be as many places again
         self._left: dict[str, Sums] = {
             name: index.classes[name].left[:high] - promised[:high]
-            for name, promised in promises.arrays(index).items()
+            for name, promised in reserved_amounts.arrays(index).items()
             if name in index.classes
         }
-        self._excluded = self._excluded_by_promises() if index.traits.get(EXCLUDES_SIBLINGS) else frozenset()
-        self._changes = promises.changes
+        self._excluded = (
+            self._excluded_by_reservations() if index.traits.get(EXCLUDES_SIBLINGS) else frozenset()
+        )
+        self._changes = reserved_amounts.changes
 
-    def _excluded_by_promises(self) -> frozenset[str]:
+    def _excluded_by_reservations(self) -> frozenset[str]:
         """Return the providers that cannot be used because a reserved sibling excludes them."""
         index, excluded = self.index, set[str]()
-        for uuid in self._promises.of:
+        for uuid in self._reserved_amounts.of:
             row = index.rows.get(uuid)
             if row is None or EXCLUDES_SIBLINGS not in row.traits:
                 continue
@@ -140,7 +142,7 @@ class BesidePromises(Snapshot):
     @property
     def current(self) -> bool:
         """Is still the same promised?"""
-        return self._promises.changes == self._changes
+        return self._reserved_amounts.changes == self._changes
 
     def rows_of(self, root: str) -> list[Row]:
         return [self._less(row) for row in super().rows_of(root)]
@@ -174,7 +176,7 @@ class BesidePromises(Snapshot):
     def _less(self, row: Row) -> Row:
         if row.uuid in self._excluded:
             row = replace(row, told=None, known_free=None, excluded=True)
-        promised: Mapping[str, int] | None = self._promises.of.get(row.uuid)
+        promised: Mapping[str, int] | None = self._reserved_amounts.of.get(row.uuid)
         if not promised:
             return row
         used = row.used  # of the existing classes; more if a removed class is still in use

@@ -8,7 +8,7 @@ nowhere, the report is refused.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bus.claims import keeper
+from bus.claims import holder_consumer
 from bus.messages import InventoryReported
 from bus.reports import GuestPlace, InventoryMove
 from bus.vocabulary import Allocations
@@ -70,18 +70,18 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
     by_source = {(move.provider, move.resource_class): move for move in report.reshape.moves}
     _refuse_operators(before, report.reshape.moves)
     going = [(holder, held) for holder in holders if (held := _what_goes(holder.held, by_source))]
-    room = _Room(before, report, {name for move in report.reshape.moves for name in move.to})
-    words = _Words(report.reshape.guests, {holder.uuid for holder in holders})
+    room = _FreeAmounts(before, report, {name for move in report.reshape.moves for name in move.to})
+    words = _ReportedGuests(report.reshape.guests, {holder.uuid for holder in holders})
     places: dict[str, _Amounts] = {}
     unsaid = []
     for holder, held in going:
         if (said := words.of(holder.uuid)) is not None:
-            places[holder.uuid] = _as_said(*said, held, by_source, room)
+            places[holder.uuid] = _as_reported(*said, held, by_source, room)
         else:
             unsaid.append((holder, held))
     # The largest first: small consumers are the easiest to place last.
     for holder, held in sorted(unsaid, key=lambda pair: (-room.share(pair[1], by_source), pair[0].uuid)):
-        places[holder.uuid] = _wherever_there_is_room(holder, held, by_source, room)
+        places[holder.uuid] = _where_it_fits(holder, held, by_source, room)
     leave: _Amounts = {}
     come: _Amounts = {}
     moved = []
@@ -92,7 +92,7 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
     return Moves(moved, leave, come)
 
 
-class _Room:
+class _FreeAmounts:
     """The free amounts of the reported tree, before any amount is withheld."""
 
     def __init__(self, before: Tree, report: InventoryReported, wanted: set[str]) -> None:
@@ -129,13 +129,13 @@ class _Room:
         return max(shares)
 
 
-class _Words:
+class _ReportedGuests:
     """The agent's report about its guests, by consumer: builds, and clean-ups of attempts."""
 
     def __init__(self, guests: Sequence[GuestPlace], holders: set[str]) -> None:
         self._said: dict[str, tuple[int, GuestPlace]] = {}
         for position, place in sorted(enumerate(guests), key=lambda pair: pair[1].attempt):
-            kept = keeper(place.build, place.attempt)
+            kept = holder_consumer(place.build, place.attempt)
             self._said[kept if kept in holders else place.build] = position, place
 
     def of(self, consumer: str) -> tuple[int, GuestPlace] | None:
@@ -163,8 +163,12 @@ def _what_goes(held: Allocations, by_source: Mapping[_At, InventoryMove]) -> _Am
     }
 
 
-def _as_said(
-    position: int, guest: GuestPlace, held: _Amounts, by_source: Mapping[_At, InventoryMove], room: _Room
+def _as_reported(
+    position: int,
+    guest: GuestPlace,
+    held: _Amounts,
+    by_source: Mapping[_At, InventoryMove],
+    room: _FreeAmounts,
 ) -> _Amounts:
     """The agent knows where it is: just as much as it holds, of where that may go, and there is room."""
     at = f"reshape.guests[{position}].allocations"
@@ -190,8 +194,8 @@ def _as_said(
     return place
 
 
-def _wherever_there_is_room(
-    holder: TreeHolder, held: _Amounts, by_source: Mapping[_At, InventoryMove], room: _Room
+def _where_it_fits(
+    holder: TreeHolder, held: _Amounts, by_source: Mapping[_At, InventoryMove], room: _FreeAmounts
 ) -> _Amounts:
     """Return new places: classes that may move to the same providers stay together, for example processors
     and memory of a NUMA cell.

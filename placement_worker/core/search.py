@@ -118,14 +118,14 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
     finder = FitFinder(snapshot, made, start)
     most, dead, patience = query.limit, 0, PATIENCE
     fits: list[Fit] = []
-    visits: Iterable[_Visit] = (
-        _Visit(row)
+    visits: Iterable[_AnchorProgress] = (
+        _AnchorProgress(row)
         for row in _Round(snapshot, finder.anchors, start, 0, len(index.at)).anchors()
         if row is not None
     )
     share = max(most // max(made.count, 1), 1)
     while True:
-        waiting: list[_Visit] = []
+        waiting: list[_AnchorProgress] = []
         for nth, visit in enumerate(visits):
             if nth % IN_A_ROW == IN_A_ROW - 1:
                 yield
@@ -150,7 +150,7 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
 
 
 @dataclass(slots=True)
-class _Visit:
+class _AnchorProgress:
     """An anchor, and the progress of the search in its combinations."""
 
     row: Row

@@ -7,7 +7,7 @@ nothing else.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from bus.claims import Crowded
+from bus.claims import GroupPolicyViolated
 from bus.groups import GroupPolicy
 
 HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies only affect weights
@@ -44,7 +44,9 @@ class GroupPlaces:
     policy: GroupPolicy
     max_per_host: int
     places: dict[str, frozenset[str]] = field(default_factory=dict)  # consumer → roots
-    keepers: dict[str, str] = field(default_factory=dict)  # holder consumers → the consumer they hold for
+    holder_consumers: dict[str, str] = field(
+        default_factory=dict
+    )  # holder consumers → the consumer they hold for
     _all: _Headcount = field(default_factory=_Headcount)
     _members: _Headcount = field(default_factory=_Headcount)
 
@@ -54,18 +56,18 @@ class GroupPlaces:
         self.places[consumer] = roots
         self._all.count(keeps_for or consumer, roots, +1)
         if keeps_for:
-            self.keepers[consumer] = keeps_for
+            self.holder_consumers[consumer] = keeps_for
         else:
             self._members.count(consumer, roots, +1)
 
     def drop(self, consumer: str) -> None:
         roots = self.places.pop(consumer, frozenset())
-        keeps_for = self.keepers.pop(consumer, None)
+        keeps_for = self.holder_consumers.pop(consumer, None)
         self._all.count(keeps_for or consumer, roots, -1)
         if keeps_for is None:
             self._members.count(consumer, roots, -1)
 
-    def refusal(self, roots: frozenset[str], who: str) -> Crowded | None:
+    def refusal(self, roots: frozenset[str], who: str) -> GroupPolicyViolated | None:
         """Return why this consumer may not use the roots, or None."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
@@ -83,12 +85,12 @@ class GroupPlaces:
                 if len(there) > self.max_per_host:
                     yield f"{len(there)} on {root}, where {self.max_per_host} may be"
         elif self.policy == "affinity":
-            members = len(self.places) - len(self.keepers)
+            members = len(self.places) - len(self.holder_consumers)
             if members and all(len(there) < members for there in self._members.on.values()):
                 yield f"its members are apart, on {', '.join(sorted(self._members.on))}"
 
-    def _crowded(self, root: str, there: int) -> Crowded:
-        return Crowded(provider=root, group=self.uuid, policy=self.policy, members=there)
+    def _crowded(self, root: str, there: int) -> GroupPolicyViolated:
+        return GroupPolicyViolated(provider=root, group=self.uuid, policy=self.policy, members=there)
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:

@@ -60,7 +60,7 @@ def _sharing_with(trees: Trees, rows: Sequence[Row]) -> list[Row]:
     return [row for row in found if row is not None and row.root != rows[0].root]
 
 
-class Ways:
+class AssignmentSearch:
     """One search for the assignments of the options.
 
     With `mixed`, only assignments with at least one provider that does not share: the others are equal for
@@ -158,7 +158,7 @@ class Ways:
                 continue
             if depth == last:
                 fruitful[depth], fruit, self._ends = True, self.steps, 0
-                yield self._way()
+                yield self._choice()
                 self._undo(depth)
                 continue
             state = self._state(depth + 1) if self._ends > WARY else None
@@ -168,7 +168,7 @@ class Ways:
             depth += 1
             tried[depth], fruitful[depth], states[depth] = 0, False, state
 
-    def _way(self) -> Choice:
+    def _choice(self) -> Choice:
         way: list[Row] = list(self._chosen)
         for nth, row in zip(self._order, self._chosen, strict=True):
             way[nth] = row

@@ -21,7 +21,7 @@ from bus.aggregates import (
     MakeAggregate,
     MetadataKey,
     MetadataValue,
-    told,
+    refusal_reason,
 )
 from bus.refused_edits import Contended, Missing, Taken
 from bus.requests import ResourceGroup
@@ -153,7 +153,7 @@ class AggregateHandlers:
 
 
 def _refused(refusal: AggregateRefusal, host: bool) -> Problem:
-    why = told(refusal)
+    why = refusal_reason(refusal)
     match refusal:
         case Missing(what="host") if not host:
             return bad_request(why)

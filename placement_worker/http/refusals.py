@@ -2,7 +2,17 @@
 
 from collections.abc import Sequence
 
-from bus.claims import Claimed, ClaimResult, ConsumerClaim, Full, Gone, Held, Refusal, Refused, Retired
+from bus.claims import (
+    Claimed,
+    ClaimResult,
+    ConsumerClaim,
+    Full,
+    Held,
+    NoSuchProvider,
+    Refusal,
+    Refused,
+    Retired,
+)
 from bus.names import NameResult, Standard
 from bus.refused_edits import Contended, InUse, Missing, Taken
 from bus.resources import EditResult, HasChildren, Stale, Tangled
@@ -132,17 +142,17 @@ def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> P
             case Retired(why=why):
                 return conflict(f"Consumer {claim.consumer} has ended and can hold nothing again: {why}")
             case Refused(refusals=refusals):
-                return _no_room(refusals[0])
+                return _insufficient_capacity(refusals[0])
     return conflict(
         f"Inventory and/or allocations changed while attempting to allocate: {CONTENDED}", CONCURRENT_UPDATE
     )
 
 
-def _no_room(refusal: Refusal) -> Problem:
+def _insufficient_capacity(refusal: Refusal) -> Problem:
     """The figures are in a header: the sentence is the API's own."""
     figures = ""
     match refusal:
-        case Gone(provider=provider):
+        case NoSuchProvider(provider=provider):
             return bad_request(f"Allocation for resource provider '{provider}' that does not exist.")
         case Full(limit="inventory"):
             why = (

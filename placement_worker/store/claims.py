@@ -17,7 +17,7 @@ from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from placement_worker.core.cell_limits import ended
-from placement_worker.core.claim_world import ClaimWorld, Holder, Room, Stock
+from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
 from placement_worker.store import server_groups, walls
 from placement_worker.store.numbered_names import Book
 
@@ -105,7 +105,7 @@ _SET_CONSUMERS = Statement(
     type=int,
     client=bool,
 )
-_SET_KEEPERS = Statement(
+_SET_HOLDERS = Statement(
     "UPDATE consumers SET generation = n.generation, project_id = o.project_id, user_id = o.user_id,"
     f" consumer_type_id = n.type, keeps_for = n.whose, updated_at = {_NOW}"
     " FROM {n} JOIN consumers o ON o.id = n.heir_of WHERE consumers.id = n.id",
@@ -206,19 +206,19 @@ async def open_world(
     wanted = {*providers, *(provider for holder in held.values() for provider in holder.held)}
     there = wanted if locked or not wanted else await _lock_providers(tx, wanted)
     everyone = {*newcomers, *others}
-    rooms, some_retired = await _read_rooms(tx, book, there, everyone)
-    world.rooms = {**dict.fromkeys(wanted), **rooms}
+    claimed, some_retired = await _read_providers(tx, book, there, everyone)
+    world.providers = {**dict.fromkeys(wanted), **claimed}
     if some_retired:
         world.retired = {
             uuid: ended(Retired(why=why, unplaceable=bool(unplaceable), cell=by), cell)
             for uuid, why, unplaceable, by in await _RETIRED(tx, [(uuid,) for uuid in everyone])
         }
-    if any((room := world.rooms[one]) is None or room.shape != shape for one, shape in shapes.items()):
+    if any((found := world.providers[one]) is None or found.shape != shape for one, shape in shapes.items()):
         raise Conflict("what somebody holds may have been moved while its providers were being locked")
     if world.groups:
-        world.sharing = await server_groups.sharing(tx, world.rooms)
+        world.sharing = await server_groups.sharing(tx, world.providers)
     if cell:
-        world.wall = await walls.around(tx, cell, world.rooms)
+        world.wall = await walls.around(tx, cell, world.providers)
     if book.reading != reading:
         raise Conflict("a class was renamed between the one and the other")
     return Opened(world, placeholders)
@@ -257,23 +257,25 @@ async def _lock_providers(tx: Transaction, wanted: Collection[str]) -> set[str]:
     return {uuid for (uuid,) in await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted])}
 
 
-async def _read_rooms(
+async def _read_providers(
     tx: Transaction, book: Book, locked: Collection[str], consumers: Collection[str]
-) -> tuple[dict[str, Room], bool]:
+) -> tuple[dict[str, ClaimedProvider], bool]:
     """Read the locked providers, and whether one of the consumers may have been retired."""
-    rooms: dict[str, Room] = {}
+    claimed: dict[str, ClaimedProvider] = {}
     if not locked:
-        return rooms, True
+        return claimed, True
     listed = [*((one, None) for one in locked), *((None, consumer) for consumer in consumers)]
     rows = await _ROOMS(tx, listed, excludes=EXCLUDES_SIBLINGS)
     names = await book.class_names(tx, {row["class"] for row in rows if row["class"] is not None})
     for row in rows:
         uuid, generation, class_id, used = row["uuid"], row["generation"], row["class"], row["used"]
-        room = rooms.get(uuid)
-        if room is None:
-            room = rooms[uuid] = Room(row["id"], uuid, row["root"], row["shape"], generation, generation)
+        provider = claimed.get(uuid)
+        if provider is None:
+            provider = claimed[uuid] = ClaimedProvider(
+                row["id"], uuid, row["root"], row["shape"], generation, generation
+            )
         if class_id is not None:
-            room.stocks[names[class_id]] = Stock(
+            provider.stocks[names[class_id]] = Stock(
                 class_id,
                 capacity_of(row["total"], row["reserved"], row["allocation_ratio"]),
                 used,
@@ -284,8 +286,8 @@ async def _read_rooms(
             )
     if exclusive := {row["uuid"] for row in rows if row["excludes"]}:
         for uuid, excluded in (await siblings(tx, exclusive)).items():
-            rooms[uuid].excludes = excluded
-    return rooms, bool(rows[0]["retired"]) if rows else True
+            claimed[uuid].excludes = excluded
+    return claimed, bool(rows[0]["retired"]) if rows else True
 
 
 async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -304,9 +306,9 @@ async def save_world(
     """Write what judging changed; gives what is to be announced, and the writes that are left."""
     world, placeholders = opened.world, opened.placeholders
     cell = world.wall.cell if world.wall else ""
-    writes = list(_save_rooms(world.touched.values(), now))
+    writes = list(_save_providers(world.touched.values(), now))
     gone = [(world.holders[uuid].id,) for uuid in placeholders if not world.holders[uuid].generation]
-    replaced, advanced, keepers, allocations, joined = [], [], [], [], []
+    replaced, advanced, holder_consumers, allocations, joined = [], [], [], [], []
     for holder in world.stirred.values():
         if holder.uuid not in placeholders:
             replaced.append((holder.id,))
@@ -317,15 +319,15 @@ async def save_world(
         claim = holder.by
         if claim is None and holder.heir_of is not None and holder.held:
             kind = book.types.ids[holder.heir_type]
-            keepers.append((holder.id, holder.generation, holder.heir_of.id, kind, holder.keeps_for))
+            holder_consumers.append((holder.id, holder.generation, holder.heir_of.id, kind, holder.keeps_for))
         elif claim is None:
             continue
         elif holder.uuid not in placeholders or placeholders[holder.uuid] is not claim:
             advanced.append((holder.id, holder.generation, *_owner(book, claim), claim.client))
-        for provider, resources in holder.held.items():
-            room = world.touched[provider]
+        for uuid, resources in holder.held.items():
+            provider = world.touched[uuid]
             for name, used in resources.items():
-                allocations.append((holder.id, room.id, room.stocks[name].class_id, used))
+                allocations.append((holder.id, provider.id, provider.stocks[name].class_id, used))
     if joined:  # a separate statement: others write the same rows
         await server_groups.join(tx, joined)
     if replaced:
@@ -334,8 +336,8 @@ async def save_world(
         writes.append(_INSERT_ALLOCATIONS.of(allocations, now=now))
     if advanced:
         writes.append(_SET_CONSUMERS.of(advanced, now=now))
-    if keepers:  # before the consumers they refer to are deleted
-        writes.append(_SET_KEEPERS.of(keepers, now=now))
+    if holder_consumers:  # before the consumers they refer to are deleted
+        writes.append(_SET_HOLDERS.of(holder_consumers, now=now))
     if gone:
         writes.append(_DELETE_CONSUMERS.of(gone))
     # a separate statement: other rows take the place of the old ones
@@ -355,21 +357,26 @@ async def save_world(
         )
     altered = [
         ProviderChange(
-            room.uuid, room.root, room.generation, {name: stock.used for name, stock in room.stocks.items()}
+            provider.uuid,
+            provider.root,
+            provider.generation,
+            {name: stock.used for name, stock in provider.stocks.items()},
         )
-        for room in world.touched.values()
+        for provider in world.touched.values()
     ]
     return altered, writes
 
 
-def _save_rooms(rooms: Collection[Room], now: float) -> Iterator[BoundStatement]:
+def _save_providers(claimed: Collection[ClaimedProvider], now: float) -> Iterator[BoundStatement]:
     used = [
-        (room.id, stock.class_id, stock.used)
-        for room in rooms
-        for stock in room.stocks.values()
+        (provider.id, stock.class_id, stock.used)
+        for provider in claimed
+        for stock in provider.stocks.values()
         if stock.used != stock.was
     ]
-    bumped = [(room.id, room.generation) for room in rooms if room.generation != room.was]
+    bumped = [
+        (provider.id, provider.generation) for provider in claimed if provider.generation != provider.was
+    ]
     if used:
         yield _SET_USED.of(used)
     if bumped:

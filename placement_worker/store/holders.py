@@ -18,7 +18,7 @@ _CUSTOM = Statement(
 
 
 @dataclass(frozen=True)
-class StoredKeeper:
+class StoredHolder:
     """A consumer that holds the place an instance has left, or may be left in."""
 
     consumer: str
@@ -28,11 +28,11 @@ class StoredKeeper:
     since: float
 
 
-async def stored_keepers(database: Database) -> dict[str, StoredKeeper]:
+async def stored_holders(database: Database) -> dict[str, StoredHolder]:
     """Return the holder consumers by name, without those of unknown instances."""
     async with database.read() as tx:
         return {
-            row["uuid"]: StoredKeeper(
+            row["uuid"]: StoredHolder(
                 row["uuid"], row["generation"], row["keeps_for"], row["type"], row["created_at"]
             )
             for row in await _KEEPERS(tx)

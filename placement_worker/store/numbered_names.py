@@ -92,7 +92,7 @@ class NumberedNames:
         missing = sorted({name for name in names if name not in self.ids})
         if not missing:
             return missing
-        async with database.glance() as tx:
+        async with database.read_single() as tx:
             found = await self._find(tx, [(name,) for name in missing])
         await self.agree(database, found)
         there = {name for _, name in found}

@@ -10,7 +10,7 @@ from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from placement_worker.core import capacity, edits
-from placement_worker.core.claim_world import Room, Stock
+from placement_worker.core.claim_world import ClaimedProvider, Stock
 from placement_worker.core.trees import Tree
 from placement_worker.core.working_trees import KnownNames, WorkingTrees
 from placement_worker.store import claims, tree_reads
@@ -39,7 +39,7 @@ async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape
     """Widen, claim, settle; Undone when any of it cannot be."""
     opened, working = await _open(tx, book, order, now)
     _must(edits.widen(order, working, known))
-    rooms = opened.world.rooms
+    rooms = opened.world.providers
     for inventory in order.inventories:
         _refit(rooms[inventory.provider], working, inventory.provider, known)
     results = capacity.claim(ClaimRequested(claims=order.claims), opened.world) if order.claims else ()
@@ -76,14 +76,14 @@ async def _open(
     named = capacity.providers_of([ClaimRequested(claims=order.claims)], all_choices=True)
     opened = await claims.open_world(tx, book, newcomers, others, named | before.homes.keys(), now)
     working = WorkingTrees(await tree_reads.read(tx, book, listed))
-    if any(opened.world.rooms.get(uuid) is None for uuid in working.homes):
+    if any(opened.world.providers.get(uuid) is None for uuid in working.homes):
         raise Conflict("a tree grew while it was being locked")
     if book.reading != reading:
         raise Conflict("a class was renamed between the one and the other")
     return opened, working
 
 
-def _refit(room: Room | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
+def _refit(room: ClaimedProvider | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
     """The room that claims are judged by, after widening."""
     assert room is not None  # it is in the working trees, and locked
     state = working.there(provider)

@@ -101,8 +101,8 @@ async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joine
         world.named[row["uuid"]] = row["id"]
     await _read_places(tx, world.groups)
     for group in world.groups.values():
-        for consumer in group.keepers.keys() & world.holders.keys():
-            world.holders[consumer].keeps_for = group.keepers[consumer]
+        for consumer in group.holder_consumers.keys() & world.holders.keys():
+            world.holders[consumer].keeps_for = group.holder_consumers[consumer]
 
 
 async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
@@ -157,10 +157,10 @@ async def find(
         rows = await _FIND_ALL(tx, project=project, called=name, after=after, most=most)
     groups = {row["id"]: _places(row) for row in rows}
     await _read_places(tx, groups, soft=True)
-    return [_told(group) for group in groups.values()]
+    return [_server_group(group) for group in groups.values()]
 
 
-def _told(group: GroupPlaces) -> ServerGroup:
+def _server_group(group: GroupPlaces) -> ServerGroup:
     places = {consumer: tuple(sorted(roots)) for consumer, roots in sorted(group.places.items())}
     return ServerGroup(
         id=group.uuid,
@@ -168,8 +168,8 @@ def _told(group: GroupPlaces) -> ServerGroup:
         project=group.project,
         policy=group.policy,
         max_per_host=group.max_per_host,
-        members={one: roots for one, roots in places.items() if one not in group.keepers},
-        left={one: roots for one, roots in places.items() if one in group.keepers},
+        members={one: roots for one, roots in places.items() if one not in group.holder_consumers},
+        left={one: roots for one, roots in places.items() if one in group.holder_consumers},
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TIGHT = 0.75  # share of the largest capacity; hosts below it are tight
 
 
-class Spares:
+class AlternatesOfRanking:
     """Alternates of one ranking. Nothing is reserved for them.
 
     The ranking is passed to every call, because a reference to it would form a cycle that only the garbage
@@ -85,12 +85,12 @@ class Spares:
         return roomy
 
     def _is_roomy(self, ranking: "Ranking", index: int) -> bool:
-        rooms = ranking.rooms
-        has = rooms.of(index)
+        capacities = ranking.capacities
+        has = capacities.of(index)
         if self._enough is None:
-            if has >= TIGHT * rooms.at_most:
+            if has >= TIGHT * capacities.at_most:
                 return True
-            self._enough = TIGHT * rooms.most(self._cell)
+            self._enough = TIGHT * capacities.most(self._cell)
         return has >= self._enough
 
     def _next_roomy(
@@ -99,7 +99,7 @@ class Spares:
         """By turns, so that builds do not all name the same one."""
         if self._roomy is None:
             assert self._enough is not None  # computed before any alternate is replaced
-            self._roomy = deque(ranking.rooms.roomiest(self._cell, self._enough))
+            self._roomy = deque(ranking.capacities.roomiest(self._cell, self._enough))
         for _ in range(len(self._roomy)):
             index = self._roomy.popleft()
             way = ranking.way(index)

@@ -10,15 +10,15 @@ from math import inf
 import numpy as np
 
 from bus.candidates import CandidateSearch, Floats, Ints
-from scheduler_worker.core.frontier import nth_best
+from scheduler_worker.core.frontier import best_value
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.tie_break import Uints
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 ROOMIEST = 64  # of a cell, how many are named as alternates by turns
 
 
-class Rooms:
+class CapacityByHost:
     """Capacities of the hosts that masks admit, by their index in the arrays of the search.
 
     They are grouped by cell on first use. Usually only the capacity of one host and the maximum are needed.
@@ -26,7 +26,7 @@ class Rooms:
 
     def __init__(
         self,
-        wish: Wish,
+        wish: Alternative,
         search: CandidateSearch,
         shared: set[str],
         hosts: HostMap,
@@ -60,15 +60,15 @@ class Rooms:
         request, each with at least `least`.
         """
         there, in_order = self._where_is(cell), self._in_order
-        those, rooms = in_order.indices[there], in_order.rooms[there]
+        those, capacities = in_order.indices[there], in_order.capacities[there]
         several = min(those.size // 4 + 1, ROOMIEST)
         if those.size > several:  # few are left to be sorted
-            least = max(least, nth_best(rooms, several))
-        near = np.flatnonzero(rooms >= least)
-        those, rooms = those.take(near), rooms.take(near)
+            least = max(least, best_value(capacities, several))
+        near = np.flatnonzero(capacities >= least)
+        those, capacities = those.take(near), capacities.take(near)
         its_ties = self._ties(those)
         if those.size > several:
-            first = np.lexsort((its_ties, -rooms))[:several]
+            first = np.lexsort((its_ties, -capacities))[:several]
             those, its_ties = those.take(first), its_ties.take(first)
         indices: list[int] = those.take(np.argsort(its_ties)).tolist()
         return indices
@@ -82,23 +82,23 @@ class Rooms:
     @cached_property
     def _in_order(self) -> "_ByCell":
         positions, admitted, hosts = self._positions, self._admitted, self._hosts
-        rooms: Floats = np.full(len(positions), np.inf)
+        capacities: Floats = np.full(len(positions), np.inf)
         for free, amount in self._counted:
-            np.minimum(rooms, free / amount, out=rooms)
+            np.minimum(capacities, free / amount, out=capacities)
         # Of whole numbers below 2⁵³ the same as //, and quicker.
-        np.floor(rooms, out=rooms)
+        np.floor(capacities, out=capacities)
         at: Ints = np.full(len(hosts.served), -1, np.intp)
         at[positions if len(admitted) == len(positions) else positions.take(admitted)] = admitted
         at = at.take(hosts.by_cell)
         these = np.flatnonzero(at >= 0)
         indices = at.take(these)
-        rooms = rooms.take(indices)
+        capacities = capacities.take(indices)
         bounds = np.searchsorted(these, hosts.first_of_cell)
         there = np.flatnonzero(bounds[1:] > bounds[:-1])  # cells with at least one host
         most = np.zeros(len(bounds))
         if there.size:
-            most[there] = np.maximum.reduceat(rooms, bounds.take(there))
-        return _ByCell(indices, rooms, bounds.tolist(), np.maximum(most, 0.0, out=most).tolist())
+            most[there] = np.maximum.reduceat(capacities, bounds.take(there))
+        return _ByCell(indices, capacities, bounds.tolist(), np.maximum(most, 0.0, out=most).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ class _ByCell:
     """The capacities grouped by cell."""
 
     indices: Ints
-    rooms: Floats
+    capacities: Floats
     first_of: list[int]  # cell number → where its hosts begin
     most: list[float]  # cell number → the room of its roomiest
 
 
-def _whole(rooms: list[float]) -> float:
+def _whole(capacities: list[float]) -> float:
     """For how many of a request there is room where each class has room for so many."""
-    return min(rooms) // 1.0 if rooms else inf
+    return min(capacities) // 1.0 if capacities else inf

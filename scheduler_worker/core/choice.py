@@ -12,7 +12,7 @@ from bus.vocabulary import Allocations
 from scheduler_worker.core.scale import scores
 
 
-class Promise(Protocol):
+class CapacityReservation(Protocol):
     """A reservation: chosen capacity that counts as used until the replica shows the claim."""
 
     @property
@@ -22,17 +22,17 @@ class Promise(Protocol):
     def root(self) -> str: ...
 
 
-class KeepsPromises(Protocol):
+class HasReservations(Protocol):
     @property
-    def unsettled(self) -> Sequence[Promise]:
+    def unsettled(self) -> Sequence[CapacityReservation]:
         """Return the reservations whose claims have no result yet."""
         ...
 
-    def enter(self, way: Candidate) -> Promise:
+    def enter(self, way: Candidate) -> CapacityReservation:
         """From now on it counts."""
         ...
 
-    def drop(self, promise: Promise) -> None:
+    def drop(self, promise: CapacityReservation) -> None:
         """Release a reservation whose claim failed."""
         ...
 
@@ -41,7 +41,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A claim's choices: each host in its ways before the next. The first of them is promised."""
 
     choices: tuple[Candidate, ...]
-    promise: Promise
+    promise: CapacityReservation
     considered: int
     removals: tuple[Removal, ...]
     record: Record

@@ -13,7 +13,7 @@ from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Rule, View, Weigher
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
-from scheduler_worker.core.wish import ITS_OWN, Wish
+from scheduler_worker.core.wish import ITS_OWN, Alternative
 
 Options = Mapping[str, Mapping[str, Any]]  # of a rule or weigher, by its name
 Own = Mapping[str, Callable[..., Any]]  # an operator's functions, by what he calls them: module:function
@@ -154,12 +154,12 @@ def _is_plain(made: Callable[..., Any]) -> bool:
     return len(needed) >= 2
 
 
-def _as_rule(name: str, refuses: Callable[[HostFacts, Wish], str | None]) -> Rule:
+def _as_rule(name: str, refuses: Callable[[HostFacts, Alternative], str | None]) -> Rule:
     return Rule(name, refuses, reads=(EVERYTHING,))
 
 
-def _as_weigher(name: str, value: Callable[[HostFacts, Wish], float]) -> Weigher:
-    def of_each(view: View, wish: Wish) -> Any:
+def _as_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) -> Weigher:
+    def of_each(view: View, wish: Alternative) -> Any:
         return view.each(lambda host: value(host, wish))
 
     return Weigher(name, of_each, reads=(EVERYTHING,))

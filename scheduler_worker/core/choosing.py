@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Id
-from scheduler_worker.core.choice import KeepsPromises, Pick
-from scheduler_worker.core.events import Chosen, LookForSpares, NoHost
+from scheduler_worker.core.choice import HasReservations, Pick
+from scheduler_worker.core.events import Chosen, FindAlternates, NoHost
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.joined_groups import Joined
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
@@ -21,7 +21,7 @@ from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.core.tie_break import drawn
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.core.wish import Together, Wish
+from scheduler_worker.core.wish import Alternative, Together
 
 CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if all prefer the fullest hosts, which fill up in the meantime
@@ -36,14 +36,14 @@ class Choosing:
         hosts: HostMap,
         now: HostsNow,
         policy: ChoicePolicy,
-        promises: KeepsPromises,
+        pending: HasReservations,
         joined: Joined,
     ) -> None:
         self._source = source
         self._hosts = hosts
         self._now = now
         self._policy = policy
-        self._promises = promises
+        self._pending = pending
         self._joined = joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
@@ -67,7 +67,7 @@ class Choosing:
                 answers[nth] = kind_of_order.hosts_for(orders[nth])
         return [answers[nth] for nth in range(len(orders))]
 
-    def spares(self, order: Order, wanted: LookForSpares) -> tuple[Candidate, ...]:
+    def spares(self, order: Order, wanted: FindAlternates) -> tuple[Candidate, ...]:
         """Hosts to name as alternates, as they are now."""
         wish = order.wishes[wanted.nth]
         try:
@@ -76,7 +76,7 @@ class Choosing:
             return ()
         return ranking.spares(wanted.cell, wanted.several, wanted.beside, order.avoid)
 
-    def rank(self, wish: Wish, seed: str, several: int = 1) -> Ranking:
+    def rank(self, wish: Alternative, seed: str, several: int = 1) -> Ranking:
         """For one of several that there must be room for: of an affinity group, all on one host."""
         question = wish.question
         if wish.group is not None:
@@ -87,7 +87,7 @@ class Choosing:
             self._now,
             self._hosts,
             self._policy,
-            self._promises,
+            self._pending,
             seed,
         )
 
@@ -95,7 +95,7 @@ class Choosing:
         """Return the same state without this rule."""
         rules = tuple([one for one in self._policy.rules if one.name != rule])
         policy = dataclasses.replace(self._policy, rules=rules)
-        return Choosing(self._source, self._hosts, self._now, policy, self._promises, self._joined)
+        return Choosing(self._source, self._hosts, self._now, policy, self._pending, self._joined)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -118,11 +118,11 @@ class Choosing:
         if order.wish.group is not None:
             self._joined.leave(order.wish.group.id, instance)
 
-    def promised(self, wish: Wish) -> bool:
+    def promised(self, wish: Alternative) -> bool:
         """Return whether the request would have a host without the hosts that are reserved for other
         claims.
         """
-        open_ones = self._promises.unsettled
+        open_ones = self._pending.unsettled
         question = wish.question
         roots = {entry.root for entry in open_ones}
         if question.roots:
@@ -137,9 +137,9 @@ class Choosing:
             return any(found.ways(position, 1) for position in found.positions.tolist())
         finally:
             for entry in open_ones:
-                self._source.promise(entry.allocations)
+                self._source.reserve(entry.allocations)
 
-    def unknown(self, wish: Wish) -> str:
+    def unknown(self, wish: Alternative) -> str:
         """A place that is asked for and that there is not."""
         request = wish.request
         if not request.cell and not request.zone:
@@ -158,7 +158,7 @@ class Choosing:
             return f"zone: no hosts in zone {request.zone!r}{known}"
         return ""
 
-    def _grouped(self, wish: Wish, several: int) -> Wish:
+    def _grouped(self, wish: Alternative, several: int) -> Alternative:
         """Return the wish with the members that joined its group since it was read."""
         group = wish.group
         if group is None:

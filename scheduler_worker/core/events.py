@@ -61,7 +61,7 @@ class FenceImpossible(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-class SparesFound(msgspec.Struct, frozen=True, gc=False):
+class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
     """Hosts to name as alternates, for each instance that lacked some."""
 
     spares: Mapping[Id, tuple[Candidate, ...]]
@@ -82,14 +82,14 @@ Event = (
     | Located
     | FenceAnswers
     | FenceImpossible
-    | SparesFound
+    | AlternatesFound
     | HelpFound
 )
 
 # Effects that an event answers
 
 
-class LookForHosts(msgspec.Struct, frozen=True, gc=False):
+class FindHosts(msgspec.Struct, frozen=True, gc=False):
     """Choose hosts by its current wish for all instances without one: Chosen or NoHost."""
 
 
@@ -113,7 +113,7 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-class LookForSpares(msgspec.Struct, frozen=True, gc=False):
+class FindAlternates(msgspec.Struct, frozen=True, gc=False):
     """Find this number of other hosts in the cell, without instances of the request. All are answered
     together.
     """
@@ -125,7 +125,7 @@ class LookForSpares(msgspec.Struct, frozen=True, gc=False):
     nth: int  # the wish they must meet
 
 
-class LookForHelp(msgspec.Struct, frozen=True, gc=False):
+class FindRemedies(msgspec.Struct, frozen=True, gc=False):
     """Find changes that would make the request fit, because no host does."""
 
 
@@ -186,20 +186,20 @@ class Park(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-class Bury(msgspec.Struct, frozen=True, gc=False):
+class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
     """Nothing can be done with it."""
 
     why: str
 
 
-End = SayAll | SayMove | BegunBefore | ComeAgain | Park | Bury
+End = SayAll | SayMove | BegunBefore | ComeAgain | Park | DeadLetterRequest
 Effect = (
-    LookForHosts
+    FindHosts
     | ClaimHosts
     | Locate
     | Fence
-    | LookForSpares
-    | LookForHelp
+    | FindAlternates
+    | FindRemedies
     | KeepHost
     | GiveUpHost
     | Warn

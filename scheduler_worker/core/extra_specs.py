@@ -83,7 +83,7 @@ _SHAPED = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:.*|same_subtree[A-Za-z0-9
 
 
 @dataclass(frozen=True)
-class Said:
+class SpecValue:
     """A value, and where it stands."""
 
     value: str
@@ -115,15 +115,15 @@ class GuestSpecs:
         self.where = where  # the field of the request that the flavor stands in
         self._properties = image.properties if image is not None else {}
 
-    def of_flavor(self, key: str) -> Said | None:
+    def of_flavor(self, key: str) -> SpecValue | None:
         value = self.flavor.extra_specs.get(key)
-        return None if value is None else Said(value, f"{self.where}.extra_specs[{key!r}]")
+        return None if value is None else SpecValue(value, f"{self.where}.extra_specs[{key!r}]")
 
-    def of_image(self, name: str) -> Said | None:
+    def of_image(self, name: str) -> SpecValue | None:
         value = self._properties.get(name)
-        return None if value is None else Said(value, f"image.properties[{name!r}]")
+        return None if value is None else SpecValue(value, f"image.properties[{name!r}]")
 
-    def get(self, key: str) -> Said | None:
+    def get(self, key: str) -> SpecValue | None:
         """Return the value from either. Different values in both are an error."""
         flavor, image = self.of_flavor(key), self.of_image(key.replace(":", "_", 1))
         if flavor is not None and image is not None and flavor.value.lower() != image.value.lower():
@@ -139,12 +139,12 @@ class GuestSpecs:
         said = self.get(key)
         return said is not None and said.yes()
 
-    def numbered(self, prefix: str) -> Iterator[tuple[int, Said]]:
+    def numbered(self, prefix: str) -> Iterator[tuple[int, SpecValue]]:
         """`hw:numa_cpus.0` and so on."""
         for key, value in self.flavor.extra_specs.items():
             number = key.removeprefix(prefix)
             if number != key and number.isdecimal():
-                yield int(number), Said(value, f"{self.where}.extra_specs[{key!r}]")
+                yield int(number), SpecValue(value, f"{self.where}.extra_specs[{key!r}]")
 
 
 def unknown(flavor: Flavor, where: str, unscoped_are_read: bool) -> Iterator[str]:

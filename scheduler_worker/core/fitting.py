@@ -10,11 +10,16 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.view import AllHosts, HostsNow
 from scheduler_worker.core.waiting_queue import HostsFound
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 
 def fitting(
-    wish: Wish, search: CandidateSearch, now: HostsNow, served: Bools, policy: ChoicePolicy, enough: int
+    wish: Alternative,
+    search: CandidateSearch,
+    now: HostsNow,
+    served: Bools,
+    policy: ChoicePolicy,
+    enough: int,
 ) -> HostsFound:
     """Return hosts of the search with free capacity for `enough` instances. `served`: hosts with an agent."""
     positions = search.positions
@@ -45,28 +50,28 @@ def fitting(
             refused.append(facts.root)
             passing = passing or refusal.passes
         elif search.ways(at, 1):
-            several = rooms(asked, facts.free)
+            several = capacities(asked, facts.free)
             fits[facts.root] = several
             room += several
     return HostsFound(fits, refused, passing)
 
 
 def admitted_for_good(
-    wish: Wish, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
+    wish: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
     """Does no rule refuse this host, but for what passes by itself?"""
     facts = now.facts(search, position)
     return all(rule.passes or rule.refuses(facts, wish) is None for rule in rules_for(wish, policy))
 
 
-def rules_for(wish: Wish, policy: ChoicePolicy) -> list[Rule]:
+def rules_for(wish: Alternative, policy: ChoicePolicy) -> list[Rule]:
     """Return the filters that apply to a request. A forced host skips filters, unless it is down."""
     if wish.request.forced_host:
         return [rule for rule in policy.rules if rule.name == "up"]
     return [rule for rule in policy.rules if rule.concerns is None or rule.concerns(wish)]
 
 
-def asked_of_a_tree(wish: Wish) -> Resources:
+def asked_of_a_tree(wish: Alternative) -> Resources:
     """Return the amount of each class that one instance takes in all."""
     asked: Resources = {}
     for group in wish.question.groups:
@@ -75,7 +80,7 @@ def asked_of_a_tree(wish: Wish) -> Resources:
     return asked
 
 
-def rooms(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
+def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
     """Return the approximate number of instances that fit into the free amounts, without shared resources."""
     several = [free[name] // amount for name, amount in asked.items() if name in free]
     return max(min(several, default=1), 1)

@@ -53,8 +53,8 @@ class FoundHosts:
         found: list[int] = np.flatnonzero(np.isin(self._positions, known)).tolist()
         return set(found)
 
-    def nobody_builds(self, index: int) -> str:
-        return self._hosts.nobody_builds(self.host(index))
+    def why_no_agent(self, index: int) -> str:
+        return self._hosts.why_no_agent(self.host(index))
 
     def index(self, root: str) -> int:
         """Return the index of a root that the search found."""

@@ -13,7 +13,7 @@ AHEAD = 8  # pages that are separated from the rest in one step: the next pages 
 ALIKE = 2  # so many times a page is taken as it is, rather than cut among equals
 
 
-def nth_best(worths: Floats, nth: int) -> float:
+def best_value(worths: Floats, nth: int) -> float:
     """Return the value that the best `nth` reach."""
     return float(np.partition(worths, worths.size - nth)[worths.size - nth])
 
@@ -62,7 +62,7 @@ class Frontier:
             return among, among[:0]
         # Where it is all of them they are in their order still.
         worths = self._worth if among.size == self._worth.size else self._worth.take(among)
-        edge = nth_best(worths, several)
+        edge = best_value(worths, several)
         within = worths >= edge
         taken: Ints = among.compress(within)
         if taken.size <= ALIKE * several:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import MAX_INT, Resources
-from scheduler_worker.core.extra_specs import Said
+from scheduler_worker.core.extra_specs import SpecValue
 from scheduler_worker.core.invalid_request import Unreadable
 
 _KEY = re.compile(r"(resources|trait)([A-Za-z0-9_-]*):(.*)", re.DOTALL)
@@ -116,7 +116,7 @@ def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
         if parts is None:
             continue  # not about resources
         kind, suffix, name = parts.groups()
-        said = Said(value, f"{where}.extra_specs[{key!r}]")
+        said = SpecValue(value, f"{where}.extra_specs[{key!r}]")
         if len(suffix) > _MAX_SUFFIX:
             raise Unreadable(f"{said.at}: a suffix of {len(suffix)} characters, at most {_MAX_SUFFIX}")
         if not _NAME.fullmatch(name):
@@ -132,7 +132,7 @@ def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
     return draft
 
 
-def _trait(draft: QuestionDraft, suffix: str, name: str, said: Said) -> None:
+def _trait(draft: QuestionDraft, suffix: str, name: str, said: SpecValue) -> None:
     group = draft.groups.setdefault(suffix, GroupDraft())
     word, colon, number = said.value.partition(":")
     if word == "preferred":
@@ -149,7 +149,7 @@ def _trait(draft: QuestionDraft, suffix: str, name: str, said: Said) -> None:
         raise Unreadable(f"{said.at}: {said.value!r} is none of required, forbidden, preferred, any")
 
 
-def _weight(number: str, said: Said) -> float:
+def _weight(number: str, said: SpecValue) -> float:
     try:
         weight = float(number)
     except ValueError:

@@ -12,7 +12,7 @@ from math import gcd
 from operator import or_
 
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.extra_specs import GuestSpecs, Said
+from scheduler_worker.core.extra_specs import GuestSpecs, SpecValue
 from scheduler_worker.core.group_draft import GroupDraft, QuestionDraft
 from scheduler_worker.core.invalid_request import Unreadable
 
@@ -75,13 +75,13 @@ def page_sizes(sizes: Sequence[str]) -> list[Pages]:
     found = []
     for size in sizes:
         try:
-            found.append(_pages(Said(size, "large_pages")))
+            found.append(_pages(SpecValue(size, "large_pages")))
         except Unreadable:
             raise ValueError(f"{size!r} is no size of pages (2MB, 1GB)") from None
     return found
 
 
-def _page_size(specs: GuestSpecs) -> Said | None:
+def _page_size(specs: GuestSpecs) -> SpecValue | None:
     """An image may choose where its flavor leaves it open."""
     flavor, image = specs.of_flavor("hw:mem_page_size"), specs.of_image("hw_mem_page_size")
     if image is None:
@@ -98,11 +98,11 @@ def _page_size(specs: GuestSpecs) -> Said | None:
     return flavor if image.value.strip().lower() == "any" else image
 
 
-def _is_small(said: Said) -> bool:
+def _is_small(said: SpecValue) -> bool:
     return said.value.strip().lower() != "large" and _pages(said).kb == SMALL_KB
 
 
-def _pages(said: Said) -> Pages:
+def _pages(said: SpecValue) -> Pages:
     parts = _SIZE.fullmatch(said.value.strip())
     kb = int(parts[1]) * _UNITS[parts[2][:1].lower()] if parts else 0
     if not 0 < kb <= MAX_INT:
@@ -239,7 +239,7 @@ def _union(cells: Sequence[GuestCell]) -> int:
     return reduce(or_, (cell.cpus for cell in cells))
 
 
-def _numbers(said: Said, count: int) -> int:
+def _numbers(said: SpecValue, count: int) -> int:
     """Return the mask that a list such as `0-3,^1,6` names, of the processors below `count`."""
     in_ = out = 0
     for part in said.value.split(","):

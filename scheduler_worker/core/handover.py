@@ -14,9 +14,9 @@ from typing import Literal
 
 from msgspec import structs
 
-from bus.claims import Choice, ConsumerClaim, ReleaseRequested, keeper
+from bus.claims import Choice, ConsumerClaim, ReleaseRequested, holder_consumer
 from bus.messages import BuildDeleteRequested, BuildPlaced
-from bus.moves import SHELVED, HandoverReported, HandoverTold, MovePlaced
+from bus.moves import SHELVED, HandoverProgress, HandoverReported, MovePlaced
 from bus.vocabulary import Message, Value
 from scheduler_worker.core.move_start import MoveStart, taken_back
 
@@ -99,7 +99,7 @@ def owner(order: Handover) -> str:
     return order.placed.cell if order.state in ("arriving", "done") else order.placed.out_of
 
 
-def says(order: Handover, report: HandoverReported | None = None) -> tuple[Message, ...]:
+def messages_of(order: Handover, report: HandoverReported | None = None) -> tuple[Message, ...]:
     """Return the messages for the current state; `report` is the report that they answer."""
     if report is not None and report.outcome == "delete":
         delete = BuildDeleteRequested(build=order.placed.build, cell=owner(order), reply_to=report.reply_to)
@@ -107,14 +107,14 @@ def says(order: Handover, report: HandoverReported | None = None) -> tuple[Messa
     return (order.placed,) if order.state == "arriving" else (_told(order),)
 
 
-def begins(order: Handover) -> tuple[HandoverTold, ...]:
+def begins(order: Handover) -> tuple[HandoverProgress, ...]:
     """Return the first messages again: when a move is requested again, only these can have been lost."""
     return (_told(order),) if order.state == "leaving" else ()
 
 
-def _told(order: Handover) -> HandoverTold:
+def _told(order: Handover) -> HandoverProgress:
     placed, by = order.placed, order.by
-    told = HandoverTold(
+    told = HandoverProgress(
         move=placed.move,
         build=placed.build,
         kind=placed.kind,
@@ -158,7 +158,7 @@ def taking_back(order: Handover, generation: int | None) -> ConsumerClaim | None
         choices=(Choice({}),),
         project=placed.spec.project,
         user=placed.spec.user,
-        take_over=keeper(placed.build, placed.attempt),
+        take_over=holder_consumer(placed.build, placed.attempt),
         begins=taken_back(placed.move),
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from bus.claims import Held
 from bus.resources import Provider
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
@@ -33,7 +33,7 @@ def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None
     return ClaimPlace(first.root, first.host, first.cell, first.agent, holds)
 
 
-def wish_of(held: Held, wishes: Sequence[Wish]) -> int:
+def alternative_of(held: Held, wishes: Sequence[Alternative]) -> int:
     """By which of its wishes it was placed: the first that asks for just what it holds."""
     holds: dict[str, int] = {}
     for resources in held.allocations.values():

@@ -8,7 +8,7 @@ from scheduler_worker.core.host_counts import Found, Helps, Tally, never
 from scheduler_worker.core.pairing import paired, without_rule
 from scheduler_worker.core.relaxing import lessened, relaxed
 from scheduler_worker.core.rule import Rule
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 MOST_TRIED = 24  # things to be done without, for one kind of request
 MOST_SEARCHES = 240  # searches for the whole batch
@@ -18,7 +18,7 @@ MOST_SAID = 6
 
 
 def helps(
-    wish: Wish, choosing: Choosing, seed: str, late: Callable[[], bool] = never, *, needed: int = 1
+    wish: Alternative, choosing: Choosing, seed: str, late: Callable[[], bool] = never, *, needed: int = 1
 ) -> tuple[str, ...]:
     """Return sentences, the most helpful first, as far as they are found before it is late.
 
@@ -36,7 +36,7 @@ def helps(
     return tuple(dict.fromkeys(helps.says for helps in found))[:MOST_SAID]
 
 
-def _tried(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps | None]:
+def _tried(wish: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps | None]:
     for less in lessened(wish):
         yield tally.by_less(less, choosing)
     for easier in relaxed(wish):

@@ -7,10 +7,10 @@ import numpy as np
 
 from bus.candidates import SenselessQuery
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.fitting import rooms
+from scheduler_worker.core.fitting import capacities
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.relaxing import Lessened
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # every guest needs these
 LOOKED_AT = 48  # hosts evaluated singly per variant; if all of them fit, the rest are assumed to fit
@@ -59,11 +59,11 @@ class Tally:
     def spent(self) -> bool:
         return self.left <= 0 or self._late()
 
-    def count(self, wish: Wish, choosing: Choosing) -> Found:
+    def count(self, wish: Alternative, choosing: Choosing) -> Found:
         ranking = self.ranking(wish, choosing)
         return Found(0) if ranking is None else self._counted(ranking)
 
-    def ranking(self, wish: Wish, choosing: Choosing) -> Ranking | None:
+    def ranking(self, wish: Alternative, choosing: Choosing) -> Ranking | None:
         if self.spent:
             return None
         self.left -= 1
@@ -107,13 +107,13 @@ class Tally:
 def _instances(ranking: Ranking, index: int) -> int:
     """Return for how many instances this host has free capacity, disregarding what hosts share."""
     way, wish = ranking.way(index), ranking.wish
-    several = rooms(wish.asked, way.free) if way is not None else 0
+    several = capacities(wish.asked, way.free) if way is not None else 0
     if wish.group is None or wish.group.policy != "anti-affinity":
         return several
     return min(several, wish.group.max_per_host - wish.members.get(ranking.host(index).uuid, 0))
 
 
-def asks_for_something(wish: Wish) -> bool:
+def asks_for_something(wish: Alternative) -> bool:
     return any(group.resources for group in wish.question.groups)
 
 

@@ -71,7 +71,7 @@ class HostMap:
             self.first_of_cell = np.searchsorted(self.cell_at[self._by_cell], range(len(self.cells) + 1))
         return self._by_cell
 
-    def nobody_builds(self, host: PlacedHost) -> str:
+    def why_no_agent(self, host: PlacedHost) -> str:
         """Return why no agent would receive a build for the host; empty if one would."""
         if not host.agent or not host.cell:
             return "no agent builds on it"
@@ -81,6 +81,6 @@ class HostMap:
 
     def _put(self, host: PlacedHost) -> None:
         position = host.position
-        self.served[position] = not self.nobody_builds(host)
+        self.served[position] = not self.why_no_agent(host)
         self.cell_at[position] = self.number(host.cell)
         self.mixed[position] = mixed(host.uuid)

@@ -7,7 +7,7 @@ from typing import Protocol
 from bus.candidates import CandidateSource
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
-from scheduler_worker.core.choice import Promise
+from scheduler_worker.core.choice import CapacityReservation
 
 
 class CountsBuilds(Protocol):
@@ -38,16 +38,16 @@ class Supposing:
         self._kept: dict[Supposed, None] = {}  # in order
 
     @property
-    def unsettled(self) -> Sequence[Promise]:
+    def unsettled(self) -> Sequence[CapacityReservation]:
         return ()
 
-    def enter(self, way: Candidate, *, builds: bool = True) -> Promise:
+    def enter(self, way: Candidate, *, builds: bool = True) -> CapacityReservation:
         supposed = Supposed(way, builds)
         self._kept[supposed] = None
-        self._promise(supposed)
+        self._reserve(supposed)
         return supposed
 
-    def drop(self, promise: Promise) -> None:
+    def drop(self, promise: CapacityReservation) -> None:
         if isinstance(promise, Supposed) and promise in self._kept:
             del self._kept[promise]
             self._withdraw(promise)
@@ -62,7 +62,7 @@ class Supposing:
 
     def resume(self) -> None:
         for supposed in self._kept:
-            self._promise(supposed)
+            self._reserve(supposed)
 
     @property
     def several(self) -> int:
@@ -72,8 +72,8 @@ class Supposing:
         """Drop the hypothetical choices after the first `after` ones, and restore suspended reservations."""
         self._kept = dict.fromkeys(islice(self._kept, after))
 
-    def _promise(self, supposed: Supposed) -> None:
-        self._source.promise(supposed.allocations)
+    def _reserve(self, supposed: Supposed) -> None:
+        self._source.reserve(supposed.allocations)
         if supposed.builds:
             self._builds.chose(supposed.cell, supposed.root, self._now)
 

@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from bus.claims import Choice, ConsumerClaim, keeper
+from bus.claims import Choice, ConsumerClaim, holder_consumer
 from bus.decisions import AlsoAsked, Decision
 from bus.groups import ServerGroup
 from bus.host_marks import FORCED_DOWN
@@ -63,7 +63,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
     @property
     def keep(self) -> Id | None:
         """Return the id of the holder consumer of the source."""
-        return keeper(self.asked.build, self.attempt) if self.attempt else None
+        return holder_consumer(self.asked.build, self.attempt) if self.attempt else None
 
     @property
     def own(self) -> frozenset[str]:
@@ -311,7 +311,7 @@ def undoing(placed: MovePlaced) -> ConsumerClaim | None:
         choices=(Choice({}),),
         project=placed.spec.project,
         user=placed.spec.user,
-        take_over=keeper(placed.build, placed.attempt) if placed.attempt else None,
+        take_over=holder_consumer(placed.build, placed.attempt) if placed.attempt else None,
         begins=taken_back(placed.move),
     )
 

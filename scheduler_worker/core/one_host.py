@@ -13,11 +13,11 @@ from scheduler_worker.core.rejections import Refusal
 
 if TYPE_CHECKING:
     from scheduler_worker.core.rule import Rule
-    from scheduler_worker.core.wish import Wish
+    from scheduler_worker.core.wish import Alternative
 
 
 def all_of_them(
-    wish: "Wish",
+    wish: "Alternative",
     rules: Sequence["Rule"],
     keeps: "Rule",
     source: CandidateSource,
@@ -52,13 +52,13 @@ def _room(others: int, source: CandidateSource, ways: Callable[[], Sequence[Cand
     found = ways()
     if not found:
         return -1
-    if not found[0].rooms:
+    if not found[0].free_by_provider:
         (asked,) = found[0].allocations.values()
         return min(others, *(found[0].free[name] // amount - 1 for name, amount in asked.items()))
     tried: list[Candidate] = []
     try:
         while found and len(tried) < others:
-            source.promise(found[0].allocations)
+            source.reserve(found[0].allocations)
             tried.append(found[0])
             found = ways()
     finally:

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import msgspec
 
-from bus.claims import Choice, ConsumerClaim, Held, Moved, NoGroup, NothingHeld, Refusal, Walled
+from bus.claims import Choice, ConsumerClaim, Held, Moved, NoGroup, NothingHeld, OutsideCell, Refusal
 from bus.decisions import AlsoAsked, Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selection
 from bus.moves import MovePlaced, MoveRefused
@@ -17,7 +17,7 @@ from bus.vocabulary import Id
 from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.move_start import MoveStart, refused
 from scheduler_worker.core.shortage import MAX_REFUSED, Shortage
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 MAX_CHOICES = 600  # in all claims of an order together: a message has an end
 MAX_CHOICES_EACH = 64  # in one of its claims
@@ -53,7 +53,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     """Replaced at every step, never changed."""
 
     request: BuildRequested
-    wishes: tuple[Wish, ...]
+    wishes: tuple[Alternative, ...]
     instances: tuple[Id, ...]  # instances without a host that have not ended
     bytes: int  # approximate size of the final messages
     waited: float = 0.0  # seconds since it was first put off
@@ -83,7 +83,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.request.alternates + (self.more_alternates if self.request.alternates else 0)
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> Alternative:
         return self.wishes[self.nth]
 
     @property
@@ -219,7 +219,7 @@ def refusals_of(
     said, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         said.append(f"{way.host}: {refusal}")
-        if not isinstance(refusal, Moved | NoGroup | NothingHeld | Walled):
+        if not isinstance(refusal, Moved | NoGroup | NothingHeld | OutsideCell):
             avoid.add(refusal.provider)
     return said, avoid
 

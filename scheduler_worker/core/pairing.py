@@ -6,10 +6,10 @@ from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.host_counts import Helps, Tally, amounts, asks_for_something, with_less
 from scheduler_worker.core.relaxing import Lessened, lessened, relaxed
 from scheduler_worker.core.rule import Rule
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 
-def paired(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+def paired(wish: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
     """Yield pairs of the request's own demands, then pairs with a filter, until the searches are spent."""
     yield from _both_less(wish, choosing, tally)
     easier = list(relaxed(wish))
@@ -46,7 +46,7 @@ def without_rule(rule: Rule) -> str:
             return f"without the filter {rule.name}"
 
 
-def _both_less(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+def _both_less(wish: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
     """Reduce the first amount to the largest that suffices with the second left out, then the second to what
     is free on the hosts.
     """
@@ -71,7 +71,7 @@ def _then(first: Lessened, amount: int, other: str, choosing: Choosing, tally: T
     return None
 
 
-def _counted(what: str, wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+def _counted(what: str, wish: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
     found = tally.count(wish, choosing)
     if found.hosts:
         yield Helps(found, what, f"{what}: {found}")

@@ -23,37 +23,37 @@ from bus.refused_edits import Contended
 from bus.vocabulary import Id
 from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.events import (
+    AlternatesFound,
     Begun,
     BegunBefore,
-    Bury,
     Chosen,
     ClaimAnswers,
     ClaimHosts,
     ClaimImpossible,
     ComeAgain,
+    DeadLetterRequest,
     Effect,
     Effects,
     Event,
     Fence,
     FenceAnswers,
     FenceImpossible,
+    FindAlternates,
+    FindHosts,
+    FindRemedies,
     GiveUpHost,
     HelpFound,
     KeepHost,
     Locate,
     Located,
-    LookForHelp,
-    LookForHosts,
-    LookForSpares,
     NoHost,
     Park,
     SayAll,
     SayMove,
-    SparesFound,
     Warn,
 )
 from scheduler_worker.core.group_mappings import mappings_of
-from scheduler_worker.core.held_claim import ClaimPlace, wish_of
+from scheduler_worker.core.held_claim import ClaimPlace, alternative_of
 from scheduler_worker.core.order import (
     CANCELLED,
     DELETED,
@@ -100,18 +100,18 @@ def step(order: Order, event: Event, limits: PlacingLimits) -> tuple[Order, Effe
         case ClaimAnswers(results=results):
             return _claimed(order, results, limits)
         case ClaimImpossible(why=why):
-            gone = _let_go(order)
+            gone = _release_picks(order)
             return _also(gone, _next(_fail(replace(order, picks=()), why, Decision(code="claim")), limits))
         case Located(places=places):
             return _located(order, places, limits)
         case FenceAnswers(results=fenced):
             return _fenced(order, fenced, limits)
         case FenceImpossible(why=why):
-            return order, (Bury(why),)
+            return order, (DeadLetterRequest(why),)
         case HelpFound(helps=helps):
             order = replace(order, decision=replace(order.decision, helps=helps), unexplained=False)
             return _next(order, limits)
-        case SparesFound(spares=spares):
+        case AlternatesFound(spares=spares):
             settled = [
                 replace(settled, spares=(*settled.spares, *spares.get(settled.instance, ())), lacking=0)
                 for settled in order.settled
@@ -128,18 +128,18 @@ def _next(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
             [Fence(instance, generation, _given_back(instance)) for instance, generation in order.emptied]
         )
     if order.instances and order.reason and order.unexplained:
-        return order, (LookForHelp(),)
+        return order, (FindRemedies(),)
     if order.instances and order.reason:
         return order, tuple([Fence(instance, None, order.reason) for instance in order.instances])
     if order.instances:
         if order.rounds < limits.rounds:
-            return order, (LookForHosts(),)
+            return order, (FindHosts(),)
         return _obstructed(order, limits)
     lacking = [settled for settled in order.settled if settled.lacking]
     if lacking:
         return order, tuple(
             [
-                LookForSpares(
+                FindAlternates(
                     settled.instance,
                     settled.cell,
                     settled.lacking,
@@ -161,14 +161,14 @@ def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Orde
     """Continue with the next flavor; after the last one wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
     if order.nth + 1 < len(order.wishes):
-        return replace(order, nth=order.nth + 1), (LookForHosts(),)
+        return replace(order, nth=order.nth + 1), (FindHosts(),)
     obstacle = _reason(order)
     shorts, order = order.shorts, replace(order, nth=0, rounds=order.rounds + 1, shorts=())
     if order.enough:  # `at_least` instances have hosts: the rest end
         return _next(_explained(_fail(order, obstacle, _decision(order, shorts)), shorts), limits)
     order = replace(order, obstacle=obstacle, decision=_decision(order, shorts))
     if any(shortage.promised for shortage in shorts) and order.rounds < limits.rounds:
-        return order, (LookForHosts(),)
+        return order, (FindHosts(),)
     if order.request.wait and limits.parks:
         return order, (Park(shorts, obstacle),)
     # claims of other requests may still fail and release this capacity
@@ -240,30 +240,30 @@ def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits
     claimed = [result for result in results if isinstance(result, Claimed)]
     if len(claimed) == len(picks):
         return _settle(order, claimed, limits)
-    let_go, order = _let_go(order), replace(order, picks=())
+    released, order = _release_picks(order), replace(order, picks=())
     if any(isinstance(result, Held | Retired) for result in results):
         if order.move is not None:
-            return _also(let_go, _not_as_it_was(order, results[0], limits))
-        return _also(let_go, _next(_sort_out(order, results), limits))
+            return _also(released, _not_as_it_was(order, results[0], limits))
+        return _also(released, _next(_sort_out(order, results), limits))
     avoid, refused = set(order.avoid), list(order.refused)
     for pick, result in zip(picks, results, strict=False):
         if isinstance(result, Contended):
-            return order, (*let_go, *_contended(order, limits, "its claim is contended"))
+            return order, (*released, *_contended(order, limits, "its claim is contended"))
         if isinstance(result, Refused):
             nowhere = next((refusal for refusal in result.refusals if isinstance(refusal, NoGroup)), None)
             if nowhere is not None:
                 return _also(
-                    let_go, _next(_fail(order, str(nowhere), Decision(code="no_server_group")), limits)
+                    released, _next(_fail(order, str(nowhere), Decision(code="no_server_group")), limits)
                 )
             said, providers = refusals_of(pick, result.refusals)
             refused += [one for one in said if one not in refused]
             avoid |= providers
     order = replace(order, avoid=frozenset(avoid), refused=tuple(refused), nth=0, shorts=())
     obstacle = f"every host that would do was refused when it was claimed: {'; '.join(order.refusals)}"
-    return _also(let_go, _next(replace(order, obstacle=obstacle), limits))
+    return _also(released, _next(replace(order, obstacle=obstacle), limits))
 
 
-def _let_go(order: Order) -> Effects:
+def _release_picks(order: Order) -> Effects:
     return tuple([GiveUpHost(*one) for one in zip(order.picks, order.instances, strict=False)])
 
 
@@ -410,7 +410,7 @@ def _located(
             effects.append(Warn(f"build {instance}: {why}"))
             order = _end(order, instance, why)
             continue
-        nth = wish_of(result, order.wishes)
+        nth = alternative_of(result, order.wishes)
         question = order.wishes[nth].question if order.wishes else None
         groups = mappings_of(result.allocations, question, place.providers, place.root) if question else {}
         again = Settled(

@@ -20,7 +20,7 @@ from scheduler_worker.core.choosable import (
 from scheduler_worker.core.rule import Rule, Weigher
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES
 from scheduler_worker.core.rules.neighbours import GROUP
-from scheduler_worker.core.wish import Wish, as_anybodys
+from scheduler_worker.core.wish import Alternative, as_anybodys
 
 _HEEDED_BY = {
     "same_host": "same_host",
@@ -100,7 +100,7 @@ class ChoicePolicy:
             ]
         )
 
-    def kind(self, wish: Wish) -> Hashable:
+    def kind(self, wish: Alternative) -> Hashable:
         """Wishes of one kind may use each other's evaluation: all that is read of them here is alike."""
         said = tuple([read(wish) for read in self._reads])
         question = msgspec.structs.replace(wish.question, seed="")
@@ -108,7 +108,7 @@ class ChoicePolicy:
         return wish.nth, wish.notes, forced, wish.same, wish.different, wish.own, _encode((question, said))
 
     @cached_property
-    def _reads(self) -> tuple[Callable[[Wish], Any], ...]:
+    def _reads(self) -> tuple[Callable[[Alternative], Any], ...]:
         return tuple([_reader(name) for name in sorted(self._read)])
 
     @cached_property
@@ -117,7 +117,7 @@ class ChoicePolicy:
         return read | {name for weigher in self.weighers for name in weigher.reads}
 
 
-def _reader(name: str) -> Callable[[Wish], Any]:
+def _reader(name: str) -> Callable[[Alternative], Any]:
     """Return a function that reads a named part of a `Wish`: one of its fields, a field of the request, or
     the group.
     """
@@ -126,6 +126,6 @@ def _reader(name: str) -> Callable[[Wish], Any]:
     if name == GROUP:
         return lambda wish: (wish.group, wish.members)
     path = attrgetter(name)
-    if name.partition(".")[0] in Wish.__dataclass_fields__:
+    if name.partition(".")[0] in Alternative.__dataclass_fields__:
         return path
     return lambda wish: path(wish.request)

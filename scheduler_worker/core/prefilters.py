@@ -11,7 +11,7 @@ import msgspec
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 TENANT = "filter_tenant_id"  # and whatever else begins so: there may be several
 NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is in
@@ -28,7 +28,7 @@ class Prefilters:
     demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # an aggregate, and the traits it demands
     closed: tuple[str, ...] = ()  # cells
 
-    def narrow(self, wish: Wish) -> Wish:
+    def narrow(self, wish: Alternative) -> Alternative:
         """Return the `Wish` with the additional constraints, or with a refusal if no host can satisfy
         them.
         """

@@ -13,9 +13,9 @@ import numpy as np
 from bus.candidates import Bools, CandidateSearch, Floats, Ints, PlacedHost
 from bus.decisions import NearMiss, Record, RecordedHost, Removal
 from bus.queries import Candidate
-from scheduler_worker.core.alternates import Spares
-from scheduler_worker.core.capacities import Rooms
-from scheduler_worker.core.choice import KeepsPromises, Pick
+from scheduler_worker.core.alternates import AlternatesOfRanking
+from scheduler_worker.core.capacities import CapacityByHost
+from scheduler_worker.core.choice import HasReservations, Pick
 from scheduler_worker.core.fitting import rules_for
 from scheduler_worker.core.found_hosts import FoundHosts
 from scheduler_worker.core.frontier import Frontier
@@ -28,7 +28,7 @@ from scheduler_worker.core.shortage import Shortage, lacking_reserved, named_res
 from scheduler_worker.core.tie_break import Uints, ties
 from scheduler_worker.core.view import AllHosts, HostsNow
 from scheduler_worker.core.weights import Weights
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
 WAYS_OF_THE_NEXT = 4  # for each of the following hosts
@@ -43,7 +43,7 @@ Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how oft
 _NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
 
 
-def _missing_preferred(wish: Wish, view: AllHosts) -> list[str]:
+def _missing_preferred(wish: Alternative, view: AllHosts) -> list[str]:
     """Return a note for each preferred trait that no host with free capacity has."""
     return [
         f"preferred_traits: no host that fits has {trait}"
@@ -57,12 +57,12 @@ class Ranking:
 
     def __init__(
         self,
-        wish: Wish,
+        wish: Alternative,
         search: CandidateSearch,
         now: HostsNow,
         hosts: HostMap,
         policy: ChoicePolicy,
-        promises: KeepsPromises,
+        promises: HasReservations,
         seed: str,
     ) -> None:
         self.wish = wish
@@ -122,9 +122,9 @@ class Ranking:
         self._recorded: dict[int, RecordedHost] = {}  # as admitted
         self._lone_ways: dict[int, tuple[Candidate, ...]] = {}
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
-        self._spares: dict[str, Spares] = {}
+        self._spares: dict[str, AlternatesOfRanking] = {}
         self._one_more: float | None = None
-        self._rooms: Rooms | None = None
+        self._rooms: CapacityByHost | None = None
         self._beforehand: tuple[Removal, ...] | None = None  # what placement's constraints removed
         self._counted: set[int] = set()  # so they are not removed once more by ours
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
@@ -205,7 +205,7 @@ class Ranking:
             return ()
         spares = self._spares.get(cell)
         if spares is None:
-            spares = self._spares[cell] = Spares(cell, self.wish.asked)
+            spares = self._spares[cell] = AlternatesOfRanking(cell, self.wish.asked)
         return spares.take(self, several, beside, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
@@ -460,10 +460,10 @@ class Ranking:
         return weights.worth(now, weights.read(now)) - weights.worth(then, weights.read(then))
 
     @property
-    def rooms(self) -> Rooms:
+    def capacities(self) -> CapacityByHost:
         if self._rooms is None:
             shared = set[str]().union(*self._now.source.sharing.values())
-            self._rooms = Rooms(
+            self._rooms = CapacityByHost(
                 self.wish, self._search, shared, self._hosts, self._admitted_first, self._ties
             )
         return self._rooms

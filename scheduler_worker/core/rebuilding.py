@@ -7,12 +7,12 @@ from bus.host_marks import DISABLED
 from scheduler_worker.core.fitting import rules_for
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 IMAGE = "image"  # the part of a request that the relevant filters read
 
 
-def unfit(wish: Wish, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy) -> str:
+def unfit(wish: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy) -> str:
     """Return why the host does not fit the new image of a rebuild, or an empty string.
 
     The host is judged as if it were empty, because a rebuild needs no further capacity. Only filters that

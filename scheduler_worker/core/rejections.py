@@ -12,7 +12,7 @@ from scheduler_worker.core.found_hosts import FoundHosts
 from scheduler_worker.core.host_map import NO_AGENT
 from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.shortage import EXAMPLES, NEAREST, NO_ROOM_NOW, running
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 TENANT = "tenant"
 CLOSED = frozenset(
@@ -30,7 +30,7 @@ class Verdicts:
 
     def __init__(
         self,
-        wish: Wish,
+        wish: Alternative,
         served: Bools,
         masks: Sequence[Mask],
         lazy: Sequence[Rule],
@@ -142,7 +142,7 @@ class Verdicts:
             for index in shown.tolist():
                 if removed_by is None:
                     yield NearMiss(
-                        host=self._found.name(index), lacks=self._found.nobody_builds(index), code=NO_AGENT
+                        host=self._found.name(index), lacks=self._found.why_no_agent(index), code=NO_AGENT
                     )
                     continue
                 lacks = removed_by.refuses(self._found.facts(index), self._wish) or removed_by.name

@@ -9,14 +9,14 @@ from msgspec import structs
 from bus.host_marks import DISABLED
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
     """A wish that asks for one thing less."""
 
-    wish: Wish
+    wish: Alternative
     what: str  # "without zone a"
     trait: str = ""  # the trait that is left out
 
@@ -29,13 +29,13 @@ class Relaxed:
 class Lessened:
     """A wish without one class in one of its groups: how much of it would be there?"""
 
-    wish: Wish
-    of: Wish  # with it
+    wish: Alternative
+    of: Alternative  # with it
     group: int
     resource_class: str
     asked: int
 
-    def with_amount(self, amount: int) -> Wish:
+    def with_amount(self, amount: int) -> Alternative:
         groups = list(self.of.question.groups)
         group = groups[self.group]
         asked = {**group.resources, self.resource_class: amount}
@@ -43,7 +43,7 @@ class Lessened:
         return _asking(self.of, groups=tuple(groups))
 
 
-def lessened(wish: Wish) -> Iterator[Lessened]:
+def lessened(wish: Alternative) -> Iterator[Lessened]:
     """Without each of its classes in turn."""
     for nth, group in enumerate(wish.question.groups):
         for name, asked in group.resources.items():
@@ -52,7 +52,7 @@ def lessened(wish: Wish) -> Iterator[Lessened]:
             yield Lessened(without, wish, nth, name, asked)
 
 
-def relaxed(wish: Wish) -> Iterator[Relaxed]:
+def relaxed(wish: Alternative) -> Iterator[Relaxed]:
     """Without each of its other demands in turn."""
     yield from _elsewhere(wish)
     yield from _otherwise(wish)
@@ -71,7 +71,7 @@ def relaxed(wish: Wish) -> Iterator[Relaxed]:
             yield Relaxed(replace(wish, request=request), f"without the hint {field}")
 
 
-def _elsewhere(wish: Wish) -> Iterator[Relaxed]:
+def _elsewhere(wish: Alternative) -> Iterator[Relaxed]:
     """Where it may be."""
     question, request = wish.question, wish.request
     if question.zone:
@@ -100,7 +100,7 @@ def _elsewhere(wish: Wish) -> Iterator[Relaxed]:
         yield Relaxed(_asking(wish, root_not_member_of=own), "without not_aggregates")
 
 
-def _otherwise(wish: Wish) -> Iterator[Relaxed]:
+def _otherwise(wish: Alternative) -> Iterator[Relaxed]:
     """Yield the variants without a requirement other than an amount."""
     question = wish.question
     for trait in question.root_required:
@@ -130,12 +130,12 @@ def _otherwise(wish: Wish) -> Iterator[Relaxed]:
         yield Relaxed(_asking(wish, group_policy="none"), "without group_policy=isolate")
 
 
-def _asking(wish: Wish, **fields: Any) -> Wish:
+def _asking(wish: Alternative, **fields: Any) -> Alternative:
     question: FindCandidates = structs.replace(wish.question, **fields)
     return replace(wish, question=question)
 
 
-def _with_group(wish: Wish, nth: int, group: ResourceGroup) -> Wish:
+def _with_group(wish: Alternative, nth: int, group: ResourceGroup) -> Alternative:
     """Return the `Wish` with this group replaced, or removed if it requests nothing and no other group refers
     to it.
     """

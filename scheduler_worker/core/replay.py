@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bus.decisions import Record, RecordedHost
-from scheduler_worker.core.scale import worth_of_one
+from scheduler_worker.core.scale import score_of_host
 from scheduler_worker.core.tie_break import drawn, tie
 
 Place = tuple[int, float, int, int]  # least first: tier, −worth, how often chosen, tie
@@ -30,5 +30,5 @@ def replay(build: str, record: Record) -> Replayed:
 def place(host: RecordedHost, record: Record) -> Place:
     """Where it is in the order, as core/ranking.py has it."""
     multipliers = [host.multipliers.get(scale.weigher, scale.multiplier) for scale in record.scales]
-    worth = worth_of_one(record.scales, host.values, multipliers, record.near)
+    worth = score_of_host(record.scales, host.values, multipliers, record.near)
     return host.outside + host.unknown, -worth, host.chosen, tie(record.seed, host.root)

@@ -20,9 +20,9 @@ from scheduler_worker.core.hints import check_hints
 from scheduler_worker.core.image_traits import add_image
 from scheduler_worker.core.invalid_request import MAX_NOTES, Unreadable
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
-__all__ = ["Unreadable", "seconds_of", "wishes_of"]
+__all__ = ["Unreadable", "alternatives_of", "seconds_of"]
 
 MAX_GROUPS = 200
 KEPT = 1024  # flavors with their images and places, read once
@@ -45,12 +45,12 @@ class FlavorRead:
     notes: tuple[str, ...]
 
 
-def wishes_of(
+def alternatives_of(
     request: BuildRequested,
     options: RequestOptions,
     named: Named,
     names: Callable[[], Iterable[str]] = tuple,
-) -> tuple[Wish, ...]:
+) -> tuple[Alternative, ...]:
     """The ways to meet a request, in order: its flavor, each of or_else. Unreadable when it means nothing.
 
     A flavor has more than one way where pages of several sizes would do. `named` gives the roots of a host,
@@ -76,7 +76,7 @@ def wishes_of(
                 preferred = {**preferred, **request.preferred_traits}
                 _check_preferred(request, question)
             told = (*notes, *read.notes) if notes else read.notes
-            wishes.append(Wish(request, flavor, question, nth, told, preferred))
+            wishes.append(Alternative(request, flavor, question, nth, told, preferred))
     return tuple(wishes)
 
 

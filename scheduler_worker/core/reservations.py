@@ -27,7 +27,7 @@ class Prospect:
     size: int  # positions are below this
     positions: Ints
     lacks: Floats  # how far each is from having room now; 0: it has
-    rooms: Floats  # how many could be there at most
+    capacities: Floats  # how many could be there at most
     root: Callable[[int], Root]  # of a position
     admits: Callable[[int], bool]  # whether no filter rejects the host permanently
 
@@ -41,7 +41,7 @@ class FirstInLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class HostReservation:
     """A host is kept for this one."""
 
     key: LineKey
@@ -50,11 +50,11 @@ class Kept:
 
 def reservations(
     firsts: Sequence[FirstInLine], prospect: Callable[[str], Prospect], before: Collection[Root]
-) -> dict[Root, Kept]:
+) -> dict[Root, HostReservation]:
     """Return the hosts that each first request reserves, in order of the requests. Previous reservations are
     kept if possible.
     """
-    kept: dict[Root, Kept] = {}
+    kept: dict[Root, HostReservation] = {}
     covered: Bools = np.zeros(0, np.bool_)
     for first in firsts[:MOST_LINES]:
         seen = prospect(first.kind)
@@ -63,7 +63,7 @@ def reservations(
         left = np.flatnonzero(~covered[seen.positions])
         covered[seen.positions] = True
         for root in _nearest(seen, left, first.needs, before):
-            kept[root] = Kept(first.key, first.kind)
+            kept[root] = HostReservation(first.key, first.kind)
     return kept
 
 
@@ -83,5 +83,5 @@ def _nearest(seen: Prospect, left: Ints, needs: int, before: Collection[Root]) -
         position = int(seen.positions[at])
         if seen.admits(position):
             found.append(seen.root(position))
-            room += max(float(seen.rooms[at]), 1.0)
+            room += max(float(seen.capacities[at]), 1.0)
     return found

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from bus.aggregates import Aggregate
 from scheduler_worker.core.facts import HostFacts
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 Bools = npt.NDArray[np.bool_]
 Number = Any  # a float of one host, or an array of floats for all that fit: they reckon alike
 
-Refuses = Callable[[HostFacts, Wish], str | None]
+Refuses = Callable[[HostFacts, Alternative], str | None]
 UNKNOWN = float("nan")  # not reported
 
 
@@ -53,7 +53,7 @@ class View(Protocol):
         """Return the reported metric of this name, or UNKNOWN."""
         ...
 
-    def members(self, wish: Wish) -> Number:
+    def members(self, wish: Alternative) -> Number:
         """Return the number of members of the request's server group on each host."""
         ...
 
@@ -99,9 +99,9 @@ class Rule:
     passes: bool = False  # does its refusal pass by itself in seconds?
     # The same for all hosts together: a mask of the accepted hosts. Use it for filters that reject many
     # hosts.
-    admits: Callable[[View, Wish], Bools] | None = None
+    admits: Callable[[View, Alternative], Bools] | None = None
     # Whether the filter applies to a request; if not, no host is evaluated. None: always.
-    concerns: Callable[[Wish], bool] | None = None
+    concerns: Callable[[Alternative], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,9 @@ class Weigher:
     """
 
     name: str
-    value: Callable[[View, Wish], Number]  # one plain number, whatever the view: all hosts are alike to it
+    value: Callable[
+        [View, Alternative], Number
+    ]  # one plain number, whatever the view: all hosts are alike to it
     multiplier: float = 1.0
     lowest: float | None = None  # the begin of the scale, also for lower values; None: the lowest value
     least_span: float = 0.0

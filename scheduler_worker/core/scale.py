@@ -10,7 +10,7 @@ import numpy as np
 from bus.candidates import Floats
 from bus.decisions import RecordedHost, RecordedScale
 from scheduler_worker.core.rule import View, Weigher
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 MOST = 1e300  # what is beyond counts as this
 
@@ -33,13 +33,13 @@ class Scale:
         clamped = self.weigher.lowest is not None
         return RecordedScale(self.weigher.name, self.weigher.multiplier, self.lowest, self.highest, clamped)
 
-    def read(self, view: View, wish: Wish) -> float:
+    def read(self, view: View, wish: Alternative) -> float:
         """Return the weigher's value of one host."""
         value = float(self.weigher.value(view, wish))
         return value if -MOST < value < MOST else float(_finite(np.array(value), self.lowest))
 
 
-def scales_of(weighers: Sequence[Weigher], view: View, wish: Wish, count: int) -> tuple[Scale, ...]:
+def scales_of(weighers: Sequence[Weigher], view: View, wish: Alternative, count: int) -> tuple[Scale, ...]:
     """Return the scales of the weighers whose values differ between hosts; all other weighers have no
     effect.
     """
@@ -95,7 +95,7 @@ def points(
     ]
 
 
-def worth_of_one(
+def score_of_host(
     scales: Sequence[RecordedScale], values: Sequence[float], multipliers: Sequence[float], near: float
 ) -> float:
     """Return the score of one host, present or recorded."""

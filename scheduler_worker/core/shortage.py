@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import BuildRequested
 from bus.reasons import EXCLUDED
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 NEAREST = 5  # near misses a record names
 EXAMPLES = 3  # hosts named for each constraint
@@ -90,7 +90,7 @@ class Shortage:
         return ". ".join([*(f"{miss.host}: {miss.lacks}" for miss in self.nearest), whole])
 
 
-def named_reserved(wish: Wish, removal: Removal) -> Removal:
+def named_reserved(wish: Alternative, removal: Removal) -> Removal:
     """Return the removal with the code of reserved hosts, if it excludes some of these."""
     if not wish.reserved or removal.code != "forbidden_host":
         return removal
@@ -98,7 +98,7 @@ def named_reserved(wish: Wish, removal: Removal) -> Removal:
     return structs.replace(removal, constraint=f"{says}reserved for other requests", code="reserved")
 
 
-def lacking_reserved(wish: Wish, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
+def lacking_reserved(wish: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
     """Return the near miss with the reason of the reservation, if the host is reserved."""
     root = next((one for one in roots if one in wish.reserved), "")
     if not root:

@@ -12,7 +12,7 @@ from bus.candidates import Bools, CandidateSearch, CandidateSource, Ints, Placed
 from scheduler_worker.core.columns import FACTS, HostColumns, Numbers
 from scheduler_worker.core.facts import HostFacts, numbers
 from scheduler_worker.core.rule import UNKNOWN, Number
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +151,7 @@ class AllHosts:
     def metric(self, name: str) -> Number:
         return self._of_these(self._now.metric(name))
 
-    def members(self, wish: Wish) -> Number:
+    def members(self, wish: Alternative) -> Number:
         counts = np.zeros(len(self._positions))
         for root, count in wish.members.items():
             counts[self._where_is(root)] = count
@@ -239,7 +239,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         state = self.host.state
         return UNKNOWN if state is None else float(state.metrics.get(name, UNKNOWN))
 
-    def members(self, wish: Wish) -> Number:
+    def members(self, wish: Alternative) -> Number:
         return float(wish.members.get(self.host.root, 0))
 
     def among(self, roots: Collection[str]) -> Number:

@@ -15,7 +15,7 @@ from typing import Protocol
 from bus.vocabulary import Id
 from scheduler_worker.core.reservations import (
     FirstInLine,
-    Kept,
+    HostReservation,
     LineKey,
     Prospect,
     Reserved,
@@ -67,7 +67,7 @@ class WaitingRoom:
         self._states: dict[Root, None] = {}
         self._remembered: deque[tuple[int, Root]] = deque()
         self._forgotten = 0  # up to this mark it is not known any more what changed
-        self._kept: dict[Root, Kept] = {}
+        self._kept: dict[Root, HostReservation] = {}
         self.kept_elsewhere: dict[Root, LineKey] = {}
         self._shuffled = False  # reserved hosts are to be computed again
         self.mark = 0  # number of changes: an evaluation that begins now has seen all changes up to it
@@ -167,7 +167,7 @@ class WaitingRoom:
         if self._lines:
             self._states.update(dict.fromkeys(roots))
 
-    def somebody_is_back(self) -> None:
+    def on_agent_returned(self) -> None:
         """Handle the return of an agent: all its hosts may fit now."""
         for line in self._lines.values():
             line.untested.update(dict.fromkeys(line.refused))
@@ -177,7 +177,7 @@ class WaitingRoom:
         if self._lines:
             self._give_back(roots)
 
-    def company_changed(self, kind: str) -> None:
+    def on_related_hosts_changed(self, kind: str) -> None:
         """Handle a change of the hosts of related instances: any host may fit now."""
         if kind in self._lines:
             self._lines[kind].whole = True
@@ -194,7 +194,7 @@ class WaitingRoom:
     # Reserved hosts
 
     @property
-    def kept(self) -> Mapping[Root, Kept]:
+    def kept(self) -> Mapping[Root, HostReservation]:
         """Return the hosts that are reserved for the first requests of this process."""
         return self._kept
 

@@ -11,7 +11,7 @@ import numpy as np
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Number, View, Weigher
 from scheduler_worker.core.rules.neighbours import GROUP
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
 MOST = 99.0  # free devices; more make no difference
@@ -19,7 +19,7 @@ UNAVAILABLE = -10_000.0  # what a metric weighs that is not there
 FEW_FAILURES = 3.0
 
 
-def _free(resource_class: str) -> Callable[[View, Wish], Number]:
+def _free(resource_class: str) -> Callable[[View, Alternative], Number]:
     return lambda view, wish: view.free(resource_class)
 
 
@@ -61,7 +61,7 @@ def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
     """Few free devices of the classes: hosts with many are saved for requests that need many."""
     every = tuple(classes)
 
-    def value(view: View, wish: Wish) -> Number:
+    def value(view: View, wish: Alternative) -> Number:
         devices = 0.0
         for one in every:
             devices = devices + view.free(one)
@@ -77,7 +77,7 @@ SOFT = 10.0  # at Nova's 1 all that spreads builds outweighs it: members of one 
 def soft_affinity() -> Weigher:
     """Members of its soft-affinity group there."""
 
-    def value(view: View, wish: Wish) -> Number:
+    def value(view: View, wish: Alternative) -> Number:
         return view.members(wish) if wish.group is not None and wish.group.policy == "soft-affinity" else 0.0
 
     return Weigher("soft_affinity", value, SOFT, reads=(GROUP,))
@@ -86,7 +86,7 @@ def soft_affinity() -> Weigher:
 def soft_anti_affinity() -> Weigher:
     """Members of its soft-anti-affinity group there: the fewer the better."""
 
-    def value(view: View, wish: Wish) -> Number:
+    def value(view: View, wish: Alternative) -> Number:
         soft = wish.group is not None and wish.group.policy == "soft-anti-affinity"
         return -view.members(wish) if soft else 0.0
 
@@ -111,7 +111,7 @@ def image_properties(*, image_props_weight_setting: Mapping[str, float] | None =
     """
     ratios = dict(image_props_weight_setting or {})
 
-    def value(view: View, wish: Wish) -> Number:
+    def value(view: View, wish: Alternative) -> Number:
         wanted = [
             (f"{name}={said}", ratio)
             for name, said in wish.image_properties.items()
@@ -140,7 +140,7 @@ def metrics(
     """
     ratios = tuple((weight_setting or {}).items())
 
-    def value(view: View, wish: Wish) -> Number:
+    def value(view: View, wish: Alternative) -> Number:
         weights = _sum(view.metric(name) * ratio for name, ratio in ratios)
         return view.where(view.said(weights), weights, weight_of_unavailable) if ratios else 0.0
 
@@ -152,7 +152,7 @@ def preferred_traits() -> Weigher:
     disk.
     """
 
-    def value(view: View, wish: Wish) -> Number:
+    def value(view: View, wish: Alternative) -> Number:
         return _sum(view.has(trait) * by for trait, by in wish.preferred.items())
 
     return Weigher("preferred_traits", value, 4.0, reads=("preferred",))
@@ -161,7 +161,7 @@ def preferred_traits() -> Weigher:
 def image_cached() -> Weigher:
     """The image is cached on the host: of about equal hosts, the one without a download."""
 
-    def value(view: View, wish: Wish) -> Number:
+    def value(view: View, wish: Alternative) -> Number:
         return view.cached(wish.request.image.name) if wish.request.image is not None else 0.0
 
     return Weigher("image_cached", value, 0.25, reads=("image",))

@@ -4,9 +4,9 @@ from bus.candidates import Floats
 from bus.decisions import RecordedHost
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.scale import MOST, scales_of, scores, worth, worth_of_one
+from scheduler_worker.core.scale import MOST, scales_of, score_of_host, scores, worth
 from scheduler_worker.core.view import AllHosts, HostsNow, OneHost
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 Values = tuple[float, ...]  # values of one host for the weighers that differ between hosts
 
@@ -14,7 +14,9 @@ Values = tuple[float, ...]  # values of one host for the weighers that differ be
 class Weights:
     """Many hosts are alike: what the same values count is reckoned once."""
 
-    def __init__(self, wish: Wish, view: AllHosts, now: HostsNow, policy: ChoicePolicy, count: int) -> None:
+    def __init__(
+        self, wish: Alternative, view: AllHosts, now: HostsNow, policy: ChoicePolicy, count: int
+    ) -> None:
         self._wish = wish
         self._near = policy.near
         self._scales = scales = scales_of(policy.weighers, view, wish, count)
@@ -43,10 +45,10 @@ class Weights:
         if self.overriding:
             view = OneHost(facts)
             said = [view.override(scale.key, scale.weigher.multiplier) for scale in self._scales]
-            return worth_of_one(self.recorded, values, said, self._near)
+            return score_of_host(self.recorded, values, said, self._near)
         known = self._worth_of.get(values)
         if known is None:
-            known = worth_of_one(self.recorded, values, self._multipliers, self._near)
+            known = score_of_host(self.recorded, values, self._multipliers, self._near)
             self._worth_of[values] = known
         return known
 

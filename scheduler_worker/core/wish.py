@@ -28,7 +28,7 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Alternative:
     """A request has one, and one more for each flavor that would do instead (`or_else`), in their order."""
 
     request: BuildRequested  # without the fields of a single request

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bus.context import NO_STORY, Story
+from bus.context import NO_STORY, StoredContext
 from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
@@ -35,7 +35,7 @@ class ParkedRequest:
     lacks: str  # why it has no host yet, in a sentence
     wakes: str = ""  # what would wake it
     decision: Decision = field(default_factory=Decision)
-    story: Story = NO_STORY  # of the message it came with
+    story: StoredContext = NO_STORY  # of the message it came with
     start: MoveStart | None = None  # the beginning of a move at its last evaluation
 
     @property
@@ -194,7 +194,7 @@ _encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(BuildRequested).decode
 _start = msgspec.json.Decoder(MoveStart).decode
 _decision = msgspec.json.Decoder(Decision).decode
-_story = msgspec.json.Decoder(Story).decode
+_story = msgspec.json.Decoder(StoredContext).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +398,7 @@ async def owners(tx: Transaction) -> set[str]:
     return {row["owner"] for row in await _OWNERS(tx)}
 
 
-async def bury(tx: Transaction, owner: str, beat: int) -> None:
+async def delete_owner(tx: Transaction, owner: str, beat: int) -> None:
     """Delete the owner, unless it had a heartbeat since this one."""
     await _BURY(tx, owner=owner, beat=beat)
 

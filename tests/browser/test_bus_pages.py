@@ -11,8 +11,8 @@ from tests.support.open_berth import OpenBerth
 PRESSED = "main button, main input:not([type=hidden])"
 
 
-async def bury(berth: OpenBerth, id_: str) -> None:
-    await berth.bus.transport.bury(
+async def store_dead_letter(berth: OpenBerth, id_: str) -> None:
+    await berth.bus.transport.store_dead_letter(
         a_letter(
             id=id_,
             queue="conductor.c1:agent.report.c1",
@@ -25,7 +25,7 @@ async def bury(berth: OpenBerth, id_: str) -> None:
 
 
 async def test_a_dead_letter_is_replayed_by_who_may(tab: Tab, berth: OpenBerth) -> None:
-    await bury(berth, "to-be-replayed")
+    await store_dead_letter(berth, "to-be-replayed")
     await tab.sign_in("admin")
     await tab.open("/bus/dead")
     await tab.sees("to-be-replayed has no attempt")
@@ -38,11 +38,11 @@ async def test_a_dead_letter_is_replayed_by_who_may(tab: Tab, berth: OpenBerth) 
     assert await tab.path() == "/bus/dead"
     await tab.sees("1 replayed.")
     assert "to-be-replayed has no attempt" not in await tab.text()
-    await berth.bus.transport.exhume(["to-be-replayed"])
+    await berth.bus.transport.remove_dead_letters(["to-be-replayed"])
 
 
 async def test_one_is_looked_at_and_dropped_by_the_keyboard(tab: Tab, berth: OpenBerth) -> None:
-    await bury(berth, "to-be-dropped")
+    await store_dead_letter(berth, "to-be-dropped")
     await tab.sign_in("admin")
     await tab.open("/bus/letter?id=to-be-dropped")
     await tab.sees('"build": "to-be-dropped"')
@@ -66,9 +66,9 @@ async def test_dead_letters_are_counted_where_somebody_looks(tab: Tab, berth: Op
     await tab.open("/bus")
     await tab.sees("Queues nobody reads")  # it has been counted
     before = int(await tab.text(".figures a"))
-    await bury(berth, "one-more")
+    await store_dead_letter(berth, "one-more")
     await tab.sees(str(before + 1), ".figures a")
-    await berth.bus.transport.exhume(["one-more"])
+    await berth.bus.transport.remove_dead_letters(["one-more"])
 
 
 async def test_a_form_asks_what_if(tab: Tab, berth: OpenBerth) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, ClaimRequested, keeper
+from bus.claims import Choice, Claimed, ClaimRequested, holder_consumer
 from bus.errors import Retry, Unavailable
 from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import BuildDeleteRequested, BuildOrdered, Selection
@@ -199,7 +199,9 @@ async def test_one_that_is_elsewhere_by_its_cell_or_moves_is_left_alone(cell: Ad
     assert await cell.refuses(replace(ASKED, chosen=there)) == "its cell has it on host-1, not on host-2"
     to = Selection(root=uid(2, "a"), host="host-2", agent="agent-2", choice=Choice(on_hosts(2, VCPU=2)))
     move = replace(a_move(), build=WHO, cell="c1", generation=3, chosen=to, alternates=())
-    begun = replace(a_claim(7, on_hosts(2, VCPU=2), generation=2), keep=keeper(WHO, 1), begins=move.move)
+    begun = replace(
+        a_claim(7, on_hosts(2, VCPU=2), generation=2), keep=holder_consumer(WHO, 1), begins=move.move
+    )
     [answer] = await cell.placement.claims.claim_many([ClaimRequested(claims=(begun,))])
     assert isinstance(answer.results[0], Claimed)
     assert await cell.refuses(replace(ASKED, generation=9)) == "it holds nothing of host-1 by now"

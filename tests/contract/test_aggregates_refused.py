@@ -14,7 +14,7 @@ from bus.aggregates import (
     MakeAggregate,
     TwoZones,
     ZoneInUse,
-    told,
+    refusal_reason,
 )
 from bus.refused_edits import Missing, Taken
 from bus.resources import SetAggregates, SetTraits
@@ -104,7 +104,7 @@ async def test_what_is_refused_changes_nothing(placement: Placement, edit: Aggre
     await with_zones(placement)
     before = placement.memory.index.seen, await found(placement)
     assert await edit_aggregate(placement, edit) == why
-    assert told(why)
+    assert refusal_reason(why)
     assert (placement.memory.index.seen, await found(placement)) == before
     await placement.memory.fresh()
     assert placement.memory.index.seen == before[0]
@@ -132,7 +132,7 @@ async def test_what_is_allowed(placement: Placement, edit: AggregateEdit) -> Non
 
 
 async def test_the_refusals_name_both_zones_and_the_host() -> None:
-    sentences = [told(REFUSED[name][1]) for name in ("two zones by a host", "in use when it comes")]
+    sentences = [refusal_reason(REFUSED[name][1]) for name in ("two zones by a host", "in use when it comes")]
     assert sentences == [
         "host-1 cannot be in zone 'w': it is in zone 'e' by aggregate east",
         "host-3: hosts with instances would move from no zone to zone 'w'; use force to do it nevertheless",

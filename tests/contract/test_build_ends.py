@@ -93,8 +93,8 @@ class ConductedCell:
 
     async def _handled(self, event: Message) -> list[Sequence[Message] | Retry]:
         if self.conductors == "one":
-            return [await self.hear(event)]
-        tasks = [asyncio.ensure_future(self.hear(event)) for _ in range(2)]
+            return [await self.handle(event)]
+        tasks = [asyncio.ensure_future(self.handle(event)) for _ in range(2)]
         if self.conductors == "one killed":
             await asyncio.sleep(self.chance.random() * 0.004)
             tasks[0].cancel()
@@ -103,7 +103,7 @@ class ConductedCell:
             return [await tasks[1]]
         return list(await asyncio.gather(*tasks))
 
-    async def hear(self, event: Message) -> Sequence[Message] | Retry:
+    async def handle(self, event: Message) -> Sequence[Message] | Retry:
         builds = self.conductor()
         match event:
             case BuildPlaced():
@@ -231,13 +231,13 @@ async def test_two_conductors_who_hear_different_things_of_a_build_at_once_lose_
     await cell.happens(*batch)
     said: list[tuple[Message, Sequence[Message] | Retry]] = []
 
-    async def hear(event: Message) -> None:
+    async def handle(event: Message) -> None:
         await asyncio.sleep(cell.chance.random() * 0.01)
-        said.append((event, await cell.hear(event)))
+        said.append((event, await cell.handle(event)))
 
     built = [an_agent_report(a_build_order(placed), "built") for placed in batch]
     await asyncio.gather(
-        *(hear(one) for pair in zip(built, map(a_delete, batch), strict=True) for one in pair)
+        *(handle(one) for pair in zip(built, map(a_delete, batch), strict=True) for one in pair)
     )
     again = [event for event, verdict in said if isinstance(verdict, Retry)]
     for _, verdict in said:

@@ -349,8 +349,8 @@ async def test_a_deletion_whose_agent_is_dead_ends_and_its_room_is_kept_until_th
     gone = BuildDeleted(build=ONE.build, cell=ONE.cell, reply_to="me")
     assert await heard(builds, reminder) == [[gone]]
 
-    ((keeper, (_, allocations)),) = books.held.items()
-    assert keeper != ONE.build and allocations == ONE.chosen.choice.allocations
+    ((holder_consumer, (_, allocations)),) = books.held.items()
+    assert holder_consumer != ONE.build and allocations == ONE.chosen.choice.allocations
     assert books.retired == {ONE.build: "deleted"}
     assert (await census(store))[ONE.build].status == "deleted"
     time.now += 86000
@@ -588,7 +588,7 @@ class SomeAgents:
         self._fates: dict[int, str] = {}
         self._fenced: dict[str, int] = {}
 
-    def hear(self, order: BuildOrdered | DestroyOrdered) -> list[Message]:
+    def handle(self, order: BuildOrdered | DestroyOrdered) -> list[Message]:
         if isinstance(order, DestroyOrdered):
             if self._chance.random() < self._deaf:
                 self.lost += 1
@@ -633,7 +633,7 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
                 break
         event = waiting.pop(chance.randrange(len(waiting)))
         if isinstance(event, BuildOrdered | DestroyOrdered):
-            waiting += agents.hear(event)
+            waiting += agents.handle(event)
             assert agents.guests <= {root for _, held in books.held.values() for root in held}
             continue
         if chance.random() < 0.3:

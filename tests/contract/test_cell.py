@@ -130,9 +130,9 @@ async def test_nothing_in_a_cell_calls_up(database: Database) -> None:
     may_say = {
         "AgentReported", "BuildOrdered", "DestroyOrdered", "BuildEnded", "BuildDeleted",
         "HostFailed", "HostReported", "InventoryReported", "NodeChanged",
-        "MoveOrdered", "MoveReported", "MoveTold", "MoveEnded",
+        "MoveOrdered", "MoveReported", "MoveProgress", "MoveEnded",
             "HandoverReported", "BuildAdopted",
-        "GuestsTold",
+        "GuestsReported",
     }  # fmt: skip
     assert set(conductor.asks) == {CELL_CLAIM, CELL_RELEASE} and not agent.asks
     assert {kind.__name__ for kind in conductor.emits | agent.emits} == may_say

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.claims import Claimed, Gone, Held, Refused, Retired
+from bus.claims import Claimed, Held, NoSuchProvider, Refused, Retired
 from bus.sql.transaction import PostgresTransaction
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
@@ -54,7 +54,7 @@ async def test_what_is_not_ordinary_is_judged_the_same_in_more(placement_url: st
             an_order(a_claim(4, on_hosts(1, VCPU=1))),
         )
         assert there == Held(generation=1, allocations=on_hosts(1, VCPU=1), roots=(uid(1, "a"),))
-        assert gone == Refused(refusals=(Gone(provider=uid(7, "a")),))
+        assert gone == Refused(refusals=(NoSuchProvider(provider=uid(7, "a")),))
         assert retired == Retired(why="deleted")
         assert isinstance(new, Claimed)
         assert len(said) > 3
@@ -71,4 +71,4 @@ async def test_a_provider_that_is_gone_is_missed_where_all_consumers_are_new(
             an_order(a_claim(2, on_hosts(7, VCPU=1))),
         )
         assert isinstance(new, Claimed)
-        assert gone == Refused(refusals=(Gone(provider=uid(7, "a")),))
+        assert gone == Refused(refusals=(NoSuchProvider(provider=uid(7, "a")),))

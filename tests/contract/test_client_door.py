@@ -19,7 +19,7 @@ from bus.messages import (
     BuildUnplaceable,
     Selection,
 )
-from bus.moves import FindMoves, MoveRefused, MoveRequested, MovesFound, MoveStands, MoveSteered, MoveTold
+from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveStands, MoveSteered
 from bus.queries import (
     BuildsFound,
     BuildStands,
@@ -227,7 +227,7 @@ async def test_a_refused_act_is_answered_to_the_client_alone(
     match outcome:
         case BuildUnplaceable(reason=said) | BuildCancelled(why=said) | MoveRefused(reason=said):
             assert why in said
-        case MoveTold(refused=said):
+        case MoveProgress(refused=said):
             assert why in said
         case _:
             raise AssertionError(outcome)

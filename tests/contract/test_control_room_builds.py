@@ -7,7 +7,7 @@ from bus.decisions import Decision, NearMiss, RecordedHost, RecordedScale, Remov
 from bus.decisions import Record as DecisionRecord
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
 from bus.moves import MovesFound, MoveStands
-from bus.queries import BuildsFound, BuildStands, DecisionFound, PlacedThere, RoomLeft, WhatIfAnswered
+from bus.queries import BuildsFound, BuildStands, CapacityLeft, DecisionFound, PlacedThere, WhatIfAnswered
 from bus.requests import BuildSpec, Flavor
 from control_room.core.windows import EndHeard
 from tests.support.ids import uid
@@ -65,7 +65,7 @@ async def test_one_without_a_host_says_why_and_is_asked_for_now() -> None:
     request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
     decided = DecisionFound(known=True, request=request, reason="no room for 1 VCPU", decision=DECISION)
     there = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
-    now = WhatIfAnswered(fits=True, placed=(there,), room=(RoomLeft(cell="c1", hosts=2, instances=1200),))
+    now = WhatIfAnswered(fits=True, placed=(there,), room=(CapacityLeft(cell="c1", hosts=2, instances=1200),))
     async with a_visited_room(told={**NOTHING, "decision": decided, "what_if": now}) as room:
         page = await room.page(f"/builds/{uid(7)}")
         today = await room.page(f"/builds/{uid(7)}?then=now")
@@ -86,7 +86,7 @@ async def test_those_that_ended_lately_are_listed_and_those_that_failed_alone() 
         assert "None was heard to end" in await room.page("/builds")
         for number, status in ((1, "active"), (2, "error")):
             end = EndHeard(build=uid(number), status=status, at=room.clock.now, host="h1", attempts=1)  # type: ignore[arg-type]
-            room.hearing.lately.hear(end)
+            room.hearing.lately.handle(end)
         room.hearing.stirring.stir()
         every, failed = await room.page("/builds"), await room.page("/builds?failed=1")
         assert uid(1) in every and uid(2) in every

@@ -29,9 +29,9 @@ def bus_of(room: VisitedRoom) -> Transport:
     return room.bus.transport
 
 
-async def bury(room: VisitedRoom, *numbers: int, **more: str) -> None:
+async def store_dead_letter(room: VisitedRoom, *numbers: int, **more: str) -> None:
     for number in numbers:
-        await bus_of(room).bury(a_letter(number, body=b'{"n":%d}' % number, **more))
+        await bus_of(room).store_dead_letter(a_letter(number, body=b'{"n":%d}' % number, **more))
 
 
 async def left(room: VisitedRoom) -> list[str]:
@@ -86,7 +86,7 @@ async def test_a_count_that_takes_longer_than_a_page_waits_comes_to_its_end() ->
 async def test_every_topic_is_there_with_what_waits_in_its_queues_and_who_reads(room: VisitedRoom) -> None:
     for number in range(3):
         await publish(bus_of(room), an_envelope(number))
-    await bury(room, 1)
+    await store_dead_letter(room, 1)
     page = await counted(room)
     assert "build one or several instances" in page and "placement.claim.{cell}" in page
     row = re.search(rf"<tr><td class=\"mono\">{QUEUE}</td>.*?</tr>", page, re.S)
@@ -104,7 +104,9 @@ async def test_an_empty_bus_says_so(room: VisitedRoom) -> None:
 
 
 async def test_a_letter_is_listed_and_shown_in_full_whatever_its_id(room: VisitedRoom) -> None:
-    await bus_of(room).bury(a_letter(id=ODD, body=b'{"name":"<script>"}', traceback="Boom\n  at <x>"))
+    await bus_of(room).store_dead_letter(
+        a_letter(id=ODD, body=b'{"name":"<script>"}', traceback="Boom\n  at <x>")
+    )
     page = await room.page("/bus/dead")
     link = re.search(r'href="(/bus/letter\?id=[^"]+)"', page)
     assert link is not None and "flavor: a name is missing" in page and "<b>" not in page
@@ -116,8 +118,8 @@ async def test_a_letter_is_listed_and_shown_in_full_whatever_its_id(room: Visite
 
 
 async def test_they_are_shown_page_by_page_and_by_queue(room: VisitedRoom) -> None:
-    await bury(room, *range(150), queue="other:x")
-    await bury(room, 150, queue=QUEUE)
+    await store_dead_letter(room, *range(150), queue="other:x")
+    await store_dead_letter(room, 150, queue=QUEUE)
     page = await room.page("/bus/dead")
     assert page.count("/bus/letter?id=") == 100
     assert (await room.page("/bus/dead?after=letter-99")).count("/bus/letter?id=") == 51
@@ -131,7 +133,7 @@ async def test_they_are_shown_page_by_page_and_by_queue(room: VisitedRoom) -> No
 
 @pytest.mark.parametrize("token", ["", "somebody"])
 async def test_who_may_only_look_changes_nothing(room: VisitedRoom, token: str) -> None:
-    await bury(room, 1)
+    await store_dead_letter(room, 1)
     if token:
         await room.sign_in(token)
     assert "sign in with a token whose role may act" in await room.page("/bus/dead")
@@ -145,7 +147,7 @@ async def test_who_may_only_look_changes_nothing(room: VisitedRoom, token: str) 
 async def test_who_may_acts_on_those_he_marked_once_he_is_sure(
     room: VisitedRoom, what: str, waits: int
 ) -> None:
-    await bury(room, 1, 2, 3)
+    await store_dead_letter(room, 1, 2, 3)
     await room.sign_in("admin")
     asked = await act(room, what, "letter-1", "letter-3", sure=False)
     assert asked.status_code == 200 and f"{what.capitalize()} 2 dead letters?" in asked.text
@@ -160,7 +162,7 @@ async def test_who_may_acts_on_those_he_marked_once_he_is_sure(
 async def test_what_cannot_be_done_is_said_and_the_letter_stays(room: VisitedRoom) -> None:
     letters: list[DeadLetter] = [a_letter(1, queue="nowhere"), a_letter(2), a_letter(3, cell="c1")]
     for letter in letters:
-        await bus_of(room).bury(letter)
+        await bus_of(room).store_dead_letter(letter)
     await room.sign_in("admin")
     some = await act(room, "replay", "letter-1", "letter-2", "letter-3", "gone")
     assert some.status_code == 409 and "1 replayed." in some.text

@@ -11,7 +11,7 @@ from berth.commands import emptying, steering
 from bus.host_marks import DISABLED
 from bus.host_marks import DRAIN as MARK
 from bus.messages import Attempt
-from bus.moves import MoveEnded, MoveRequested, MovesFound, MoveSteered, MoveTold, PhaseOver
+from bus.moves import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from bus.queries import InstancesFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
@@ -39,7 +39,7 @@ async def a_room(movers: FakeMovers, *more: Any) -> AsyncIterator[VisitedRoom]:
 def told(said: MoveSteered, refused: str = "") -> list[Message]:
     phase = "confirm" if said.to == "confirm" else "undo"
     return [
-        MoveTold(
+        MoveProgress(
             move=said.move, build=said.build, cell="c1", phase=phase, refused=refused, reply_to=said.reply_to
         )
     ]  # fmt: skip
@@ -107,7 +107,7 @@ async def test_what_a_cell_says_of_a_move_is_on_the_page_at_once(
     async with a_room(movers) as room, room.following(path) as told:
         await until(lambda: "gets its place on host-9" in "".join(told))
         movers.keeps(1, 1, "start")
-        said = MoveTold(move=MOVE, build=uid(1), cell="c1", phase="start", reply_to="who-asked")
+        said = MoveProgress(move=MOVE, build=uid(1), cell="c1", phase="start", reply_to="who-asked")
         await room.bus.publish(said)
         await until(lambda: "is started on host-9" in "".join(told))
         stands = movers.keeps(1, 1, "done", ended=1030.0)

@@ -7,14 +7,14 @@ import pytest
 
 from bus import topics
 from bus.decisions import Decision, Removal
-from bus.queries import PlacedThere, RoomLeft, WhatIf, WhatIfAnswered
+from bus.queries import CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from bus.worker import Worker, answers
 from tests.support.ids import uid
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
 THERE = PlacedThere(root=uid(2, "a"), host="<h2>", cell="c1", zone="z1", instances=3)
 FITS = WhatIfAnswered(
-    fits=True, placed=(THERE,), room=(RoomLeft(cell="c1", zone="z1", hosts=2, instances=1200),)
+    fits=True, placed=(THERE,), room=(CapacityLeft(cell="c1", zone="z1", hosts=2, instances=1200),)
 )
 FULL = WhatIfAnswered(
     fits=False,

@@ -76,13 +76,13 @@ async def test_many_rows_of_one_statement(things: Database) -> None:
 
 
 async def test_a_stroke_is_all_of_its_transaction(things: Database) -> None:
-    rows = await things.stroke(PUT.of([("b", 1), ("c", 2)]))
+    rows = await things.write_single(PUT.of([("b", 1), ("c", 2)]))
     assert {row["id"] for row in rows} == {"b", "c"}
     assert await used(things) == {"a": 0, "b": 1, "c": 2}
     with pytest.raises(IntegrityError):
-        await things.stroke(PUT.of([("d", 1), ("a", 2)]))
+        await things.write_single(PUT.of([("d", 1), ("a", 2)]))
     assert await used(things) == {"a": 0, "b": 1, "c": 2}  # nothing of it
-    await things.stroke(PUT.of([("d", 3)]))
+    await things.write_single(PUT.of([("d", 3)]))
     assert (await used(things))["d"] == 3
 
 
@@ -101,7 +101,7 @@ async def test_strokes_and_transactions_wait_for_one_another(things: Database) -
 
 
 async def _stroke(database: Database, statement: BoundStatement) -> None:
-    await database.stroke(statement)
+    await database.write_single(statement)
 
 
 async def test_an_exception_rolls_back(things: Database) -> None:
@@ -411,7 +411,7 @@ INSERT = "INSERT INTO things (id, used) VALUES ($1, $2)"
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("way", ["stroke", "glance"])
+@pytest.mark.parametrize("way", ["write_single", "read_single"])
 async def test_a_lone_statement_cancelled_before_it_is_executed_leaves_nothing_to_the_next(
     way: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,8 +429,8 @@ async def test_a_lone_statement_cancelled_before_it_is_executed_leaves_nothing_t
 
     async def alone() -> None:
         if way == "stroke":
-            await database.stroke(count.of(name="pg_class"))
-        async with database.glance() as tx:
+            await database.write_single(count.of(name="pg_class"))
+        async with database.read_single() as tx:
             await count(tx, name="pg_class")
 
     try:
@@ -549,7 +549,7 @@ async def test_a_server_that_is_away_is_unavailable_and_the_sentence_hides_the_p
         assert postgres.password not in str(caught.value)
         assert f"berth:****@127.0.0.1:{postgres.port}" in str(caught.value)
     with pytest.raises(Unavailable, match=r"cannot connect: .*refused"):
-        await on_postgres.stroke(Statement("DELETE FROM things RETURNING id").of())
+        await on_postgres.write_single(Statement("DELETE FROM things RETURNING id").of())
     await asyncio.to_thread(postgres.start)
     assert await used(on_postgres) == {"a": 0}
 
@@ -599,7 +599,7 @@ async def test_a_file_that_takes_no_more_is_unavailable(
     database = Database(f"sqlite+aiosqlite:///{tmp_path}/file.db", pool_size=1)
     async with database.write() as tx:
         await tx.execute(text("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)"))
-    async with database.glance() as tx:
+    async with database.read_single() as tx:
         await tx.execute(text(trouble))
     with pytest.raises(Unavailable, match=words):
         async with database.write() as tx:

@@ -57,7 +57,7 @@ def a_json_letter(id_: str = "letter", **more: Any) -> DeadLetter:
 async def test_a_moment_that_never_was_is_unknown(
     broker: LocalBroker, say: Console, seconds: float, printed: str
 ) -> None:
-    broker.bury(a_json_letter(died=seconds, first_died=seconds))
+    broker.store_dead_letter(a_json_letter(died=seconds, first_died=seconds))
     assert await dead.list_letters(Settings(), say) == 0
     assert await dead.show_letter(Settings(), "letter", say) == 0
     assert said(say).count(printed) == 3
@@ -85,7 +85,7 @@ async def test_nothing_strangers_wrote_is_obeyed_by_a_terminal(
     printed: str,
 ) -> None:
     more: dict[str, Any] = {field: written.encode() if field == "body" else written}
-    broker.bury(a_json_letter(**more))
+    broker.store_dead_letter(a_json_letter(**more))
     await dead.list_letters(Settings(), say)
     await dead.show_letter(Settings(), printed if field == "id" else "letter", say)
     assert written not in said(say) or written == printed
@@ -98,7 +98,7 @@ async def test_nothing_strangers_wrote_is_obeyed_by_a_terminal(
 
 
 async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say: Console) -> None:
-    broker.bury(a_json_letter(traceback="one\n  two", body=b'{\n\t"n": 1}'))
+    broker.store_dead_letter(a_json_letter(traceback="one\n  two", body=b'{\n\t"n": 1}'))
     await dead.show_letter(Settings(), "letter", say)
     assert said(say).endswith('one\n  two\n{\n        "n": 1}\n') or said(say).endswith(
         'one\n  two\n{\n\t"n": 1}\n'
@@ -106,8 +106,8 @@ async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say
 
 
 async def test_a_letter_with_an_odd_id_is_named_as_it_is_printed(broker: LocalBroker, say: Console) -> None:
-    broker.bury(a_json_letter(ESC))
-    broker.bury(a_json_letter("other"))
+    broker.store_dead_letter(a_json_letter(ESC))
+    broker.store_dead_letter(a_json_letter("other"))
     assert await dead.drop(Settings(), [r"\x1b[2J"], say) == 0
     assert list(broker.dead) == ["other"]
 
@@ -117,7 +117,7 @@ async def test_a_letter_with_an_odd_id_is_named_as_it_is_printed(broker: LocalBr
 
 async def test_a_list_is_shown_page_by_page(broker: LocalBroker, say: Console) -> None:
     for number in range(250):
-        broker.bury(a_json_letter(f"{number:03}"))
+        broker.store_dead_letter(a_json_letter(f"{number:03}"))
     await dead.list_letters(Settings(), say)
     *lines, more = said(say).splitlines()
     assert [line.split()[0] for line in lines] == [f"{number:03}" for number in range(100)]
@@ -133,7 +133,7 @@ async def test_as_json_all_are_told(
     broker: LocalBroker, say: Console, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(2500):
-        broker.bury(a_json_letter(str(number)))
+        broker.store_dead_letter(a_json_letter(str(number)))
     await dead.list_letters(Settings(), say, as_json=True)
     assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == [
         str(number) for number in range(2500)
@@ -153,7 +153,7 @@ async def test_a_page_behind_a_letter_that_is_gone_is_refused(broker: LocalBroke
 
 @pytest.mark.parametrize("ids", [[""], ["  "], ["letter", ""], ["all", ""]])
 async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: list[str]) -> None:
-    broker.bury(a_json_letter())
+    broker.store_dead_letter(a_json_letter())
     for command in (dead.drop, dead.replay):
         with pytest.raises(BadSetting, match="an empty id is the beginning of every id: say `all`"):
             await command(Settings(), ids, say)
@@ -163,7 +163,7 @@ async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: li
 
 
 async def test_all_is_said_alone(broker: LocalBroker, say: Console) -> None:
-    broker.bury(a_json_letter())
+    broker.store_dead_letter(a_json_letter())
     with pytest.raises(BadSetting, match="`all` leaves nothing for other ids"):
         await dead.drop(Settings(), ["all", "letter"], say)
     assert await dead.drop(Settings(), ["all"], say) == 0
@@ -172,7 +172,7 @@ async def test_all_is_said_alone(broker: LocalBroker, say: Console) -> None:
 
 async def test_the_beginning_of_an_id_is_enough(broker: LocalBroker, say: Console) -> None:
     for id_ in ("aa", "ab", "b", "c"):
-        broker.bury(a_json_letter(id_))
+        broker.store_dead_letter(a_json_letter(id_))
     assert await dead.drop(Settings(), ["a", "b", "x"], say) == 0
     assert list(broker.dead) == ["c"]
     assert said(say) == "no dead letter's id begins with 'x'\n3 dropped\n"
@@ -180,7 +180,7 @@ async def test_the_beginning_of_an_id_is_enough(broker: LocalBroker, say: Consol
 
 async def test_a_replayed_letter_is_in_its_queue_again(broker: LocalBroker, say: Console) -> None:
     broker.declare(QueueSpec("scheduler:build.requested"))
-    broker.bury(a_json_letter())
+    broker.store_dead_letter(a_json_letter())
     assert await dead.replay(Settings(), ["let"], say) == 0
     (item,) = broker.queues["scheduler:build.requested"].items
     assert (bytes(item.envelope.body), item.envelope.attempt) == (b'{"n":1}', 1)
@@ -192,7 +192,7 @@ async def test_a_letter_whose_queue_is_gone_stays_and_the_others_are_replayed(
 ) -> None:
     broker.declare(QueueSpec("scheduler:build.requested"))
     for id_, queue in (("a", ESC), ("b", "scheduler:build.requested"), ("c", "")):
-        broker.bury(a_json_letter(id_, queue=queue))
+        broker.store_dead_letter(a_json_letter(id_, queue=queue))
     assert await dead.replay(Settings(), ["all"], say) == 1
     assert list(broker.dead) == ["a", "c"]
     assert ESC not in said(say)
@@ -205,7 +205,7 @@ async def test_for_programs_it_says_what_was_replayed_and_why_others_stay(
 ) -> None:
     broker.declare(QueueSpec("scheduler:build.requested"))
     for id_, queue in (("a", "gone"), ("b", "scheduler:build.requested")):
-        broker.bury(a_json_letter(id_, queue=queue))
+        broker.store_dead_letter(a_json_letter(id_, queue=queue))
     assert await dead.replay(Settings(), ["all"], say, as_json=True) == 1
     assert await dead.show_letter(Settings(), "a", say, as_json=True) == 0
     assert await dead.drop(Settings(), ["all"], say, as_json=True) == 0
@@ -233,7 +233,7 @@ async def test_a_cells_letter_is_not_replayed_into_a_queue_that_is_not_its_own(
     broker: LocalBroker, say: Console, cell: str, queue: str
 ) -> None:
     broker.declare(QueueSpec(queue))
-    broker.bury(a_json_letter(queue=queue, cell=cell))
+    broker.store_dead_letter(a_json_letter(queue=queue, cell=cell))
     assert await dead.replay(Settings(), ["all"], say) == 1
     assert "letter stays" in said(say) and queue in said(say)
     assert not broker.queues[queue].items and list(broker.dead) == ["letter"]
@@ -251,6 +251,6 @@ async def test_a_cells_letter_is_not_replayed_into_a_queue_that_is_not_its_own(
 )
 async def test_into_its_own_it_is(broker: LocalBroker, say: Console, cell: str, queue: str) -> None:
     broker.declare(QueueSpec(queue))
-    broker.bury(a_json_letter(queue=queue, cell=cell))
+    broker.store_dead_letter(a_json_letter(queue=queue, cell=cell))
     assert await dead.replay(Settings(), ["all"], say) == 0
     assert len(broker.queues[queue].items) == 1 and not broker.dead

@@ -70,7 +70,7 @@ async def test_what_is_broken_on_purpose_is_found(
         transport = bus.transport
         await transport.declare(asked)
         await transport.publish([an_envelope(key="build.requested")], expected=[True])
-        await transport.bury(a_letter(queue="scheduler:build.requested"))
+        await transport.store_dead_letter(a_letter(queue="scheduler:build.requested"))
 
         async def buried() -> bool:
             return len(await transport.dead_letters()) == 1

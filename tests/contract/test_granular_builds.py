@@ -54,7 +54,7 @@ async def a_scheduler_before(placement: Placement) -> Scheduler:
     )
     for host in (1, 2):
         states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
-        await scheduler.hear(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
+        await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
     return scheduler
 
 

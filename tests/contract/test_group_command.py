@@ -39,14 +39,14 @@ async def placement(asked: list[BuildRequested], monkeypatch: pytest.MonkeyPatch
     broker = LocalBroker()
     monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
 
-    async def hear(request: BuildRequested) -> None:
+    async def handle(request: BuildRequested) -> None:
         asked.append(request)
 
     async with a_placement("sqlite+aiosqlite://", inline=True) as placement:
         stopping = asyncio.Event()
         async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as running:
             running.create_task(bus.serve(placement_worker(placement, bus.publish, ("c1",)), stopping))
-            scheduler = Worker("scheduler", consumes=[on(topics.BUILD_REQUESTED, hear)])
+            scheduler = Worker("scheduler", consumes=[on(topics.BUILD_REQUESTED, handle)])
             running.create_task(bus.serve(scheduler, stopping))
             await bus.asker(topics.GROUPS)(FindGroups())  # answered once it is served
             await placement.reports.report_many([a_report(1), a_report(2)])

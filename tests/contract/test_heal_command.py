@@ -15,7 +15,7 @@ from berth.audit import audit
 from berth.commands import heal
 from berth.commands.run import migrate_all
 from berth.settings import Settings
-from bus.claims import Claimed, keeper
+from bus.claims import Claimed, holder_consumer
 from bus.clock import Clock
 from bus.local import LocalBroker, LocalTransport
 from bus.sql.database import Database
@@ -30,7 +30,7 @@ from tests.support.placement_builders import a_claim, a_placement, a_report, an_
 from tests.support.planted import know, sql
 
 BUILD = 1
-KEEPER = keeper(uid(BUILD), 1)
+KEEPER = holder_consumer(uid(BUILD), 1)
 TO_A_BERTH = wiring.transport
 OLD = Clock(now=lambda: 1000.0, monotonic=lambda: 1000.0)  # long before any audit of today
 

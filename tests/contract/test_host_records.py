@@ -35,7 +35,7 @@ class Life:
             self.time.now += 1.0
             states = tuple(a_state(number, enabled=enabled) for number in numbers)
             sequence = int(self.time.now)
-            self.book.hear(
+            self.book.handle(
                 HostReported(cell="cell1", agent="agent", sequence=sequence, hosts=states), self.time.now
             )
         await self.records.store()

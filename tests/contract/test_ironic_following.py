@@ -125,7 +125,7 @@ async def test_everything_that_was_recorded_ends_in_placement_as_the_table_says(
         for step in recorded():
             for message in step.messages:
                 ironic.now = max(ironic.now, message.arrival)
-                await following.hear([message.body.encode()])
+                await following.handle([message.body.encode()])
             ironic.now = max(ironic.now, step.ended)
             if step.step in SILENT:
                 await sweep.everything()

@@ -12,7 +12,7 @@ from berth.repairs import Mending
 from berth.wrong_allocations import Misheld, misheld
 from bus.claims import Choice, Claimed
 from bus.delivery.runner import Bus
-from bus.guests import GuestsAsked, GuestsTold, GuestTold
+from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import AgentReported, BuildOrdered, BuildPlaced, DestroyOrdered, Selection
 from bus.queries import FindBuilds
@@ -57,7 +57,7 @@ class WitnessedCell:
     bus: Bus
     placement: Placement
     database: Database
-    guests: list[GuestTold]
+    guests: list[ReportedGuest]
 
     async def finds(self) -> list[Misheld]:
         store = self.placement.database
@@ -87,7 +87,7 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
     database = Database(elsewhere, **({"namespace": "cell"} if elsewhere == url else {"inline": True}))
     await migrate(database, "cell_conductor")
     assert await report(placement, a_report(1), a_report(2)) == ["", ""]
-    guests = [GuestTold(WHO, 1, HERE, "running", on_hosts(1, VCPU=2))]
+    guests = [ReportedGuest(WHO, 1, HERE, "running", on_hosts(1, VCPU=2))]
 
     async def build(order: BuildOrdered) -> AgentReported:
         return an_agent_report(order, "built")
@@ -95,9 +95,9 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
     async def destroy(order: DestroyOrdered) -> AgentReported:
         return an_agent_report(order, "destroyed")
 
-    async def tell(asked: GuestsAsked) -> GuestsTold:
+    async def tell(asked: GuestsAsked) -> GuestsReported:
         there = tuple(guests) if asked.agent == AGENT else ()
-        return GuestsTold(
+        return GuestsReported(
             cell=asked.cell, agent=asked.agent, builds=asked.builds, guests=there, reply_to=asked.reply_to
         )
 

@@ -116,8 +116,8 @@ async def test_when_the_clock_jumps_its_heart_is_heard_and_its_patience_is_the_s
 async def test_news_of_a_node_is_acted_on_at_once_and_its_absence_does_no_harm() -> None:
     heard = []
 
-    async def news(hear: object) -> None:
-        heard.append(hear)
+    async def news(handle: object) -> None:
+        heard.append(handle)
         await asyncio.Event().wait()
 
     async with metal_world(SimPlan(step_time=Durations("constant", (100.0,))), news=news) as world:

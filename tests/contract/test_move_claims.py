@@ -14,13 +14,13 @@ from bus.claims import (
     ConsumerClaim,
     ReleaseAnswered,
     ReleaseRequested,
-    keeper,
+    holder_consumer,
 )
 from bus.errors import Poison, Retry
 from bus.groups import FindGroups, GroupEditRequested, MakeGroup
 from bus.host_marks import FORCED_DOWN
 from bus.messages import BuildPlaced, HostReported
-from bus.moves import HandoverTold, MovePlaced, MoveRefused, MoveRequested
+from bus.moves import HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.names import MakeName, NameEditRequested
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.reports import HostState
@@ -106,7 +106,7 @@ class MovingScheduler:
     async def hears_hosts(self) -> None:
         for host in HOSTS:
             states = (HostState(root=root(host), host=f"host-{host}"),)
-            await self.scheduler.hear(
+            await self.scheduler.handle(
                 HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states)
             )
 
@@ -124,7 +124,7 @@ class MovingScheduler:
         for verdict in await self.moves.place_many(moves):
             assert not isinstance(verdict, Poison), verdict
             told = [verdict] if isinstance(verdict, Retry) else verdict
-            said += [one for one in told if not isinstance(one, HandoverTold)]
+            said += [one for one in told if not isinstance(one, HandoverProgress)]
         return said
 
     async def placed(self, move: MoveRequested) -> MovePlaced:
@@ -174,11 +174,11 @@ async def test_it_goes_elsewhere_and_its_old_place_is_kept_as_a_migration_s(here
     assert placed.chosen is not None and placed.generation == 2
     assert placed.chosen.root != root(1)
     assert {selection.root for selection in (placed.chosen, *placed.alternates)} == {root(2), root(3)}
-    assert await here.held(build, keeper(build, 1)) == {
+    assert await here.held(build, holder_consumer(build, 1)) == {
         build: {placed.chosen.root},
-        keeper(build, 1): {root(1)},
+        holder_consumer(build, 1): {root(1)},
     }
-    found = await here.placement.lookups.allocations(FindAllocations(consumers=(keeper(build, 1),)))
+    found = await here.placement.lookups.allocations(FindAllocations(consumers=(holder_consumer(build, 1),)))
     assert found.consumers[0].type == MIGRATION
 
 
@@ -207,8 +207,8 @@ async def test_two_schedulers_at_once_begin_it_once(here: MovingScheduler, url: 
             for m in (*one, *other)
             if isinstance(m, MovePlaced) and m.move == move.move and m.chosen
         }
-        held = await here.held(build, keeper(build, 1))
-        assert held == {build: told, keeper(build, 1): {root(1)}}
+        held = await here.held(build, holder_consumer(build, 1))
+        assert held == {build: told, holder_consumer(build, 1): {root(1)}}
         assert len(told) == 1
     assert not [m for m in (*one, *other) if isinstance(m, MoveRefused)]
     await here.placement.memory.fresh()  # the other process may have been the last
@@ -242,7 +242,7 @@ async def test_what_nobody_hears_of_is_undone_once_whoever_does_so(here: MovingS
     there = await another(here)
     said = await asyncio.gather(here.undone(placed), there.undone(placed))
     assert said[0] is not None and said[0] == said[1]
-    assert await here.held(build, keeper(build, 1)) == {build: {root(1)}}
+    assert await here.held(build, holder_consumer(build, 1)) == {build: {root(1)}}
     assert (await there.refused(move_of(build))).reason == said[0].reason
     stands = here.conductor.stands[build]
     here.conductor.stands[build] = replace(stands, generation=3)
@@ -258,12 +258,12 @@ async def test_what_its_cell_goes_on_with_is_not_undone(here: MovingScheduler) -
         choices=(placed.alternates[0].choice,),
         project="p1",
         user="u1",
-        keep=keeper(build, 2),
+        keep=holder_consumer(build, 2),
     )
     [answer] = await here.placement.claims.claim_many([ClaimRequested(claims=(claim,))])
     assert isinstance(answer.results[0], Claimed)
     assert await here.undone(placed) is None
-    assert (await here.held(keeper(build, 1))) == {keeper(build, 1): {root(1)}}
+    assert (await here.held(holder_consumer(build, 1))) == {holder_consumer(build, 1): {root(1)}}
 
 
 async def test_a_group_is_kept_while_its_members_move(here: MovingScheduler) -> None:
@@ -273,7 +273,7 @@ async def test_a_group_is_kept_while_its_members_move(here: MovingScheduler) -> 
     assert placed.chosen is not None and placed.chosen.root == root(3)
     [group] = (await here.placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
     assert group.members == {build: (root(3),), other: (root(2),)}
-    assert group.left == {keeper(build, 1): (root(1),)}
+    assert group.left == {holder_consumer(build, 1): (root(1),)}
     assert (await here.refused(move_of(other, 2))).code == "server_group"
 
 
@@ -283,7 +283,10 @@ async def test_a_resize_on_its_own_host_is_not_in_its_own_way(here: MovingSchedu
     move = move_of(build, 1, "resize", flavor=BIG, same_host=True, wanted_host="host-1")
     placed = await here.placed(move)
     assert placed.chosen is not None and placed.chosen.root == root(1)
-    assert await here.held(build, keeper(build, 1)) == {build: {root(1)}, keeper(build, 1): {root(1)}}
+    assert await here.held(build, holder_consumer(build, 1)) == {
+        build: {root(1)},
+        holder_consumer(build, 1): {root(1)},
+    }
     tight = await here.boot(2, 2, flavor=Flavor(name="five", vcpus=5))
     move = move_of(tight, 2, "resize", flavor=BIG, same_host=True, wanted_host="host-2")
     assert (await here.refused(move)).code == "class"
@@ -317,4 +320,4 @@ async def test_only_whose_host_is_forced_down_is_evacuated(here: MovingScheduler
     assert (await here.refused(move_of(other, 2))).code == "source_down"
     placed = await here.placed(move_of(build, 3, "evacuate"))
     assert placed.chosen is not None and placed.chosen.root != root(1)
-    assert await here.held(keeper(build, 1)) == {keeper(build, 1): {root(1)}}
+    assert await here.held(holder_consumer(build, 1)) == {holder_consumer(build, 1): {root(1)}}

@@ -15,9 +15,9 @@ from bus.decisions import Decision, Removal
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import (
     MoveEnded,
+    MoveProgress,
     MoveRequested,
     MoveSteered,
-    MoveTold,
     PhaseOver,
 )
 from bus.queries import WhatIfAnswered
@@ -320,7 +320,7 @@ async def test_one_that_begins_while_its_wait_is_to_end_is_aborted(movers: FakeM
     movers.cancels, movers.begun = False, [movers.keeps(1, 1, "prepare")]
     movers.moves.clear()
     movers.steering = lambda said: [
-        MoveTold(move=said.move, build=said.build, cell="c1", phase="abort", reply_to=said.reply_to)
+        MoveProgress(move=said.move, build=said.build, cell="c1", phase="abort", reply_to=said.reply_to)
     ]
     told = await berth("abort", B1)
     assert f"{B1}: abort is said" in told
@@ -348,7 +348,7 @@ async def test_a_word_is_said_to_the_move_of_a_build(movers: FakeMovers, berth: 
 async def test_a_word_that_is_too_late_is_refused_with_why(movers: FakeMovers, berth: Berth) -> None:
     movers.keeps(1, 1, "start")
     movers.steering = lambda said: [
-        MoveTold(
+        MoveProgress(
             move=said.move, build=said.build, cell="c1", phase="start", refused="it is started there already",
             reply_to=said.reply_to,
         )

@@ -13,15 +13,15 @@ from bus.claims import (
     MIGRATION,
     Claimed,
     ClaimRequested,
-    Crowded,
     Full,
+    GroupPolicyViolated,
     Held,
     NothingHeld,
+    OutsideCell,
     Refused,
     Released,
     Retired,
-    Walled,
-    keeper,
+    holder_consumer,
 )
 from bus.clock import Clock
 from bus.groups import DropGroup, FindGroups, GroupEdited, GroupEditRequested, MakeGroup
@@ -333,7 +333,7 @@ async def test_both_sizes_are_held_until_it_is_confirmed_or_reverted_for_which_t
 
 
 async def test_a_cell_takes_over_for_its_builds_and_begins_nothing(placement: Placement) -> None:
-    kept, left = keeper(uid(BUILD), 1), keeper(uid(BUILD), 2)
+    kept, left = holder_consumer(uid(BUILD), 1), holder_consumer(uid(BUILD), 2)
     began = moves()
     await claim(placement, an_order(replace(began.claims[0], keep=kept)))
 
@@ -348,7 +348,7 @@ async def test_a_cell_takes_over_for_its_builds_and_begins_nothing(placement: Pl
         an_order(replace(back, take_over=kept, keep=uid(LEFT))),
     ):
         result = await asked(forged)
-        assert isinstance(result, Refused) and isinstance(result.refusals[0], Walled), result
+        assert isinstance(result, Refused) and isinstance(result.refusals[0], OutsideCell), result
     assert isinstance(await asked(an_order(replace(back, take_over=kept)), "c2"), Refused)
     assert isinstance(await asked(an_order(replace(back, take_over=kept, keep=left))), Claimed)
     assert set(await holdings(placement.database)) == {uid(BUILD), left}
@@ -386,7 +386,9 @@ async def test_a_resize_on_its_own_host_is_let_be_where_one_of_a_group_may_be(pl
     assert isinstance(done, Claimed)
     assert await members(placement) == ({uid(BUILD): (H1,)}, {uid(KEEP): (H1,)})
     assert await breaches(placement.database) == []
-    crowded = Refused(refusals=(Crowded(provider=H1, group=GROUP, policy="anti-affinity", members=1),))
+    crowded = Refused(
+        refusals=(GroupPolicyViolated(provider=H1, group=GROUP, policy="anti-affinity", members=1),)
+    )
     assert await another(placement, 2, 1) == crowded
     # Deleted meanwhile: both its guests may be there, and they are one instance's.
     await release(placement, BUILD, 3, "deleted", keep=LEFT)

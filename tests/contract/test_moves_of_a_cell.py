@@ -19,9 +19,9 @@ from bus.moves import (
     MoveKind,
     MoveOrdered,
     MovePlaced,
+    MoveProgress,
     MoveReported,
     MoveSteered,
-    MoveTold,
 )
 from bus.queries import FindBuilds, FindInstances
 from bus.sql.database import Database
@@ -29,7 +29,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from cell_conductor import schema
 from cell_conductor.builds import Builds
-from cell_conductor.core.build import keeper
+from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.listing import Listing
 from cell_conductor.moves import CellMoves
@@ -77,7 +77,7 @@ class MovingCell:
 
     def claimed(self, placed: MovePlaced = MOVE) -> MovePlaced:
         assert placed.chosen is not None
-        kept = keeper(placed.build, placed.attempt)
+        kept = holder_consumer(placed.build, placed.attempt)
         generation = self.books.begin(placed.build, placed.chosen.choice.allocations, kept)
         return replace(placed, generation=generation)
 
@@ -98,7 +98,7 @@ class MovingCell:
         if isinstance(outcome, Retry):
             return outcome
         assert isinstance(outcome, Sequence)
-        return [message for message in outcome if not isinstance(message, MoveTold | HostFailed)]
+        return [message for message in outcome if not isinstance(message, MoveProgress | HostFailed)]
 
     async def came_of(self, event: Message) -> list[Message]:
         outcome = await self.hears(event)
@@ -221,7 +221,7 @@ async def test_a_phase_nobody_hears_of_is_over_when_its_time_is(everywhere: Movi
     cell.now += 1.0
     (reminder,) = await cell.moves.time_out()
     assert short(await cell.came_of(reminder)) == ["destroy 2 at host5 above 1", "prepare 3 at host6"]
-    assert cell.books.held[keeper(ONE.build, 2)][1] == a_selection(5).choice.allocations
+    assert cell.books.held[holder_consumer(ONE.build, 2)][1] == a_selection(5).choice.allocations
 
 
 async def test_one_that_waits_to_be_confirmed_is_not_reminded_of(everywhere: MovingCell) -> None:

@@ -142,9 +142,9 @@ async def test_who_beats_lives_until_buried(store: Database) -> None:
         assert await parked.beat(tx, "s1", '{"h": [0, 1.5, "r"]}', 2)
         [one] = await parked.roster(tx)
         assert (one.owner, one.beat, one.rescued) == ("s1", 1, 2)
-        await parked.bury(tx, "s1", 0)  # it has moved since
+        await parked.delete_owner(tx, "s1", 0)  # it has moved since
         assert await parked.beat(tx, "s1", "{}", 2)
-        await parked.bury(tx, "s1", 2)
+        await parked.delete_owner(tx, "s1", 2)
         assert not await parked.beat(tx, "s1", "{}", 2)
 
 

@@ -10,7 +10,18 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from bus.claims import Choice, Claimed, Full, Gone, Held, Moved, Refused, Released, ReleaseRequested, Retired
+from bus.claims import (
+    Choice,
+    Claimed,
+    Full,
+    Held,
+    Moved,
+    NoSuchProvider,
+    Refused,
+    Released,
+    ReleaseRequested,
+    Retired,
+)
 from bus.messages import InventoryReported
 from bus.refused_edits import Contended
 from bus.replication import PlacementChanged, ProviderChange
@@ -104,7 +115,7 @@ async def test_many_orders_share_a_transaction_and_each_gets_its_own_answer(plac
         Claimed(choice=1, generation=1, number=3, refused=(full,)),
         too_much,
         Refused(refusals=(Moved(provider=uid(3, "a")),)),
-        Refused(refusals=(Gone(provider=uid(77, "a")),)),
+        Refused(refusals=(NoSuchProvider(provider=uid(77, "a")),)),
         (Refused(refusals=()), too_much),
         Held(generation=0, allocations={}),
     ]
@@ -448,7 +459,7 @@ async def test_a_tree_that_is_gone_is_removed_and_a_late_report_does_not_bring_i
     shape, _ = figures(placement, 1)
     assert await report(placement, gone(1, 3)) == [""]
     assert await claim(placement, an_order(a_claim(1, on_hosts(1)))) == [
-        Refused(refusals=(Gone(provider=uid(1, "a")),))
+        Refused(refusals=(NoSuchProvider(provider=uid(1, "a")),))
     ]
     await report(placement, a_report(1, sequence=2))
     assert placement.memory.index.rows == {}
@@ -566,7 +577,7 @@ async def test_what_happens_while_everything_is_read_again_is_not_lost(
 
 
 async def announced(placement: Placement) -> list[PlacementChanged]:
-    async with placement.database.glance() as tx:
+    async with placement.database.read_single() as tx:
         return await changes.untold(tx, 1000)
 
 
@@ -576,8 +587,8 @@ async def test_another_process_follows_by_the_changes_alone(url: str, placement:
         await claim(placement, an_order(a_claim(1, on_hosts(1, 3))))
         await report(placement, gone(3, 2))
         for message in await announced(placement):
-            await other.memory.hear(message)
-            await other.memory.hear(message)
+            await other.memory.handle(message)
+            await other.memory.handle(message)
         assert seen_by(other) == seen_by(placement)
         assert other.memory.index.seen == placement.memory.index.seen == 3
 

@@ -164,7 +164,7 @@ async def test_a_dead_letter_explains_itself_to_any_client(
         body=b"{",
         traceback="line\n" * 50_000 + "ValueError: the last line",
     )
-    await transport.bury(letter)
+    await transport.store_dead_letter(letter)
     (kept,) = await transport.dead_letters()
     assert letter.reason.startswith(kept.reason)
     assert kept.traceback.endswith("ValueError: the last line")
@@ -254,11 +254,11 @@ async def test_what_was_delayed_for_a_queue_that_is_not_reached_yet_is_delivered
 
     await until(kept)
     await queue.bind(f"{bus_name}.queues", f"*.{bus_name}:q")
-    keeper = RabbitTransport(amqp_url, exchange=bus_name, keeps=True)
-    await keeper.open()
+    holder_consumer = RabbitTransport(amqp_url, exchange=bus_name, keeps=True)
+    await holder_consumer.open()
     assert (await take(inbox)).envelope == delayed
-    assert not await keeper.dead_letters()
-    await keeper.close()
+    assert not await holder_consumer.dead_letters()
+    await holder_consumer.close()
 
 
 async def test_what_was_delayed_for_a_queue_that_is_gone_is_a_dead_letter(
@@ -290,7 +290,7 @@ async def test_our_own_queues_are_made_again_when_somebody_deletes_them(
     await channel.queue_delete(bus_name + gone)
     await transport.delay("q", an_envelope(2), 0.1)
     assert number_in(await take(inbox)) == 2
-    await transport.bury(DeadLetter("1", "q", "k", "T", "why", 1.0, 1.0, 1, "", b""))
+    await transport.store_dead_letter(DeadLetter("1", "q", "k", "T", "why", 1.0, 1.0, 1, "", b""))
     assert len(await transport.dead_letters()) == 1
 
 
@@ -354,7 +354,7 @@ async def test_forged_properties_hold_up_neither_readers_nor_those_who_look_at_d
     transport: RabbitTransport, channel: AbstractChannel, bus_name: str, forged: dict[str, object]
 ) -> None:
     inbox = await transport.consume(QUEUE, 10)
-    await transport.bury(DeadLetter("1", "q", "k", "T", "why", 1.0, 1.0, 1, "", b""))
+    await transport.store_dead_letter(DeadLetter("1", "q", "k", "T", "why", 1.0, 1.0, 1, "", b""))
     under = await channel.get_underlay_channel()
     for exchange, key in ((bus_name, "build.requested"), (f"{bus_name}.dead", "letter")):
         said = Message(b'{"n":7}').properties
@@ -368,8 +368,8 @@ async def test_forged_properties_hold_up_neither_readers_nor_those_who_look_at_d
     (await take(inbox)).done()
     first, second = await transport.dead_letters()
     assert (first.id, second.body) == ("1", b'{"n":7}')
-    await transport.bury(second)  # and buried again
-    assert await transport.exhume([second.id]) == 1
+    await transport.store_dead_letter(second)  # and buried again
+    assert await transport.remove_dead_letters([second.id]) == 1
 
 
 async def test_a_message_amqp_cannot_carry_is_refused_with_a_sentence(transport: RabbitTransport) -> None:

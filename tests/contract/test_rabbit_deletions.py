@@ -126,7 +126,7 @@ async def test_whichever_exchange_is_deleted_all_of_them_work_again(
     inbox = await transport.consume(QUEUE, 10)
     letter = DeadLetter("1", "q", "k", "T", "why", 1.0, 1.0, 1, "", b"")
     await transport.delay("q", an_envelope(0), 0.1)
-    await transport.bury(letter)
+    await transport.store_dead_letter(letter)
     assert await numbers(inbox, 1) == [0]
     await operator.exchange_delete(bus_name + gone)
 
@@ -135,7 +135,7 @@ async def test_whichever_exchange_is_deleted_all_of_them_work_again(
             await transport.send("q", an_envelope(2), expected=True)
             await transport.delay("q", an_envelope(3), 0.1)
             await publish(transport, an_envelope(1))
-            await transport.bury(letter)
+            await transport.store_dead_letter(letter)
         except Unroutable:  # not bound again yet
             return False
         return True

@@ -498,7 +498,7 @@ async def test_who_hears_only_what_came_after_a_gap_reads_everything(
             await told_up_to(placement, 4)
         assert wire.numbers == [3, 4]
         for message in wire.told:
-            await listener.memory.hear(message)
+            await listener.memory.handle(message)
         assert listener.memory.index.seen == 0  # it knows that something is missing
         await listener.memory.fresh()
         assert listener.memory.index.seen == 4

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, Moved, Refused, Released, ReleaseRequested, keeper
+from bus.claims import Choice, Claimed, Moved, Refused, Released, ReleaseRequested, holder_consumer
 from bus.errors import Unavailable
 from bus.messages import BuildReshaped, InventoryReported
 from bus.refused_edits import Contended
@@ -292,11 +292,13 @@ async def test_whoever_claims_swaps_and_gives_back_meanwhile_loses_nothing(
                 turn.set()
                 if chance.random() < 0.4:
                     swap = a_claim(number, on_hosts(5, VCPU=1, MEMORY_MB=4), generation=generation)
-                    swap = replace(swap, keep=keeper(uid(number), 1))
+                    swap = replace(swap, keep=holder_consumer(uid(number), 1))
                     [swapped] = await claim(by, an_order(swap))
                     if isinstance(swapped, Claimed):
                         generation = swapped.generation
-                        beside = replace(a_release(number, 1, fenced=False), consumer=keeper(uid(number), 1))
+                        beside = replace(
+                            a_release(number, 1, fenced=False), consumer=holder_consumer(uid(number), 1)
+                        )
                         await given_back(by, beside)
                 await given_back(by, a_release(number, generation))
 

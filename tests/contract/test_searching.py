@@ -22,10 +22,10 @@ async def test_in_one_process_it_is_placements_own_and_nobody_keeps_another() ->
     assert place.workers == ()
     heard: list[str] = []
 
-    def hear(roots: Sequence[str], _: Sequence[str]) -> None:
+    def handle(roots: Sequence[str], _: Sequence[str]) -> None:
         heard.extend(roots)
 
-    place.source.watch(hear)
+    place.source.watch(handle)
     with pytest.raises(Unavailable, match="has not read"):
         place.source.hosts()
     async with a_placement("sqlite+aiosqlite://") as placement:

@@ -8,7 +8,7 @@ from bus.claims import (
     ClaimRequested,
     ClaimResult,
     ConsumerClaim,
-    Crowded,
+    GroupPolicyViolated,
     Held,
     NoGroup,
     Refused,
@@ -71,8 +71,8 @@ async def release(placement: Placement, *orders: ReleaseRequested) -> None:
     await placement.claims.release_many(orders)
 
 
-def crowded(root: str, members: int = 1, policy: GroupPolicy = "anti-affinity") -> Crowded:
-    return Crowded(provider=root, group=GROUP, policy=policy, members=members)
+def crowded(root: str, members: int = 1, policy: GroupPolicy = "anti-affinity") -> GroupPolicyViolated:
+    return GroupPolicyViolated(provider=root, group=GROUP, policy=policy, members=members)
 
 
 # Made, found, dropped

@@ -22,10 +22,10 @@ async def test_nothing_is_consumed_before_it_has_started(connect: Connect) -> No
         begun.set()
         await open_.wait()
 
-    async def hear(message: HostReported) -> None:
+    async def handle(message: HostReported) -> None:
         heard.append(message)
 
-    worker = Worker("late", consumes=[on(topics.HOST_REPORTED, hear)], starts=[start])
+    worker = Worker("late", consumes=[on(topics.HOST_REPORTED, handle)], starts=[start])
     async with Bus(connect()) as bus, asyncio.TaskGroup() as group:
         group.create_task(bus.serve(worker, stopping))
         await in_time(begun.wait())

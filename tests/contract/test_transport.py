@@ -237,7 +237,9 @@ async def test_a_number_beyond_reason_is_clamped_when_it_is_read(
         assert (delivery.envelope.id, delivery.problem) == (envelope.id, "")
         assert getattr(delivery.envelope, field) == read
         await transport.delay("q", delivery.envelope, 0.01)
-        await transport.bury(a_letter(attempt=delivery.envelope.attempt, id=delivery.envelope.id))
+        await transport.store_dead_letter(
+            a_letter(attempt=delivery.envelope.attempt, id=delivery.envelope.id)
+        )
         delivery.done()
     assert sorted(await numbers(inbox, 3)) == [0, 1, 2]
     assert len(await transport.dead_letters()) == 3
@@ -440,13 +442,13 @@ async def test_who_asks_how_full_queues_are_is_told_what_waits_and_who_reads(con
     for number in range(3):
         await publish(other, an_envelope(number))
     await other.delay("q", an_envelope(9), 300)
-    await transport.bury(a_letter(1))
+    await transport.store_dead_letter(a_letter(1))
     await depths_are(transport, names, queues={"q": (3, 0), "read": (0, 1)}, dead=1, delayed=1)
     reading = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
     assert await numbers(reading, 3) == [0, 1, 2]  # nothing was taken by looking
     await depths_are(transport, ["q"], queues={"q": (0, 1)}, dead=1, delayed=1)
     await reading.stop()
-    await transport.exhume(None)
+    await transport.remove_dead_letters(None)
     await depths_are(transport, ["q"], queues={"q": (0, 0)}, dead=0, delayed=1)
 
 
@@ -457,7 +459,7 @@ async def test_dead_letters_are_listed_oldest_first_and_stay(connect: Connect) -
     burying, looking = await connect(), await connect()
     letters = [a_letter(number) for number in range(5)]
     for letter in letters:
-        await burying.bury(letter)
+        await burying.store_dead_letter(letter)
     for _ in range(25):  # more often than a broker may by default hand out the same message
         assert await looking.dead_letters() == letters
     assert await looking.dead_letters(limit=2) == letters[:2]
@@ -465,8 +467,8 @@ async def test_dead_letters_are_listed_oldest_first_and_stay(connect: Connect) -
 
 async def test_dead_letters_come_page_by_page(transport: Transport) -> None:
     for number in range(25):
-        await transport.bury(a_letter(number))
-    await transport.bury(a_letter(3))  # twice, and still one
+        await transport.store_dead_letter(a_letter(number))
+    await transport.store_dead_letter(a_letter(3))  # twice, and still one
     ids: list[str] = []
     while page := await transport.dead_letters(10, after=ids[-1] if ids else ""):
         assert len(page) <= 10
@@ -477,7 +479,7 @@ async def test_dead_letters_come_page_by_page(transport: Transport) -> None:
 
 async def test_dead_letters_are_found_by_the_beginning_of_their_ids(transport: Transport) -> None:
     for number in range(25):
-        await transport.bury(a_letter(number))
+        await transport.store_dead_letter(a_letter(number))
     found = await transport.dead_letters(5, beginning="letter-1")
     assert [letter.id for letter in found] == ["letter-1", *(f"letter-{number}" for number in range(10, 14))]
     found = await transport.dead_letters(5, beginning="letter-1", after="letter-17")
@@ -487,7 +489,7 @@ async def test_dead_letters_are_found_by_the_beginning_of_their_ids(transport: T
 
 async def test_dead_letters_come_one_by_one_for_as_long_as_somebody_wants_them(transport: Transport) -> None:
     for number in range(50):
-        await transport.bury(a_letter(number))
+        await transport.store_dead_letter(a_letter(number))
     async with aclosing(transport.each_dead_letter(after="letter-9", beginning="letter-1")) as letters:
         ids = [letter.id async for letter in letters]
     assert ids == [f"letter-{number}" for number in range(10, 20)]
@@ -501,14 +503,14 @@ async def test_dead_letters_come_one_by_one_for_as_long_as_somebody_wants_them(t
 
 
 async def test_a_page_behind_a_letter_that_is_gone_is_refused(transport: Transport) -> None:
-    await transport.bury(a_letter(1))
+    await transport.store_dead_letter(a_letter(1))
     with pytest.raises(NoSuchLetter, match="there is no dead letter letter-0 any more; begin again"):
         await transport.dead_letters(after="letter-0")
 
 
 async def test_a_page_of_huge_letters_is_a_short_one(transport: Transport) -> None:
     for number in range(5):
-        await transport.bury(a_letter(number, body=b"x" * 3_000_000))
+        await transport.store_dead_letter(a_letter(number, body=b"x" * 3_000_000))
     sizes = []
     after = ""
     while page := await transport.dead_letters(after=after):
@@ -519,52 +521,52 @@ async def test_a_page_of_huge_letters_is_a_short_one(transport: Transport) -> No
 
 async def test_all_that_is_dead_can_be_taken_out_at_once(transport: Transport) -> None:
     for number in range(70):
-        await transport.bury(a_letter(number))
+        await transport.store_dead_letter(a_letter(number))
     rescued: list[str] = []
 
     async def rescue(letter: DeadLetter) -> bool:
         rescued.append(letter.id)
         if letter.id == "letter-7":
-            await transport.bury(a_letter(7, died=letter.died + 1, reason="again"))
+            await transport.store_dead_letter(a_letter(7, died=letter.died + 1, reason="again"))
         return True
 
-    assert await transport.exhume(None, rescue) == 70
+    assert await transport.remove_dead_letters(None, rescue) == 70
     assert rescued == [f"letter-{number}" for number in range(70)]
     assert [letter.reason for letter in await transport.dead_letters()] == ["again"]
-    assert await transport.exhume(None) == 1
+    assert await transport.remove_dead_letters(None) == 1
     assert await transport.dead_letters() == []
 
 
 async def test_nothing_is_dead_at_first(transport: Transport) -> None:
     assert await transport.dead_letters() == []
-    assert await transport.exhume(["letter-1"]) == 0
+    assert await transport.remove_dead_letters(["letter-1"]) == 0
 
 
 async def test_a_letter_buried_twice_is_one(transport: Transport) -> None:
-    await transport.bury(a_letter(1))
-    await transport.bury(a_letter(1))
+    await transport.store_dead_letter(a_letter(1))
+    await transport.store_dead_letter(a_letter(1))
     assert [letter.id for letter in await transport.dead_letters()] == ["letter-1"]
-    assert await transport.exhume(["letter-1"]) == 1
+    assert await transport.remove_dead_letters(["letter-1"]) == 1
     assert await transport.dead_letters() == []
 
 
 async def test_exhumed_letters_are_rescued_first_and_then_gone(transport: Transport) -> None:
     for number in range(4):
-        await transport.bury(a_letter(number))
+        await transport.store_dead_letter(a_letter(number))
     rescued = []
 
     async def rescue(letter: DeadLetter) -> bool:
         rescued.append(letter)
         return True
 
-    assert await transport.exhume(["letter-0", "letter-2", "unknown"], rescue) == 2
+    assert await transport.remove_dead_letters(["letter-0", "letter-2", "unknown"], rescue) == 2
     assert rescued == [a_letter(0), a_letter(2)]
     assert [letter.id for letter in await transport.dead_letters()] == ["letter-1", "letter-3"]
 
 
 async def test_a_letter_whose_rescue_fails_stays(transport: Transport) -> None:
     for number in range(3):
-        await transport.bury(a_letter(number))
+        await transport.store_dead_letter(a_letter(number))
 
     async def rescue(letter: DeadLetter) -> bool:
         if letter.id == "letter-1":
@@ -572,18 +574,18 @@ async def test_a_letter_whose_rescue_fails_stays(transport: Transport) -> None:
         return True
 
     with pytest.raises(Unroutable):
-        await transport.exhume(["letter-0", "letter-1"], rescue)
+        await transport.remove_dead_letters(["letter-0", "letter-1"], rescue)
     assert [letter.id for letter in await transport.dead_letters()] == ["letter-1", "letter-2"]
 
 
 async def test_a_letter_that_cannot_be_rescued_stays_and_keeps_none_behind_it(transport: Transport) -> None:
     for number in range(70):
-        await transport.bury(a_letter(number))
+        await transport.store_dead_letter(a_letter(number))
 
     async def rescue(letter: DeadLetter) -> bool:
         return letter.id not in ("letter-0", "letter-40")
 
-    assert await transport.exhume(None, rescue) == 68
+    assert await transport.remove_dead_letters(None, rescue) == 68
     assert {letter.id for letter in await transport.dead_letters()} == {"letter-0", "letter-40"}
 
 
@@ -599,19 +601,19 @@ async def test_what_is_not_json_is_sent_or_refused_and_costs_nobody_the_connecti
 
 
 async def test_a_letter_that_dies_again_as_soon_as_it_is_rescued_is_kept(transport: Transport) -> None:
-    await transport.bury(a_letter(1))
+    await transport.store_dead_letter(a_letter(1))
 
     async def rescue(letter: DeadLetter) -> bool:
-        await transport.bury(a_letter(1, died=letter.died + 1, reason="again"))
+        await transport.store_dead_letter(a_letter(1, died=letter.died + 1, reason="again"))
         return True
 
-    assert await transport.exhume(["letter-1"], rescue) == 1
+    assert await transport.remove_dead_letters(["letter-1"], rescue) == 1
     assert [letter.reason for letter in await transport.dead_letters()] == ["again"]
-    assert await transport.exhume(["letter-1"]) == 1
+    assert await transport.remove_dead_letters(["letter-1"]) == 1
     assert await transport.dead_letters() == []
 
 
 async def test_a_letter_may_be_huge(transport: Transport) -> None:
     letter = a_letter(1, body=b"x" * 3_000_000, reason="r" * 5_000, traceback="t" * 20_000)
-    await transport.bury(letter)
+    await transport.store_dead_letter(letter)
     assert await transport.dead_letters() == [letter]

@@ -12,16 +12,16 @@ from bus.clock import Clock
 from bus.host_marks import FORCED_DOWN
 from bus.messages import BuildDeleted, BuildDeleteRequested, BuildPlaced, DestroyOrdered
 from bus.moves import (
+    HandoverProgress,
     HandoverReported,
-    HandoverTold,
     MoveEnded,
     MoveOrdered,
     MovePlaced,
+    MoveProgress,
     MoveRefused,
     MoveReported,
     MoveRequested,
     MoveSteered,
-    MoveTold,
     Steering,
 )
 from bus.names import MakeName, NameEditRequested
@@ -285,9 +285,9 @@ async def test_a_cell_speaks_for_its_own_half_alone(world: CellsApart) -> None:
         for outcome in ("ready", "arrived", "back", "deleted", "failed"):
             other = "c2" if half == "leaving" else "c1"
             lie = HandoverReported(move=MOVE, build=build, cell=other, half=half, outcome=outcome)
-            assert await world.handovers.hear(lie) == ()
+            assert await world.handovers.handle(lie) == ()
     early = HandoverReported(move=MOVE, build=build, cell="c2", half="arriving", outcome="arrived")
-    assert await world.handovers.hear(early) == ()
+    assert await world.handovers.handle(early) == ()
     await world.comes_to()
     assert await settled(world, build) == ("c2", "active")
 
@@ -299,14 +299,14 @@ async def test_what_an_end_led_to_is_said_again_when_it_was_lost(world: CellsApa
     world.on_its_way.append(a_move(build))
     if say == "deleted":
         await world.until(BuildDeleteRequested(build=build, cell="c1"), HandoverReported)
-    told: HandoverTold | None = None
+    told: HandoverProgress | None = None
     while told is None:
         await world.step()
         told = next(
             (
                 message
                 for message in world.on_its_way
-                if isinstance(message, HandoverTold) and message.say == say
+                if isinstance(message, HandoverProgress) and message.say == say
             ),
             None,
         )
@@ -314,7 +314,7 @@ async def test_what_an_end_led_to_is_said_again_when_it_was_lost(world: CellsApa
     once, twice = [await world.cells["c1"].hears(told) for _ in range(2)]  # it dies before it has spoken
     assert isinstance(once, tuple | list) and isinstance(twice, tuple | list)
     assert [one for one in once if isinstance(one, DestroyOrdered | MoveOrdered | BuildDeleted)]
-    assert {type(one) for one in once} - {MoveTold} == {type(one) for one in twice} - {MoveTold}
+    assert {type(one) for one in once} - {MoveProgress} == {type(one) for one in twice} - {MoveProgress}
     world.failing = ""
     world.say(once)
     await world.comes_to()
@@ -328,7 +328,7 @@ async def test_an_order_that_nobody_told_is_told_again(world: CellsApart) -> Non
     request = a_move(build)
     first = (await world.moves.place_many([request]))[0]
     again = (await world.moves.place_many([request]))[0]
-    assert first == again and isinstance(first, tuple | list) and isinstance(first[0], HandoverTold)
+    assert first == again and isinstance(first, tuple | list) and isinstance(first[0], HandoverProgress)
     world.now += 61.0
     assert list(first) == list(await world.handovers.tell_again())
     await world.comes_to(request)
@@ -344,7 +344,7 @@ async def test_a_claim_whose_order_was_never_kept_is_found_by_what_is_held(world
         await tx.execute(text("DELETE FROM handovers"), {})
     again = (await world.moves.place_many([request]))[0]
     assert isinstance(first, tuple | list) and isinstance(again, tuple | list)
-    assert isinstance(again[0], HandoverTold) and again[0].host == first[0].host
+    assert isinstance(again[0], HandoverProgress) and again[0].host == first[0].host
     await world.comes_to(*again)
     assert await settled(world, build) == ("c2", "active")
 

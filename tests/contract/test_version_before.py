@@ -6,7 +6,7 @@ from sqlalchemy import text
 
 from bus.aggregates import AggregateEdited, ChangeAggregate, MakeAggregate
 from bus.cells import CellEdited, RegisterCell
-from bus.claims import Claimed, Crowded, Held, Released, ReleaseRequested, ReleaseResult, Retired
+from bus.claims import Claimed, GroupPolicyViolated, Held, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.clock import Clock
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.replication import PlacementChanged, ProviderChange
@@ -229,7 +229,7 @@ async def test_it_tells_the_log_without_aggregates_and_who_hears_that_looks_them
             rows = await UNTOLD(tx, after=0, most=100)
         decode = msgspec.json.Decoder(tuple[ProviderChange, ...]).decode
         for row in rows:
-            await other.memory.hear(PlacementChanged(number=row["number"], changes=decode(row["changes"])))
+            await other.memory.handle(PlacementChanged(number=row["number"], changes=decode(row["changes"])))
         assert isinstance(done, AggregateEdited)
         assert other.memory.index.aggregate_facts == {EAST: done.aggregate}
         await keeps_its_index(other)
@@ -239,7 +239,7 @@ async def test_nor_with_cells(url: str) -> None:
     async with a_placement(url, CLOCK) as placement, a_placement(url, CLOCK) as other:
         done = await edit_cell(placement, RegisterCell(cell="c1", enabled=False))
         assert isinstance(done, CellEdited)
-        await other.memory.hear(PlacementChanged(number=done.number, changes=()))
+        await other.memory.handle(PlacementChanged(number=done.number, changes=()))
         assert other.memory.index.cell_facts == {"c1": done.cell}
         await keeps_its_index(other)
 
@@ -289,6 +289,6 @@ async def test_what_it_moves_of_a_server_group_is_still_of_it_and_judged_by_this
         [answer] = await placement.claims.claim_many([an_order(second)])
         [result] = answer.results
         assert isinstance(result, Claimed)
-        refused = Crowded(provider=uid(NEW, "a"), group=group, policy="anti-affinity", members=1)
+        refused = GroupPolicyViolated(provider=uid(NEW, "a"), group=group, policy="anti-affinity", members=1)
         assert (result.choice, result.refused) == (1, (refused,))
         assert await breaches(placement.database) == []

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus import topics
-from bus.claims import ReleaseRequested, keeper
+from bus.claims import ReleaseRequested, holder_consumer
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import BuildCancelRequested
 from bus.moves import MovePlaced
@@ -63,11 +63,11 @@ async def test_it_waits_until_there_is_room_and_then_goes_there_at_once(kind: st
         [placed] = movers.placed
         assert (went(placed), placed.attempt, placed.kind) == ("host-2", 1, kind)
         held = await movers.world.bus.asker(topics.ALLOCATIONS)(
-            FindAllocations(consumers=(build, keeper(build, 1)))
+            FindAllocations(consumers=(build, holder_consumer(build, 1)))
         )
         assert {consumer.id: set(consumer.allocations) for consumer in held.consumers} == {
             build: {uid(2, "a")},
-            keeper(build, 1): {uid(1, "a")},
+            holder_consumer(build, 1): {uid(1, "a")},
         }
         movers.has_moved(placed)
         await asyncio.sleep(70.0)  # past a sweep

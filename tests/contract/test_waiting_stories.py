@@ -27,7 +27,7 @@ class Stories:
         self.asked: dict[str, Envelope] = {}
         self.said: dict[str, Envelope] = {}
 
-    async def hear(self, message: Message) -> None:
+    async def handle(self, message: Message) -> None:
         envelope = current.get()
         assert envelope is not None
         assert isinstance(message, BuildRequested | BuildPlaced | BuildUnplaceable)
@@ -35,7 +35,7 @@ class Stories:
 
     async def live(self, world: WaitingWorld) -> None:
         rows = (topics.BUILD_REQUESTED, topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE)
-        worker = Worker("stories", consumes=[on(topic, self.hear, private=True) for topic in rows])
+        worker = Worker("stories", consumes=[on(topic, self.handle, private=True) for topic in rows])
         async with Bus(LocalTransport(world.broker), world.clock) as bus:
             await bus.serve(worker, asyncio.Event())
 

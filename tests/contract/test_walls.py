@@ -13,12 +13,12 @@ from bus.claims import (
     Claimed,
     ClaimRequested,
     Held,
+    OutsideCell,
     Refused,
     Released,
     ReleaseRequested,
     Retired,
-    Walled,
-    keeper,
+    holder_consumer,
 )
 from bus.messages import InventoryReported
 from bus.moves import SHELVED
@@ -232,7 +232,7 @@ async def test_a_cell_cannot_claim(two_cells: Placement) -> None:
     for what, forged in FORGED_CLAIMS.items():
         result = await claimed_by(two_cells, "c1", an_order(forged))
         assert isinstance(result, Refused), (what, result)
-        assert all(isinstance(refusal, Walled) for refusal in result.refusals) and result.refusals, what
+        assert all(isinstance(refusal, OutsideCell) for refusal in result.refusals) and result.refusals, what
         assert await still_there(two_cells, 11) and await still_there(two_cells, 12), what
     assert two_cells.memory.index.seen == number
 
@@ -241,8 +241,8 @@ async def test_with_its_own_it_can(two_cells: Placement) -> None:
     beside = {**on_hosts(3), **on_hosts(7, DISK_GB=5)}
     swap = await claimed_by(two_cells, "c1", an_order(a_claim(13, on_hosts(2), beside, generation=1)))
     assert isinstance(swap, Claimed) and swap.choice == 1
-    assert isinstance(swap.refused[0], Walled)
-    keep = keeper(uid(13), 2)
+    assert isinstance(swap.refused[0], OutsideCell)
+    keep = holder_consumer(uid(13), 2)
     leaving = structs.replace(a_claim(13, on_hosts(1), generation=2), keep=keep)
     assert isinstance(await claimed_by(two_cells, "c1", an_order(leaving)), Claimed)
     more = structs.replace(a_claim(13, on_hosts(3), generation=3), keep=keep)  # it keeps something already
@@ -282,7 +282,7 @@ async def test_a_cell_cannot_release(two_cells: Placement) -> None:
     number = two_cells.memory.index.seen
     for what, forged in FORGED_RELEASES.items():
         result = await released_by(two_cells, "c1", forged)
-        assert isinstance(result, Walled), (what, result)
+        assert isinstance(result, OutsideCell), (what, result)
         assert await still_there(two_cells, 11) and await still_there(two_cells, 12), what
     assert two_cells.memory.index.seen == number
     [placed] = await claim(two_cells, an_order(a_claim(14, on_hosts(3))))
@@ -319,7 +319,7 @@ async def test_how_others_ended_it_does_not_hear(two_cells: Placement) -> None:
 
 async def test_a_host_that_changed_hands_is_its_new_cells(two_cells: Placement) -> None:
     await two_cells.reports.give(OwnerEditRequested(root=uid(1, "a"), cell="c2"))
-    assert isinstance(await released_by(two_cells, "c1", a_release(11, 1)), Walled)
+    assert isinstance(await released_by(two_cells, "c1", a_release(11, 1)), OutsideCell)
     assert isinstance(await released_by(two_cells, "c2", a_release(11, 1)), Released)
 
 

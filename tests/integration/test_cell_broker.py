@@ -121,7 +121,7 @@ class Boots:
         ends = await self.client.listen(topics.BUILD_ENDED.at(reply_to="load"))
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            hearing = group.create_task(self._hear(ends))
+            hearing = group.create_task(self._handle(ends))
             booting = group.create_task(self._boot(stop))
             yield
             stop.set()
@@ -161,7 +161,7 @@ class Boots:
                 )
             await asyncio.sleep(self.every)
 
-    async def _hear(self, ends: Listener[BuildEnded]) -> None:
+    async def _handle(self, ends: Listener[BuildEnded]) -> None:
         while True:
             end = await ends.get()
             self.took.setdefault(end.build, monotonic() - self.asked[end.build][1])

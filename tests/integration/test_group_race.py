@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, Crowded, Held, Refused
+from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, GroupPolicyViolated, Held, Refused
 from bus.clock import Clock
 from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
 from bus.messages import BuildPlaced, Selection
@@ -108,7 +108,7 @@ async def test_of_twenty_at_once_as_many_are_placed_as_there_is_room_apart(
             for result in results:
                 if not isinstance(result, Claimed):
                     assert isinstance(result, Refused), result
-                    assert {type(refusal) for refusal in result.refusals} == {Crowded}
+                    assert {type(refusal) for refusal in result.refusals} == {GroupPolicyViolated}
 
         await watched(racers[0], all_at_once())
         where = [root for roots in (await group_of(racers[0])).members.values() for root in roots]

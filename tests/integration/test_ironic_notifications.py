@@ -113,7 +113,7 @@ class Ear:
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
 
-    async def hear(self, bodies: Sequence[bytes]) -> None:
+    async def handle(self, bodies: Sequence[bytes]) -> None:
         await self.may_go_on.wait()
         self.bodies += bodies
 
@@ -124,7 +124,7 @@ class Ear:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(self.notifications.run(self.hear, self.gap))
+            task = group.create_task(self.notifications.run(self.handle, self.gap))
             yield
             task.cancel()
 
@@ -360,7 +360,7 @@ async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_nam
     expected: dict[str, InventoryReported] = {}
     for step in recorded():
         for notification in step.said:
-            report = beliefs.hear(notification, latest=notification.at).report
+            report = beliefs.handle(notification, latest=notification.at).report
             if report is not None:
                 expected[notification.uuid] = report
     transport = RabbitTransport(amqp_url, exchange=bus_name, name="test")
@@ -368,7 +368,7 @@ async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_nam
     async with Bus(transport) as bus, an_ironic(amqp_url, bus_name) as ironic:
         heard = await bus.listen(INVENTORY_REPORTED.at())
         following = Following(BeliefRules(place=lambda node: PLACE), bus.publish, Clock())
-        ear.hear = following.hear  # type: ignore[method-assign]
+        ear.handle = following.handle  # type: ignore[method-assign]
         latest: dict[str, InventoryReported] = {}
         async with ear.listening():
             await ironic.say(*SAID)

@@ -49,7 +49,7 @@ class Client:
         self.asked += [request.request for request in requests if request.request not in self.asked]
         await bus.publish(*requests)
 
-    async def hear(self, bus: Bus) -> None:
+    async def handle(self, bus: Bus) -> None:
         ended = await bus.listen(topics.BUILD_ENDED.at(reply_to="client"))
         while True:
             said: BuildEnded = await ended.get()
@@ -107,7 +107,7 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
 ) -> None:
     client, dump = Client(), str(tmp_path / "berth.dump")
     async with in_one_process(before) as bus, asyncio.TaskGroup() as group:
-        hearing = group.create_task(client.hear(bus))
+        hearing = group.create_task(client.handle(bus))
         old, under_way, later = client.new(12), client.new(40), client.new(10)
         await client.ask(bus, old)
         await until(lambda: len(client.ends) == len(old))
@@ -127,7 +127,7 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
 
     client.ends.clear()
     async with in_one_process(after) as bus, asyncio.TaskGroup() as group:
-        hearing = group.create_task(client.hear(bus))
+        hearing = group.create_task(client.handle(bus))
         await until(lambda: nobody_is_built(after), "what was under way has come to its end")
         gone, strangers = by_kind((await compare_guests(after))[0])
         assert gone == set(old[:3])
@@ -140,7 +140,7 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
 
     plain = after.having(spare_unknown_guests=False)
     async with in_one_process(plain) as bus, asyncio.TaskGroup() as group:
-        hearing = group.create_task(client.hear(bus))
+        hearing = group.create_task(client.handle(bus))
         await until(lambda: not strangers & guests_of(plain), "they are destroyed")
         await client.ask(bus, strangers)
         await until(lambda: client.ends.keys() >= {*known, *strangers}, picture=lambda: client.ends)

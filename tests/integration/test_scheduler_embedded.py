@@ -41,7 +41,7 @@ class PlacingCloud:
         async with asyncio.timeout(DEADLINE), self._heard:
             await self._heard.wait_for(met)
 
-    async def hear(self, listen: Callable[[], Awaitable[BuildPlaced | BuildUnplaceable]]) -> None:
+    async def handle(self, listen: Callable[[], Awaitable[BuildPlaced | BuildUnplaceable]]) -> None:
         while True:
             message = await listen()
             async with self._heard:
@@ -80,7 +80,7 @@ async def a_cloud(placement: FakePlacement, chaos: Chaos | None = None) -> Async
     async with bus, asyncio.TaskGroup() as group:
         placed = await bus.listen(BUILD_PLACED.at())
         unplaceable = await bus.listen(BUILD_UNPLACEABLE.at())
-        ears = [group.create_task(cloud.hear(ear.get)) for ear in (placed, unplaceable)]
+        ears = [group.create_task(cloud.handle(ear.get)) for ear in (placed, unplaceable)]
         stops = [asyncio.Event(), asyncio.Event()]
         serving = [
             group.create_task(bus.serve(worker, stop))

@@ -96,13 +96,13 @@ async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Coun
     ends = await bus.listen(topics.BUILD_ENDED.at())
     ended: dict[str, BuildEnded] = {}
 
-    async def hear() -> None:
+    async def handle() -> None:
         while True:
             said = await ends.get()
             assert ended.setdefault(said.build, said).status == said.status
 
     async with asyncio.TaskGroup() as group:
-        hearing = group.create_task(hear())
+        hearing = group.create_task(handle())
         builds = tuple(uid(number, "b") for number in range(BUILDS))
         await bus.publish(BuildRequested(request=uid(1, "a"), instances=builds, flavor=METAL, alternates=0))
         await until(lambda: len(site.in_use()) == BUILDS, seconds=SOON)

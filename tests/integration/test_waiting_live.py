@@ -73,7 +73,7 @@ class Metal:
         for number in numbers:
             await publish(self.bus, a_metal_request(number))
 
-    async def hear(self) -> None:
+    async def handle(self) -> None:
         listener = await self.bus.listen(topics.BUILD_PLACED.at(cell="c1"))
         while True:
             placed = await listener.get()
@@ -88,7 +88,7 @@ def a_metal_request(number: int) -> BuildRequested:
 async def hearing(bus: Bus, settings: Settings) -> AsyncIterator[Metal]:
     metal = Metal(bus, settings)
     async with asyncio.TaskGroup() as group:
-        ears = group.create_task(metal.hear())
+        ears = group.create_task(metal.handle())
         try:
             yield metal
         finally:

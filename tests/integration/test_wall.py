@@ -381,7 +381,7 @@ async def letters_of(broker: RabbitMQ, queue: str, count: int) -> list[str]:
             return len(found) >= count
 
         await until(dead)
-        await owner.transport.exhume(None)
+        await owner.transport.remove_dead_letters(None)
     return found
 
 
@@ -478,7 +478,7 @@ async def test_a_flood_waits_in_a_queue_of_its_own_which_is_bounded(
             assert (await cloud.boot(number, "c2")).status == "active"
         async with Bus(RabbitTransport(broker.url)) as owner:
             await until(lambda: nothing_waits(broker))
-            await owner.transport.exhume(None)
+            await owner.transport.remove_dead_letters(None)
 
 
 def nothing_waits(broker: RabbitMQ) -> bool:

@@ -41,12 +41,12 @@ async def test_a_dead_host_that_comes_back_while_it_is_evacuated_never_runs_what
         heard: list[tuple[float, HostReported]] = []
         beats = await site.bus.listen(topics.HOST_REPORTED.at())
 
-        async def hear() -> None:
+        async def handle() -> None:
             while True:
                 said = await beats.get()
                 heard.append((monotonic(), said))
 
-        hearing = group.create_task(hear())
+        hearing = group.create_task(handle())
         for nth in range(TIMES):
             how: Return = "is started anew" if nth % 2 else "goes on"
             seen[f"{how} {await come_back(site, heard, how, chance)}"] += 1

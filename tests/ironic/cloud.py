@@ -311,7 +311,7 @@ async def ironic_cloud(
         await made.open(bus, group)
         heard = Notifications(amqp_url, queue=f"{name}.stopwatch", quorum=False)
         beside = [
-            group.create_task(made.delays.hear(heard)),
+            group.create_task(made.delays.handle(heard)),
             group.create_task(made.delays.look(bus, made.clock, made.claimable)),
         ]
         try:

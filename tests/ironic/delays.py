@@ -7,7 +7,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.topics import PLACEMENT_CHANGED
 from ironic_sync import Notifications
-from ironic_sync.core.envelope import HeardNotification, opened
+from ironic_sync.core.envelope import ReceivedNotification, opened
 
 
 @dataclass
@@ -15,16 +15,16 @@ class Delays:
     seconds: list[float] = field(default_factory=list)
     said: dict[str, float] = field(default_factory=dict)
 
-    async def hear(self, notifications: Notifications) -> None:
-        async def hear(bodies: Sequence[bytes]) -> None:
+    async def handle(self, notifications: Notifications) -> None:
+        async def handle(bodies: Sequence[bytes]) -> None:
             for said in map(opened, bodies):
-                if not isinstance(said, HeardNotification) or said.node is None:
+                if not isinstance(said, ReceivedNotification) or said.node is None:
                     continue
                 ends = said.event == "provision_set" and said.phase == "end"
                 if ends and said.node.provision_state == "available":
                     self.said[said.uuid] = said.at
 
-        await notifications.run(hear, lambda: None)
+        await notifications.run(handle, lambda: None)
 
     async def look(self, bus: Bus, clock: Clock, claimable: Callable[[], Awaitable[set[str]]]) -> None:
         changes = await bus.listen(PLACEMENT_CHANGED.at())

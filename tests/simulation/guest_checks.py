@@ -7,7 +7,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from bus.claims import CLEANUP, KEEPERS, MIGRATION, keeper
+from bus.claims import CLEANUP, KEEPERS, MIGRATION, holder_consumer
 from tests.simulation.broken import Broken
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def check_guests(world: "SimulatedWorld") -> None:
     placement = world.committed("placement")
     if placement is None or not (guests := world.guests()):
         return
-    rooms = rooms_of(placement)
+    capacities = rooms_of(placement)
     types = dict(placement.execute(_TYPES).fetchall())
     whose: dict[str, GuestSeen] = {}  # the room that a consumer holds is one guest's
     for guest in guests:
-        holder = _holder(guest, rooms, types)
+        holder = _holder(guest, capacities, types)
         if holder is None:
             raise Broken(
                 f"{guest.build} may still be on {guest.root}, of attempt {guest.attempt},"
@@ -62,23 +62,25 @@ def check_guests(world: "SimulatedWorld") -> None:
 
 
 def rooms_of(placement: sqlite3.Connection) -> Mapping[tuple[str, str], Held]:
-    rooms: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
-    rooms = defaultdict(lambda: defaultdict(dict))
+    capacities: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
+    capacities = defaultdict(lambda: defaultdict(dict))
     for consumer, root, provider, name, used in placement.execute(_ROOMS):
-        rooms[consumer, root][provider][name] = used
-    return rooms
+        capacities[consumer, root][provider][name] = used
+    return capacities
 
 
-def _holder(guest: GuestSeen, rooms: Mapping[tuple[str, str], Held], types: Mapping[str, str]) -> str | None:
+def _holder(
+    guest: GuestSeen, capacities: Mapping[tuple[str, str], Held], types: Mapping[str, str]
+) -> str | None:
     build, attempt = guest.build, guest.attempt
     later = range(attempt + 1, attempt + _OTHERS)
     earlier = range(attempt - 1, max(attempt - _OTHERS, 0), -1)
     others = ((later, KEEPERS), (earlier, (MIGRATION,)))
     names = chain(
-        (keeper(build, attempt), build),
-        (name for span, of in others for one in span if types.get(name := keeper(build, one)) in of),
+        (holder_consumer(build, attempt), build),
+        (name for span, of in others for one in span if types.get(name := holder_consumer(build, one)) in of),
     )
-    return next((one for one in names if _holds(rooms.get((one, guest.root)), guest.allocations)), None)
+    return next((one for one in names if _holds(capacities.get((one, guest.root)), guest.allocations)), None)
 
 
 def _holds(held: Held | None, asked: Held) -> bool:
@@ -95,7 +97,7 @@ def _never_two(world: "SimulatedWorld", guests: list[GuestSeen], types: Mapping[
     for guest in guests:
         if not guest.runs:
             continue
-        if guest.booted and types.get(keeper(guest.build, guest.attempt)) == CLEANUP:
+        if guest.booted and types.get(holder_consumer(guest.build, guest.attempt)) == CLEANUP:
             late.append(guest)
             continue
         other = running.setdefault(guest.build, guest)

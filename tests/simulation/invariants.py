@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bus.candidates import PlacedHost
-from bus.claims import KEEPERS, keeper
+from bus.claims import KEEPERS, holder_consumer
 from bus.host_marks import DISABLED, FORCED_DOWN
 from tests.simulation.broken import Broken
 from tests.simulation.guest_checks import check_guests
@@ -112,7 +112,7 @@ def check_always(world: "SimulatedWorld") -> None:
             if status not in ("active", "verifying") or held.get(id_) == root:
                 continue
             # It may have been rebuilt since that other move of it began
-            kept = any((keeper(id_, one), root) in leaves for one in range(attempt, 0, -1))
+            kept = any((holder_consumer(id_, one), root) in leaves for one in range(attempt, 0, -1))
             if status == "verifying" or not kept:
                 raise Broken(f"{id_} is {status} on {root} and holds {held.get(id_)}")
     check_guests(world)

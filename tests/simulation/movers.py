@@ -13,7 +13,7 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable
 from bus.host_marks import FORCED_DOWN
-from bus.moves import MoveEnded, MoveKind, MoveRefused, MoveRequested, MoveSteered, MoveTold, Steering
+from bus.moves import MoveEnded, MoveKind, MoveProgress, MoveRefused, MoveRequested, MoveSteered, Steering
 from bus.resources import Edited, EditRequested, FindAllocations, SetTraits
 from compute_sim import SimAgent
 from tests.simulation.broken import Broken
@@ -168,7 +168,7 @@ class Movers:
                 )
             await asyncio.sleep(0.25)
 
-    def hear_told(self, said: MoveTold) -> None:
+    def hear_told(self, said: MoveProgress) -> None:
         if said.refused or said.move not in self.asked:
             return
         self.world.note(f"told {said.move} {said.phase}")

@@ -11,7 +11,7 @@ import pytest
 from bus.claims import Claimed
 from bus.clock import Clock
 from bus.reports import Inventory
-from cell_conductor.core.build import keeper
+from cell_conductor.core.build import holder_consumer
 from tests.simulation.broken import Broken
 from tests.simulation.guest_checks import GuestSeen
 from tests.simulation.invariants import check_always
@@ -225,7 +225,7 @@ def keep(stores: Stores, build: str, type_: str) -> None:
     stores.placement.execute(
         "UPDATE consumers SET uuid = ?, keeps_for = ?,"
         " consumer_type_id = (SELECT id FROM consumer_types WHERE name = ?) WHERE uuid = ?",
-        (keeper(build, 1), build, type_, uid(6)),
+        (holder_consumer(build, 1), build, type_, uid(6)),
     )
 
 

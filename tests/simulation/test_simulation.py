@@ -165,11 +165,11 @@ def _forget_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim that begins a move releases the source, where the guest still is."""
     leave_to = capacity._leave_to
 
-    def left_to_nobody(world: ClaimWorld, holder: Holder, keeper: Holder, type_: str) -> None:
+    def left_to_nobody(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
         if type_ == MIGRATION:
             capacity._hold(world, holder, 0, {}, None, holder.group)
         else:
-            leave_to(world, holder, keeper, type_)
+            leave_to(world, holder, holder_consumer, type_)
 
     monkeypatch.setattr(capacity, "_leave_to", left_to_nobody)
 

@@ -118,10 +118,10 @@ def hard_of_hearing(worker: Worker, chance: Random) -> Worker:
         if row.address.topic is not topics.PLACEMENT_CHANGED:
             return row
 
-        async def hear_many(messages: Sequence[PlacementChanged]) -> Any:
+        async def handle_many(messages: Sequence[PlacementChanged]) -> Any:
             await row.handler([message for message in messages if chance.random() > 0.33])
             return [None] * len(messages)
 
-        return replace(row, handler=hear_many)
+        return replace(row, handler=handle_many)
 
     return replace(worker, consumes=[deafened(row) for row in worker.consumes])

@@ -202,11 +202,11 @@ class SimulatedWorld:
             told = await bus.listen(topics.MOVE_TOLD.at())
             crashing = group.create_task(self._crash_now_and_then(group))
             self._beside = [
-                group.create_task(self._hear(ended.get, self._ended)),
-                group.create_task(self._hear(unplaceable.get, self._unplaceable)),
-                group.create_task(self._hear(moved.get, self.movers.hear_ended)),
-                group.create_task(self._hear(refused.get, self.movers.hear_refused)),
-                group.create_task(self._hear(told.get, self.movers.hear_told)),
+                group.create_task(self._handle(ended.get, self._ended)),
+                group.create_task(self._handle(unplaceable.get, self._unplaceable)),
+                group.create_task(self._handle(moved.get, self.movers.hear_ended)),
+                group.create_task(self._handle(refused.get, self.movers.hear_refused)),
+                group.create_task(self._handle(told.get, self.movers.hear_told)),
                 crashing,
             ]
             await self._ask(bus)
@@ -477,7 +477,7 @@ class SimulatedWorld:
         active = sorted(build for build, (status, _) in self.ends.items() if status == "active")
         return [build for build in active if build not in self.deleted]
 
-    async def _hear(self, get: Callable[[], Awaitable[T]], heard: Callable[[T], None]) -> None:
+    async def _handle(self, get: Callable[[], Awaitable[T]], heard: Callable[[T], None]) -> None:
         while True:
             heard(await get())
 

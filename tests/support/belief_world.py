@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.envelope import HeardNotification
+from ironic_sync.core.envelope import ReceivedNotification
 from ironic_sync.core.known_state import BeliefRules, Moment, Step
 from ironic_sync.core.known_states import Beliefs
 from ironic_sync.core.node import IronicNode
@@ -62,7 +62,7 @@ def all_of_that(said: Sequence[T], chance: random.Random) -> list[T]:
 WAYS: list[Vary[object]] = [in_order, reordered, duplicated, with_one_dropped, all_of_that]
 
 
-def tells_of_closing(said: HeardNotification) -> bool:
+def tells_of_closing(said: ReceivedNotification) -> bool:
     """Does this leave no doubt that the node was closed then? What was asked for does not."""
     node = said.node
     if said.event == "delete" and said.phase == "end":
@@ -85,9 +85,9 @@ class NodeWorld:
         self._wished: set[str] = set()
         self._reading: dict[str, tuple[Moment, IronicNode | None]] = {}
 
-    def deliver(self, said: HeardNotification) -> None:
+    def deliver(self, said: ReceivedNotification) -> None:
         self.now = max(self.now + PASSING, said.at + PASSING / 2)
-        self._take(said.uuid, self.beliefs.hear(said, latest=self.now + 60.0))
+        self._take(said.uuid, self.beliefs.handle(said, latest=self.now + 60.0))
         if tells_of_closing(said):
             self._told_closed[said.uuid] = max(said.at, self._told_closed.get(said.uuid, 0.0))
 

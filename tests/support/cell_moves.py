@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from bus.claims import ClaimRequested, ReleaseRequested, keeper
+from bus.claims import ClaimRequested, ReleaseRequested, holder_consumer
 from bus.messages import BuildOrdered, DestroyOrdered
 from bus.moves import (
     SHELVED,
@@ -11,9 +11,9 @@ from bus.moves import (
     MoveOrdered,
     MovePhase,
     MovePlaced,
+    MoveProgress,
     MoveReported,
     MoveSteered,
-    MoveTold,
     Steering,
 )
 from bus.requests import BuildSpec, Flavor
@@ -102,7 +102,7 @@ def in_short(effect: Message) -> str:
             was = f" (was {effect.was})" if effect.was else ""
             force = " by force" if effect.force else ""
             return f"{effect.phase} {effect.attempt}{was} at {effect.host}{force}"
-        case MoveTold():
+        case MoveProgress():
             return f"told {effect.phase}{f': {effect.refused}' if effect.refused else ''}"
         case MoveEnded():
             return f"ended {effect.end}{f' at {effect.host}' if effect.host else ''}"
@@ -130,4 +130,4 @@ def in_short(effect: Message) -> str:
 
 
 def _kept(consumer: str | None, build: str) -> int:
-    return next(attempt for attempt in range(1, 20) if keeper(build, attempt) == consumer)
+    return next(attempt for attempt in range(1, 20) if holder_consumer(build, attempt) == consumer)

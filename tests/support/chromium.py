@@ -103,7 +103,7 @@ class Chromium:
     def forget(self, session: str) -> None:
         self._heard.pop(session, None)
 
-    async def hear(self, listening: asyncio.StreamReader) -> None:
+    async def handle(self, listening: asyncio.StreamReader) -> None:
         while True:
             try:
                 said = json.loads((await listening.readuntil(b"\0"))[:-1])
@@ -158,7 +158,7 @@ async def a_chromium(*options: str) -> AsyncIterator[Chromium]:
             asyncio.streams.FlowControlMixin, os.fdopen(tells, "wb")
         )
         browser = Chromium(asyncio.StreamWriter(writing, protocol, None, loop))
-        hearing = loop.create_task(browser.hear(listening))
+        hearing = loop.create_task(browser.handle(listening))
         try:
             await browser.tell("Browser.getVersion")
             yield browser

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Full, Retired
-from placement_worker.core.claim_world import ClaimWorld, Holder, Room, Stock
+from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
 
 A, B, C = "aaaa", "bbbb", "cccc"  # providers
 X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers
@@ -17,14 +17,16 @@ def stock(
     return Stock(0, capacity, used, used, min_unit, max_unit, step_size)
 
 
-def room(provider: str, shape: int = 3, **stocks: Stock) -> Room:
-    return Room(1, provider, provider, shape, 10, 10, stocks)
+def room(provider: str, shape: int = 3, **stocks: Stock) -> ClaimedProvider:
+    return ClaimedProvider(1, provider, provider, shape, 10, 10, stocks)
 
 
 def world(
-    *rooms: Room, holders: dict[str, Holder] | None = None, retired: dict[str, Retired] | None = None
+    *capacities: ClaimedProvider,
+    holders: dict[str, Holder] | None = None,
+    retired: dict[str, Retired] | None = None,
 ) -> ClaimWorld:
-    found: dict[str, Room | None] = {room.uuid: room for room in rooms}
+    found: dict[str, ClaimedProvider | None] = {room.uuid: room for room in capacities}
     return ClaimWorld(found, holders or {one: Holder(one, 1) for one in (X, Y, Z)}, retired or {})
 
 

@@ -39,13 +39,13 @@ def of_one_cell(
 
 
 def a_scheduler(bus: Bus, clock: Clock, claim_many: Claims | None = None, **options: Any) -> Worker:
-    keeper, scheduler = a_scheduler_apart(bus, clock, claim_many, waits=False, **options)
+    holder_consumer, scheduler = a_scheduler_apart(bus, clock, claim_many, waits=False, **options)
     return replace(
         scheduler,
-        consumes=[*keeper.consumes, *scheduler.consumes],
-        asks=[*keeper.asks, *scheduler.asks],
-        timers=[*keeper.timers, *scheduler.timers],
-        runs=[*keeper.runs, *scheduler.runs],
+        consumes=[*holder_consumer.consumes, *scheduler.consumes],
+        asks=[*holder_consumer.asks, *scheduler.asks],
+        timers=[*holder_consumer.timers, *scheduler.timers],
+        runs=[*holder_consumer.runs, *scheduler.runs],
     )
 
 
@@ -53,7 +53,7 @@ def a_scheduler_apart(
     bus: Bus, clock: Clock, claim_many: Claims | None = None, *, waits: bool = True, **options: Any
 ) -> tuple[Worker, Worker]:
     described = bus.asker(topics.AGGREGATES), bus.asker(topics.CELLS)
-    memory, keeper = replica(bus.asker(topics.TREES), bus.asker(topics.CHANGES), *described, clock)
+    memory, holder_consumer = replica(bus.asker(topics.TREES), bus.asker(topics.CHANGES), *described, clock)
     scheduler = scheduler_worker(
         IndexedSource(memory),
         claim_many or bus.asker_of_many(topics.CLAIM),
@@ -66,7 +66,7 @@ def a_scheduler_apart(
         loaded=memory.loaded if waits else None,
         **options,
     )
-    return keeper, scheduler
+    return holder_consumer, scheduler
 
 
 def parking_of(worker: Worker) -> Parking:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from bus.build_orders import told_allocations
+from bus.build_orders import sent_allocations
 from bus.claims import (
     Choice,
     ClaimAnswered,
@@ -94,7 +94,7 @@ def a_build_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) 
         root=host.root,
         host=host.host,
         spec=placed.spec,
-        allocations=told_allocations(host.root, placed.spec, host.choice.allocations),
+        allocations=sent_allocations(host.root, placed.spec, host.choice.allocations),
         mappings=host.mappings,
     )
 
@@ -201,7 +201,7 @@ class Books:
             self.retired[question.consumer] = question.retire
         return Released()
 
-    def _keep(self, keeper: str | None, allocations: Allocations) -> None:
-        if keeper is not None and allocations:
-            assert keeper not in self.held
-            self.held[keeper] = 1, allocations
+    def _keep(self, holder_consumer: str | None, allocations: Allocations) -> None:
+        if holder_consumer is not None and allocations:
+            assert holder_consumer not in self.held
+            self.held[holder_consumer] = 1, allocations

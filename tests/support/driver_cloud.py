@@ -139,7 +139,7 @@ class DriverCloud:
             assert isinstance(answer.result, Edited), answer
         return id_
 
-    async def hear(self) -> None:
+    async def handle(self) -> None:
         ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=""))
         nowhere = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=""))
 
@@ -242,7 +242,7 @@ async def a_driver_cloud(
                 hosts, faults, clock, file, lambda *given: group.create_task(serve(*given))
             )
             cloud = DriverCloud(client, agent)
-            hearing = group.create_task(cloud.hear())
+            hearing = group.create_task(cloud.handle())
             for callable in made.values():
                 started = asyncio.Event()
                 group.create_task(serve(callable, started, stopping))

@@ -11,12 +11,12 @@ from bus.messages import BuildCancelled, BuildCancelRequested, BuildPlaced, Sele
 from bus.moves import (
     FindMoves,
     MoveEnded,
+    MoveProgress,
     MoveRefused,
     MoveRequested,
     MovesFound,
     MoveStands,
     MoveSteered,
-    MoveTold,
     PhaseOver,
 )
 from bus.queries import (
@@ -151,8 +151,8 @@ class FakeMovers:
         self.builds[asked.build] = an_instance_there(int(asked.build[-12:]), number)
         return [self.told(asked, "prepare", number), self.ended(asked, host=f"host-{number}")]
 
-    def told(self, asked: MoveRequested, phase: str, host: int = 9, percent: int = 0) -> MoveTold:
-        return MoveTold(
+    def told(self, asked: MoveRequested, phase: str, host: int = 9, percent: int = 0) -> MoveProgress:
+        return MoveProgress(
             move=asked.move, build=asked.build, cell="c1", phase=phase, host=f"host-{host}", percent=percent,
             reply_to=asked.reply_to,
         )  # fmt: skip

@@ -33,11 +33,11 @@ class SaidByHand:
     def __init__(self) -> None:
         self.bound = asyncio.Event()
         self.hearing = False
-        self._hear: Hear
+        self._handle: Hear
         self._gap: Gap
 
-    async def run(self, hear: Hear, gap: Gap) -> None:
-        self._hear, self._gap = hear, gap
+    async def run(self, handle: Hear, gap: Gap) -> None:
+        self._handle, self._gap = handle, gap
         self.hearing = True
         gap()
         self.bound.set()
@@ -45,11 +45,11 @@ class SaidByHand:
 
     async def say(self, event: str, at: float, node: dict[str, Any]) -> None:
         await self.bound.wait()
-        await self._hear([a_notification(event, at, node)])
+        await self._handle([a_notification(event, at, node)])
 
     async def say_bytes(self, *bodies: bytes) -> None:
         await self.bound.wait()
-        await self._hear(bodies)
+        await self._handle(bodies)
 
     def goes_deaf(self) -> None:
         """The broker is away."""

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.envelope import HeardNotification, Phase
+from ironic_sync.core.envelope import Phase, ReceivedNotification
 from ironic_sync.core.known_state import BeliefRules, Step
 from ironic_sync.core.known_states import Beliefs
 from ironic_sync.core.node import IronicNode, Place
@@ -32,16 +32,16 @@ class BeliefCase:
         self.beliefs = Beliefs(BeliefRules(**said | rules))
         self.told: InventoryReported | None = None
 
-    def hear(self, event: str, phase: Phase, at: float, node: IronicNode = FREE, **changes: Any) -> Step:
-        said = HeardNotification(
+    def handle(self, event: str, phase: Phase, at: float, node: IronicNode = FREE, **changes: Any) -> Step:
+        said = ReceivedNotification(
             event=event, phase=phase, at=at, uuid=NODE, node=replace(node, **changes), id=f"{event}{at}"
         )
-        return self._keep(self.beliefs.hear(said, latest=T + 1e6))
+        return self._keep(self.beliefs.handle(said, latest=T + 1e6))
 
     def hint(self, at: float) -> Step:
         return self._keep(
-            self.beliefs.hear(
-                HeardNotification(event="allocation", phase="end", at=at, uuid=NODE), latest=T + 1e6
+            self.beliefs.handle(
+                ReceivedNotification(event="allocation", phase="end", at=at, uuid=NODE), latest=T + 1e6
             )
         )
 
@@ -66,7 +66,7 @@ class BeliefCase:
 def opened(*, can_read: bool) -> BeliefCase:
     """A node that is open as of T."""
     case = BeliefCase(can_read=can_read)
-    case.hear("provision_set", "end", T, updated_at=T)
+    case.handle("provision_set", "end", T, updated_at=T)
     if can_read:
         case.read(T, replace(READ, updated_at=T))
     assert case.open
@@ -76,7 +76,7 @@ def opened(*, can_read: bool) -> BeliefCase:
 def closed(*, can_read: bool) -> BeliefCase:
     """A node that is being cleaned since T."""
     case = BeliefCase(can_read=can_read)
-    case.hear("provision_set", "start", T, updated_at=T, provision_state="cleaning")
+    case.handle("provision_set", "start", T, updated_at=T, provision_state="cleaning")
     assert case.told is not None and not case.open
     return case
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ironic_sync.core.envelope import HeardNotification, opened
+from ironic_sync.core.envelope import ReceivedNotification, opened
 from ironic_sync.core.node import IronicNode, from_rest
 from tests.support.belief_world import CONDUCTOR
 
@@ -36,7 +36,7 @@ class Recorded(msgspec.Struct, frozen=True):
     nodes: dict[str, dict[str, Any] | None]
 
     @property
-    def said(self) -> tuple[HeardNotification, ...]:
+    def said(self) -> tuple[ReceivedNotification, ...]:
         return _said(self.step)
 
 
@@ -47,10 +47,10 @@ def recorded() -> tuple[Recorded, ...]:
 
 
 @cache
-def _said(step: str) -> tuple[HeardNotification, ...]:
+def _said(step: str) -> tuple[ReceivedNotification, ...]:
     (wanted,) = (one for one in recorded() if one.step == step)
     read = [opened(message.body.encode()) for message in wanted.messages]
-    return tuple(one for one in read if isinstance(one, HeardNotification) and one.uuid)
+    return tuple(one for one in read if isinstance(one, ReceivedNotification) and one.uuid)
 
 
 class Truth:
@@ -60,7 +60,7 @@ class Truth:
             ended: dict[str, float] = {}
             for notification in step.said:
                 if notification.node is not None:
-                    self._hear(notification, notification.node)
+                    self._handle(notification, notification.node)
                 elif notification.phase == "end":  # an allocation was deleted
                     ended[notification.uuid] = notification.at
             for uuid, node in step.nodes.items():
@@ -81,7 +81,7 @@ class Truth:
         """When it last came to be as it was at this time."""
         return max(since for since, _ in self._of[uuid] if since <= now)
 
-    def _hear(self, said: HeardNotification, node: IronicNode) -> None:
+    def _handle(self, said: ReceivedNotification, node: IronicNode) -> None:
         before = self.at(said.uuid, said.at)
         if said.event in CONDUCTOR or (said.phase == "end" and said.event in ("create", "maintenance_set")):
             self._add(said.uuid, said.at, node)

@@ -133,7 +133,7 @@ class MetalCloud:
         only = one.inventories["CUSTOM_BAREMETAL"]
         return only.reserved == 0 and one.used["CUSTOM_BAREMETAL"] == 0
 
-    async def hear(self) -> None:
+    async def handle(self) -> None:
         ended = await self.bus.listen(topics.BUILD_ENDED.at())
         lost = await self.bus.listen(topics.BUILD_UNPLACEABLE.at())
 
@@ -169,7 +169,7 @@ async def cloud(
         voice = BusVoice(bus.publish, lambda node: (CELL, AGENT, ""), made.clock)
         made.ironic = Simulation(made.enrolled, plan=made.plan, voice=voice, clock=made.clock)
         made.line = WayToSimulatedIronic(made.ironic)
-        await made.hear()
+        await made.handle()
         for name in made.factories():
             made.start(name)
         made.lives["ironic"] = group.create_task(made.ironic.run())

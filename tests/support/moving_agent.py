@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bus.claims import keeper
+from bus.claims import holder_consumer
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.moves import MoveKind, MoveOrdered, MovePhase, MoveReported
 from bus.requests import BuildSpec, Flavor, Image
@@ -100,7 +100,7 @@ class SmallPlacement:
         self.held[build] = root, "INSTANCE"
 
     def kept_on(self, root: str, attempt: int, type_: str) -> None:
-        self.held[keeper(BUILD, attempt)] = root, type_
+        self.held[holder_consumer(BUILD, attempt)] = root, type_
 
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
         self.asked += 1

@@ -92,7 +92,7 @@ class MovingSite:
                 said = await refusals.get()
                 self.refused[said.move] = said
 
-        return [group.create_task(hear()) for hear in (hear_builds, hear_ends, hear_refusals)]
+        return [group.create_task(handle()) for handle in (hear_builds, hear_ends, hear_refusals)]
 
     # What is asked of it
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from bus.claims import ClaimRequested, ReleaseRequested, keeper
+from bus.claims import ClaimRequested, ReleaseRequested, holder_consumer
 from bus.messages import AgentReported, BuildDeleted, BuildEnded, BuildOrdered, DestroyOrdered, HostFailed
-from bus.moves import MoveEnded, MoveKind, MoveOrdered, MovePlaced, MoveReported, MoveTold, Steering
+from bus.moves import MoveEnded, MoveKind, MoveOrdered, MovePlaced, MoveProgress, MoveReported, Steering
 from bus.vocabulary import Message
 from cell_conductor.core.build import Build
 from cell_conductor.core.build import overdue as build_overdue
@@ -50,7 +50,7 @@ class MovingAgents:
             if state == "running" and root not in self.dead
         ]
 
-    def hear(self, order: Message) -> Iterator[Message]:
+    def handle(self, order: Message) -> Iterator[Message]:
         assert isinstance(order, MoveOrdered | BuildOrdered | DestroyOrdered)
         there = self.guests.setdefault(order.root, {})
         void = self._void.setdefault(order.root, set())
@@ -159,7 +159,7 @@ class MovingWorld:
         generation = build.generation
         self.books.full = {a_selection(n).root for n in hosts[1:] if self.chance.random() < 0.2}
         if kind not in ("shelve", "rebuild"):
-            keep = None if kind == "unshelve" else keeper(build.id, build.attempt)
+            keep = None if kind == "unshelve" else holder_consumer(build.id, build.attempt)
             generation = self.books.begin(build.id, a_selection(hosts[0]).choice.allocations, keep)
         if kind == "evacuate":
             self.agents.dead.add(here)
@@ -199,7 +199,7 @@ class MovingWorld:
                 if all(getattr(one, "root", "") in self.agents.dead for one in self.waiting):
                     self.agents.dead.clear()
                 return
-            self.waiting += self.agents.hear(event)
+            self.waiting += self.agents.handle(event)
             return
         if isinstance(event, MovePlaced) and put_off(self.build, event):
             self.waiting.append(event)
@@ -219,7 +219,7 @@ class MovingWorld:
                         self.ends.append(message)
                 case BuildDeleted():
                     self.deleted = True
-                case MoveTold() | BuildEnded() | HostFailed():
+                case MoveProgress() | BuildEnded() | HostFailed():
                     pass
                 case _:
                     self.waiting.append(message)
@@ -274,7 +274,7 @@ class MovingWorld:
         if build.status in ("active", "verifying"):
             expected[build.id] = build.host.choice.allocations
         if build.moving is not None:
-            kept = keeper(build.id, build.moving.placed.attempt)
+            kept = holder_consumer(build.id, build.moving.placed.attempt)
             expected[kept] = build.hosts[build.moving.source].choice.allocations
         assert {one: held for one, (_, held) in self.books.held.items()} == expected
         if build.status == "active":

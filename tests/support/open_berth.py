@@ -18,7 +18,7 @@ from berth.wiring import metal_agent
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildCancelRequested, BuildEnded, BuildUnplaceable
-from bus.moves import MoveRequested, MoveTold
+from bus.moves import MoveProgress, MoveRequested
 from bus.queries import FindWaiting
 from bus.resources import FindProviders
 from tests.support.envelopes import a_letter
@@ -43,7 +43,7 @@ class OpenBerth:
         await ended.stop()
         return found
 
-    async def moved(self, build: str, **more: Any) -> MoveTold:
+    async def moved(self, build: str, **more: Any) -> MoveProgress:
         asked = MoveRequested(
             move=self.bus.clock.uuid(),
             build=build,
@@ -107,7 +107,7 @@ async def lived_in(berth: OpenBerth) -> None:
     await berth.boot_later(zone="nowhere")
     await berth.boot_later(vcpus=4000)
     letter = a_letter(body=msgspec.json.encode({"request": refused.request, "instances": []}))
-    await berth.bus.transport.bury(letter)
+    await berth.bus.transport.store_dead_letter(letter)
     berth.named.update(
         build=first.build,
         host=first.host,

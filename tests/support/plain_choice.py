@@ -7,13 +7,13 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.tie_break import tie
 from scheduler_worker.core.view import HostsNow, OneHost
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 
 class PlainChoice:
     def __init__(
         self,
-        wish: Wish,
+        wish: Alternative,
         search: CandidateSearch,
         now: HostsNow,
         policy: ChoicePolicy,

@@ -84,7 +84,7 @@ class PlainSource:
     def having(self, resource_class: str, amount: int) -> int:
         return sum(candidate.capacity.get(resource_class, 0) >= amount for candidate in self.candidates)
 
-    def promise(self, allocations: Allocations) -> None:
+    def reserve(self, allocations: Allocations) -> None:
         self.promised.append(allocations)
 
     def withdraw(self, allocations: Allocations) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ironic_sync.core.envelope import HeardNotification, Phase
+from ironic_sync.core.envelope import Phase, ReceivedNotification
 from ironic_sync.core.node import IronicNode
 from tests.support.ids import uid
 
@@ -23,7 +23,7 @@ class RandomIronic:
         self, chance: random.Random, *, reads_tell_times: bool = True, tells_all: bool = False
     ) -> None:
         self.uuid = uid(1, "c")
-        self.said: list[HeardNotification] = []
+        self.said: list[ReceivedNotification] = []
         self.now = 1_000_000.0
         self.tells_all = tells_all
         self._chance = chance
@@ -52,7 +52,7 @@ class RandomIronic:
 
     # What happens to it
 
-    def happens(self) -> list[HeardNotification]:
+    def happens(self) -> list[ReceivedNotification]:
         before = len(self.said)
         self._pass(0.0, 0.9)
         if not self._exists:
@@ -203,7 +203,7 @@ class RandomIronic:
         self._say(event, phase, self._node)
 
     def _say(self, event: str, phase: Phase, node: IronicNode) -> None:
-        said = HeardNotification(
+        said = ReceivedNotification(
             event=event, phase=phase, at=self.now, id=str(len(self.said)), uuid=self.uuid, node=node
         )
         self.said.append(said)

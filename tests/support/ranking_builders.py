@@ -14,9 +14,9 @@ from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.joined_groups import Joined
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.request import wishes_of
+from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.pending_choices import PendingChoices
 from scheduler_worker.placing import Promising
@@ -45,16 +45,16 @@ class Hall:
         promising = Promising(self.pending, self.book, self.now)
         return Choosing(self.source, self.hosts, seen, self.policy, promising, Joined())
 
-    def hear(self, *states: HostState, cell: str = "cell1") -> None:
+    def handle(self, *states: HostState, cell: str = "cell1") -> None:
         for state in states:
             agent = f"agent{state.host.removeprefix('host')}"
-            self.book.hear(HostReported(cell=cell, agent=agent, sequence=1, hosts=(state,)), self.now)
+            self.book.handle(HostReported(cell=cell, agent=agent, sequence=1, hosts=(state,)), self.now)
 
     def rank(self, request: BuildRequested | None = None, seed: str = "s") -> Ranking:
         return self.choosing().rank(self.wish(request or a_request()), seed)
 
-    def wish(self, request: BuildRequested) -> Wish:
-        return wishes_of(request, RequestOptions(), self.source.named)[0]
+    def wish(self, request: BuildRequested) -> Alternative:
+        return alternatives_of(request, RequestOptions(), self.source.named)[0]
 
 
 def a_hall(
@@ -62,7 +62,7 @@ def a_hall(
 ) -> Hall:
     source = PlainSource(candidates, {candidate.root: dict(candidate.free) for candidate in candidates})
     hall = Hall(source, policy or ChoicePolicy())
-    hall.hear(*states)
+    hall.handle(*states)
     return hall
 
 

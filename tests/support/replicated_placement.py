@@ -97,11 +97,11 @@ class ReplicatedPlacement:
 
 
 def _deafened(kept: Replica, lose: Lose) -> On:
-    async def hear_many(messages: Sequence[PlacementChanged]) -> Sequence[None]:
-        await kept.hear_many([message for message in messages if not lose(message)])
+    async def handle_many(messages: Sequence[PlacementChanged]) -> Sequence[None]:
+        await kept.handle_many([message for message in messages if not lose(message)])
         return [None] * len(messages)
 
-    return on_many(PLACEMENT_CHANGED, hear_many, private=True, concurrency=1)
+    return on_many(PLACEMENT_CHANGED, handle_many, private=True, concurrency=1)
 
 
 @asynccontextmanager

@@ -225,7 +225,7 @@ class RingCloud:
             await asyncio.sleep(0.05)
         return loop.time() - began
 
-    async def hear(self) -> None:
+    async def handle(self) -> None:
         ended = await self.bus.listen(topics.BUILD_ENDED.at())
 
         async def each_end() -> None:
@@ -244,7 +244,7 @@ async def ring_cloud(nodes: int = 100, agents: int = 5, seed: int = 0) -> AsyncI
     await migrate(made.database, "cell_conductor")
     async with Bus(LocalTransport(made.broker), made.clock) as bus, asyncio.TaskGroup() as group:
         made.bus, made.group = bus, group
-        await made.hear()
+        await made.handle()
         ironic = group.create_task(made.ironic.run())
         for number in range(2):
             made.conduct(f"conductor{number}")

@@ -17,13 +17,13 @@ from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.view import AllHosts
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
 from tests.support.scheduler_builders import ROOM, a_request
 
 ASKED = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}),))
-_OF_WISH = Wish.__dataclass_fields__.keys() - {"request", "flavor"}
+_OF_WISH = Alternative.__dataclass_fields__.keys() - {"request", "flavor"}
 
 
 def an_aggregate(number: int = 1, **metadata: str) -> Aggregate:
@@ -39,10 +39,10 @@ def the_facts(number: int = 1, *aggregates: Aggregate, sent: int = 0, **fields: 
     return msgspec.structs.replace(facts, aggregates=aggregates, **{"building": building, **fields})
 
 
-def a_wish(request: BuildRequested | None = None, **fields: object) -> Wish:
+def a_wish(request: BuildRequested | None = None, **fields: object) -> Alternative:
     of_wish = {name: fields.pop(name) for name in list(fields) if name in _OF_WISH}
     request = request or a_request(**fields)  # type: ignore[arg-type]
-    return Wish(request, request.flavor, ASKED, **of_wish)  # type: ignore[arg-type]
+    return Alternative(request, request.flavor, ASKED, **of_wish)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class ListedHosts:
     def sharing(self) -> Mapping[str, Collection[str]]:
         return {}
 
-    def promise(self, allocations: Allocations) -> None: ...
+    def reserve(self, allocations: Allocations) -> None: ...
 
     def withdraw(self, allocations: Allocations) -> None: ...
 
@@ -190,7 +190,7 @@ def seen_at_once(facts: Sequence[HostFacts]) -> tuple[AllHosts, list[HostFacts]]
     book, source = HostBook(0.0, grace=0.0), ListedHosts.of(facts)
     for fact in facts:
         if not fact.down:
-            book.hear(reported_by(fact), 0.0)
+            book.handle(reported_by(fact), 0.0)
         said = fact.state.building if fact.state is not None and not fact.down else 0
         for _ in range(fact.building - said):
             book.chose(fact.cell, fact.root, 0.0)

@@ -15,7 +15,7 @@ from sqlalchemy.util import await_only
 from bus.sql import migrations
 
 Upgrade = Callable[[Connection, Path, list[str]], str]  # gives the oldest migration that code must know
-Said = list[tuple[str, Any]]  # statements, and their parameters
+SpecValue = list[tuple[str, Any]]  # statements, and their parameters
 
 PACKAGES = ("placement_worker", "cell_conductor", "scheduler_worker")
 BY_ALEMBIC: Upgrade = migrations._upgrade
@@ -24,7 +24,7 @@ _MIGRATIONS = {Path(__file__).parents[2] / package / "migrations" for package in
 
 def said_again(upgrade: Upgrade) -> Upgrade:
     """In place of `bus.sql.migrations._upgrade`; what is no new database of a worker's goes its way."""
-    known: dict[tuple[Path, str], tuple[str, Said]] = {}
+    known: dict[tuple[Path, str], tuple[str, SpecValue]] = {}
 
     def upgraded(connection: Connection, folder: Path, names: list[str]) -> str:
         which = folder.resolve(), connection.dialect.name
@@ -57,20 +57,20 @@ def _has_revision(connection: Connection) -> bool:
     )
 
 
-def _heard(upgrade: Upgrade, connection: Connection, folder: Path, names: list[str]) -> tuple[str, Said]:
-    said: Said = []
+def _heard(upgrade: Upgrade, connection: Connection, folder: Path, names: list[str]) -> tuple[str, SpecValue]:
+    said: SpecValue = []
 
-    def hear(_: Any, __: Any, statement: str, parameters: Any, ___: Any, ____: bool) -> None:
+    def handle(_: Any, __: Any, statement: str, parameters: Any, ___: Any, ____: bool) -> None:
         if not statement.lstrip().startswith(("SELECT", "PRAGMA")):
             said.append((statement, parameters))
 
-    event.listen(connection, "before_cursor_execute", hear)
+    event.listen(connection, "before_cursor_execute", handle)
     try:
         return upgrade(connection, folder, names), said
     finally:
-        event.remove(connection, "before_cursor_execute", hear)
+        event.remove(connection, "before_cursor_execute", handle)
 
 
-def _say(raw: sqlite3.Connection, said: Said) -> None:
+def _say(raw: sqlite3.Connection, said: SpecValue) -> None:
     for statement, parameters in said:
         raw.execute(statement, parameters)

@@ -47,7 +47,7 @@ class SimIronicPlayer:
     def __init__(self, plan: SimPlan, *nodes: SimNode, emit: Emit | None = None) -> None:
         self.told: list[str] = []
         self.heard: list[Told] = []
-        self.conductor = Conductor(plan, a_clock(asyncio.get_running_loop()), emit or self._hear)
+        self.conductor = Conductor(plan, a_clock(asyncio.get_running_loop()), emit or self._handle)
         self.works = Works(self.conductor)
         self.power = Power(self.conductor)
         self.api = Api(self.conductor, self.works, self.power)
@@ -57,7 +57,7 @@ class SimIronicPlayer:
     def node(self) -> SimNode:
         return self.conductor.nodes[NODE]
 
-    def _hear(self, told: Told) -> None:
+    def _handle(self, told: Told) -> None:
         self.heard.append(told)
         if isinstance(told, SentNotification) and not told.silent:
             self.told.append(line(told))

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from bus.claims import ReleaseAnswered, ReleaseRequested, keeper
+from bus.claims import ReleaseAnswered, ReleaseRequested, holder_consumer
 from bus.clock import Clock
 from bus.errors import Poison, Retry
 from bus.messages import (
@@ -26,17 +26,17 @@ from bus.messages import (
 )
 from bus.moves import (
     FindMoves,
+    HandoverProgress,
     HandoverReported,
-    HandoverTold,
     MoveEnded,
     MoveOrdered,
     MovePlaced,
+    MoveProgress,
     MoveRefused,
     MoveReported,
     MoveRequested,
     MoveStands,
     MoveSteered,
-    MoveTold,
 )
 from bus.queries import BuildsFound, FindBuilds, FindInstances
 from bus.reports import HostState
@@ -71,7 +71,7 @@ OUTSIDE = (
     BuildDeleted,
     MoveEnded,
     MoveRefused,
-    MoveTold,
+    MoveProgress,
     HostFailed,
 )
 
@@ -116,7 +116,7 @@ class PlainCell:
                 outcomes = await moves.move_many([message])
             case MoveSteered():
                 outcomes = await moves.steer_many([message])
-            case HandoverTold():
+            case HandoverProgress():
                 outcomes = await moves.hand_over_many([message])
             case _:
                 raise TypeError(message)
@@ -278,7 +278,7 @@ class CellsApart:
     async def hears_hosts(self) -> None:
         for number, cell in HOSTS.items():
             states = (HostState(root=root(number), host=f"host-{number}"),)
-            await self.scheduler.hear(
+            await self.scheduler.handle(
                 HostReported(cell=cell, agent=f"agent-{number}", sequence=int(self.clock.now()), hosts=states)
             )
 
@@ -361,7 +361,7 @@ class CellsApart:
                 await self.hears_hosts()
                 return (await self.moves.place_many([message]))[0]
             case HandoverReported():
-                return (await self.handovers.hear_many([message]))[0]
+                return (await self.handovers.handle_many([message]))[0]
             case _:
                 return await self.cells[message.cell].hears(message)  # type: ignore[attr-defined]
 
@@ -373,7 +373,7 @@ class CellsApart:
             assert len(running) <= 1, f"{build} runs on {running}"
 
     async def holds(self, build: str) -> dict[str, set[str]]:
-        names = {build: "itself"} | {keeper(build, n): f"keeper {n}" for n in range(1, 30)}
+        names = {build: "itself"} | {holder_consumer(build, n): f"keeper {n}" for n in range(1, 30)}
         found = await self.placement.lookups.allocations(FindAllocations(consumers=tuple(names)))
         return {names[consumer.id]: set(consumer.allocations) for consumer in found.consumers}
 
@@ -407,7 +407,7 @@ def _is_chatter(message: Message) -> bool:
         case HandoverReported():
             return message.outcome == "ready"
         case _:
-            return isinstance(message, MovePlaced | HandoverTold)
+            return isinstance(message, MovePlaced | HandoverProgress)
 
 
 @asynccontextmanager

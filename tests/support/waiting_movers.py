@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bus import topics
-from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested, keeper
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested, holder_consumer
 from bus.context import current
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
@@ -95,7 +95,7 @@ class WaitingMovers:
         choice = Choice({uid(to, "a"): {"VCPU": 2}})
         claim = ConsumerClaim(
             consumer=build, generation=stands.generation, choices=(choice,), project="p", user="u",
-            keep=keeper(build, stands.attempt),
+            keep=holder_consumer(build, stands.attempt),
         )  # fmt: skip
         answer = await self.world.bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
         [result] = answer.results

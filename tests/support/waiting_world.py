@@ -110,7 +110,7 @@ class WaitingWorld:
             worker = a_scheduler(bus, self.clock, database=self.kept, say=bus.publish, **options)
             await bus.serve(worker, asyncio.Event())
 
-    async def hear(self) -> None:
+    async def handle(self) -> None:
         placed = await self.bus.listen(topics.BUILD_PLACED.at(cell=CELL))
         unplaceable = await self.bus.listen(Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"))
         cancelled = await self.bus.listen(Address(topics.BUILD_CANCELLED, "build.cancelled.#"))
@@ -138,7 +138,7 @@ async def waiting_world(
             world = WaitingWorld(clock, broker, placement, kept, group, bus)
             worker = placement_worker(Placement(placement, clock), bus.publish, ("c1",))
             world.lives["placement"] = group.create_task(bus.serve(worker, asyncio.Event()))
-            await world.hear()
+            await world.handle()
             await asyncio.sleep(0.05)
             for name in schedulers:
                 await world.scheduler(name)

@@ -9,7 +9,7 @@ from berth.adoptable import NOBODY, SHARES, flavor_of, judge
 from berth.old_servers import OldServer
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations
-from scheduler_worker import RequestOptions, wishes_of
+from scheduler_worker import RequestOptions, alternatives_of
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_request
 
@@ -115,7 +115,7 @@ def test_one_without_a_type_is_an_instance_if_somebody_says_so(given: dict[str, 
 def test_its_flavor_asks_for_what_it_holds_of_each_provider(held: Allocations) -> None:
     flavor = flavor_of(held, OldServer(extra_specs={"resources:VGPU": "9", "hw:boot_menu": "true"}))
     assert flavor.extra_specs["hw:boot_menu"] == "true"
-    (wish,) = wishes_of(a_request(flavor=flavor), RequestOptions(), lambda host: ())
+    (wish,) = alternatives_of(a_request(flavor=flavor), RequestOptions(), lambda host: ())
     asked = sorted(
         (name, amount) for group in wish.question.groups for name, amount in group.resources.items()
     )

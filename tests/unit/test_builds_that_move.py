@@ -5,12 +5,12 @@ from typing import Literal
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Claimed, Full, Held, NothingHeld, Refused, Released, Retired, Walled
+from bus.claims import Claimed, Full, Held, NothingHeld, OutsideCell, Refused, Released, Retired
 from bus.messages import AgentReported, HostFailed
-from bus.moves import MoveEnded, MoveReported, MoveTold
+from bus.moves import MoveEnded, MoveProgress, MoveReported
 from bus.refused_edits import Contended
 from bus.vocabulary import Message
-from cell_conductor.core.build import Build, keeper
+from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import (
     CleanedUp,
     Event,
@@ -723,7 +723,7 @@ def test_what_is_resized_is_built_as_it_is_now_and_as_it_was_when_it_goes_back()
 def test_a_source_left_behind_is_cleaned_up_after_like_any_other_leftover() -> None:
     moved = [*SENT, done("start", 3)]
     assert came(*moved, agent_says(1, 0, "destroyed"))[1] == ["free 1"]
-    freed = [*moved, agent_says(1, 0, "destroyed"), CleanedUp(keeper(PLACED.build, 1), Released())]
+    freed = [*moved, agent_says(1, 0, "destroyed"), CleanedUp(holder_consumer(PLACED.build, 1), Released())]
     assert after(*freed).leftovers == ()
     assert came(*moved, late_leftover(moved, 5000.0))[1] == ["active", "destroy 1 at host0", "free 1"]
 
@@ -733,7 +733,7 @@ def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:
 
 
 def test_what_placement_does_not_take_back_is_shelved_with_that_cause() -> None:
-    build, said = came(*STATES["release"], GivenBack("moving", Walled(why="not yours")))
+    build, said = came(*STATES["release"], GivenBack("moving", OutsideCell(why="not yours")))
     assert (build.status, said) == ("shelved", ["ended error"])
     assert build.move is not None and "not yours" in build.move.cause
 
@@ -763,5 +763,5 @@ def test_one_host_is_told_of_a_move_whether_it_is_heard_or_looked_up(state: str)
     build = after(*STATES[state])
     assert build.moving is not None
     said = how_it_stands(build)
-    assert isinstance(said, MoveTold)
+    assert isinstance(said, MoveProgress)
     assert (said.host, move_stands(build.moving).towards) == (TOWARDS[state], TOWARDS[state])

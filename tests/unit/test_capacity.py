@@ -9,9 +9,9 @@ from bus.claims import (
     Claimed,
     ConsumerClaim,
     Full,
-    Gone,
     Held,
     Moved,
+    NoSuchProvider,
     Refused,
     Released,
     ReleaseRequested,
@@ -112,10 +112,10 @@ def test_a_choice_holds_only_for_the_shape_it_was_made_under(shapes: dict[str, i
 
 def test_the_first_choice_that_fits_is_taken_and_the_better_ones_say_why_not() -> None:
     there = world(room(A, VCPU=stock(1)), room(C, VCPU=stock(4)))
-    there.rooms[B] = None
+    there.providers[B] = None
     choices = ({A: {"VCPU": 2}}, {B: {"VCPU": 2}}, Choice({C: {"VCPU": 2}}, {C: 1}), {C: {"VCPU": 2}})
     (result,) = claim(order(wants(X, *choices)), there) or ()
-    refused = (full(2, 1), Gone(provider=B), Moved(provider=C))
+    refused = (full(2, 1), NoSuchProvider(provider=B), Moved(provider=C))
     assert result == Claimed(choice=3, generation=1, number=0, refused=refused)
     assert there.holders[X].held == {C: {"VCPU": 2}}
     assert list(there.touched) == [C]
@@ -124,7 +124,7 @@ def test_the_first_choice_that_fits_is_taken_and_the_better_ones_say_why_not() -
 def test_a_provider_that_was_not_read_leaves_the_order_unjudged() -> None:
     there = world(room(A, VCPU=stock(4)))
     assert claim(order(wants(X, {A: {"VCPU": 4}}), wants(Y, {B: {"VCPU": 1}})), there) is None
-    assert there.rooms[A] == room(A, VCPU=stock(4))
+    assert there.providers[A] == room(A, VCPU=stock(4))
     assert not there.touched and not there.stirred
 
 
@@ -203,7 +203,7 @@ def test_a_swap_on_one_provider_frees_before_it_takes(
     there = world(room(A, VCPU=stock(capacity, used=used)), holders=holding(X, 1, {A: {"VCPU": own}}))
     (result,) = claim(order(wants(X, {A: {"VCPU": asked}}, generation=1)), there) or ()
     assert isinstance(result, Claimed) == fits
-    kept = there.rooms[A]
+    kept = there.providers[A]
     assert kept is not None and kept.stocks["VCPU"].used == (used - own + asked if fits else used)
 
 
@@ -252,7 +252,7 @@ def test_an_overcommitted_provider_takes_no_more_in_sum_than_it_gave_back(
     there = world(room(A, VCPU=stock(2, used=6)), holders=holders)
     both = order(*(wants(one, {A: {"VCPU": n}}, generation=1) for one, n in zip((X, Y), asked, strict=True)))
     assert all(isinstance(result, Claimed) for result in claim(both, there) or ()) == fits
-    kept = there.rooms[A]
+    kept = there.providers[A]
     assert kept is not None and kept.stocks["VCPU"].used == 6
 
 
@@ -305,7 +305,7 @@ def test_a_release_gives_back_only_to_who_knows_the_generation(
 ) -> None:
     there = world(room(A, VCPU=stock(8, used=4)), holders=holding(X, 1, HELD))
     assert release(let_go(generation, retire), there) == result
-    kept = there.rooms[A]
+    kept = there.providers[A]
     assert kept is not None and kept.stocks["VCPU"].used == left
     assert there.tombstones.get(X) == (None if tombstone is None else Retired(why=tombstone))
 
@@ -359,7 +359,7 @@ def test_a_swap_keeps_what_was_held_or_changes_nothing(
     }
     for provider in (A, B):
         used = sum(resources.get(provider, {}).get("VCPU", 0) for resources in held.values())
-        found = there.rooms[provider]
+        found = there.providers[provider]
         assert found is not None and found.stocks["VCPU"].used == used
 
 
@@ -382,13 +382,13 @@ def test_a_release_that_keeps_leaves_as_much_in_use() -> None:
     there = one_who_holds(5)
     assert release(ReleaseRequested(consumer=X, generation=4, retire="error", keep=Y), there) == Released()
     assert there.holders[X].held == {} and there.holders[Y].held == {A: {"VCPU": 5}}
-    assert there.rooms[A] == room(A, VCPU=Stock(0, 8, 5, 5, 1, 100, 1))
+    assert there.providers[A] == room(A, VCPU=Stock(0, 8, 5, 5, 1, 100, 1))
     assert there.stirred.keys() == {X, Y} and there.tombstones == {X: Retired(why="error")}
 
 
 def test_a_keeper_may_be_left_something_a_second_time() -> None:
     there = one_who_holds(5)
-    there.holders[X].held, there.rooms[B] = {B: {"VCPU": 5}}, room(B, VCPU=stock(used=5))
+    there.holders[X].held, there.providers[B] = {B: {"VCPU": 5}}, room(B, VCPU=stock(used=5))
     there.holders[Y].generation, there.holders[Y].held = 1, {A: {"VCPU": 5}}
     assert release(ReleaseRequested(consumer=X, generation=4, retire="deleted", keep=Y), there) == Released()
     assert there.holders[Y].held == {A: {"VCPU": 5}, B: {"VCPU": 5}}

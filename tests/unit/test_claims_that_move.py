@@ -16,16 +16,16 @@ from bus.claims import (
     Held,
     NoGroup,
     NothingHeld,
+    OutsideCell,
     Refused,
     Released,
     ReleaseRequested,
     Retired,
-    Walled,
-    keeper,
+    holder_consumer,
 )
 from bus.moves import BEGUN, SHELVED
 from placement_worker.core.capacity import claim, release
-from placement_worker.core.cell_limits import CellWall
+from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.core.server_groups import GroupPlaces
 from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
@@ -47,13 +47,13 @@ def a_world(held: Mapping[str, str] = NOBODY, *, capacity: int = 8) -> ClaimWorl
         there.holders[name] = Holder(name, len(there.holders))
     for name, provider in {X: A, **held}.items():
         there.holders[name].generation, there.holders[name].held = 4, five(provider)
-        there.room(provider).stocks["VCPU"].used += 5
-        there.room(provider).stocks["VCPU"].was += 5
+        there.provider(provider).stocks["VCPU"].used += 5
+        there.provider(provider).stocks["VCPU"].was += 5
     return there
 
 
 def held(there: ClaimWorld) -> Mapping[str, str]:
-    for room_ in there.rooms.values():
+    for room_ in there.providers.values():
         assert room_ is not None
         sums = sum(holder.held.get(room_.uuid, {}).get("VCPU", 0) for holder in there.holders.values())
         assert room_.stocks["VCPU"].used == sums
@@ -83,7 +83,7 @@ def test_a_move_begins_with_its_claim_and_the_old_place_is_a_migrations() -> Non
     assert there.tombstones == {MOVE: BEGAN}
     assert there.holders[KEEP].heir_type == MIGRATION and there.holders[KEEP].heir_of is there.holders[X]
     assert there.stirred.keys() == {X, KEEP} and there.touched.keys() == {A, B}
-    assert (there.room(A).generation, there.room(B).generation) == (10, 11)
+    assert (there.provider(A).generation, there.provider(B).generation) == (10, 11)
 
 
 def test_whoever_keeps_a_place_without_a_move_is_a_clean_up_as_ever() -> None:
@@ -138,7 +138,7 @@ FAILS = {
     "the name of one that holds something": (
         moves(),
         {MOVE: C},
-        Refused(refusals=(Walled(why=f"move {MOVE}: a consumer has that name, and holds something"),)),
+        Refused(refusals=(OutsideCell(why=f"move {MOVE}: a consumer has that name, and holds something"),)),
     ),
 }
 
@@ -266,7 +266,7 @@ def test_it_takes_all_that_the_other_holds(
     assert there.holders[KEEP].generation == 0
     assert there.stirred.keys() == {X, KEEP, *({LEFT} & then.keys())}
     assert there.touched.keys() == {A, B}
-    assert (there.room(A).generation, there.room(B).generation) == (11, 10)
+    assert (there.provider(A).generation, there.provider(B).generation) == (11, 10)
     assert there.tombstones == {}
 
 
@@ -278,7 +278,7 @@ def test_whoever_it_leaves_its_place_to_is_a_clean_up() -> None:
 
 def test_no_room_is_asked_for_where_it_was() -> None:
     there = moved()
-    there.room(A).stocks["VCPU"].capacity = 0
+    there.provider(A).stocks["VCPU"].capacity = 0
     assert claim(order(takes_over()), there) == (DONE,)
 
 
@@ -347,7 +347,7 @@ def test_it_moves_to_its_own_host_though_its_group_keeps_apart() -> None:
     there = a_world(capacity=15)
     group = grouped(there)
     assert claim(order(moves(A)), there) == (DONE,)
-    assert group.places == {X: {A}, KEEP: {A}} and group.keepers == {KEEP: X}
+    assert group.places == {X: {A}, KEEP: {A}} and group.holder_consumers == {KEEP: X}
     assert list(group.breaches()) == []
     there.holders[Y].group = 7
     assert [type(result) for result in claim(order(wants(Y, five(A))), there) or ()] == [Refused]
@@ -362,7 +362,7 @@ def test_it_stays_in_its_group_when_only_its_keeper_was_left_in_it() -> None:
     group.drop(X)
     assert claim(order(takes_over()), there) == (DONE,)
     assert there.holders[X].group == 7
-    assert group.places == {X: {A}} and group.keepers == {}
+    assert group.places == {X: {A}} and group.holder_consumers == {}
 
 
 def test_its_group_is_not_judged_on_the_way_back() -> None:
@@ -390,13 +390,13 @@ BUILD, ANOTHER = uid(1), uid(2)
 
 def walled(cells: dict[str, str], **held_: str) -> ClaimWorld:
     there = a_world()
-    names = {BUILD: B, keeper(BUILD, 1): A} | held_
-    for name in (BUILD, ANOTHER, *(keeper(one, nth) for one in (BUILD, ANOTHER) for nth in (1, 2))):
+    names = {BUILD: B, holder_consumer(BUILD, 1): A} | held_
+    for name in (BUILD, ANOTHER, *(holder_consumer(one, nth) for one in (BUILD, ANOTHER) for nth in (1, 2))):
         there.holders[name] = Holder(name, len(there.holders))
     for name, provider in names.items():
         there.holders[name].generation, there.holders[name].held = 4, five(provider)
-        there.room(provider).stocks["VCPU"].used += 5
-    there.wall = CellWall("c1", cells, ())
+        there.provider(provider).stocks["VCPU"].used += 5
+    there.wall = CellLimits("c1", cells, ())
     return there
 
 
@@ -410,12 +410,12 @@ OWN = {A: "c1", B: "c1", C: "c2"}
 @pytest.mark.parametrize(
     ("one", "why"),
     [
-        (back(keeper(BUILD, 1)), ""),
-        (back(keeper(BUILD, 1), keep=keeper(BUILD, 2)), ""),
-        (back(keeper(ANOTHER, 1)), "is no clean-up of"),
+        (back(holder_consumer(BUILD, 1)), ""),
+        (back(holder_consumer(BUILD, 1), keep=holder_consumer(BUILD, 2)), ""),
+        (back(holder_consumer(ANOTHER, 1)), "is no clean-up of"),
         (back(ANOTHER), "is no clean-up of"),
-        (back(keeper(BUILD, 1), keep=keeper(ANOTHER, 2)), "is no clean-up of"),
-        (replace(back(keeper(BUILD, 1)), begins=MOVE), "begins no moves"),
+        (back(holder_consumer(BUILD, 1), keep=holder_consumer(ANOTHER, 2)), "is no clean-up of"),
+        (replace(back(holder_consumer(BUILD, 1)), begins=MOVE), "begins no moves"),
         (replace(wants(BUILD, five(A), generation=4), begins=MOVE), "begins no moves"),
     ],
 )
@@ -425,20 +425,20 @@ def test_a_cell_takes_over_what_was_its_own_builds(one: ConsumerClaim, why: str)
     if not why:
         assert result == DONE
     else:
-        assert isinstance(result, Refused) and isinstance(refusal := result.refusals[0], Walled)
+        assert isinstance(result, Refused) and isinstance(refusal := result.refusals[0], OutsideCell)
         assert why in refusal.why
         assert there.stirred == {} and there.tombstones == {}
 
 
 @pytest.mark.parametrize("cells", [{A: "c2", B: "c1"}, {A: "c1", B: "c2"}, {A: "c2", B: "c2"}])
 def test_neither_to_anothers_host_nor_from_one(cells: dict[str, str]) -> None:
-    [result] = claim(order(back(keeper(BUILD, 1))), walled(cells)) or ()
-    assert isinstance(result, Refused) and isinstance(result.refusals[0], Walled)
+    [result] = claim(order(back(holder_consumer(BUILD, 1))), walled(cells)) or ()
+    assert isinstance(result, Refused) and isinstance(result.refusals[0], OutsideCell)
 
 
 def test_and_that_nothing_is_held_it_hears() -> None:
-    [result] = claim(order(back(keeper(BUILD, 2))), walled(OWN)) or ()
-    assert result == Refused(refusals=(NothingHeld(consumer=keeper(BUILD, 2)),))
+    [result] = claim(order(back(holder_consumer(BUILD, 2))), walled(OWN)) or ()
+    assert result == Refused(refusals=(NothingHeld(consumer=holder_consumer(BUILD, 2)),))
 
 
 # Whatever comes
@@ -484,7 +484,7 @@ def test_whatever_moves_and_goes_back_is_held_once_in_all(seed: int) -> None:
                 assert after[build][1] == before[one.take_over][1] and not after[one.take_over][1]
             if keep:
                 assert _sum(after[keep][1]) == _sum(before[keep][1]) + _sum(before[build][1])
-        for room_ in there.rooms.values():
+        for room_ in there.providers.values():
             assert room_ is not None
             used = sum(_sum({room_.uuid: found.held.get(room_.uuid, {})}) for found in there.holders.values())
             assert room_.stocks["VCPU"].used == used <= 12

@@ -83,7 +83,7 @@ LISTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "topology": (
         {"topic or query": "move.told.{cell}"},
         {
-            "message": "MoveTold",
+            "message": "MoveProgress",
             "from": "conductor, scheduler",
             "to": "control_room, the client",
             "wall": "out",
@@ -112,7 +112,7 @@ def test_what_is_one_document_is_that_for_programs() -> None:
     assert (set(settings), settings["group"]) == ({"value", "from", "group"}, "control_room")
     described = in_json("asyncapi")
     assert {"channels", "operations", "components"} <= set(described)
-    assert "MoveTold" in described["components"]["schemas"]
+    assert "MoveProgress" in described["components"]["schemas"]
     may = in_json("cell", "permissions", "c1")["permissions"]
     assert [(one["user"], one["vhost"]) for one in may] == [("berth-c1", "/")]
 

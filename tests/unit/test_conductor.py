@@ -6,16 +6,16 @@ from msgspec.structs import replace
 from bus.claims import (
     Claimed,
     ClaimRequested,
-    Crowded,
     Full,
+    GroupPolicyViolated,
     Held,
     Moved,
+    OutsideCell,
     Refusal,
     Refused,
     Released,
     ReleaseRequested,
     Retired,
-    Walled,
 )
 from bus.decisions import Decision, Record
 from bus.messages import (
@@ -29,7 +29,7 @@ from bus.messages import (
 )
 from bus.refused_edits import Contended
 from bus.vocabulary import Message
-from cell_conductor.core.build import Build, keeper
+from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.step import step
@@ -89,7 +89,7 @@ def _in_short(effect: Message) -> str:
 
 
 def _kept(consumer: str | None) -> str:
-    kept = (attempt for attempt in range(1, 4) if keeper(BUILDING.id, attempt) == consumer)
+    kept = (attempt for attempt in range(1, 4) if holder_consumer(BUILDING.id, attempt) == consumer)
     return "" if consumer is None else f" keeping {next(kept)}"
 
 
@@ -106,7 +106,7 @@ ABORTED = an_agent_report(FIRST, "failed", cause="bad image", retry=False)
 SWAPPED = SwapAnswered(1, claimed())
 RELEASED_IN_SWAP = GivenBack("swapping", Released())
 FULL = Full(provider="p", resource_class="VCPU", asked=4, free=2)
-CROWDED = Crowded(provider="p", group="g", policy="anti-affinity", members=1)
+CROWDED = GroupPolicyViolated(provider="p", group="g", policy="anti-affinity", members=1)
 
 BUILDING = after(PLACED)
 SECOND_BUILDING = after(PLACED, FAILED, SWAPPED)
@@ -153,7 +153,7 @@ EVENTS: dict[str, Event] = {
     "no swap": SwapImpossible(1, "no such class"),
     "released": RELEASED_IN_SWAP,
     "released at last": GivenBack("deleting", Released()),
-    "cleaned up": CleanedUp(keeper(BUILDING.id, 1), Released()),
+    "cleaned up": CleanedUp(holder_consumer(BUILDING.id, 1), Released()),
     "stalled": Stalled(),
     "reshaped": BuildReshaped(
         build=PLACED.build, cell=PLACED.cell, root=PLACED.chosen.root, generation=1, number=9,
@@ -537,12 +537,12 @@ def test_what_was_left_behind_is_destroyed_where_it_was() -> None:
 
 LATE = an_agent_report(FIRST, "overdue")
 LEFT = replace(an_agent_report(FIRST, "failed"), leftover=True)
-MINE_IS_FREE = CleanedUp(keeper(BUILDING.id, 1), Released())
+MINE_IS_FREE = CleanedUp(holder_consumer(BUILDING.id, 1), Released())
 DESTROYED, PROGRESS = an_agent_report(FIRST, "destroyed"), an_agent_report(FIRST, "progress")
 BUILT_THERE = an_agent_report(SECOND, "built")
 DELETE = a_delete(PLACED)
 GIVEN_BACK = GivenBack("deleting", Released())
-WALLED = Walled(why="consumer x: nobody placed it in cell cell1")
+WALLED = OutsideCell(why="consumer x: nobody placed it in cell cell1")
 HOPELESS = SwapAnswered(1, Refused(refusals=(FULL, FULL)))
 TIMED_OUT: list[Dated] = [PLACED, (100.0, LATE)]
 SWAPPED_AWAY: list[Dated] = [*TIMED_OUT, (101.0, SWAPPED)]
@@ -588,11 +588,11 @@ LEFTOVERS = [
     pytest.param(SWAPPED_AWAY, DESTROYED, 102.0, "building", ["free keeping 1"], [1], id="gone"),
     pytest.param([*SWAPPED_AWAY, (102.0, DESTROYED)], MINE_IS_FREE, 102.0, "building", [], [], id="freed"),
     pytest.param(
-        [*SWAPPED_AWAY, (102.0, DESTROYED)], CleanedUp(keeper(BUILDING.id, 1), Contended()), 102.0,
+        [*SWAPPED_AWAY, (102.0, DESTROYED)], CleanedUp(holder_consumer(BUILDING.id, 1), Contended()), 102.0,
         "building", ["free keeping 1"], [1], id="not freed at once",
     ),
     pytest.param(
-        [*SWAPPED_AWAY, (102.0, DESTROYED)], CleanedUp(keeper(BUILDING.id, 1), WALLED), 102.0,
+        [*SWAPPED_AWAY, (102.0, DESTROYED)], CleanedUp(holder_consumer(BUILDING.id, 1), WALLED), 102.0,
         "building", [], [], id="not ours, and not asked for again",
     ),
     pytest.param(SWAPPED_AWAY, BUILT_THERE, 102.0, "active", ["end active"], [1], id="built elsewhere"),
@@ -686,8 +686,8 @@ def test_a_delete_that_has_no_deadline_yet_gets_one() -> None:
 
 def test_every_attempt_of_every_build_has_a_keeper_of_its_own() -> None:
     builds = [replace(BUILDING, id=a_placed(number).build) for number in range(3)]
-    assert len({keeper(build.id, attempt) for build in builds for attempt in range(1, 4)}) == 9
-    assert keeper(builds[0].id, 1) == keeper(builds[0].id, 1)
+    assert len({holder_consumer(build.id, attempt) for build in builds for attempt in range(1, 4)}) == 9
+    assert holder_consumer(builds[0].id, 1) == holder_consumer(builds[0].id, 1)
 
 
 def test_an_end_says_why_it_was_there_without_the_record_that_the_build_keeps() -> None:

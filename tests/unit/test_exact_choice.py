@@ -20,7 +20,7 @@ from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
 from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from scheduler_worker.pending_choices import PendingChoice
 from scheduler_worker.placing import Promising
 from tests.support.exact_worlds import (
@@ -89,7 +89,7 @@ def told(chance: Random, hall: Hall) -> Hall:
             metrics={"temperature": chance.choice((20.0, 35.5))} if chance.random() < 0.8 else {},
         )
         report = HostReported(cell=host.cell, agent=host.agent, sequence=nth + 1, hosts=(said,))
-        hall.book.hear(report, hall.now)
+        hall.book.handle(report, hall.now)
         for _ in range(chance.choice((0, 0, 0, 1, 3))):
             hall.book.failed(host.cell, host.uuid, hall.now)
     if chance.random() < 0.4:
@@ -161,7 +161,7 @@ class PlainBatch:
         self.room = room
         self.tiers = tiers(hall)
         self.now = hall.book.level(hall.source, hall.now)
-        self.promises = Promising(hall.pending, hall.book, hall.now)
+        self.reserved_amounts = Promising(hall.pending, hall.book, hall.now)
         self.joined: dict[str, dict[str, str]] = {}  # group → member → root
         self.kinds: dict[Hashable, PlainChoice] = {}
 
@@ -182,7 +182,7 @@ class PlainBatch:
                 position = self.hall.source.position(expected[0])
                 assert position is not None
                 way = plain.search.ways(position, 1)[0]
-            taken.append((plain, way, self.promises.enter(way)))
+            taken.append((plain, way, self.reserved_amounts.enter(way)))
             plain.choose(way.root)
             self.room.take(way.allocations)
             if order.wish.group is not None:
@@ -194,12 +194,12 @@ class PlainBatch:
         for (plain, way, promise), instance in zip(taken, order.instances, strict=False):
             plain.chosen[way.root] -= 1
             self.room.take(way.allocations, -1)
-            self.promises.drop(promise)
+            self.reserved_amounts.drop(promise)
             if order.wish.group is not None:
                 del self.joined[order.wish.group.id][instance]
         return 0
 
-    def _starts_together(self, wish: Wish) -> bool:
+    def _starts_together(self, wish: Alternative) -> bool:
         """Are its instances to be on one host, and it is open which?"""
         heeded = any(rule.name == "server_group_affinity" for rule in self.hall.policy.rules)
         return heeded and wish.group is not None and wish.group.policy == "affinity" and not wish.members
@@ -208,17 +208,17 @@ class PlainBatch:
         """Try it: one after the other, each as the rules and the room are then."""
         position = self.hall.source.position(root)
         assert position is not None
-        promises = list[tuple[Candidate, PendingChoice]]()
-        while len(promises) < several and root in plain.best():
+        reserved_amounts = list[tuple[Candidate, PendingChoice]]()
+        while len(reserved_amounts) < several and root in plain.best():
             way = plain.search.ways(position, 1)[0]
-            promises.append((way, self.promises.enter(way)))
+            reserved_amounts.append((way, self.reserved_amounts.enter(way)))
             self.room.take(way.allocations)
-        for way, promise in promises:
+        for way, promise in reserved_amounts:
             self.room.take(way.allocations, -1)
-            self.promises.drop(promise)
-        return len(promises) == several
+            self.reserved_amounts.drop(promise)
+        return len(reserved_amounts) == several
 
-    def _checked(self, wish: Wish, pick: Pick, expected: list[str]) -> Candidate:
+    def _checked(self, wish: Alternative, pick: Pick, expected: list[str]) -> Candidate:
         roots = list(dict.fromkeys(way.root for way in pick.choices))
         assert roots == expected[: len(roots)]
         named = PACKED_CHOICES if self.hall.policy.packs else CHOICES
@@ -244,7 +244,7 @@ class PlainBatch:
             self.kinds[kind] = plain
         return self.kinds[kind]
 
-    def _members(self, wish: Wish) -> Counter[str]:
+    def _members(self, wish: Alternative) -> Counter[str]:
         group = wish.group
         if group is None:
             return Counter()

@@ -3,7 +3,7 @@
 from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from placement_worker.core.index import Index
-from placement_worker.core.reservations import BesidePromises, Promises
+from placement_worker.core.reservations import ReservedAmounts, ReservedSnapshot
 from placement_worker.core.search import at_once, page_steps
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.trees import ProviderState, Tree
@@ -50,8 +50,8 @@ def test_a_type_in_use_removes_the_other_until_it_is_released() -> None:
 
 
 def test_a_reserved_type_removes_the_other() -> None:
-    index, promises = a_card(), Promises()
-    promises.add({LARGE: {"VGPU": 1}})
-    assert offered(index, BesidePromises(index, promises)) == {LARGE}
-    promises.take_back({LARGE: {"VGPU": 1}})
-    assert offered(index, BesidePromises(index, promises)) == {SMALL, LARGE}
+    index, reserved_amounts = a_card(), ReservedAmounts()
+    reserved_amounts.add({LARGE: {"VGPU": 1}})
+    assert offered(index, ReservedSnapshot(index, reserved_amounts)) == {LARGE}
+    reserved_amounts.withdraw({LARGE: {"VGPU": 1}})
+    assert offered(index, ReservedSnapshot(index, reserved_amounts)) == {SMALL, LARGE}

@@ -11,7 +11,7 @@ from bus.claims import (
     Claimed,
     ClaimRequested,
     ConsumerClaim,
-    Crowded,
+    GroupPolicyViolated,
     NoGroup,
     Refused,
     ReleaseRequested,
@@ -19,7 +19,7 @@ from bus.claims import (
 from bus.groups import GroupPolicy
 from bus.vocabulary import Allocations
 from placement_worker.core.capacity import claim, release
-from placement_worker.core.claim_world import ClaimWorld, Holder, Room, Stock
+from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
 from placement_worker.core.server_groups import GroupPlaces, roots_of
 
 A, B, C = "aaaa", "bbbb", "cccc"  # roots
@@ -73,7 +73,7 @@ def test_a_policy_lets_one_more_come_or_says_why_not(
         assert said is None
     else:
         root, members = refused
-        assert said == Crowded(provider=root, group="group-7", policy=policy, members=members)
+        assert said == GroupPolicyViolated(provider=root, group="group-7", policy=policy, members=members)
 
 
 @pytest.mark.parametrize(
@@ -147,15 +147,19 @@ def test_what_is_shared_does_not_say_where_a_guest_is(held: list[tuple[str, bool
 
 def world(*groups: GroupPlaces, sharing: set[str] | None = None) -> ClaimWorld:
     """Three roots with a child each, a pool of disks; everybody is known and holds nothing."""
-    rooms: dict[str, Room | None] = {}
+    capacities: dict[str, ClaimedProvider | None] = {}
     for number, (provider, root) in enumerate(
         [(A, A), (B, B), (C, C), ("a1", A), ("b1", B), ("c1", C), ("pool", "pool")]
     ):
-        rooms[provider] = Room(number, provider, root, 1, 1, 1, {"VCPU": Stock(0, 100, 0, 0, 1, 100, 1)})
+        capacities[provider] = ClaimedProvider(
+            number, provider, root, 1, 1, 1, {"VCPU": Stock(0, 100, 0, 0, 1, 100, 1)}
+        )
     names = (X, Y, Z, KEPT, *(f"{who} {nth}" for who in (X, Y, Z) for nth in (1, 2)))
     holders = {name: Holder(name, number) for number, name in enumerate(names)}
     named = {group.uuid: group.id for group in groups}
-    return ClaimWorld(rooms, holders, {}, {group.id: group for group in groups}, named, sharing or {"pool"})
+    return ClaimWorld(
+        capacities, holders, {}, {group.id: group for group in groups}, named, sharing or {"pool"}
+    )
 
 
 def on(*providers: str) -> Allocations:
@@ -251,7 +255,7 @@ def test_a_group_is_one_of_the_project_that_claims(name: str, project: str, ther
 def test_a_group_that_was_dropped_since_judges_nobody() -> None:
     there = world()
     there.holders[X] = Holder(X, 1, 1, on(A), group=7, group_was=7)
-    there.rooms[A].stocks["VCPU"].used = 1  # type: ignore[union-attr]
+    there.providers[A].stocks["VCPU"].used = 1  # type: ignore[union-attr]
     assert took(there, wants(X, on(B), generation=1)) == [0]
 
 
@@ -276,9 +280,9 @@ class Model:
             return len(crowd) < self.most
         return True
 
-    def leaves(self, who: str, keeper: str) -> None:
-        _, roots = self.kept.get(keeper, (who, set()))
-        self.kept[keeper] = who, {*roots, self.at[who]}
+    def leaves(self, who: str, holder_consumer: str) -> None:
+        _, roots = self.kept.get(holder_consumer, (who, set()))
+        self.kept[holder_consumer] = who, {*roots, self.at[who]}
 
 
 @pytest.mark.parametrize("policy", ["anti-affinity", "affinity", "soft-affinity"])

@@ -4,7 +4,7 @@ import pytest
 
 from berth.guest_differences import differences
 from bus.claims import Choice
-from bus.guests import GuestTold
+from bus.guests import ReportedGuest
 from bus.messages import Selection
 from cell_conductor import PlaceByCell
 from tests.support.ids import uid
@@ -30,7 +30,7 @@ HAS = f"{BUILD}: agent a1 of cell c1 has a guest of its attempt"
 def test_each_difference_is_one_sentence(
     guests: list[tuple[int, str]], stands: bool, known: bool, kept: bool, said: list[str]
 ) -> None:
-    books = {("c1", "a1"): [GuestTold(BUILD, attempt, root, "running", {}) for attempt, root in guests]}
+    books = {("c1", "a1"): [ReportedGuest(BUILD, attempt, root, "running", {}) for attempt, root in guests]}
     stood = {BUILD: ACTIVE} if stands else {}
     assert differences(books, {BUILD} if known else set(), stood, {BUILD} if kept else set()) == said
 

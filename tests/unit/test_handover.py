@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Choice, keeper
+from bus.claims import Choice, holder_consumer
 from bus.messages import BuildDeleteRequested, Selection
-from bus.moves import SHELVED, HandoverReported, HandoverTold, MovePlaced
+from bus.moves import SHELVED, HandoverProgress, HandoverReported, MovePlaced
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from scheduler_worker.core.handover import (
@@ -19,7 +19,7 @@ from scheduler_worker.core.handover import (
     begins,
     holding_nothing,
     judged,
-    says,
+    messages_of,
     taking_back,
 )
 from tests.support.ids import uid
@@ -110,7 +110,7 @@ def test_what_one_cell_says_of_the_others_half_changes_nothing(
 
 def told(messages: tuple[Message, ...]) -> list[str]:
     return [
-        f"{message.say} to {message.cell}" if isinstance(message, HandoverTold)
+        f"{message.say} to {message.cell}" if isinstance(message, HandoverProgress)
         else f"{type(message).__name__} to {message.cell}"  # type: ignore[attr-defined]
         for message in messages
     ]  # fmt: skip
@@ -127,7 +127,7 @@ def told(messages: tuple[Message, ...]) -> list[str]:
     ],
 )
 def test_each_state_has_one_cell_to_tell(state: HandoverState, says_so: list[str]) -> None:
-    assert told(says(an_order(state))) == says_so
+    assert told(messages_of(an_order(state))) == says_so
     assert told(begins(an_order(state))) == (says_so if state == "leaving" else [])
 
 
@@ -145,7 +145,7 @@ def test_a_delete_is_handed_to_whose_it_is(state: HandoverState, who: str, says_
     report = a_report(who, "delete", reply_to="me")
     found = judged(an_order(state), report)
     assert isinstance(found, Handover)
-    said = says(found, report)
+    said = messages_of(found, report)
     assert told(said) == says_so
     assert isinstance(said[-1], BuildDeleteRequested) and said[-1].reply_to == "me"
 
@@ -153,16 +153,20 @@ def test_a_delete_is_handed_to_whose_it_is(state: HandoverState, who: str, says_
 def test_who_takes_it_in_counts_on_from_where_the_other_stopped() -> None:
     found = judged(an_order("leaving"), a_report("leaving", "ready", above=6, steps=9))
     assert isinstance(found, Handover)
-    [placed] = says(found)
+    [placed] = messages_of(found)
     assert isinstance(placed, MovePlaced) and (placed.above, placed.steps) == (6, 9)
-    [back] = says(an_order("back"))
-    assert isinstance(back, HandoverTold) and (back.above, back.end) == (4, "aborted")
+    [back] = messages_of(an_order("back"))
+    assert isinstance(back, HandoverProgress) and (back.above, back.end) == (4, "aborted")
 
 
 def test_what_it_held_is_taken_back_from_its_keeper_once_and_a_shelved_one_is_fenced_again() -> None:
     claim = taking_back(an_order("arriving"), 7)
     assert claim is not None
-    assert (claim.consumer, claim.generation, claim.take_over) == (PLACED.build, 7, keeper(PLACED.build, 1))
+    assert (claim.consumer, claim.generation, claim.take_over) == (
+        PLACED.build,
+        7,
+        holder_consumer(PLACED.build, 1),
+    )
     again = taking_back(an_order("arriving"), None)
     assert again is not None and claim.begins and claim.begins == again.begins != PLACED.move
     shelved = Handover(placed=replace(PLACED, attempt=0, kind="unshelve"))

@@ -15,7 +15,7 @@ from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, helps
 from scheduler_worker.core.host_counts import Tally
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
@@ -106,7 +106,7 @@ def test_what_helps(request_: BuildRequested, said: tuple[str, ...]) -> None:
     policy = ChoicePolicy.from_names(("up", "enabled", "zone", "json"))
     hall = a_hall(*HOSTS, policy=policy)
     for state, host in zip(STATES, HOSTS, strict=True):
-        hall.hear(state, cell=host.cell)
+        hall.handle(state, cell=host.cell)
     found = helps(hall.wish(request_), hall.choosing(), "s")
     assert set(said) <= set(found), found
     assert bool(said) == bool(found), found
@@ -116,7 +116,7 @@ def test_what_helps(request_: BuildRequested, said: tuple[str, ...]) -> None:
 def test_looking_for_two_things_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     hall, ranked, rank = a_hall(*HOSTS), list[str](), Choosing.rank
 
-    def counting(choosing: Choosing, wish: Wish, seed: str) -> Ranking:
+    def counting(choosing: Choosing, wish: Alternative, seed: str) -> Ranking:
         ranked.append(seed)
         return rank(choosing, wish, seed)
 
@@ -151,7 +151,7 @@ async def test_who_is_placed_costs_no_look_for_help(monkeypatch: pytest.MonkeyPa
     looked = list[str]()
 
     def helps(
-        wish: Wish, choosing: Choosing, seed: str, late: Callable[[], bool], *, needed: int
+        wish: Alternative, choosing: Choosing, seed: str, late: Callable[[], bool], *, needed: int
     ) -> tuple[str, ...]:
         looked.append(seed)
         return ()
@@ -228,7 +228,7 @@ async def test_builds_that_rules_count_are_supposed_as_well() -> None:
         ChoicePolicy.from_names(("io_ops",), max_builds=2), TurnedClock().clock,
     )  # fmt: skip
     for number in (1, 2):
-        await scheduler.hear(a_heartbeat(number, cell=f"cell{number}"))
+        await scheduler.handle(a_heartbeat(number, cell=f"cell{number}"))
     fits = [
         (await WhatIfs(scheduler).answer(WhatIf(request=a_request(instances=count)))).fits for count in (4, 5)
     ]
@@ -239,7 +239,7 @@ async def test_no_more_pairs_are_made_once_the_searches_are_spent(monkeypatch: p
     """A flavor of 190 groups has 18,000 pairs."""
     made: list[relaxing.Lessened] = []
 
-    def lessened(wish: Wish) -> Iterator[relaxing.Lessened]:
+    def lessened(wish: Alternative) -> Iterator[relaxing.Lessened]:
         for lessened in relaxing.lessened(wish):
             made.append(lessened)
             yield lessened

@@ -44,9 +44,9 @@ def test_a_host_is_up_for_three_periods_and_at_least_ten_seconds(
     period: float, after: float, up: bool
 ) -> None:
     book = a_book(grace=1)
-    book.hear(HostReported(cell="cell1", agent="agent1", sequence=1, period=period, hosts=()), 100.0)
+    book.handle(HostReported(cell="cell1", agent="agent1", sequence=1, period=period, hosts=()), 100.0)
     for second in range(101, 101 + int(after)):
-        book.hear(a_heartbeat(2, sequence=second), second)
+        book.handle(a_heartbeat(2, sequence=second), second)
     why = book.down("cell1", "agent1", 100.0 + after)
     assert (why == "") == up
     if not up:
@@ -55,13 +55,13 @@ def test_a_host_is_up_for_three_periods_and_at_least_ten_seconds(
 
 def test_the_last_report_counts_and_a_late_or_repeated_one_changes_nothing() -> None:
     book = a_book()
-    book.hear(a_heartbeat(sequence=5, load=0.5, zone="z"), 1.0)
-    book.hear(a_heartbeat(sequence=4, load=0.4), 2.0)
-    book.hear(a_heartbeat(sequence=5, load=0.9), 3.0)
+    book.handle(a_heartbeat(sequence=5, load=0.5, zone="z"), 1.0)
+    book.handle(a_heartbeat(sequence=4, load=0.4), 2.0)
+    book.handle(a_heartbeat(sequence=5, load=0.9), 3.0)
     state = book.state("cell1", ROOT)
     assert state is not None
     assert state.load == 0.5
-    book.hear(a_heartbeat(sequence=6, load=0.6), 4.0)
+    book.handle(a_heartbeat(sequence=6, load=0.6), 4.0)
     state = book.state("cell1", ROOT)
     assert state is not None
     assert state.load == 0.6
@@ -70,9 +70,9 @@ def test_the_last_report_counts_and_a_late_or_repeated_one_changes_nothing() -> 
 
 def test_a_stale_report_is_no_sign_of_life() -> None:
     book = a_book(grace=1)
-    book.hear(a_heartbeat(sequence=5), 0.0)
+    book.handle(a_heartbeat(sequence=5), 0.0)
     listened(book, 1, 20)
-    book.hear(a_heartbeat(sequence=4), 20.0)
+    book.handle(a_heartbeat(sequence=4), 20.0)
     assert book.down("cell1", "agent1", listened(book, 21, 33)) != ""
 
 
@@ -80,16 +80,16 @@ def test_reports_of_other_hosts_of_the_agent_may_overtake_each_other() -> None:
     book = a_book()
     later = HostReported(cell="cell1", agent="ironic", sequence=2, hosts=(a_state(2, load=0.2),))
     sooner = HostReported(cell="cell1", agent="ironic", sequence=1, hosts=(a_state(1, load=0.1),))
-    book.hear(later, 1.0)
-    book.hear(sooner, 2.0)
+    book.handle(later, 1.0)
+    book.handle(sooner, 2.0)
     assert book.state("cell1", uid(1, "c")) is not None
     assert book.state("cell1", uid(2, "c")) is not None
 
 
 def test_an_agent_back_from_the_dead_may_count_from_the_beginning() -> None:
     book = a_book(grace=1)
-    book.hear(a_heartbeat(sequence=500, load=0.5), 0.0)
-    book.hear(a_heartbeat(sequence=1, load=0.1), listened(book, 1, 31))
+    book.handle(a_heartbeat(sequence=500, load=0.5), 0.0)
+    book.handle(a_heartbeat(sequence=1, load=0.1), listened(book, 1, 31))
     state = book.state("cell1", ROOT)
     assert state is not None
     assert state.load == 0.1
@@ -99,9 +99,9 @@ def test_an_agent_back_from_the_dead_may_count_from_the_beginning() -> None:
 def test_a_new_run_counts_from_the_beginning_at_once() -> None:
     """The clock of the first was a year ahead."""
     book = a_book()
-    book.hear(replace(a_heartbeat(sequence=2**60, load=0.5), run="one"), 0.0)
-    book.hear(replace(a_heartbeat(sequence=7, load=0.1), run="two"), 1.0)
-    book.hear(replace(a_heartbeat(sequence=6, load=0.9), run="two"), 2.0)
+    book.handle(replace(a_heartbeat(sequence=2**60, load=0.5), run="one"), 0.0)
+    book.handle(replace(a_heartbeat(sequence=7, load=0.1), run="two"), 1.0)
+    book.handle(replace(a_heartbeat(sequence=6, load=0.9), run="two"), 2.0)
     state = book.state("cell1", ROOT)
     assert state is not None
     assert state.load == 0.1
@@ -109,8 +109,8 @@ def test_a_new_run_counts_from_the_beginning_at_once() -> None:
 
 def test_a_host_that_moves_to_another_agent_is_the_new_one_s() -> None:
     book = a_book()
-    book.hear(HostReported(cell="cell1", agent="old", sequence=900, hosts=(a_state(),)), 0.0)
-    book.hear(HostReported(cell="cell1", agent="new", sequence=1, hosts=(a_state(load=0.7),)), 1.0)
+    book.handle(HostReported(cell="cell1", agent="old", sequence=900, hosts=(a_state(),)), 0.0)
+    book.handle(HostReported(cell="cell1", agent="new", sequence=1, hosts=(a_state(load=0.7),)), 1.0)
     state = book.state("cell1", ROOT)
     assert state is not None
     assert (state.load, book.cells) == (0.7, {"cell1"})
@@ -126,7 +126,7 @@ def test_what_was_not_heard_while_our_ears_were_away_is_no_verdict(period: float
 
     def reports(sequence: int, now: float, some: list[str] = agents) -> None:
         for agent in some:
-            book.hear(
+            book.handle(
                 HostReported(cell="cell1", agent=agent, sequence=sequence, period=period, hosts=()), now
             )
 
@@ -145,23 +145,23 @@ def test_what_was_not_heard_while_our_ears_were_away_is_no_verdict(period: float
 def test_who_stays_silent_while_others_are_heard_again_is_down() -> None:
     book = a_book(grace=1)
     for number in (1, 2):
-        book.hear(a_heartbeat(number), 0.0)
+        book.handle(a_heartbeat(number), 0.0)
     for nth in range(2, 8):
-        book.hear(a_heartbeat(2, sequence=nth), 100.0 + 10 * nth)
+        book.handle(a_heartbeat(2, sequence=nth), 100.0 + 10 * nth)
     assert book.down("cell1", "agent1", 170.0) == "down: no heartbeat from its agent agent1 for 170 s"
     assert book.down("cell1", "agent2", 170.0) == ""
 
 
 def test_who_alone_is_silent_is_down_when_requests_still_come() -> None:
     book = a_book(grace=1)
-    book.hear(a_heartbeat(), 0.0)
+    book.handle(a_heartbeat(), 0.0)
     assert book.down("cell1", "agent1", listened(book, 1, 30)) == ""
     assert book.down("cell1", "agent1", listened(book, 30, 31)) != ""
 
 
 def test_a_clock_that_does_not_move_or_moves_back_does_no_harm() -> None:
     book = a_book(grace=1)
-    book.hear(a_heartbeat(), 100.0)
+    book.handle(a_heartbeat(), 100.0)
     book.listened(50.0)
     assert book.down("cell1", "agent1", listened(book, 50, 60)) == ""
 
@@ -172,10 +172,10 @@ def test_a_clock_that_does_not_move_or_moves_back_does_no_harm() -> None:
 def test_who_was_not_heard_for_very_long_is_forgotten() -> None:
     book = a_book(grace=1)
     for number in range(1000):
-        book.hear(a_heartbeat(number, cell=f"forged{number}", zone=f"z{number}"), 0.0)
+        book.handle(a_heartbeat(number, cell=f"forged{number}", zone=f"z{number}"), 0.0)
     assert len(book) == len(book.cells) == len(book.zones) == 1000
     for second in range(5, 700, 5):
-        book.hear(a_heartbeat(1, sequence=second), float(second))
+        book.handle(a_heartbeat(1, sequence=second), float(second))
     assert (len(book), book.cells, book.zones) == (1, {"cell1"}, set())
     assert book.down("cell1", "agent2", 700.0) == "down: no heartbeat from its agent agent2"
 
@@ -184,8 +184,8 @@ def test_no_more_hosts_are_remembered_than_there_can_be(monkeypatch: pytest.Monk
     monkeypatch.setattr(hosts, "MOST_HOSTS", 10)
     book = a_book()
     for number in range(100):
-        book.hear(a_heartbeat(1000 + number, sequence=1), float(number))
-        book.hear(a_heartbeat(1, sequence=number + 1, load=1.0), float(number))
+        book.handle(a_heartbeat(1000 + number, sequence=1), float(number))
+        book.handle(a_heartbeat(1, sequence=number + 1, load=1.0), float(number))
     assert len(book) == 10
     assert book.state("cell1", ROOT) is not None
     assert book.down("cell1", "agent1", 100.0) == ""
@@ -194,9 +194,9 @@ def test_no_more_hosts_are_remembered_than_there_can_be(monkeypatch: pytest.Monk
 def test_nor_by_a_cell_that_floods_us_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "MOST_HOSTS", 10)
     book = a_book(grace=1)
-    book.hear(a_heartbeat(1), 0.0)
+    book.handle(a_heartbeat(1), 0.0)
     for number in range(100):
-        book.hear(a_heartbeat(1000 + number, cell="cell2"), 5.0)
+        book.handle(a_heartbeat(1000 + number, cell="cell2"), 5.0)
     assert len(book) == 10
     assert book.state("cell1", ROOT) is not None
     assert book.down("cell1", "agent1", 5.0) == ""
@@ -204,15 +204,15 @@ def test_nor_by_a_cell_that_floods_us_those_of_another(monkeypatch: pytest.Monke
 
 def test_no_cell_speaks_for_another_s_host_or_agent() -> None:
     honest, source = a_book(grace=1), ListedHosts.of([the_facts(1)])
-    honest.hear(a_heartbeat(1, load=0.5), 0.0)
+    honest.handle(a_heartbeat(1, load=0.5), 0.0)
     forged = a_heartbeat(1, sequence=2**60, cell="cell2", load=9.0, enabled=False)
-    honest.hear(replace(forged, run="forged"), 1.0)
+    honest.handle(replace(forged, run="forged"), 1.0)
     honest.failed("cell2", ROOT, 1.0)
     facts = honest.level(source, 1.0).facts(source.search(ASKED), 0)
     assert facts.state == a_state(1, load=0.5)
     assert (facts.failures, facts.down) == (0.0, "")
     for second in range(2, 60):  # nor does it keep its dead agent alive
-        honest.hear(replace(forged, sequence=2**60 + second), float(second))
+        honest.handle(replace(forged, sequence=2**60 + second), float(second))
     assert honest.level(source, 60.0).facts(source.search(ASKED), 0).down != ""
 
 

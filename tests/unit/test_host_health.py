@@ -47,14 +47,14 @@ def a_record(number: int, **fields: object) -> HostHealth:
 
 def test_a_host_without_heartbeats_is_down_though_its_agent_reports_other_hosts() -> None:
     book, source = HostBook(0.0, grace=0.0), ListedHosts.of(HOSTS)
-    book.hear(a_report(1, 2, 3, sequence=1), 0.0)
+    book.handle(a_report(1, 2, 3, sequence=1), 0.0)
     for second in range(1, 31):
-        book.hear(a_report(1, 3, sequence=second + 1), float(second))
+        book.handle(a_report(1, 3, sequence=second + 1), float(second))
     assert reasons(book, source, 30.0) == ["", "", ""]
-    book.hear(a_report(1, 3, sequence=40), 31.5)
+    book.handle(a_report(1, 3, sequence=40), 31.5)
     why = "down: no heartbeat from it, though its agent agent reports other hosts, for 32 s"
     assert reasons(book, source, 31.5) == ["", why, ""]
-    book.hear(a_report(2, sequence=41), 31.6)
+    book.handle(a_report(2, sequence=41), 31.6)
     assert reasons(book, source, 31.6) == ["", "", ""]
 
 
@@ -62,9 +62,9 @@ def test_a_host_that_its_agent_never_reports_is_unknown_and_then_down() -> None:
     book, source = HostBook(0.0, grace=0.0), ListedHosts.of(HOSTS)
     book.level(source, 0.0)
     for second in range(31):
-        book.hear(a_report(1, 3, sequence=second + 1), float(second))
+        book.handle(a_report(1, 3, sequence=second + 1), float(second))
     assert (reasons(book, source, 30.0), unknown(book, source, 30.0)) == (["", "", ""], [False, True, False])
-    book.hear(a_report(1, 3, sequence=40), 31.5)
+    book.handle(a_report(1, 3, sequence=40), 31.5)
     why = "down: no heartbeat from it, though its agent agent reports other hosts"
     assert (reasons(book, source, 31.5), unknown(book, source, 31.5)) == (["", why, ""], [False] * 3)
 
@@ -72,7 +72,7 @@ def test_a_host_that_its_agent_never_reports_is_unknown_and_then_down() -> None:
 def test_a_host_that_placement_has_from_now_on_may_take_as_long_for_its_first_heartbeat() -> None:
     book, source = HostBook(0.0, grace=0.0), ListedHosts.of(HOSTS[:1])
     for second in range(61):
-        book.hear(a_report(1, sequence=second + 1), float(second))
+        book.handle(a_report(1, sequence=second + 1), float(second))
     assert reasons(book, source, 60.0) == [""]
     source.listed = ListedHosts.of(HOSTS[:2]).listed
     source.layout += 1
@@ -84,7 +84,7 @@ def test_an_agent_whose_reports_are_partial_answers_for_all_of_its_hosts() -> No
     book.restore([a_record(3, availability="down", why="no heartbeat from its agent agent")])
     for second in range(61):
         hosts = (1,) if second == 0 else ()
-        book.hear(a_report(*hosts, sequence=second + 1, partial=True), float(second))
+        book.handle(a_report(*hosts, sequence=second + 1, partial=True), float(second))
     assert reasons(book, source, 60.0) == ["", "", ""]
 
 
@@ -107,23 +107,23 @@ def test_what_was_recorded_of_a_host_counts_until_its_heartbeat(record: HostHeal
     book, source = HostBook(0.0), ListedHosts.of(HOSTS)
     book.restore([record])
     assert reasons(book, source, 0.0) == ["", why, ""]
-    book.hear(a_report(1, 3, sequence=1), 1.0)
+    book.handle(a_report(1, 3, sequence=1), 1.0)
     assert reasons(book, source, 1.0) == ["", why, ""]
-    book.hear(a_report(2, sequence=2), 2.0)
+    book.handle(a_report(2, sequence=2), 2.0)
     assert reasons(book, source, 2.0) == ["", "", ""]
 
 
 def test_a_host_that_was_down_before_an_outage_of_the_broker_is_down_after_it() -> None:
     """Neither does any other host come to be down by it."""
     book, source = HostBook(0.0, grace=0.0), ListedHosts.of(HOSTS)
-    book.hear(a_report(1, 2, 3, sequence=1), 0.0)
+    book.handle(a_report(1, 2, 3, sequence=1), 0.0)
     for second in range(1, 41):
-        book.hear(a_report(1, 3, sequence=second + 1), float(second))
+        book.handle(a_report(1, 3, sequence=second + 1), float(second))
     for back in (1000.0, 2000.0):
         book.listened(back)
         found = reasons(book, source, back)
         assert (found[0], found[2]) == ("", "") and found[1].startswith("down: ")
-        book.hear(a_report(1, 3, sequence=int(back)), back + 1)
+        book.handle(a_report(1, 3, sequence=int(back)), back + 1)
 
 
 def test_health_names_the_hosts_that_are_down_unknown_or_closed_by_their_agent() -> None:
@@ -133,14 +133,14 @@ def test_health_names_the_hosts_that_are_down_unknown_or_closed_by_their_agent()
     for second in range(32):
         hosts = (closed, a_state(2)) if second == 1 else (closed,)
         report = HostReported(cell="cell1", agent=AGENT, sequence=second + 1, hosts=hosts)
-        book.hear(report, float(second))
+        book.handle(report, float(second))
     assert book.health(source, 31.0, MOMENT + 31.0) == {
         ("cell1", HOSTS[0].root): a_record(1, enabled=False, why_disabled="disk"),
         ("cell1", HOSTS[2].root): a_record(
             3, availability="down", why="no heartbeat from it, though its agent agent reports other hosts"
         ),
     }
-    book.hear(HostReported(cell="cell1", agent=AGENT, sequence=99, hosts=(closed,)), 33.0)
+    book.handle(HostReported(cell="cell1", agent=AGENT, sequence=99, hosts=(closed,)), 33.0)
     assert book.health(source, 33.0, MOMENT + 33.0)["cell1", HOSTS[1].root] == a_record(
         2,
         availability="down",
@@ -163,7 +163,7 @@ def test_the_arrays_agree_with_the_sentences(seed: int) -> None:
             number = chance.randrange(4)
             hosts = [nth for nth in range(1, 13) if nth % 4 == number and chance.random() < 0.5]
             agent = f"agent{number}"
-            book.hear(a_report(*hosts, sequence=sequence, agent=agent, partial=number == partial), now)
+            book.handle(a_report(*hosts, sequence=sequence, agent=agent, partial=number == partial), now)
         else:
             book.listened(now)
         reasons(book, source, now)
@@ -202,7 +202,7 @@ def test_of_several_schedulers_each_prefers_known_hosts_of_others_to_unknown_hos
     mine = [host.host for host in hall.source.hosts() if ours[host.position]]
     theirs = [host.host for host in hall.source.hosts() if not ours[host.position]]
     known = {mine[0], theirs[0]}
-    hall.hear(*(a_state(int(name.removeprefix("host"))) for name in known))
+    hall.handle(*(a_state(int(name.removeprefix("host"))) for name in known))
     ranking = hall.rank()
     order = [hosts_of(take(ranking))[0] for _ in range(30)]
     assert order[:2] == [mine[0], theirs[0]]

@@ -34,7 +34,7 @@ def test_a_cell_that_is_registered_or_dropped_later_changes_it() -> None:
         source.cells = {"c9": RegisteredCell(name="c9")} if there else {}
         hosts.level()
         assert bool(hosts.served[host.position]) is there
-        assert bool(hosts.nobody_builds(host)) is not there
+        assert bool(hosts.why_no_agent(host)) is not there
 
 
 def by_cell(hosts: HostMap, source: PlainSource) -> dict[str, list[str]]:

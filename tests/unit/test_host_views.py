@@ -133,7 +133,7 @@ def loads(book: HostBook, source: ListedHosts, now: float = 0.0) -> list[float]:
 
 def test_reports_before_placement_knows_the_host_are_kept() -> None:
     book, source = HostBook(0.0), ListedHosts.of(())
-    book.hear(reported_by(the_facts(1, load=0.5)), 0.0)
+    book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     assert loads(book, source) == []
     source.listed = ListedHosts.of([the_facts(2), the_facts(1)]).listed
     source.layout += 1
@@ -143,7 +143,7 @@ def test_reports_before_placement_knows_the_host_are_kept() -> None:
 def test_hosts_that_change_places_are_followed() -> None:
     book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2), the_facts(3)])
     for number in (1, 2, 3):
-        book.hear(reported_by(the_facts(number, load=number / 10)), 0.0)
+        book.handle(reported_by(the_facts(number, load=number / 10)), 0.0)
     assert loads(book, source) == [0.1, 0.2, 0.3]
     source.listed = ListedHosts.of([the_facts(3), the_facts(4), the_facts(1)]).listed
     source.layout += 1
@@ -154,15 +154,15 @@ def test_a_first_report_is_found_without_reading_all_of_placement_again() -> Non
     book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2)])
     assert loads(book, source) == [-1, -1]
     source.hosts = lambda: pytest.fail("all read again")  # type: ignore[method-assign]
-    book.hear(reported_by(the_facts(2, load=0.5)), 0.0)
+    book.handle(reported_by(the_facts(2, load=0.5)), 0.0)
     assert loads(book, source) == [-1, 0.5]
-    book.hear(reported_by(the_facts(2, load=0.75), sequence=2), 0.0)
+    book.handle(reported_by(the_facts(2, load=0.75), sequence=2), 0.0)
     assert loads(book, source) == [-1, 0.75]
 
 
 def test_another_placement_is_read_from_the_beginning() -> None:
     book = HostBook(0.0)
-    book.hear(reported_by(the_facts(2, load=0.5)), 0.0)
+    book.handle(reported_by(the_facts(2, load=0.5)), 0.0)
     assert loads(book, ListedHosts.of([the_facts(1), the_facts(2)])) == [-1, 0.5]
     assert loads(book, ListedHosts.of([the_facts(2)])) == [0.5]
 
@@ -173,21 +173,21 @@ def test_more_hosts_than_there_was_room_for() -> None:
     source = ListedHosts.of(many[:10])
     assert loads(book, source) == [-1] * 10
     for facts in many:
-        book.hear(reported_by(facts), 0.0)
+        book.handle(reported_by(facts), 0.0)
     assert loads(book, source) == [number / 10_000 for number in range(10)]
 
 
 def test_who_is_up_goes_by_the_agent_placement_names() -> None:
     book = HostBook(0.0, grace=0.0)
     source = ListedHosts.of([replace(the_facts(1), agent="new")])
-    book.hear(reported_by(the_facts(1, load=0.5)), 0.0)
+    book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     assert each_says("up", book, source) == [0]
     assert each_says("load", book, source) == [0.5]
 
 
 def test_while_nobody_could_be_heard_nobody_is_down() -> None:
     book, source = HostBook(0.0, grace=30.0), ListedHosts.of([the_facts(1), the_facts(2)])
-    book.hear(reported_by(the_facts(1, load=0.5)), 0.0)
+    book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     for now, up in ((20.0, [1, 1]), (45.0, [0, 0])):
         for second in range(int(now)):
             book.listened(float(second))
@@ -221,22 +221,22 @@ def test_failures_fade_alike_over_a_very_long_time() -> None:
 
 def test_an_instance_more_than_before_forgives_half() -> None:
     book, root = HostBook(0.0), uid(1, "c")
-    book.hear(reported_by(the_facts(1, instances=3)), 0.0)
+    book.handle(reported_by(the_facts(1, instances=3)), 0.0)
     book.failed("cell1", root, 0.0)
-    book.hear(reported_by(the_facts(1, instances=3), sequence=2), 0.0)
+    book.handle(reported_by(the_facts(1, instances=3), sequence=2), 0.0)
     assert book.failures("cell1", root, 0.0) == 1
-    book.hear(reported_by(the_facts(1, instances=4), sequence=3), 0.0)
+    book.handle(reported_by(the_facts(1, instances=4), sequence=3), 0.0)
     assert book.failures("cell1", root, 0.0) == 0.5
 
 
 def test_slots_of_hosts_that_nothing_is_known_of_are_given_to_others() -> None:
     book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2)])
-    book.hear(reported_by(the_facts(1, load=0.1)), 0.0)
+    book.handle(reported_by(the_facts(1, load=0.1)), 0.0)
     for number in range(10, 3000):
         book.chose("cell1", uid(number, "c"), 0.0)
     for second in range(1, 30):
-        book.hear(reported_by(the_facts(1, load=0.5), sequence=second + 1), float(second))
-    book.hear(reported_by(the_facts(2, load=0.75)), 30.0)
+        book.handle(reported_by(the_facts(1, load=0.5), sequence=second + 1), float(second))
+    book.handle(reported_by(the_facts(2, load=0.75)), 30.0)
     assert len(book._columns.slots) < 1100
     assert loads(book, source, 30.0) == [0.5, 0.75]
 
@@ -250,10 +250,10 @@ def test_metrics_and_images_that_were_asked_for_once_follow_the_reports() -> Non
         return np.where(np.isnan(metric), -1, metric).tolist(), cached.tolist()
 
     assert seen() == ([-1, -1], [0, 0])
-    book.hear(reported_by(the_facts(1, metrics={"t": 4.0}, images=("linux",))), 0.0)
+    book.handle(reported_by(the_facts(1, metrics={"t": 4.0}, images=("linux",))), 0.0)
     assert seen() == ([4, -1], [1, 0])
-    book.hear(reported_by(the_facts(1, metrics={"u": 4.0}, images=("bsd",)), sequence=2), 0.0)
-    book.hear(reported_by(the_facts(2, metrics={"t": 1.0}, images=("linux", "bsd"))), 0.0)
+    book.handle(reported_by(the_facts(1, metrics={"u": 4.0}, images=("bsd",)), sequence=2), 0.0)
+    book.handle(reported_by(the_facts(2, metrics={"t": 1.0}, images=("linux", "bsd"))), 0.0)
     assert seen() == ([-1, 1], [0, 1])
     everybody = AllHosts(source.search(ASKED), book.level(source, 0.0))
     assert sum(everybody.cached(f"image{number}").sum() for number in range(100)) == 0

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ironic_sync.core.envelope import HeardNotification, Phase
+from ironic_sync.core.envelope import Phase, ReceivedNotification
 from ironic_sync.core.known_state import BeliefRules
 from ironic_sync.core.known_states import Beliefs
 from ironic_sync.core.rule import Invalid
@@ -34,7 +34,7 @@ from tests.support.ironic_builders import (
 )  # fmt: skip
 def test_what_opens_a_node_is_confirmed_by_a_read_when_there_is_an_api(event: str, phase: Phase) -> None:
     case = closed(can_read=True)
-    step = case.hear(event, phase, T + 2.5, updated_at=T + 2)
+    step = case.handle(event, phase, T + 2.5, updated_at=T + 2)
     assert (step.outcome, step.read, step.report) == ("read", True, None)
     assert case.read(T + 2.6).outcome == "told" and case.open
 
@@ -42,7 +42,7 @@ def test_what_opens_a_node_is_confirmed_by_a_read_when_there_is_an_api(event: st
 @pytest.mark.parametrize("event", ["provision_set", "power_state_corrected", "maintenance_set", "update"])
 def test_without_an_api_it_opens_at_once(event: str) -> None:
     case = closed(can_read=False)
-    step = case.hear(event, "end", T + 2.5, updated_at=T + 2)
+    step = case.handle(event, "end", T + 2.5, updated_at=T + 2)
     assert (step.outcome, step.read) == ("told", False) and case.open
 
 
@@ -65,7 +65,7 @@ def test_what_closes_a_node_acts_at_once(
     event: str, phase: Phase, changes: dict[str, Any], updated_at: float, can_read: bool
 ) -> None:
     case = opened(can_read=can_read)
-    step = case.hear(event, phase, updated_at + 0.5, updated_at=updated_at, **changes)
+    step = case.handle(event, phase, updated_at + 0.5, updated_at=updated_at, **changes)
     assert step.outcome == "told" and not case.open
     assert step.read == (can_read and event == "update"), "an update may be one of traits, with an old state"
     assert case.told is not None and case.told.sequence == int((updated_at + 0.5) * 1e6)
@@ -77,8 +77,8 @@ def test_what_closes_a_node_acts_at_once(
 def test_what_was_only_asked_for_changes_nothing(event: str, changes: dict[str, Any], can_read: bool) -> None:
     for case in opened(can_read=can_read), closed(can_read=can_read):
         before = case.told
-        assert case.hear(event, "start", T + 5, **changes) == (case.beliefs.of(NODE), "asked", None, False)
-        refused = case.hear(event, "error", T + 6, **changes)
+        assert case.handle(event, "start", T + 5, **changes) == (case.beliefs.of(NODE), "asked", None, False)
+        refused = case.handle(event, "error", T + 6, **changes)
         assert refused.read == can_read
         assert case.told == before
 
@@ -87,9 +87,9 @@ def test_what_was_only_asked_for_changes_nothing(event: str, changes: dict[str, 
 @pytest.mark.parametrize("event", ["provision_set", "power_set", "console_set"])
 def test_a_start_or_an_error_never_opens(event: str, phase: Phase) -> None:
     case = closed(can_read=False)
-    assert case.hear(event, phase, T + 5, updated_at=T + 5).report is None
+    assert case.handle(event, phase, T + 5, updated_at=T + 5).report is None
     case = closed(can_read=True)
-    step = case.hear(event, phase, T + 5, updated_at=T + 5)
+    step = case.handle(event, phase, T + 5, updated_at=T + 5)
     assert step.report is None and step.read
 
 
@@ -98,18 +98,18 @@ def test_a_duplicate_is_not_told_again(can_read: bool) -> None:
     for case in opened(can_read=can_read), closed(can_read=can_read):
         before = case.told
         state = "available" if case.open else "cleaning"
-        step = case.hear("provision_set", "end", T, updated_at=T, provision_state=state)
+        step = case.handle("provision_set", "end", T, updated_at=T, provision_state=state)
         assert (step.report, step.read) == (None, False)
         assert case.told == before
 
 
 def test_late_messages_change_nothing() -> None:
     case = opened(can_read=False)
-    step = case.hear("provision_set", "start", T - 1, provision_state="cleaning")
+    step = case.handle("provision_set", "start", T - 1, provision_state="cleaning")
     assert (step.outcome, step.report, step.read) == ("late", None, False)
     case = closed(can_read=False)
-    assert case.hear("provision_set", "end", T - 1, updated_at=T - 1).outcome == "late"
-    assert case.hear("delete", "end", T - 1).outcome == "late"
+    assert case.handle("provision_set", "end", T - 1, updated_at=T - 1).outcome == "late"
+    assert case.handle("delete", "end", T - 1).outcome == "late"
     assert not case.open
 
 
@@ -118,14 +118,14 @@ def test_with_an_api_late_contradiction_of_the_same_second_is_looked_into(
     updated_at: float, read: bool
 ) -> None:
     case = opened(can_read=True)
-    step = case.hear("provision_set", "start", T - 0.1, updated_at=updated_at, provision_state="cleaning")
+    step = case.handle("provision_set", "start", T - 0.1, updated_at=updated_at, provision_state="cleaning")
     assert (step.outcome, step.report, step.read) == ("late", None, read)
 
 
 @with_and_without
 def test_what_is_late_by_a_clock_that_goes_wrong_is_told_by_its_version(can_read: bool) -> None:
     case = opened(can_read=can_read)
-    step = case.hear("provision_set", "start", T - 5, updated_at=T + 3, provision_state="deploying")
+    step = case.handle("provision_set", "start", T - 5, updated_at=T + 3, provision_state="deploying")
     assert step.outcome == "told" and not case.open
     assert case.told is not None and case.told.sequence > T * 1e6, "or placement would not believe it"
 
@@ -134,15 +134,15 @@ def test_after_a_read_what_was_said_before_is_late_but_looked_into() -> None:
     case = closed(can_read=True)
     case.read(T + 10, replace(READ, updated_at=T))
     assert case.open
-    step = case.hear("maintenance_set", "end", T + 9, updated_at=T, maintenance=True)
+    step = case.handle("maintenance_set", "end", T + 9, updated_at=T, maintenance=True)
     assert (step.outcome, step.read) == ("late", True)
-    assert not case.hear("power_set", "end", T + 9, updated_at=T).read, "it says nothing else"
+    assert not case.handle("power_set", "end", T + 9, updated_at=T).read, "it says nothing else"
 
 
 @with_and_without
 def test_what_stays_as_it_was_told_is_not_told_again(can_read: bool) -> None:
     case = opened(can_read=can_read)
-    step = case.hear("update", "end", T + 5, updated_at=T + 5, name="renamed", properties={"cpus": 8})
+    step = case.handle("update", "end", T + 5, updated_at=T + 5, name="renamed", properties={"cpus": 8})
     assert (step.outcome, step.report, step.read) == ("same", None, False)
 
 
@@ -156,11 +156,11 @@ def test_a_change_of_traits_that_ends_with_an_older_state_does_not_close_the_nod
     """Step 124: the traits were put while it was cleaned, and the call ended after it was available."""
     case = opened(can_read=False)
     changes = dict[str, Any](updated_at=updated_at, provision_state="cleaning", traits=("CUSTOM_Y",))
-    case.hear("update", "end", T + 0.6, **changes)
+    case.handle("update", "end", T + 0.6, **changes)
     assert case.open
     assert case.told is not None and case.told.providers[0].traits == ("CUSTOM_Y",)
     case = opened(can_read=True)
-    assert case.hear("update", "end", T + 0.6, **changes).read
+    assert case.handle("update", "end", T + 0.6, **changes).read
     assert case.open
 
 
@@ -171,7 +171,7 @@ def test_a_change_of_traits_that_ends_with_an_older_state_does_not_close_the_nod
 def test_of_an_older_version_only_the_traits_are_news(older: dict[str, Any], can_read: bool) -> None:
     case = opened(can_read=can_read)
     before = case.told
-    step = case.hear("update", "end", T + 0.6, updated_at=T - 3, **older)
+    step = case.handle("update", "end", T + 0.6, updated_at=T - 3, **older)
     assert (step.report, step.read) == (None, can_read)
     assert case.told == before
 
@@ -183,38 +183,38 @@ def test_of_an_older_version_only_the_traits_are_news(older: dict[str, Any], can
 )
 def test_nor_does_it_open_one(why: dict[str, Any], updated_at: float, changes: dict[str, Any]) -> None:
     case = BeliefCase(can_read=False)
-    case.hear("provision_set", "start", T + 0.1, updated_at=T, **why)
-    case.hear("update", "end", T + 0.6, updated_at=updated_at, **changes)
+    case.handle("provision_set", "start", T + 0.1, updated_at=T, **why)
+    case.handle("update", "end", T + 0.6, updated_at=updated_at, **changes)
     assert case.told is not None and not case.open
 
 
 def test_of_a_second_a_change_of_maintenance_is_believed_both_ways() -> None:
     case = opened(can_read=False)
-    case.hear("maintenance_set", "end", T + 0.3, updated_at=T, maintenance=True)
+    case.handle("maintenance_set", "end", T + 0.3, updated_at=T, maintenance=True)
     assert not case.open
-    case.hear("maintenance_set", "end", T + 0.6, updated_at=T)
+    case.handle("maintenance_set", "end", T + 0.6, updated_at=T)
     assert case.open
 
 
 def test_but_it_says_nothing_of_the_state() -> None:
     case = BeliefCase(can_read=False)
-    case.hear("provision_set", "start", T + 0.3, updated_at=T, provision_state="cleaning")
-    case.hear("maintenance_set", "end", T + 0.301, updated_at=T)
+    case.handle("provision_set", "start", T + 0.3, updated_at=T, provision_state="cleaning")
+    case.handle("maintenance_set", "end", T + 0.301, updated_at=T)
     assert not case.open
 
 
 def test_an_update_that_opened_does_not_make_late_what_may_have_come_after_its_snapshot() -> None:
     case = BeliefCase(can_read=False)
-    case.hear("update", "end", T + 2.7, updated_at=T + 2, traits=("CUSTOM_Y",))
+    case.handle("update", "end", T + 2.7, updated_at=T + 2, traits=("CUSTOM_Y",))
     assert case.open
-    case.hear("provision_set", "start", T + 2.4, updated_at=T + 2, provision_state="deploying")
+    case.handle("provision_set", "start", T + 2.4, updated_at=T + 2, provision_state="deploying")
     assert not case.open
 
 
 def test_an_update_that_closed_makes_late_what_opens() -> None:
     case = opened(can_read=False)
-    case.hear("update", "end", T + 2.7, updated_at=T + 2, instance_uuid=INSTANCE)
-    case.hear("provision_set", "end", T + 2.4, updated_at=T + 2)
+    case.handle("update", "end", T + 2.7, updated_at=T + 2, instance_uuid=INSTANCE)
+    case.handle("provision_set", "end", T + 2.4, updated_at=T + 2)
     assert not case.open
 
 
@@ -226,20 +226,20 @@ def test_what_cannot_be_changes_nothing(changes: dict[str, Any]) -> None:
     case = opened(can_read=False)
     before = case.beliefs.of(NODE)
     with pytest.raises(Invalid):
-        case.hear("provision_set", "start", T + 1, **changes)
+        case.handle("provision_set", "start", T + 1, **changes)
     assert case.beliefs.of(NODE) is before
 
 
 def test_of_a_node_without_a_class_nothing_is_told() -> None:
     case = opened(can_read=False)
-    step = case.hear("provision_set", "start", T + 1, updated_at=T + 1, resource_class=None)
+    step = case.handle("provision_set", "start", T + 1, updated_at=T + 1, resource_class=None)
     assert (step.outcome, step.report) == ("no class", None) and case.open
 
 
 def test_what_is_dated_far_ahead_counts_from_now_on() -> None:
     beliefs = Beliefs(BeliefRules(place=lambda node: PLACE))
-    said = HeardNotification(event="provision_set", phase="end", at=T + 1e9, uuid=NODE, node=FREE)
-    step = beliefs.hear(said, latest=T)
+    said = ReceivedNotification(event="provision_set", phase="end", at=T + 1e9, uuid=NODE, node=FREE)
+    step = beliefs.handle(said, latest=T)
     assert step.report is not None and step.report.sequence == T * 1e6
 
 
@@ -248,7 +248,7 @@ def test_only_so_many_nodes_are_remembered() -> None:
     for number in range(5):
         uuid = uid(number, "c")
         node = replace(FREE, uuid=uuid)
-        beliefs.hear(
-            HeardNotification(event="provision_set", phase="end", at=T, uuid=uuid, node=node), latest=T
+        beliefs.handle(
+            ReceivedNotification(event="provision_set", phase="end", at=T, uuid=uuid, node=node), latest=T
         )
     assert [beliefs.of(uid(number, "c")).node is not None for number in range(5)] == [False] * 2 + [True] * 3

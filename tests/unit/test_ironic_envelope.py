@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ironic_sync.core.envelope import HeardNotification, Skipped, opened
+from ironic_sync.core.envelope import ReceivedNotification, Skipped, opened
 from ironic_sync.core.node import Malformed, from_payload, from_rest, seconds
 from tests.support.ids import uid
 from tests.support.ironic_recordings import recorded
@@ -57,9 +57,9 @@ def bare(message: Any) -> bytes:
     return json.dumps(message).encode()
 
 
-def understood(body: bytes) -> HeardNotification:
+def understood(body: bytes) -> ReceivedNotification:
     said = opened(body)
-    assert isinstance(said, HeardNotification)
+    assert isinstance(said, ReceivedNotification)
     return said
 
 

@@ -4,18 +4,18 @@ import random
 
 import pytest
 
-from ironic_sync.core.envelope import HeardNotification
+from ironic_sync.core.envelope import ReceivedNotification
 from tests.support.belief_world import WAYS, NodeWorld, Vary
 from tests.support.random_ironic import RandomIronic
 
 
 def a_life(
-    seed: int, vary: Vary[HeardNotification], late: float, *, can_read: bool, reads_tell_times: bool
+    seed: int, vary: Vary[ReceivedNotification], late: float, *, can_read: bool, reads_tell_times: bool
 ) -> None:
     chance = random.Random(seed)
     ironic = RandomIronic(chance, reads_tell_times=reads_tell_times)
     world = NodeWorld(ironic, can_read=can_read, chance=chance)
-    held: list[HeardNotification] = []
+    held: list[ReceivedNotification] = []
     for turn in range(25):
         said = vary(ironic.happens(), chance)
         coming = [notification for notification in said if chance.random() >= late]
@@ -41,7 +41,7 @@ def a_life(
 )
 @pytest.mark.parametrize("vary", WAYS)
 def test_whatever_happens_no_node_stays_open_that_was_said_to_be_closed(
-    vary: Vary[HeardNotification], can_read: bool, reads_tell_times: bool, late: float
+    vary: Vary[ReceivedNotification], can_read: bool, reads_tell_times: bool, late: float
 ) -> None:
     for seed in range(150):
         a_life(seed, vary, late, can_read=can_read, reads_tell_times=reads_tell_times)

@@ -14,7 +14,7 @@ from tests.support.ironic_builders import NODE, PLACE, READ, BeliefCase, T, clos
 def test_a_read_during_which_something_was_said_opens_nothing() -> None:
     case = closed(can_read=True)
     before = case.beliefs.heard
-    case.hear("provision_set", "end", T + 1, updated_at=T + 1)
+    case.handle("provision_set", "end", T + 1, updated_at=T + 1)
     step = case.read(T + 1.1, heard=before)
     assert (step.outcome, step.read) == ("read", True) and not case.open
     assert case.read(T + 1.2).outcome == "told" and case.open
@@ -23,7 +23,7 @@ def test_a_read_during_which_something_was_said_opens_nothing() -> None:
 def test_but_it_may_close() -> None:
     case = opened(can_read=True)
     before = case.beliefs.heard
-    case.hear("power_set", "start", T + 1, updated_at=T + 1)
+    case.handle("power_set", "start", T + 1, updated_at=T + 1)
     step = case.read(T + 1.1, replace(READ, maintenance=True), heard=before)
     assert (step.outcome, step.read) == ("told", True) and not case.open
 
@@ -31,14 +31,14 @@ def test_but_it_may_close() -> None:
 def test_nor_does_it_end_a_node() -> None:
     case = BeliefCase(can_read=True)
     before = case.beliefs.heard
-    case.hear("create", "end", T, provision_state="enroll")
+    case.handle("create", "end", T, provision_state="enroll")
     assert case.read(T - 0.1, None, heard=before) == (case.beliefs.of(NODE), "read", None, True)
 
 
 def test_a_read_that_says_what_is_known_settles_all_the_same() -> None:
     case = opened(can_read=True)
     before = case.beliefs.heard
-    case.hear("power_set", "start", T + 1, updated_at=T + 1)
+    case.handle("power_set", "start", T + 1, updated_at=T + 1)
     step = case.read(T + 1.1, heard=before)
     assert (step.report, step.read) == (None, False)
 
@@ -48,8 +48,8 @@ def test_a_read_counts_from_when_it_began_and_always_for_more_than_before() -> N
     case.read(T + 1.5)
     assert case.told is not None and case.told.sequence == int((T + 1.5) * 1e6)
     ahead = BeliefCase(can_read=True)  # of us, by an hour
-    ahead.hear("provision_set", "start", T + 3600, provision_state="cleaning")
-    ahead.hear("provision_set", "end", T + 3601, updated_at=T)
+    ahead.handle("provision_set", "start", T + 3600, provision_state="cleaning")
+    ahead.handle("provision_set", "end", T + 3601, updated_at=T)
     ahead.read(T + 1)
     assert ahead.told is not None and ahead.told.sequence > (T + 3601) * 1e6
 
@@ -66,7 +66,7 @@ def test_a_sweep_tells_again_what_placement_does_not_have() -> None:
 def test_what_a_tool_told_of_a_node_is_told_again_by_ironic() -> None:
     case = opened(can_read=False)
     case.beliefs.told_by_others(NODE, int((T + 1) * 1e6))
-    assert case.hear("power_set", "end", T + 2, updated_at=T + 2).outcome == "told"
+    assert case.handle("power_set", "end", T + 2, updated_at=T + 2).outcome == "told"
 
 
 def learned(case: BeliefCase, at: float) -> bool:
@@ -78,11 +78,11 @@ def test_what_was_told_last_does_not_count_when_another_has_told_since(can_read:
     case = closed(can_read=can_read)
     again: dict[str, Any] = {"updated_at": T, "provision_state": "cleaning"}
     assert not learned(case, T) and not learned(case, T - 1), "our own, or before it"
-    assert case.hear("power_set", "end", T + 1, **again).outcome == "same"
+    assert case.handle("power_set", "end", T + 1, **again).outcome == "same"
     assert learned(case, T + 2)
-    assert case.hear("power_set", "end", T + 3, **again).outcome == "told"
+    assert case.handle("power_set", "end", T + 3, **again).outcome == "told"
     case.beliefs.forget_told()
-    assert case.hear("power_set", "end", T + 4, **again).outcome == "told"
+    assert case.handle("power_set", "end", T + 4, **again).outcome == "told"
 
 
 @with_and_without
@@ -93,7 +93,7 @@ def test_what_is_dated_before_what_another_told_closes_and_does_not_open(can_rea
     ):
         case = BeliefCase(can_read=can_read)
         learned(case, T + 3600)
-        step = case.hear("provision_set", "end", T, updated_at=T, provision_state=state)
+        step = case.handle("provision_set", "end", T, updated_at=T, provision_state=state)
         assert (step.outcome, step.read) == (outcome, read)
         if step.report is not None:
             assert step.report.sequence > (T + 3600) * 1e6
@@ -101,7 +101,7 @@ def test_what_is_dated_before_what_another_told_closes_and_does_not_open(can_rea
 
 def test_without_an_api_what_was_said_since_another_told_is_told_again() -> None:
     case = opened(can_read=False)
-    case.hear("provision_set", "start", T + 2, updated_at=T, provision_state="cleaning")
+    case.handle("provision_set", "start", T + 2, updated_at=T, provision_state="cleaning")
     other = int((T + 1) * 1e6)
     assert case.beliefs.newer(NODE, int((T + 3) * 1e6)) is None
     again = case.beliefs.newer(NODE, other)
@@ -111,7 +111,7 @@ def test_without_an_api_what_was_said_since_another_told_is_told_again() -> None
 @with_and_without
 def test_a_node_that_goes_is_told_of_though_what_was_told_last_was_forgotten(can_read: bool) -> None:
     ways: tuple[Callable[[BeliefCase], Step], ...] = (
-        lambda case: case.hear("delete", "end", T + 1),
+        lambda case: case.handle("delete", "end", T + 1),
         lambda case: case.read(T + 1, None),
     )
     for ends in ways:
@@ -126,21 +126,21 @@ def test_a_node_that_goes_is_told_of_though_what_was_told_last_was_forgotten(can
 @with_and_without
 def test_a_deleted_node_is_gone_until_it_is_created_again(can_read: bool) -> None:
     case = opened(can_read=can_read)
-    step = case.hear("delete", "end", T + 1)
+    step = case.handle("delete", "end", T + 1)
     assert step.outcome == "gone" and case.told is not None and case.told.gone
-    assert case.hear("delete", "end", T + 1).report is None
-    echo = case.hear("power_state_corrected", "success", T + 1.2, power_state=None)
+    assert case.handle("delete", "end", T + 1).report is None
+    echo = case.handle("power_state_corrected", "success", T + 1.2, power_state=None)
     assert (echo.report, echo.read) == (None, can_read)
-    assert case.hear("create", "end", T + 2, updated_at=None, provision_state="enroll").outcome == "told"
+    assert case.handle("create", "end", T + 2, updated_at=None, provision_state="enroll").outcome == "told"
     assert not case.told.gone
 
 
 @with_and_without
 def test_what_was_said_of_its_earlier_life_is_late_in_its_next(can_read: bool) -> None:
     case = opened(can_read=can_read)
-    case.hear("delete", "end", T + 1.5)
-    case.hear("create", "end", T + 2, updated_at=None, provision_state="enroll")
-    step = case.hear("provision_set", "end", T + 1, updated_at=T + 1)
+    case.handle("delete", "end", T + 1.5)
+    case.handle("create", "end", T + 2, updated_at=None, provision_state="enroll")
+    step = case.handle("provision_set", "end", T + 1, updated_at=T + 1)
     assert (step.outcome, step.report) == ("late", None) and not case.open
 
 
@@ -148,8 +148,8 @@ def test_what_was_said_of_its_earlier_life_is_late_in_its_next(can_read: bool) -
 def test_of_a_node_that_is_not_ours_nothing_is_told(can_read: bool) -> None:
     case = BeliefCase(can_read=can_read, place=lambda node: None)
     for step in (
-        case.hear("provision_set", "end", T),
-        case.hear("delete", "end", T + 1),
+        case.handle("provision_set", "end", T),
+        case.handle("delete", "end", T + 1),
         case.read(T + 2),
         case.read(T + 3, None),
     ):
@@ -178,17 +178,17 @@ def test_a_node_whose_shard_counts_is_read_before_it_is_told_of() -> None:
         "place": lambda node: PLACE if node.shard == "a" else None,
     }
     case = BeliefCase(can_read=True, **rules)
-    step = case.hear("provision_set", "start", T, provision_state="cleaning")
+    step = case.handle("provision_set", "start", T, provision_state="cleaning")
     assert (step.report, step.read) == (None, True)
     case.read(T + 1, replace(READ, shard="a", provision_state="cleaning"))
     assert case.told is not None
     case.read(T + 2, replace(READ, shard="a"))
-    assert case.hear("provision_set", "start", T + 3, provision_state="deploying").outcome == "told"
-    assert case.hear("update", "end", T + 4, provision_state="deploying").read, "its shard may be another"
+    assert case.handle("provision_set", "start", T + 3, provision_state="deploying").outcome == "told"
+    assert case.handle("update", "end", T + 4, provision_state="deploying").read, "its shard may be another"
     stranger = BeliefCase(can_read=True, **rules)
-    assert stranger.hear("provision_set", "end", T).read
+    assert stranger.handle("provision_set", "end", T).read
     assert stranger.read(T + 1, replace(READ, shard="b")).outcome == "not ours"
-    assert stranger.hear("provision_set", "start", T + 2, provision_state="deploying").outcome == "not ours"
+    assert stranger.handle("provision_set", "start", T + 2, provision_state="deploying").outcome == "not ours"
 
 
 @with_and_without

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ironic_sync.core.envelope import HeardNotification
+from ironic_sync.core.envelope import ReceivedNotification
 from tests.support.belief_world import WAYS, NodeWorld, Vary
 from tests.support.ironic_recordings import Recorded, Truth, recorded
 
@@ -19,10 +19,10 @@ SEEDS = range(10)
 
 
 def steps_of(
-    vary: Vary[HeardNotification], chance: random.Random, late: float
-) -> list[tuple[Recorded, list[HeardNotification]]]:
+    vary: Vary[ReceivedNotification], chance: random.Random, late: float
+) -> list[tuple[Recorded, list[ReceivedNotification]]]:
     """The recording as it is delivered; some messages come only with one of the next steps."""
-    found, held = [], list[HeardNotification]()
+    found, held = [], list[ReceivedNotification]()
     for step in recorded():
         said = vary(step.said, chance)
         now = [message for message in said if chance.random() >= late]
@@ -35,7 +35,7 @@ def steps_of(
 
 
 def played(
-    vary: Vary[HeardNotification], can_read: bool, late: float
+    vary: Vary[ReceivedNotification], can_read: bool, late: float
 ) -> Iterator[tuple[NodeWorld, Recorded, int]]:
     """A world of each seed after each step: all of it has been delivered, and some of it read."""
     for seed in SEEDS:
@@ -52,7 +52,7 @@ def played(
 @pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
 @pytest.mark.parametrize("vary", WAYS)
 def test_after_a_sweep_placement_has_what_the_table_says_of_every_node(
-    vary: Vary[HeardNotification], can_read: bool, late: float
+    vary: Vary[ReceivedNotification], can_read: bool, late: float
 ) -> None:
     for world, step, seed in played(vary, can_read, late):
         world.now = max(world.now, step.ended)
@@ -66,7 +66,7 @@ def test_after_a_sweep_placement_has_what_the_table_says_of_every_node(
 @pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
 @pytest.mark.parametrize("vary", WAYS)
 def test_without_a_sweep_no_node_stays_open_that_the_events_tell_is_closed(
-    vary: Vary[HeardNotification], can_read: bool, late: float
+    vary: Vary[ReceivedNotification], can_read: bool, late: float
 ) -> None:
     for world, step, seed in played(vary, can_read, late):
         world.all_reading()

@@ -39,7 +39,7 @@ def heard_by(bus: Bad) -> Following:
 async def test_what_is_heard_is_told_however_long_nobody_is_there_to_be_told() -> None:
     ironic, bus = FakeIronic(), Bad(away=4)
     node = ironic.nodes[ironic.have(1)]
-    await heard_by(bus).hear([a_notification("provision_set.end", 1_790_000_000.5, node)])
+    await heard_by(bus).handle([a_notification("provision_set.end", 1_790_000_000.5, node)])
     assert [report.root for report in bus.took] == [node["uuid"]]
 
 
@@ -48,7 +48,7 @@ async def test_one_report_that_the_bus_never_takes_holds_up_no_other() -> None:
     nodes = [ironic.nodes[ironic.have(number)] for number in (1, 2, 3)]
     bus = Bad(never=nodes[1]["uuid"])
     said = [a_notification("provision_set.end", 1_790_000_000.5, node) for node in nodes]
-    await heard_by(bus).hear(said)
+    await heard_by(bus).handle(said)
     assert [report.root for report in bus.took] == [nodes[0]["uuid"], nodes[2]["uuid"]]
 
 
@@ -60,7 +60,7 @@ async def test_of_what_is_heard_together_a_node_is_told_once_as_it_is_in_the_end
         a_notification("provision_set.success", 1_790_000_000.0 + n, node | {"provision_state": state})
         for n, state in enumerate(states)
     ]
-    await heard_by(bus).hear(said)
+    await heard_by(bus).handle(said)
     (told,) = bus.took
     assert told.sequence == 1_790_000_002_000_000
     gold = told.providers[0].inventories["CUSTOM_GOLD"]
@@ -74,7 +74,7 @@ async def test_a_node_of_which_something_was_said_while_it_was_read_is_read_agai
     rules = BeliefRules(place=lambda node: PLACE, can_read=True)
     following = Following(rules, bus.publish, Clock(), wished.append)
     began = following.moment()
-    await following.hear([a_notification("provision_set.end", 1_790_000_000.5, node)])
+    await following.handle([a_notification("provision_set.end", 1_790_000_000.5, node)])
     assert wished == [node["uuid"]]
     await following.found([NodeRead(node["uuid"], from_rest(node), began)])
     assert wished == [node["uuid"]] * 2 and not bus.took
@@ -98,7 +98,7 @@ async def test_of_whom_ironic_spoke_is_told_when_what_came_of_it_is_safe_and_ten
     following = Following(rules, bus.publish, Clock(), spoken=spoken.of)
     running = asyncio.create_task(spoken.run())
     for node in nodes:
-        await following.hear([a_notification("provision_set.end", 1_790_000_000.5, node)])
+        await following.handle([a_notification("provision_set.end", 1_790_000_000.5, node)])
         await asyncio.sleep(0.01)
     await asyncio.sleep(1.0)
     running.cancel()

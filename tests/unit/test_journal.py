@@ -92,7 +92,7 @@ async def a_full_journal(path: Path) -> None:
     await transport.declare(QUEUE)
     await publish(transport, an_envelope(1), an_envelope(2))
     await transport.delay(QUEUE.name, an_envelope(3), 3600.0)
-    await transport.bury(a_letter(1))
+    await transport.store_dead_letter(a_letter(1))
     await journal.close()
 
 
@@ -138,7 +138,7 @@ async def test_a_row_that_cannot_be_read_is_a_dead_letter_and_the_others_go_on(
         await transport.close()
         await journal.close()
     journal = Journal(path)
-    assert await LocalTransport(LocalBroker(journal=journal)).exhume(["journal-1"]) == 1
+    assert await LocalTransport(LocalBroker(journal=journal)).remove_dead_letters(["journal-1"]) == 1
     await journal.close()
     assert await letters_in(path) == ["letter-1"]
 
@@ -154,7 +154,7 @@ async def test_a_letter_that_cannot_be_read_is_one_with_that_as_its_reason(
     (found,) = await transport.dead_letters()
     assert found.id == "letter-1"
     assert found.reason.startswith("this letter was kept unreadably: ")
-    assert await transport.exhume(["letter-1"]) == 1
+    assert await transport.remove_dead_letters(["letter-1"]) == 1
     await journal.close()
     assert await letters_in(path) == []
 

@@ -103,11 +103,11 @@ async def load_with(answer: Answer, plan: LoadPlan) -> LoadOutcome:
     async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as theirs:
         load = Load(bus, plan)
 
-        async def hear(requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
+        async def handle(requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
             return await answer(load, requests)
 
         emits = [topics.BUILD_ENDED, topics.BUILD_UNPLACEABLE]
-        worker = Worker("berth", [on_many(topics.BUILD_REQUESTED, hear, emits=emits)])
+        worker = Worker("berth", [on_many(topics.BUILD_REQUESTED, handle, emits=emits)])
         await bus.transport.declare(worker.queue_of(worker.consumes[0]))
         async with asyncio.TaskGroup() as group, asyncio.timeout(60):
             group.create_task(theirs.serve(worker, stopping))

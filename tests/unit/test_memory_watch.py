@@ -79,14 +79,14 @@ def heard(memory: Memory) -> Told:
 async def test_each_change_is_told_with_what_it_touched(memory: Memory, shelf: Shelf, heard: Told) -> None:
     await memory.reload()
     heard.clear()
-    await memory.hear(changed(2, ONE))
-    await memory.hear(changed(3, aggregates=(WEST,)))
+    await memory.handle(changed(2, ONE))
+    await memory.handle(changed(3, aggregates=(WEST,)))
     shelf.there[THREE] = host(3)
-    await memory.hear_many([changed(4, TWO), changed(5, THREE, reshaped=True)])
+    await memory.handle_many([changed(4, TWO), changed(5, THREE, reshaped=True)])
     assert heard == [({ONE}, set()), (set(), {WEST.id}), ({TWO, THREE}, set())]
-    await memory.hear(changed(5, THREE))
+    await memory.handle(changed(5, THREE))
     assert len(heard) == 3  # it was known
-    await memory.hear(changed(6, cells=(SHUT,)))
+    await memory.handle(changed(6, cells=(SHUT,)))
     assert heard[3:] == [(set(), {"c1"})]
 
 
@@ -160,7 +160,7 @@ async def test_what_comes_with_the_news_is_not_read(
     sizes: Mapping[str, int | None],
 ) -> None:
     await memory.reload()
-    await memory.hear_many(news)
+    await memory.handle_many(news)
     assert shelf.read == read
     rows = memory.index.rows
     assert {root: rows[root].capacity["VCPU"] if root in rows else None for root in sizes} == sizes
@@ -173,12 +173,12 @@ async def test_a_forged_number_far_ahead_deafens_nobody(
     memory = Memory(shelf)
     await memory.reload()
     forged = PlacementChanged(number=number, changes=(ProviderChange(ONE, ONE, 9, {"VCPU": 8}),))
-    await memory.hear_many([forged])
+    await memory.handle_many([forged])
     assert f"change {number} is none of placement's" in caplog.text
     assert memory.index.whole and memory.index.seen == 1
     assert memory.index.rows[ONE].free == {"VCPU": 8}
     shelf.number = 2
-    await memory.hear_many([forged, changed(2, ONE)])
+    await memory.handle_many([forged, changed(2, ONE)])
     assert memory.index.rows[ONE].free == {"VCPU": 7} and memory.index.seen == 2
 
 
@@ -188,7 +188,7 @@ async def test_nor_while_all_is_being_read(shelf: Shelf) -> None:
 
     class Interrupted(Shelf):
         async def each(self, take: Take) -> None:
-            await memory.hear_many([forged, changed(2, ONE)])
+            await memory.handle_many([forged, changed(2, ONE)])
             await super().each(take)
 
     shelf.__class__ = Interrupted
@@ -201,5 +201,5 @@ async def test_many_that_were_lost_are_believed_to_be(shelf: Shelf) -> None:
     memory = Memory(shelf)
     await memory.reload()
     shelf.number = 3 * FAR_AHEAD
-    await memory.hear_many([changed(3 * FAR_AHEAD, ONE)])
+    await memory.handle_many([changed(3 * FAR_AHEAD, ONE)])
     assert memory.index.rows[ONE].free == {"VCPU": 7} and not memory.index.whole

@@ -44,10 +44,10 @@ def test_the_page_is_what_the_code_has() -> None:
 
 
 def test_every_module_that_counts_is_in_the_table() -> None:
-    rooms = [
+    capacities = [
         path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("tests", "bench")
     ]
-    there = [path.relative_to(ROOT) for room in rooms for path in (ROOT / room).rglob("*.py")]
+    there = [path.relative_to(ROOT) for room in capacities for path in (ROOT / room).rglob("*.py")]
     counting = {
         ".".join(path.with_suffix("").parts)
         for path in there

@@ -6,7 +6,7 @@ import pytest
 
 from berth.wrong_allocations import Misheld, Wrong, doubt, misheld
 from bus.claims import Choice
-from bus.guests import GuestTold
+from bus.guests import ReportedGuest
 from bus.messages import Selection
 from bus.vocabulary import Allocations
 from cell_conductor import PlaceByCell
@@ -67,8 +67,8 @@ def test_while_a_move_has_begun_what_is_held_is_the_moves_affair() -> None:
 # Witnesses
 
 
-def a_guest(attempt: int = 2, root: str = A, held: Allocations = HERE) -> GuestTold:
-    return GuestTold(BUILD, attempt, root, "running", held)
+def a_guest(attempt: int = 2, root: str = A, held: Allocations = HERE) -> ReportedGuest:
+    return ReportedGuest(BUILD, attempt, root, "running", held)
 
 
 def wrongly(wrong: Wrong) -> Misheld:

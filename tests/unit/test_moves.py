@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Choice, keeper
+from bus.claims import Choice, holder_consumer
 from bus.decisions import AlsoAsked, Decision
 from bus.errors import Poison, Retry
 from bus.groups import ServerGroup
 from bus.host_marks import FORCED_DOWN
 from bus.messages import BuildRequested
-from bus.moves import BEGUN, SHELVED, HandoverTold, MovePlaced, MoveRefused, MoveRequested
+from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker import ChoicePolicy
@@ -32,7 +32,7 @@ from tests.support.move_builders import (
 )
 from tests.support.scheduler_builders import Holding, TurnedClock, a_candidate, a_heartbeat
 
-KEEP = keeper(BUILD, 1)
+KEEP = holder_consumer(BUILD, 1)
 GROUP = uid(5, "9")
 BIG = Flavor(name="big", vcpus=4, memory_mb=2048, disk_gb=10)
 
@@ -88,7 +88,7 @@ class MovingCloud:
         said: list[MovePlaced | MoveRefused] = []
         for verdict in await self.moves.place_many(moves):
             assert not isinstance(verdict, Retry | Poison), verdict
-            said += [one for one in verdict if not isinstance(one, HandoverTold)]
+            said += [one for one in verdict if not isinstance(one, HandoverProgress)]
         return said
 
     async def placed(self, move: MoveRequested) -> MovePlaced:
@@ -285,7 +285,7 @@ async def test_a_shelve_and_a_rebuild_claim_nothing_and_begin_once() -> None:
 async def test_a_rebuild_is_for_images_that_the_host_does_for(properties: dict[str, str], why: str) -> None:
     """However full that is."""
     cloud = a_cloud(a_candidate(1, free={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}), a_candidate(2))
-    cloud.scheduler.book.hear(a_heartbeat(1, architecture="x86_64"), cloud.time.now)
+    cloud.scheduler.book.handle(a_heartbeat(1, architecture="x86_64"), cloud.time.now)
     (said,) = await cloud.come_of(a_move(1, "rebuild", image=Image(name="i", properties=properties)))
     assert isinstance(said, MoveRefused) == bool(why)
     assert not why or (isinstance(said, MoveRefused) and why in said.reason and said.code == "image")

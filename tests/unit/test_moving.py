@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import keeper
+from bus.claims import holder_consumer
 from bus.messages import InventoryReported
 from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
 from bus.vocabulary import Allocations
@@ -131,7 +131,7 @@ def stocks(tree: Tree) -> list[tuple[ProviderState, str, Inventory]]:
 
 
 def test_the_clean_up_of_an_attempt_goes_where_that_guest_is() -> None:
-    kept = TreeHolder(1, keeper(uid(7), 1), 3, flat(2), build=False)
+    kept = TreeHolder(1, holder_consumer(uid(7), 1), 3, flat(2), build=False)
     again = TreeHolder(2, uid(7), 5, flat(3))
     says = to_cells(8, 8, guests=(on(7, at(1, 2), attempt=1), on(7, at(0, 3), attempt=2)))
     assert [one.held for one in moves(used_by(kept), says, [kept]).moved] == [at(1, 2)]

@@ -9,15 +9,15 @@ from scheduler_worker.core.events import (
     ComeAgain,
     Effect,
     Fence,
+    FindHosts,
+    FindRemedies,
     HelpFound,
-    LookForHelp,
-    LookForHosts,
     NoHost,
     Park,
 )
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PlacingLimits, step
-from scheduler_worker.core.request import wishes_of
+from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.shortage import Shortage
 from tests.support.scheduler_builders import a_request
@@ -30,7 +30,7 @@ def an_order(**request: object) -> Order:
     asked = a_request(1, **request)  # type: ignore[arg-type]
     return Order(
         request=asked,
-        wishes=wishes_of(asked, RequestOptions(), lambda _: ()),
+        wishes=alternatives_of(asked, RequestOptions(), lambda _: ()),
         instances=asked.instances,
         bytes=100,
     )
@@ -39,7 +39,7 @@ def an_order(**request: object) -> Order:
 def last_of(order: Order, short: Shortage, looks: int, limits: PlacingLimits) -> Effect:
     order, effects = step(order, Begun(), limits)
     for _ in range(looks):
-        assert isinstance(effects[0], LookForHosts)
+        assert isinstance(effects[0], FindHosts)
         order, effects = step(order, NoHost(short), limits)
     return effects[0]
 
@@ -47,9 +47,9 @@ def last_of(order: Order, short: Shortage, looks: int, limits: PlacingLimits) ->
 @pytest.mark.parametrize(
     ("short", "looks", "then"),
     [
-        (NOTHING, 1, LookForHelp),
+        (NOTHING, 1, FindRemedies),
         (replace(NOTHING, may_pass=True), 1, ComeAgain),
-        (replace(NOTHING, promised=True), 1, LookForHosts),
+        (replace(NOTHING, promised=True), 1, FindHosts),
         (replace(NOTHING, promised=True), LIMITS.rounds, ComeAgain),
     ],
 )

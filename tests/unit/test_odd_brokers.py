@@ -135,9 +135,9 @@ async def test_one_that_reads_nothing_any_more_is_hung_up_on() -> None:
 
 @pytest.mark.parametrize("name", ["Queue.Declare", "Basic.Consume"])
 async def test_a_worker_told_to_stop_waits_for_no_broker(name: str) -> None:
-    async def hear(_: BuildUnplaceable) -> None: ...
+    async def handle(_: BuildUnplaceable) -> None: ...
 
-    worker = Worker("one", [on(topics.BUILD_UNPLACEABLE, hear)])
+    worker = Worker("one", [on(topics.BUILD_UNPLACEABLE, handle)])
     async with an_odd_broker() as broker, a_transport(broker) as transport:
         broker.silent = lambda asked: asked.name == name
         stopping = asyncio.Event()

@@ -97,7 +97,7 @@ def test_the_oldest_steps_are_forgotten_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build_here", "keeper_type", "whose"),
+    ("build_here", "holder_type", "whose"),
     [
         (True, NOTHING, "ours"),
         (False, NOTHING, "unknown"),  # placement has nothing here: it may have had something, and lost it
@@ -108,15 +108,15 @@ def test_the_oldest_steps_are_forgotten_first() -> None:
         (False, None, "gone"),
     ],
 )
-def test_whose_a_guest_is_placement_knows(build_here: bool, keeper_type: str | None, whose: str) -> None:
-    assert ownership(build_here, keeper_type) == whose
+def test_whose_a_guest_is_placement_knows(build_here: bool, holder_type: str | None, whose: str) -> None:
+    assert ownership(build_here, holder_type) == whose
 
 
 @pytest.mark.parametrize(
-    ("build_here", "keeper_type", "whose"),
+    ("build_here", "holder_type", "whose"),
     [(True, NOTHING, "ours"), (False, NOTHING, "kept"), (False, "CLEANUP", "gone")],
 )
 def test_whose_room_is_kept_by_another_number_is_left_alone(
-    build_here: bool, keeper_type: str, whose: str
+    build_here: bool, holder_type: str, whose: str
 ) -> None:
-    assert ownership(build_here, keeper_type, kept_otherwise=True) == whose
+    assert ownership(build_here, holder_type, kept_otherwise=True) == whose

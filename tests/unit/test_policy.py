@@ -15,7 +15,7 @@ from scheduler_worker.core.rule import Rule, Weigher
 from scheduler_worker.core.rules import RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.view import OneHost
 from scheduler_worker.core.weighing import WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, the_facts
 from tests.support.scheduler_builders import a_request
@@ -131,7 +131,7 @@ def test_who_likes_full_hosts_better_packs(weighers: dict[str, float] | None, pa
 # His own
 
 
-def no_thirteen(host: HostFacts, wish: Wish) -> str | None:
+def no_thirteen(host: HostFacts, wish: Alternative) -> str | None:
     return "unlucky" if host.host == "host13" else None
 
 
@@ -139,7 +139,7 @@ def at_most(*, most: int = 1) -> Rule:
     return Rule("at_most", lambda host, wish: None if host.building < most else "enough")
 
 
-def by_number(host: HostFacts, wish: Wish) -> float:
+def by_number(host: HostFacts, wish: Alternative) -> float:
     return float(host.host.removeprefix("host"))
 
 
@@ -255,7 +255,7 @@ def test_a_hint_that_no_rule_goes_by_is_said(filters: Any, notes: tuple[str, ...
 # Alike
 
 
-def kinds(policy: ChoicePolicy, *wishes: Wish) -> int:
+def kinds(policy: ChoicePolicy, *wishes: Alternative) -> int:
     return len({policy.kind(wish) for wish in wishes})
 
 
@@ -311,8 +311,8 @@ def test_what_somebody_reads_does(fields: Any, other: Any, filters: Any, weigher
 def test_what_placement_is_asked_makes_a_kind_but_for_the_seed() -> None:
     policy, wish = ChoicePolicy(), a_wish()
 
-    def asking(**fields: Any) -> Wish:
-        return Wish(wish.request, wish.flavor, replace(wish.question, **fields))
+    def asking(**fields: Any) -> Alternative:
+        return Alternative(wish.request, wish.flavor, replace(wish.question, **fields))
 
     assert kinds(policy, asking(seed="a"), asking(seed="b")) == 1
     assert kinds(policy, asking(cell="a"), asking(cell="b")) == 2

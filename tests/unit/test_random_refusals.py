@@ -48,7 +48,9 @@ class RandomCloud:
             said = HostState(
                 root=stored.root, host=stored.host, enabled=enabled or stored.root not in self.closed
             )
-            hall.book.hear(HostReported(cell=stored.cell, agent=stored.agent, sequence=1, hosts=(said,)), 0.0)
+            hall.book.handle(
+                HostReported(cell=stored.cell, agent=stored.agent, sequence=1, hosts=(said,)), 0.0
+            )
         return hall
 
     def lacks(self, request: BuildRequested) -> dict[str, set[str]]:

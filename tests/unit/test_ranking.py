@@ -20,7 +20,7 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rule import Rule
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from tests.support.exact_worlds import FilledMemory
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, state, tree
@@ -177,13 +177,13 @@ def test_an_alternate_is_named_no_more_often_than_it_has_room() -> None:
 PACKING = ChoicePolicy.from_names(weighers={"ram": -1.0})
 
 
-def packed(*rooms: int, seed: str = "s") -> Ranking:
-    hosts = [free(nth, 1024 * room, vcpus=100) for nth, room in enumerate(rooms, 1)]
+def packed(*capacities: int, seed: str = "s") -> Ranking:
+    hosts = [free(nth, 1024 * room, vcpus=100) for nth, room in enumerate(capacities, 1)]
     return ranked(*hosts, policy=PACKING, seed=seed)
 
 
 @pytest.mark.parametrize(
-    ("rooms", "several", "expected"),
+    ("capacities", "several", "expected"),
     [
         ((1, 2, 3, 40), 1, ["host1"]),  # one alone is the next best
         ((1, 2, 3, 40), 2, ["host1", "host4"]),
@@ -196,20 +196,20 @@ def packed(*rooms: int, seed: str = "s") -> Ranking:
     ],
 )  # fmt: skip
 def test_the_last_alternates_have_much_room(
-    rooms: tuple[int, ...], several: int, expected: list[str] | None
+    capacities: tuple[int, ...], several: int, expected: list[str] | None
 ) -> None:
-    alike = best_first(packed(*rooms))[:several]
-    assert spares(packed(*rooms), several) == (expected or alike)
+    alike = best_first(packed(*capacities))[:several]
+    assert spares(packed(*capacities), several) == (expected or alike)
 
 
 def test_roomy_alternates_are_spread_among_a_quarter_of_the_cell_by_the_request() -> None:
-    rooms = (*range(1, 31), *[100] * 10)
-    ranking = packed(*rooms)
+    capacities = (*range(1, 31), *[100] * 10)
+    ranking = packed(*capacities)
     named = Counter(host for _ in range(20) for host in spares(ranking, 2))
     assert set(named) == {f"host{nth}" for nth in range(31, 41)}
     assert set(named.values()) == {4}
-    assert len({spares(packed(*rooms, seed=str(seed)), 2)[1] for seed in range(30)}) > 5
-    assert spares(packed(*rooms), 2) == spares(packed(*rooms), 2)
+    assert len({spares(packed(*capacities, seed=str(seed)), 2)[1] for seed in range(30)}) > 5
+    assert spares(packed(*capacities), 2) == spares(packed(*capacities), 2)
 
 
 def test_a_roomy_alternate_is_of_the_cell_not_beside_and_no_rule_refuses_it() -> None:
@@ -233,7 +233,7 @@ def test_each_cell_has_its_own_roomiest() -> None:
     assert spares(ranking, 2) == ["host1", "host3"]
     assert spares(ranking, 2, cell="cell2") == ["host4", "host20"]
     assert spares(ranking, 2, cell="cell3") == []
-    assert ranking.rooms.most("cell3") == 0 and ranking.rooms.roomiest("cell3", 0.0) == []
+    assert ranking.capacities.most("cell3") == 0 and ranking.capacities.roomiest("cell3", 0.0) == []
 
 
 def test_a_roomy_host_that_has_filled_is_named_no_more() -> None:
@@ -266,7 +266,7 @@ def test_the_winner_is_recorded_with_what_it_won_by() -> None:
 
 
 def test_better_hosts_that_were_refused_are_recorded_with_the_rule() -> None:
-    def odd(host: HostFacts, wish: Wish) -> str | None:
+    def odd(host: HostFacts, wish: Alternative) -> str | None:
         return None if int(host.host[4:]) % 2 == 0 else "an odd host"
 
     policy = ChoicePolicy(rules=(Rule("even_hosts", odd),))

@@ -86,7 +86,7 @@ async def placed_by(load: MixedLoad) -> list[BuildPlaced]:
         heard += 1
         for number in range(heard % 7, HOSTS, 7):
             state = {"building": chance.randrange(5), "instances": chance.randrange(30), "load": 0.5}
-            await scheduler.hear(
+            await scheduler.handle(
                 a_heartbeat(
                     number, sequence=heard, cell=f"cell{number % 3}", enabled=number % 17 != 0, **state
                 )

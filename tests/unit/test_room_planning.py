@@ -140,35 +140,35 @@ def test_what_is_said_to_fit_does_and_seldom_more_would() -> None:
     chance = random.Random(7)
     said = possible = 0
     for _ in range(40):
-        rooms = [(chance.randint(2, 11), chance.randint(2, 11)) for _ in range(chance.randint(1, 3))]
+        capacities = [(chance.randint(2, 11), chance.randint(2, 11)) for _ in range(chance.randint(1, 3))]
         mix = [(chance.randint(1, 2), chance.randint(1, 3), chance.randint(1, 3)) for _ in "ab"]
-        hosts = [a_host(n, VCPU=cpu, MEMORY_MB=memory) for n, (cpu, memory) in enumerate(rooms)]
+        hosts = [a_host(n, VCPU=cpu, MEMORY_MB=memory) for n, (cpu, memory) in enumerate(capacities)]
         side = plan(hosts, *(f"{parts}xVCPU:{cpu},MEMORY_MB:{memory}" for parts, cpu, memory in mix)).now
         best = 0
-        while _can_hold(tuple(sorted(rooms)), tuple(sorted(mix * (best + 1)))):
+        while _can_hold(tuple(sorted(capacities)), tuple(sorted(mix * (best + 1)))):
             best += 1
         assert side.mixes <= best <= side.mixes_in_sum
         said, possible = said + side.mixes, possible + best
         taken = [side.mixes * sum(one[0] * one[place] for one in mix) for place in (1, 2)]
         assert [over.free for over in side.left] == [
-            sum(room[place] for room in rooms) - taken[place] for place in (0, 1)
+            sum(room[place] for room in capacities) - taken[place] for place in (0, 1)
         ]
     assert said >= 0.95 * possible > 20
 
 
-def _can_hold(rooms: tuple[tuple[int, int], ...], wanted: tuple[tuple[int, int, int], ...]) -> bool:
+def _can_hold(capacities: tuple[tuple[int, int], ...], wanted: tuple[tuple[int, int, int], ...]) -> bool:
     items = [(cpu, memory) for parts, cpu, memory in wanted for _ in range(parts)]
-    return _fit(rooms, tuple(sorted(items, reverse=True)))
+    return _fit(capacities, tuple(sorted(items, reverse=True)))
 
 
 @cache
-def _fit(rooms: tuple[tuple[int, int], ...], items: tuple[tuple[int, int], ...]) -> bool:
+def _fit(capacities: tuple[tuple[int, int], ...], items: tuple[tuple[int, int], ...]) -> bool:
     if not items:
         return True
     cpu, memory = items[0]
     return any(
-        _fit(tuple(sorted((*rooms[:at], (has - cpu, had - memory), *rooms[at + 1 :]))), items[1:])
-        for at, (has, had) in enumerate(rooms)
+        _fit(tuple(sorted((*capacities[:at], (has - cpu, had - memory), *capacities[at + 1 :]))), items[1:])
+        for at, (has, had) in enumerate(capacities)
         if has >= cpu and had >= memory
     )
 

@@ -53,12 +53,12 @@ def a_report(agent: str, **host: object) -> HostReported:
 
 def test_the_roll_is_called() -> None:
     roll = RollCall()
-    roll.hear(a_report("a1", instances=3, building=1), 0.0)
-    roll.hear(a_report("a2", enabled=False), 25.0)
+    roll.handle(a_report("a1", instances=3, building=1), 0.0)
+    roll.handle(a_report("a2", enabled=False), 25.0)
     first, second = roll.agents(31.0)
     assert (first.lag(31.0), first.late(31.0), first.instances, first.closed) == (31.0, True, 3, 0)
     assert (second.late(31.0), second.closed) == (False, 1)
-    roll.hear(a_report("a1"), 32.0)
+    roll.handle(a_report("a1"), 32.0)
     assert not any(agent.late(33.0) for agent in roll.agents(33.0))
     assert [agent.agent for agent in roll.agents(30.0 + FORGOTTEN)] == ["a1"]
     roll.hear_scheduler("s1", 5.0)
@@ -69,7 +69,7 @@ def test_the_roll_is_called() -> None:
 def test_alarms_say_what_is_wrong() -> None:
     assert alarms([Questioned(name="placement", seconds=0.1)], [], Tick(0), [], 0, 0.0) == []
     roll = RollCall()
-    roll.hear(a_report("a1"), 0.0)
+    roll.handle(a_report("a1"), 0.0)
     tick = Tick(0, ends=Counter({"active": 5, "error": 1, "no host": 6}))
     asked = [
         Questioned(name="the scheduler", problem="no answer in time"),

@@ -9,7 +9,7 @@ from bus.groups import ServerGroup
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rules import RULES
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, an_aggregate, the_facts
 
@@ -17,26 +17,26 @@ HERE, ELSEWHERE = uid(1, "c"), uid(2, "c")
 PLAIN = a_wish()
 
 
-def wants(**extra_specs: str) -> Wish:
+def wants(**extra_specs: str) -> Alternative:
     """Keyword names cannot have a colon: here it is two underscores."""
     specs = {key.replace("__", ":"): value for key, value in extra_specs.items()}
     return a_wish(flavor=Flavor(name="small", vcpus=1, extra_specs=specs))
 
 
-def of_image(name: str = "linux", **properties: str) -> Wish:
+def of_image(name: str = "linux", **properties: str) -> Alternative:
     return a_wish(image=Image(name=name, properties=properties))
 
 
-def hinting(**hints: Any) -> Wish:
+def hinting(**hints: Any) -> Alternative:
     return a_wish(hints=Hints(**hints))
 
 
-def joining(policy: Any, members: dict[str, int], **fields: Any) -> Wish:
+def joining(policy: Any, members: dict[str, int], **fields: Any) -> Alternative:
     group = ServerGroup(id=uid(1, "9"), name="web", policy=policy, max_per_host=fields.pop("most", 1))
     return a_wish(group=group, members=members, **fields)
 
 
-def row(rule: str, host: HostFacts, wish: Wish, why: str | None, id: str, **options: Any) -> Any:
+def row(rule: str, host: HostFacts, wish: Alternative, why: str | None, id: str, **options: Any) -> Any:
     return pytest.param(rule, options, host, wish, why, id=f"{rule}: {id}")
 
 
@@ -522,7 +522,9 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("name", "options", "host", "wish", "why"), ROWS)
-def test_rule(name: str, options: dict[str, Any], host: HostFacts, wish: Wish, why: str | None) -> None:
+def test_rule(
+    name: str, options: dict[str, Any], host: HostFacts, wish: Alternative, why: str | None
+) -> None:
     rule = RULES[name](**options)
     assert rule.refuses(host, wish) == why
     assert rule.concerns is None or rule.concerns(wish) or why is None
@@ -538,5 +540,5 @@ def test_where_placement_was_asked_for_the_zone_the_rule_has_no_say() -> None:
     rule = RULES["zone"]()
     assert rule.concerns is not None
     assert rule.concerns(asked)
-    by_placement = Wish(asked.request, asked.flavor, replace(asked.question, zone="b"))
+    by_placement = Alternative(asked.request, asked.flavor, replace(asked.question, zone="b"))
     assert not rule.concerns(by_placement)

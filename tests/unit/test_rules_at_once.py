@@ -16,7 +16,7 @@ from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.core.view import OneHost
 from scheduler_worker.core.weighing import WEIGHERS
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, an_aggregate, seen_at_once, the_facts
 
@@ -95,7 +95,7 @@ def clouds(draw: st.DrawFn) -> list[HostFacts]:
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> Wish:
+def wishes(draw: st.DrawFn) -> Alternative:
     group = None
     if draw(st.booleans()):
         policies = ["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
@@ -121,7 +121,7 @@ def test_whom_placement_was_told_to_leave_out_is_not_looked_for_again() -> None:
     everybody, _ = seen_at_once([the_facts(1, traits=(DISABLED,))])
     wish, admits = a_wish(), RULES["enabled"]().admits
     assert admits is not None
-    told = Wish(wish.request, wish.flavor, replace(wish.question, root_forbidden=(DISABLED,)))
+    told = Alternative(wish.request, wish.flavor, replace(wish.question, root_forbidden=(DISABLED,)))
     assert [np.broadcast_to(admits(everybody, one), 1).tolist() for one in (wish, told)] == [[False], [True]]
 
 
@@ -144,7 +144,7 @@ def test_those_that_refuse_many_are_asked_for_all_at_once() -> None:
 @settings(max_examples=40, deadline=None)
 @given(cloud=clouds(), wish=wishes(), data=st.data())
 def test_a_mask_admits_whom_the_sentence_does(
-    name: str, cloud: list[HostFacts], wish: Wish, data: st.DataObject
+    name: str, cloud: list[HostFacts], wish: Alternative, data: st.DataObject
 ) -> None:
     rule = RULES[name](**data.draw(st.sampled_from(OPTIONS.get(name, [{}]))))
     everybody, each = seen_at_once(cloud)
@@ -160,7 +160,7 @@ def test_a_mask_admits_whom_the_sentence_does(
 @settings(max_examples=40, deadline=None)
 @given(cloud=clouds(), wish=wishes(), data=st.data())
 def test_a_weigher_weighs_all_at_once_as_each(
-    name: str, cloud: list[HostFacts], wish: Wish, data: st.DataObject
+    name: str, cloud: list[HostFacts], wish: Alternative, data: st.DataObject
 ) -> None:
     mine = OPTIONS.get(name, [{}]) if name not in RULES or name == "metrics" else [{}]
     weigher = WEIGHERS[name](**data.draw(st.sampled_from(mine)))

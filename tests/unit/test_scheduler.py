@@ -10,10 +10,10 @@ from bus.candidates import SenselessQuery
 from bus.claims import (
     ClaimAnswered,
     ClaimRequested,
-    Crowded,
-    Gone,
+    GroupPolicyViolated,
     Held,
     Moved,
+    NoSuchProvider,
     Refused,
     ReleaseAnswered,
     ReleaseRequested,
@@ -29,7 +29,7 @@ from bus.resources import FindProviders, ProvidersFound
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource, PlainSourceSearch
@@ -121,7 +121,7 @@ async def test_a_hint_that_no_filter_goes_by_is_noted() -> None:
 
 
 async def test_one_s_own_filter_reads_the_very_request() -> None:
-    def its_own(host: HostFacts, wish: Wish) -> str | None:
+    def its_own(host: HostFacts, wish: Alternative) -> str | None:
         return None if wish.request.metadata.get("on") == host.host else "not asked for"
 
     policy = ChoicePolicy.from_names(["own:filter"], own={"own:filter": its_own})
@@ -136,7 +136,7 @@ async def test_one_s_own_filter_reads_the_very_request() -> None:
 async def test_the_decision_is_recorded() -> None:
     placement = FakePlacement.of(*(a_candidate(number, free={"VCPU": 8 * number}) for number in range(4)))
     scheduler = a_scheduler(placement)
-    await scheduler.hear(a_heartbeat(3, enabled=False))
+    await scheduler.handle(a_heartbeat(3, enabled=False))
     (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=4)))
     assert message.chosen.host == "host2"
     assert message.decision.considered == 4
@@ -427,9 +427,9 @@ async def test_when_all_choices_are_full_it_looks_again_elsewhere() -> None:
     assert len(placement.orders) == len(placement.source.questions) > 1
 
 
-@pytest.mark.parametrize("refusal", [Moved, Gone], ids=["moved", "gone"])
+@pytest.mark.parametrize("refusal", [Moved, NoSuchProvider], ids=["moved", "gone"])
 async def test_a_host_that_moved_is_tried_again_and_one_that_is_gone_comes_last(
-    refusal: type[Moved | Gone],
+    refusal: type[Moved | NoSuchProvider],
 ) -> None:
     placement = FakePlacement.of(
         a_candidate(1, free={"VCPU": 1}),
@@ -459,14 +459,14 @@ async def test_a_host_that_refuses_again_and_again_is_named_once() -> None:
     placement = hosts(1)
 
     async def crowded(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-        crowd = Crowded(provider=uid(0, "c"), group="g", policy="anti-affinity", members=1)
+        crowd = GroupPolicyViolated(provider=uid(0, "c"), group="g", policy="anti-affinity", members=1)
         return [ClaimAnswered(results=(Refused(refusals=(crowd,)),)) for _ in orders]
 
     time = TurnedClock()
     scheduler = Scheduler(placement.source, crowded, placement.release, placement.providers, clock=time.clock)
     await retry(scheduler, a_request())
     time.now += 31
-    await scheduler.hear(a_heartbeat(0))
+    await scheduler.handle(a_heartbeat(0))
     message = await unplaceable(scheduler, a_request())
     assert len(message.decision.refused) == 1
     assert message.reason.count("anti-affinity") == 1
@@ -500,7 +500,7 @@ async def test_what_stays_contended_comes_again_less_often_and_is_logged(
     assert not caplog.records
     time.now += 31
     for number in range(3):
-        await scheduler.hear(a_heartbeat(number))
+        await scheduler.handle(a_heartbeat(number))
     assert (await retry(scheduler, a_request())).after == 5.0
     assert f"request {a_request().request} has waited 31 s: its claim is contended" in caplog.text
 
@@ -510,12 +510,12 @@ async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> 
     placement.source.lag = True
     placement.take(uid(0, "c"), {"VCPU": 8})
     scheduler = a_scheduler(placement, time)
-    await scheduler.hear(a_heartbeat(0))
+    await scheduler.handle(a_heartbeat(0))
     assert 0.1 <= (await retry(scheduler, a_request())).after <= 0.5
     time.now += 29
     await retry(scheduler, a_request())
     time.now += 1
-    await scheduler.hear(a_heartbeat(0, sequence=2))
+    await scheduler.handle(a_heartbeat(0, sequence=2))
     message = await unplaceable(scheduler, a_request())
     assert "asked 1 VCPU, 0 free" in message.reason
     assert message.decision.refused
@@ -532,9 +532,9 @@ async def test_more_requests_than_room_fill_every_host_and_the_others_end() -> N
 async def test_busy_hosts_are_waited_for() -> None:
     placement = hosts(1)
     scheduler = a_scheduler(placement)
-    await scheduler.hear(a_heartbeat(0, building=8))
+    await scheduler.handle(a_heartbeat(0, building=8))
     assert "building 8 already" in str(await retry(scheduler, a_request()))
-    await scheduler.hear(a_heartbeat(0, building=1, sequence=2))
+    await scheduler.handle(a_heartbeat(0, building=1, sequence=2))
     (message,) = await placed(scheduler, a_request())
     assert message.chosen.host == "host0"
 
@@ -557,7 +557,7 @@ async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> Non
     scheduler = a_scheduler(placement, time)
     for second in range(0, 60, 5):
         time.now = 1000.0 + second
-        await scheduler.hear(a_heartbeat(7, sequence=second + 1))
+        await scheduler.handle(a_heartbeat(7, sequence=second + 1))
     await retry(scheduler, a_request())
     time.now += 30
     message = await unplaceable(scheduler, a_request())
@@ -570,7 +570,7 @@ async def test_a_request_that_names_a_host_that_is_down_is_refused_at_once() -> 
     scheduler = a_scheduler(placement, time)
     for second in range(0, 60, 5):
         time.now = 1000.0 + second
-        await scheduler.hear(a_heartbeat(1, sequence=second + 1))
+        await scheduler.handle(a_heartbeat(1, sequence=second + 1))
     message = await unplaceable(scheduler, a_request(wanted_host="host0"))
     assert message.reason.startswith("host0: down"), message.reason
 
@@ -582,7 +582,7 @@ async def test_a_broker_that_was_away_makes_no_host_unfit() -> None:
     for sequence in range(20):
         time.now = 1000.0 + 2 * sequence
         for number in range(3):
-            await scheduler.hear(replace(a_heartbeat(number, sequence=sequence), period=2.0))
+            await scheduler.handle(replace(a_heartbeat(number, sequence=sequence), period=2.0))
     time.now += 19
     await placed(scheduler, *(a_request(number) for number in range(9)))
 
@@ -614,7 +614,7 @@ async def test_what_nobody_can_meet_is_unplaceable_by_the_field(
 ) -> None:
     placement = hosts(2, zone="z0")
     scheduler = a_scheduler(placement)
-    await scheduler.hear(a_heartbeat(0, zone="z0"))
+    await scheduler.handle(a_heartbeat(0, zone="z0"))
     request = a_request(**fields)  # type: ignore[arg-type]
     message = await unplaceable(scheduler, request)
     assert message.reason == reason
@@ -629,7 +629,7 @@ async def test_a_zone_is_unknown_too_where_no_host_names_one() -> None:
 async def test_a_full_cell_is_not_an_unknown_one() -> None:
     placement = FakePlacement.of(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
     scheduler = a_scheduler(placement)
-    await scheduler.hear(a_heartbeat(1))
+    await scheduler.handle(a_heartbeat(1))
     message = await unplaceable(scheduler, a_request(cell="cell2"))
     assert message.reason.startswith("no valid host among 2: cell cell2 removed 1, room removed 1")
 
@@ -640,7 +640,7 @@ async def test_a_twin_that_placed_it_wins_over_no_host() -> None:
     for root in placement.hosts:
         placement.free[root]["VCPU"] = 0
     scheduler = a_scheduler(placement)
-    await scheduler.hear(a_heartbeat(int(first.chosen.host[4:])))
+    await scheduler.handle(a_heartbeat(int(first.chosen.host[4:])))
     (again,) = await placed(scheduler, a_request())
     assert again.chosen.root == first.chosen.root
     assert placement.retired == {}
@@ -793,10 +793,10 @@ async def test_a_host_nobody_builds_on_is_not_chosen() -> None:
 async def test_reports_decide_until_the_next_one() -> None:
     placement = hosts(2)
     scheduler = a_scheduler(placement, policy=PLENTY)
-    await scheduler.hear(a_heartbeat(0, enabled=False, why_disabled="new disk"))
+    await scheduler.handle(a_heartbeat(0, enabled=False, why_disabled="new disk"))
     messages = await placed(scheduler, *(a_request(number) for number in range(4)))
     assert {message.chosen.host for message in messages} == {"host1"}
-    await scheduler.hear(a_heartbeat(0, sequence=2))
+    await scheduler.handle(a_heartbeat(0, sequence=2))
     (message,) = await placed(scheduler, a_request(9))
     assert message.chosen.host == "host0"
     assert scheduler.book.state("cell1", uid(0, "c")) == a_state(0)

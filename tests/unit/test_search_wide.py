@@ -14,7 +14,7 @@ from placement_worker.core import ways
 from placement_worker.core.groups import plan
 from placement_worker.core.search import TOGETHER, page, search
 from placement_worker.core.trees import Tree
-from placement_worker.core.ways import Ways, options_at
+from placement_worker.core.ways import AssignmentSearch, options_at
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, an_index, state, tree
 from tests.support.search_answers import all_pages, as_way
@@ -42,7 +42,7 @@ def steps_of(world: Tree, query: FindCandidates) -> tuple[int, int]:
     index = an_index([world])
     made = plan(index, query)
     root = index.rows[world.root]
-    merging = Ways(index, made.slots, made.rules, options_at(index, made, root))
+    merging = AssignmentSearch(index, made.slots, made.rules, options_at(index, made, root))
     return sum(way is not None for way in merging), merging.steps
 
 

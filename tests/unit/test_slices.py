@@ -52,11 +52,11 @@ def test_names_that_hash_alike_still_share_nothing() -> None:
 async def test_who_is_silent_for_some_seconds_shares_no_longer() -> None:
     turned = TurnedClock()
     roster = Roster(turned.clock, "b")
-    await roster.hear(await roster.say())
+    await roster.handle(await roster.say())
     assert list(roster.live) == ["b"]
-    await roster.hear(SchedulerAlive(scheduler="c"))
+    await roster.handle(SchedulerAlive(scheduler="c"))
     turned.now += GONE_SECONDS - 0.1
-    await roster.hear(SchedulerAlive(scheduler="a"))
+    await roster.handle(SchedulerAlive(scheduler="a"))
     assert list(roster.live) == ["a", "b", "c"]
     turned.now += 0.2
     assert list(roster.live) == ["a", "b"]

@@ -16,7 +16,7 @@ from bus.vocabulary import Allocations
 from placement_worker import source as sourcing
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.index import Index
-from placement_worker.core.reservations import Promises
+from placement_worker.core.reservations import ReservedAmounts
 from placement_worker.core.row import Row
 from placement_worker.core.trees import Tree
 from placement_worker.core.ways import BREATH
@@ -107,10 +107,10 @@ def some_promises(chance: Random, trees: Sequence[Tree]) -> list[Allocations]:
     return made
 
 
-def used_too(trees: Sequence[Tree], promises: Sequence[Allocations]) -> list[Tree]:
+def used_too(trees: Sequence[Tree], reserved_amounts: Sequence[Allocations]) -> list[Tree]:
     """The trees once all that was promised is really used."""
     given: dict[str, dict[str, int]] = {}
-    for allocations in promises:
+    for allocations in reserved_amounts:
         for uuid, resources in allocations.items():
             for name, amount in resources.items():
                 held = given.setdefault(uuid, {})
@@ -150,14 +150,14 @@ def test_what_is_promised_counts_as_what_is_used() -> None:
     chance = Random(2)
     for _ in range(WORLDS):
         world = in_zones(chance, a_world(chance))
-        promises = some_promises(chance, world)
-        beside, really = source_of(world), source_of(used_too(world, promises))
-        for promise in promises:
-            beside.promise(promise)
+        reserved_amounts = some_promises(chance, world)
+        beside, really = source_of(world), source_of(used_too(world, reserved_amounts))
+        for promise in reserved_amounts:
+            beside.reserve(promise)
         queries = [a_query(chance, world) for _ in range(QUERIES // 2)]
         for query in queries:
             same_answers(beside, really, query)
-        for promise in promises:
+        for promise in reserved_amounts:
             beside.withdraw(promise)
         for query in queries:
             same_answers(beside, source_of(world), query)
@@ -169,7 +169,7 @@ def test_arrays_say_of_each_host_what_it_says_itself() -> None:
         world = a_world(chance)
         source = source_of(world)
         for promise in some_promises(chance, world):
-            source.promise(promise)
+            source.reserve(promise)
         for _ in range(QUERIES // 2):
             search = source.search(a_query(chance, world))
             hosts = [search.host(position) for position in search.positions.tolist()]
@@ -193,12 +193,12 @@ def test_promises_made_since_a_search_count_in_its_ways_and_reasons() -> None:
     chance, lost = Random(4), 0
     for _ in range(WORLDS):
         world = a_world(chance)
-        promises = some_promises(chance, world)
-        source, really = source_of(world), source_of(used_too(world, promises))
+        reserved_amounts = some_promises(chance, world)
+        source, really = source_of(world), source_of(used_too(world, reserved_amounts))
         query = a_query(chance, world)
         search = source.search(query)
-        for promise in promises:
-            source.promise(promise)
+        for promise in reserved_amounts:
+            source.reserve(promise)
         expected = offered(really.search(query), query)
         found = offered(search, query)
         assert {one for ways in found.values() for one in ways} <= {
@@ -215,7 +215,7 @@ def test_promises_that_were_withdrawn_since_a_search_are_no_reason_any_more() ->
     source = source_of([a_tree(state(1, inventories={"VCPU": 8}))])
     search = source.search(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 5}),)))
     promised = {uid(1, "a"): {"VCPU": 5}}
-    source.promise(promised)
+    source.reserve(promised)
     assert not search.ways(int(search.positions[0]), 1)
     assert [removal.removed for removal in search.removals()] == [1]
     source.withdraw(promised)
@@ -227,22 +227,22 @@ def test_arrays_follow_what_is_promised_and_forget_what_was_taken_back() -> None
     index = an_index([a_tree(state(number, inventories=dict(stock))) for number in range(3)])
     one, other, third = (uid(number, "a") for number in range(3))
     at = [index.rows[root].position for root in (one, other, third)]
-    promises = Promises()
-    promises.add({one: {"VCPU": 2, "MEMORY_MB": 16}, other: {"VCPU": 3}, third: {}})
+    reserved_amounts = ReservedAmounts()
+    reserved_amounts.add({one: {"VCPU": 2, "MEMORY_MB": 16}, other: {"VCPU": 3}, third: {}})
 
     def levelled(name: str) -> list[float]:
-        return [float(promises.arrays(index)[name][position]) for position in at]
+        return [float(reserved_amounts.arrays(index)[name][position]) for position in at]
 
     assert (levelled("VCPU"), levelled("MEMORY_MB")) == ([2, 3, 0], [16, 0, 0])
-    promises.take_back({one: {"VCPU": 2}, other: {"VCPU": 1}})
+    reserved_amounts.withdraw({one: {"VCPU": 2}, other: {"VCPU": 1}})
     assert (levelled("VCPU"), levelled("MEMORY_MB")) == ([0, 2, 0], [16, 0, 0])
-    assert promises.of == {one: {"MEMORY_MB": 16}, other: {"VCPU": 2}}
-    promises.take_back({one: {"MEMORY_MB": 16}, other: {"VCPU": 2}})
-    assert (dict(promises.arrays(index)), promises.of) == ({}, {})
-    promises.add({one: {"VCPU": 1}})
+    assert reserved_amounts.of == {one: {"MEMORY_MB": 16}, other: {"VCPU": 2}}
+    reserved_amounts.withdraw({one: {"MEMORY_MB": 16}, other: {"VCPU": 2}})
+    assert (dict(reserved_amounts.arrays(index)), reserved_amounts.of) == ({}, {})
+    reserved_amounts.add({one: {"VCPU": 1}})
     assert levelled("VCPU") == [1, 0, 0]
-    promises.take_back({one: {"VCPU": 1}})
-    promises.add({other: {"VCPU": 4}})
+    reserved_amounts.withdraw({one: {"VCPU": 1}})
+    reserved_amounts.add({other: {"VCPU": 4}})
     assert levelled("VCPU") == [0, 4, 0]
 
 
@@ -254,7 +254,7 @@ def test_a_promise_counts_where_something_is_used_that_the_provider_has_no_more(
     search = source.search(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 8}),)))
     (position,) = search.positions.tolist()
     assert search.ways(position, 1)
-    source.promise({uid(1, "a"): {"VCPU": 1}})
+    source.reserve({uid(1, "a"): {"VCPU": 1}})
     assert search.amounts(position)[0] == {"VCPU": 7}
     assert search.ways(position, 1) == ()
 
@@ -307,22 +307,24 @@ def test_promises_stay_where_they_are_when_the_index_grows_or_is_another() -> No
     chance = Random(5)
     for _ in range(WORLDS // 2):
         world = a_world(chance)
-        promises = some_promises(chance, world)
+        reserved_amounts = some_promises(chance, world)
         query = a_query(chance, world)
         memory = Remembered(with_zones(an_index(world[1:])))
         source = IndexedSource(memory)
         source.search(query)
-        for promise in promises:
-            source.promise(promise)
+        for promise in reserved_amounts:
+            source.reserve(promise)
         source.search(query)
         layout = source.layout
         memory.index.put(world[0], 2)
-        really = IndexedSource(Remembered(with_zones(an_index(used_too([*world[1:], world[0]], promises)))))
+        really = IndexedSource(
+            Remembered(with_zones(an_index(used_too([*world[1:], world[0]], reserved_amounts))))
+        )
         same_answers(source, really, query)
         assert source.layout > layout
         layout = source.layout
         memory.index = with_zones(an_index(world))  # at other positions
-        same_answers(source, source_of(used_too(world, promises)), query)
+        same_answers(source, source_of(used_too(world, reserved_amounts)), query)
         assert source.layout > layout
 
 
@@ -404,12 +406,12 @@ def test_arrays_are_of_the_moment_of_the_search_and_amounts_of_now() -> None:
         world = a_world(chance)
         source = source_of(world)
         first, *others = some_promises(chance, world) or [{}]
-        source.promise(first)
+        source.reserve(first)
         query = a_query(chance, world)
         before, after = source.search(query), source.search(query)
         free = {name: before.free(name).tolist() for name in CLASSES}
         for one in others:
-            source.promise(one)
+            source.reserve(one)
         assert {name: after.free(name).tolist() for name in CLASSES} == free
         now = source.search(query)
         for position in now.positions.tolist():

@@ -43,7 +43,7 @@ def test_what_is_free_in_a_tree_is_told_whatever_is_promised_there() -> None:
         tree(state(3, None, {"VCPU": 2})),
     ]
     source = source_of(world)
-    source.promise({uid(3, "a"): {"VCPU": 2}})
+    source.reserve({uid(3, "a"): {"VCPU": 2}})
     assert source.free(uid(1, "a")) == {"VCPU": 9, "DISK_GB": 9}
     assert source.free(uid(3, "a")) == {"VCPU": 2}
     assert source.free(uid(2, "a")) == {}  # no root

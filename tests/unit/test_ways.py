@@ -10,7 +10,7 @@ from placement_worker.core import ways
 from placement_worker.core.groups import plan
 from placement_worker.core.search import search
 from placement_worker.core.trees import Tree
-from placement_worker.core.ways import Ways, options_at
+from placement_worker.core.ways import AssignmentSearch, options_at
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, an_index, state, tree
 
@@ -84,7 +84,7 @@ def test_remembering_dead_ends_loses_no_way(seed: int, monkeypatch: pytest.Monke
             found = []
             for wary in (NEVER, ALWAYS):
                 monkeypatch.setattr(ways, "WARY", wary)
-                merging = Ways(index, made.slots, made.rules, options, mixed=mixed)
+                merging = AssignmentSearch(index, made.slots, made.rules, options, mixed=mixed)
                 found.append([way for way in merging if way is not None])
             assert found[0] == found[1]
 

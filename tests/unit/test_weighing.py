@@ -10,7 +10,7 @@ from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.view import OneHost
 from scheduler_worker.core.weighing import WEIGHERS
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, the_facts
 
@@ -21,15 +21,15 @@ LINUX = a_wish(image=Image(name="linux", properties={"os_type": "linux", "hw_vm_
 MIXED = the_facts(image_properties={"os_type=linux": 3, "hw_vm_mode=hvm": 2, "os_type=bsd": 9})
 
 
-def joining(policy: Any) -> Wish:
+def joining(policy: Any) -> Alternative:
     return a_wish(group=ServerGroup(id=uid(1, "9"), name="web", policy=policy), members={HERE: 2})
 
 
-def preferring(**traits: float) -> Wish:
+def preferring(**traits: float) -> Alternative:
     return a_wish(preferred=traits)
 
 
-def row(weigher: str, host: HostFacts, wish: Wish, value: float, id: str, **options: Any) -> Any:
+def row(weigher: str, host: HostFacts, wish: Alternative, value: float, id: str, **options: Any) -> Any:
     return pytest.param(weigher, options, host, wish, value, id=f"{weigher}: {id}")
 
 
@@ -110,7 +110,9 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("name", "options", "host", "wish", "value"), ROWS)
-def test_weigher(name: str, options: dict[str, Any], host: HostFacts, wish: Wish, value: float) -> None:
+def test_weigher(
+    name: str, options: dict[str, Any], host: HostFacts, wish: Alternative, value: float
+) -> None:
     assert WEIGHERS[name](**options).value(OneHost(host), wish) == value
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bus.claims import Retired, keeper
-from placement_worker.core.cell_limits import DAY, CellWall, bars_report, ended, names_apart
+from bus.claims import Retired, holder_consumer
+from placement_worker.core.cell_limits import DAY, CellLimits, bars_report, ended, names_apart
 from tests.support.ids import uid
 
-WALL = CellWall("c1", {"r1": "c1", "r2": "c2", "r3": "c1", "r4": ""}, {"pool"})
+WALL = CellLimits("c1", {"r1": "c1", "r2": "c2", "r3": "c1", "r4": ""}, {"pool"})
 OURS, THEIRS, ALSO_OURS = ("p1", "r1"), ("p2", "r2"), ("p3", "r3")
 POOL, LONE, SHADOW = ("pool", "r7"), ("lone", "r8"), ("lone", "r4")  # of operators; one once had a row
 
@@ -37,9 +37,9 @@ def test_what_a_cell_may_hold_and_where_it_may_go(
 def test_a_clean_up_has_a_name_that_follows_from_its_builds() -> None:
     build, other = uid(1), uid(2)
     for attempt in (1, 2, 1000):
-        assert WALL.bars_keeper(build, keeper(build, attempt)) == ""
-    for keep in (other, keeper(other, 1), keeper(build, 1001), build):
-        assert WALL.bars_keeper(build, keep) == f"consumer {keep}: it is no clean-up of {build}"
+        assert WALL.refuses_holder(build, holder_consumer(build, attempt)) == ""
+    for keep in (other, holder_consumer(other, 1), holder_consumer(build, 1001), build):
+        assert WALL.refuses_holder(build, keep) == f"consumer {keep}: it is no clean-up of {build}"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from berth import wiring
 from bus.clock import Clock
 from bus.context import envelope_of, follow
 from bus.errors import Undecodable
-from bus.ferry.crossings import Crossing, NoWay, Way, crossings, ways
+from bus.ferry.crossings import Crossing, InvalidCrossing, Way, crossings, ways
 from bus.messages import BuildDeleted, BuildDeleteRequested
 from bus.protocol import Envelope
 from bus.queries import FindBuilds
@@ -92,13 +92,13 @@ def saying(pattern: str) -> Topic[FerriedSaying]:
     return Topic(pattern, FerriedSaying, "something new", "somebody", "somebody")
 
 
-async def hear(message: FerriedSaying) -> None: ...
+async def handle(message: FerriedSaying) -> None: ...
 
 
 def tables(topic: Topic[Any], says: str, hears: str) -> Sequence[Worker]:
     names = {"in": "conductor.c1", "out": "scheduler"}
     saying = Worker(names[says], announces=frozenset([topic.message]))
-    return [saying, Worker(f"{names[hears]}", consumes=[on(topic, hear)])]
+    return [saying, Worker(f"{names[hears]}", consumes=[on(topic, handle)])]
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_a_topic_added_is_carried_as_its_tables_say(
 def test_one_whose_key_does_not_say_the_cell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = saying("thing.said")
     monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
-    with pytest.raises(NoWay, match="does not say which"):
+    with pytest.raises(InvalidCrossing, match="does not say which"):
         ways("c1", tables(topic, "in", "out"))
 
 
 def test_one_that_would_go_both_ways_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = saying("thing.said.{cell}")
     monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
-    with pytest.raises(NoWay, match="circles"):
+    with pytest.raises(InvalidCrossing, match="circles"):
         ways("c1", [*tables(topic, "in", "out"), *tables(topic, "out", "in")])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus.rabbit.wire import Arrived, FramesOfChannel, NobodyHears, NotTaken, Post, Properties, Wire
+from bus.rabbit.wire import Arrived, FramesOfChannel, NoQueueBound, NotTaken, Post, Properties, Wire
 
 CHANNEL, OTHER = 3, 4
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
@@ -153,7 +153,7 @@ async def test_a_key_that_is_no_text_is_heard_nevertheless() -> None:
         (settled(ACK, 1) + settled(ACK, 2) + settled(ACK, 3), [None, None, None]),
         (settled(ACK, 3, 1), [None, None, None]),
         (settled(NACK, 2) + settled(ACK, 3, 1), [None, NotTaken, None]),
-        (came_back("two") + settled(ACK, 2) + settled(ACK, 3, 1), [None, NobodyHears, None]),
+        (came_back("two") + settled(ACK, 2) + settled(ACK, 3, 1), [None, NoQueueBound, None]),
         (came_back("nobody's") + settled(ACK, 3, 1), [None, None, None]),
     ],
     ids=["each", "all at once", "one is not taken", "one comes back", "a stranger comes back"],

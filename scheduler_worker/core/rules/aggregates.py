@@ -6,7 +6,7 @@ from bus.aggregates import Aggregate
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.operators import meets
 from scheduler_worker.core.rule import Bools, Number, Rule, View
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 TENANT = "filter_tenant_id"  # and whatever begins so: one key holds only so many
 _SCOPE = "aggregate_instance_extra_specs:"
@@ -19,7 +19,7 @@ _OLDER = frozenset(
 def aggregate_multi_tenancy_isolation() -> Rule:
     """Where its aggregates name projects (`filter_tenant_id*`), the request's is among them."""
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         if not host.aggregates or not any(map(_names_tenants, host.aggregates)):
             return None
         project = wish.request.project
@@ -27,7 +27,7 @@ def aggregate_multi_tenancy_isolation() -> Rule:
             return None
         return f"its aggregates are kept for projects other than {project}"
 
-    def admits(view: View, wish: Wish) -> Bools:
+    def admits(view: View, wish: Alternative) -> Bools:
         project = wish.request.project
         kept = view.within(_names_tenants)
         ours: Bools = (kept == 0) | (view.within(lambda one: project in _tenants(one)) == 1)
@@ -41,13 +41,13 @@ def aggregate_multi_tenancy_isolation() -> Rule:
 def aggregate_type_affinity() -> Rule:
     """Where its aggregates name flavors (`instance_type`), the request's is among them."""
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         named = [flavor for aggregate in host.aggregates for flavor in _listed(aggregate, "instance_type")]
         if not named or wish.flavor.name in named:
             return None
         return f"its aggregates are for flavor {', '.join(named)}"
 
-    def admits(view: View, wish: Wish) -> Bools:
+    def admits(view: View, wish: Alternative) -> Bools:
         key = "instance_type"
         ours: Bools = (view.within(_has(key)) == 0) | (view.within(_lists(key, wish.flavor.name)) == 1)
         return ours
@@ -66,13 +66,13 @@ def aggregate_image_properties_isolation(
     namespace = aggregate_image_properties_isolation_namespace
     prefix = namespace + aggregate_image_properties_isolation_separator if namespace else ""
 
-    def properties(wish: Wish) -> Iterator[tuple[str, str]]:
+    def properties(wish: Alternative) -> Iterator[tuple[str, str]]:
         for name, value in wish.image_properties.items():
             known = name.startswith(prefix) if prefix else name.startswith(_IMAGES) or name in _OLDER
             if known and value:
                 yield name, value
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         if not host.aggregates:
             return None
         for name, value in properties(wish):
@@ -81,7 +81,7 @@ def aggregate_image_properties_isolation(
                 return f"its aggregates are for images with {name} {', '.join(named)}, not {value}"
         return None
 
-    def admits(view: View, wish: Wish) -> Bools:
+    def admits(view: View, wish: Alternative) -> Bools:
         passes: Number = view.within(lambda one: False) == 0
         for name, value in properties(wish):
             passes = passes & ((view.within(_has(name)) == 0) | (view.within(_lists(name, value)) == 1))
@@ -102,7 +102,7 @@ def aggregate_instance_extra_specs() -> Rule:
     `aggregate_instance_extra_specs:`.
     """
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         for key, demand in _demands(wish.flavor.extra_specs):
             said = [one for aggregate in host.aggregates for one in _listed(aggregate, key)]
             if not any(meets(value, demand) for value in said):
@@ -110,7 +110,7 @@ def aggregate_instance_extra_specs() -> Rule:
                 return f"its aggregates are to have {key} {demand}; {there}"
         return None
 
-    def admits(view: View, wish: Wish) -> Bools:
+    def admits(view: View, wish: Alternative) -> Bools:
         passes: Number = view.within(lambda one: False) == 0
         for key, demand in _demands(wish.flavor.extra_specs):
             passes = passes & (view.within(_meets(key, demand)) == 1)

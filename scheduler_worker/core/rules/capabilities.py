@@ -8,7 +8,7 @@ from scheduler_worker.core.json_query import UnreadableQuery, holds, parsed
 from scheduler_worker.core.operators import meets
 from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.rules.aggregates import unscoped
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 _SCOPE = "capabilities:"
 
@@ -21,7 +21,7 @@ def compute_capabilities() -> Rule:
     report is ignored.
     """
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         for key, demand in _demands(wish.flavor.extra_specs):
             path = key.removeprefix(_SCOPE)
             said = attribute(host, path)
@@ -45,7 +45,7 @@ def compute_capabilities() -> Rule:
 def json() -> Rule:
     """The hint `query` is true of it: `[">=", "$free_ram_mb", 1024]`."""
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         text = wish.request.hints.query
         if not text:
             return None

@@ -10,7 +10,7 @@ from bus.requests import Image
 from scheduler_worker.core.attributes import capability
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Rule
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 # One spelling for each; a property may have an older name.
 _ARCHITECTURE = ("hw_architecture", "architecture")
@@ -51,7 +51,7 @@ def image_properties(*, image_properties_default_architecture: str = "") -> Rule
     """
     default = image_properties_default_architecture
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         image = wish.request.image
         if image is None:
             return None
@@ -88,7 +88,7 @@ def isolated_hosts(
     """
     hosts, images = frozenset(isolated_hosts), frozenset(isolated_images)
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         image = wish.request.image
         is_isolated = image is not None and image.name in images
         kept = host.host in hosts or host.root in hosts

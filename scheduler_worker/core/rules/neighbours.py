@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Bools, Rule, View
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Alternative
 
 AFFINITY = "server_group_affinity"
 SERVER_GROUP = "server_group"  # what their refusals are known by
@@ -17,16 +17,16 @@ GROUP = "group"  # the part of a request that group filters read
 def server_group_anti_affinity() -> Rule:
     """The host has fewer members of the request's anti-affinity group than permitted (`max_per_host`)."""
 
-    def concerns(wish: Wish) -> bool:
+    def concerns(wish: Alternative) -> bool:
         return wish.group is not None and wish.group.policy == "anti-affinity"
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         if wish.group is None or wish.group.policy != "anti-affinity" or host.root in wish.own:
             return None
         there, most = wish.members.get(host.root, 0), wish.group.max_per_host
         return None if there < most else f"{there} of server group {wish.group.name} there, at most {most}"
 
-    def admits(view: View, wish: Wish) -> Bools:
+    def admits(view: View, wish: Alternative) -> Bools:
         most = wish.group.max_per_host if wish.group is not None else 1
         few: Bools = (view.members(wish) < most) | (view.among(wish.own) == 1)
         return few
@@ -46,11 +46,11 @@ def server_group_affinity() -> Rule:
     that arrive together.
     """
 
-    def concerns(wish: Wish) -> bool:
+    def concerns(wish: Alternative) -> bool:
         hard = wish.group is not None and wish.group.policy == "affinity"
         return hard and bool(wish.members or wish.together)
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         if wish.group is None or not concerns(wish) or wish.members.get(host.root, 0):
             return None
         if wish.members or wish.together is None:
@@ -60,7 +60,7 @@ def server_group_affinity() -> Rule:
             return None
         return f"no room for {wish.together.several} of server group {wish.group.name} together"
 
-    def admits(view: View, wish: Wish) -> Bools:
+    def admits(view: View, wish: Alternative) -> Bools:
         beside: Bools = view.members(wish) > 0
         if wish.together is not None and not wish.members:
             beside = ~beside
@@ -74,12 +74,12 @@ def server_group_affinity() -> Rule:
 def same_host() -> Rule:
     """One of the instances of the hint `same_host` is there."""
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         if wish.same is None or host.root in wish.same:
             return None
         return "none of the instances of same_host is there"
 
-    def admits(view: View, wish: Wish) -> Bools:
+    def admits(view: View, wish: Alternative) -> Bools:
         there: Bools = view.among(wish.same or ()) == 1
         return there
 
@@ -95,10 +95,10 @@ def same_host() -> Rule:
 def different_host() -> Rule:
     """The host has no instance of the hint `different_host`."""
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         return "an instance of different_host is there" if host.root in wish.different else None
 
-    def admits(view: View, wish: Wish) -> Bools:
+    def admits(view: View, wish: Alternative) -> Bools:
         apart: Bools = view.among(wish.different) == 0
         return apart
 
@@ -114,7 +114,7 @@ def different_host() -> Rule:
 def simple_cidr_affinity() -> Rule:
     """Its address is in the network of the hints `build_near_host_ip` and `cidr`; one without is not."""
 
-    def refuses(host: HostFacts, wish: Wish) -> str | None:
+    def refuses(host: HostFacts, wish: Alternative) -> str | None:
         hints = wish.request.hints
         if not hints.build_near_host_ip:
             return None
