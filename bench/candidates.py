@@ -155,14 +155,14 @@ def measure_source(hosts: int) -> dict[str, float]:
 def numa_tree(number: int) -> Tree:
     """A root, two NUMA cells, and two cards with VFs below each."""
 
-    def uuid(nth: int) -> str:
-        return f"{number:08x}-0000-4000-8000-{nth:012x}"
+    def uuid(position: int) -> str:
+        return f"{number:08x}-0000-4000-8000-{position:012x}"
 
-    def provider(nth: int, parent: int | None, stock: dict[str, int], *traits: str) -> ProviderState:
+    def provider(position: int, parent: int | None, stock: dict[str, int], *traits: str) -> ProviderState:
         inventories = {name: Inventory(total=total) for name, total in stock.items()}
         above = None if parent is None else uuid(parent)
-        name = f"host-{number}-{nth}"
-        return ProviderState(nth + 1, uuid(nth), name, above, 1, 1, inventories, {}, traits, ())
+        name = f"host-{number}-{position}"
+        return ProviderState(position + 1, uuid(position), name, above, 1, 1, inventories, {}, traits, ())
 
     providers = [provider(0, None, {"MEMORY_MB": 4096, "DISK_GB": 100})]
     for cell in (1, 4):
@@ -177,8 +177,8 @@ def wide_tree(children: int) -> Tree:
     root = ProviderState(1, "root", "root", None, 1, 1, {}, {}, (), ())
     stock = {"SRIOV_NET_VF": Inventory(total=64)}
     below = (
-        ProviderState(nth + 2, f"card-{nth}", f"card-{nth}", "root", 1, 1, stock, {}, (), ())
-        for nth in range(children)
+        ProviderState(position + 2, f"card-{position}", f"card-{position}", "root", 1, 1, stock, {}, (), ())
+        for position in range(children)
     )
     return Tree("root", "root", "cell-0", "agent-0", "az1", 1, False, (root, *below))
 
@@ -216,7 +216,9 @@ def measure_nested(trees: int) -> dict[str, float]:
 def measure_wide(children: int, groups: int) -> float:
     index = Index()
     index.put(wide_tree(children), 1)
-    asked = tuple(ResourceGroup(suffix=f"_{nth}", resources={"SRIOV_NET_VF": 1}) for nth in range(groups))
+    asked = tuple(
+        ResourceGroup(suffix=f"_{position}", resources={"SRIOV_NET_VF": 1}) for position in range(groups)
+    )
     return milliseconds(lambda: search(index, FindCandidates(groups=asked, limit=1000, per_host=0)), 10)
 
 

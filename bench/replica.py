@@ -158,12 +158,12 @@ async def claim(url: str, hosts: int, claims: int) -> int:
                             consumer=bus.clock.uuid(),
                             generation=None,
                             choices=(
-                                Choice({_uuid((first + nth) % hosts + 1): {"VCPU": 1, "MEMORY_MB": 1}}),
+                                Choice({_uuid((first + position) % hosts + 1): {"VCPU": 1, "MEMORY_MB": 1}}),
                             ),
                         ),
                     )
                 )
-                for nth in range(A_ORDER)
+                for position in range(A_ORDER)
             ]
             for answer in await ask(orders):
                 (result,) = answer.results

@@ -31,7 +31,7 @@ class Variant:
 
 def _times(worker: str, several: int) -> Variant:
     """Return the variant with this number of a worker, in each cell if it belongs to cells."""
-    names = [f"c{nth}" for nth in range(1, CELLS + 1)]
+    names = [f"c{index}" for index in range(1, CELLS + 1)]
     commands = [f"{worker} --cell {cell}" for cell in names] if worker == "conductor" else [worker]
     beside = tuple(command for command in commands for _ in range(several - 1))
     return Variant(f"{several} {worker}{'s' if several > 1 else ''}", beside=beside)

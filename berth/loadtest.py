@@ -24,13 +24,13 @@ MOST_MIXED = 1000
 def mixed(flavors: int) -> tuple[Flavor, ...]:
     """So many flavors as a cloud has them, no two alike: 1 to 8 VCPUs, 512 MB to 4 GB for each, some disk."""
     made = []
-    for nth in range(flavors):
-        size, turn = nth % 4, nth // 4
+    for index in range(flavors):
+        size, turn = index % 4, index // 4
         memory, disk, again = turn % 4, turn // 4 % 4, turn // 16
         vcpus = 1 << size
         made.append(
             Flavor(
-                name=f"mix-{nth + 1}",
+                name=f"mix-{index + 1}",
                 vcpus=vcpus,
                 memory_mb=512 * vcpus * (1 << memory) + 16 * again,
                 disk_gb=1 + 5 * disk,

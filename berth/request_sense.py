@@ -33,7 +33,7 @@ def sense_of(request: BuildRequested) -> tuple[str, ...]:
     """
     anywhere = replace(request, forced_host="", wanted_host="", ignore_hosts=())
     try:
-        wishes = alternatives_of(anywhere, _EVERYWHERE, lambda host: ())
+        alternatives = alternatives_of(anywhere, _EVERYWHERE, lambda host: ())
     except Unreadable as problem:
         raise BadSetting(str(problem)) from None
-    return tuple(dict.fromkeys(note for wish in wishes for note in wish.notes))
+    return tuple(dict.fromkeys(note for alternative in alternatives for note in alternative.notes))

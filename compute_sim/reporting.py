@@ -146,10 +146,10 @@ class HostNews:
         for owner in owners.values():
             self._sequence.follow(owner.sequence)
         differing = []
-        for nth, (root, differs) in enumerate(self._trees.compare(found, owners), 1):
+        for index, (root, differs) in enumerate(self._trees.compare(found, owners), 1):
             if differs:
                 differing.append(root)
-            if nth % HOSTS_AT_A_STRETCH == 0:
+            if index % HOSTS_AT_A_STRETCH == 0:
                 await asyncio.sleep(0)
         await self._settle()
         return metal + differing

@@ -111,8 +111,8 @@ class Reader:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_pages(moment, take))
-                for nth in range(self._at_once):
-                    group.create_task(self._read_singly(moment, take, beside=nth < BESIDE_PAGES))
+                for index in range(self._at_once):
+                    group.create_task(self._read_singly(moment, take, beside=index < BESIDE_PAGES))
         finally:
             for handle in self._refused.values():
                 handle.cancel()

@@ -166,9 +166,9 @@ class Memory:
             index.register(cell, index.seen)
 
         async def take(trees: Iterable[Tree]) -> None:
-            for nth, tree in enumerate(trees, 1):
+            for position, tree in enumerate(trees, 1):
                 index.put(tree, index.seen)
-                if nth % IN_A_ROW == 0:
+                if position % IN_A_ROW == 0:
                     await asyncio.sleep(0)
 
         await self._reader.each(take)

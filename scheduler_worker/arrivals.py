@@ -47,28 +47,30 @@ class Arrivals:
         verdicts: list[Verdict | None] = list(scheduler.put_off(orders))
         trying: list[int] = []
         waits: list[tuple[int, ParkedRequest, int | None]] = []
-        for nth, (order, event) in enumerate(begun):
+        for index, (order, event) in enumerate(begun):
             request = order.request
-            if verdicts[nth] is not None:
+            if verdicts[index] is not None:
                 continue
             if request.request in room:
-                verdicts[nth] = ()
+                verdicts[index] = ()
             elif not event.refusal and request.wait and newcomers.others_first(order, now):
-                waits.append((nth, newcomers.behind_others(order, now, seen, story_of(requests[nth])), None))
+                waits.append(
+                    (index, newcomers.behind_others(order, now, seen, story_of(requests[index])), None)
+                )
             else:
-                trying.append(nth)
-        ends = await scheduler.place([begun[nth] for nth in trying])
-        for nth, end in zip(trying, ends, strict=True):
-            order = orders[nth]
+                trying.append(index)
+        ends = await scheduler.place([begun[index] for index in trying])
+        for index, end in zip(trying, ends, strict=True):
+            order = orders[index]
             if isinstance(end, Park):
-                story = story_of(requests[nth])
+                story = story_of(requests[index])
                 kept = newcomers.kept(order, now, seen, end.why, decision_of(end), story)
-                waits.append((nth, kept, mark))
+                waits.append((index, kept, mark))
             else:
-                verdicts[nth] = scheduler.verdict(order.request.request, end)
-        told = await self._park([(orders[nth], kept, at) for nth, kept, at in waits], told_apart)
-        for (nth, *_), said in zip(waits, told, strict=True):
-            verdicts[nth] = said
+                verdicts[index] = scheduler.verdict(order.request.request, end)
+        told = await self._park([(orders[index], kept, at) for index, kept, at in waits], told_apart)
+        for (index, *_), said in zip(waits, told, strict=True):
+            verdicts[index] = said
         await self._parking.keep_decisions(
             [
                 (request, unplaceable)

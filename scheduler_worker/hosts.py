@@ -205,8 +205,8 @@ class HostBook:
         closed = (self._columns.fact("enabled") == 0) | (self._columns.fact("forced_down") == 1)
         told = ~self._up.take(self._placed) | self._unknown.take(self._placed) | closed.take(slots)
         found = {}
-        for nth in np.flatnonzero(told).tolist():
-            host = self._placed_hosts[nth]
+        for index in np.flatnonzero(told).tolist():
+            host = self._placed_hosts[index]
             if host.agent:
                 found[host.cell, host.uuid] = self._health_of(host, now, wall)
         return found

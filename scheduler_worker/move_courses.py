@@ -230,8 +230,11 @@ class MoveCourses:
             if event.refusal:
                 course.barred = Barred(code="unreadable", why=event.refusal)
                 continue
-            [root] = order.wishes[0].own
-            fits = [unfit(wish, root, scheduler.source, now, scheduler.policy) for wish in order.wishes]
+            [root] = order.alternatives[0].own
+            fits = [
+                unfit(alternative, root, scheduler.source, now, scheduler.policy)
+                for alternative in order.alternatives
+            ]
             if all(fits):
                 host = course.start.source.host if course.start and course.start.source else root
                 course.barred = Barred(
@@ -332,7 +335,9 @@ class MoveCourses:
                 course.verdict = ()  # its cell has consumed it in the meantime
                 continue
             request = order.request
-            if not order.wishes:  # it is no longer readable, for example because a named host was deleted
+            if (
+                not order.alternatives
+            ):  # it is no longer readable, for example because a named host was deleted
                 request = structs.replace(request, alternates=0)
             order = structs.replace(order, request=request, instances=(), held=((start.asked.move, there),))
             telling.append((course, (order, Begun())))

@@ -96,11 +96,11 @@ class MoveLookups:
         starts = [one for one in looks if isinstance(one, MoveStart)]
         roots = await self._roots(starts)
         groups = await self._groups(starts)
-        for nth, start in enumerate(looks):
+        for index, start in enumerate(looks):
             if isinstance(start, MoveStart):
                 start = in_group(start, groups.get(start.asked.build))
                 barred = stuck(start, roots.get(start.source.root) if start.source else None)
-                looks[nth] = start if barred is None else Stopped(barred, start)
+                looks[index] = start if barred is None else Stopped(barred, start)
         return looks
 
     async def held(self, consumers: Collection[Id]) -> dict[Id, Held]:

@@ -1,4 +1,4 @@
-"""From a request to an order: what it wishes for is worked out once for all that ask for the same."""
+"""Convert requests to orders: equal requests share their parsed alternatives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,6 +8,7 @@ import msgspec
 
 from bus.candidates import CandidateSource
 from bus.messages import BuildRequested
+from scheduler_worker.core.alternative import ITS_OWN, Alternative, as_anybodys
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.invalid_request import Unreadable
 from scheduler_worker.core.move_start import MoveStart
@@ -16,10 +17,9 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.prefilters import Prefilters, prefilters
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.wish import ITS_OWN, Alternative, as_anybodys
 
 MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next best hosts fill up soon
-REMEMBERED = 4096  # of the wishes of requests that differ
+REMEMBERED = 4096  # of the alternatives of distinct requests
 REMEMBERED_BYTES = 32 * 1024 * 1024  # total size of remembered requests
 _SELDOM_READ: Mapping[str, Any] = {
     "metadata": {},
@@ -59,17 +59,17 @@ class Orders:
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
         refusal = too_much(request, size, together)
-        wishes: tuple[Alternative, ...] = ()
+        alternatives: tuple[Alternative, ...] = ()
         if not refusal:
             try:
-                wishes = self._wishes(request)
+                alternatives = self._alternatives(request)
             except Unreadable as problem:
                 refusal = str(problem)
         if move is not None:
-            wishes = tuple([replace(wish, own=move.own) for wish in wishes])
+            alternatives = tuple([replace(alternative, own=move.own) for alternative in alternatives])
         order = Order(
             request=request,
-            wishes=wishes,
+            alternatives=alternatives,
             instances=instances,
             bytes=0 if refusal else together,
             more_alternates=MORE_WHEN_PACKED if self._policy.packs else 0,
@@ -88,22 +88,22 @@ class Orders:
     def again(self, order: Order) -> Order:
         """Return the order with the present state of hosts, aggregates and cells."""
         try:
-            anew = self._wishes(order.request)
+            anew = self._alternatives(order.request)
         except Unreadable:  # a host that it names was deleted in the meantime
             return order
-        wishes = []
-        for wish, now in zip(order.wishes, anew, strict=True):
+        alternatives = []
+        for alternative, now in zip(order.alternatives, anew, strict=True):
             question = msgspec.structs.replace(
-                wish.question,
-                not_roots=tuple(sorted({*wish.question.not_roots, *now.question.not_roots})),
+                alternative.question,
+                not_roots=tuple(sorted({*alternative.question.not_roots, *now.question.not_roots})),
                 root_member_of=now.question.root_member_of,
                 root_not_member_of=now.question.root_not_member_of,
                 not_cells=now.question.not_cells,
             )
-            wishes.append(replace(wish, question=question, notes=now.notes))
-        return msgspec.structs.replace(order, wishes=tuple(wishes))
+            alternatives.append(replace(alternative, question=question, notes=now.notes))
+        return msgspec.structs.replace(order, alternatives=tuple(alternatives))
 
-    def _wishes(self, request: BuildRequested) -> tuple[Alternative, ...]:
+    def _alternatives(self, request: BuildRequested) -> tuple[Alternative, ...]:
         source, narrowing = self._source, self._prefilters
         if narrowing is None:
             narrowing = self._prefilters = prefilters(
@@ -116,14 +116,21 @@ class Orders:
         alike = self._alike(request)
         known = self._known.get(alike)
         if known is None:
-            wishes = alternatives_of(
+            alternatives = alternatives_of(
                 request, self._options, source.named, lambda: {host.host for host in source.hosts()}
             )
             unheeded = self._policy.unheeded(request)
             if unheeded:
-                wishes = tuple([replace(wish, notes=(*wish.notes, *unheeded)) for wish in wishes])
+                alternatives = tuple(
+                    [
+                        replace(alternative, notes=(*alternative.notes, *unheeded))
+                        for alternative in alternatives
+                    ]
+                )
             anybodys = as_anybodys(request)
-            known = tuple([narrowing.narrow(replace(wish, request=anybodys)) for wish in wishes])
+            known = tuple(
+                [narrowing.narrow(replace(alternative, request=anybodys)) for alternative in alternatives]
+            )
             self._known[alike] = known
             self._bytes += len(alike[0])
         return known

@@ -18,6 +18,7 @@ from bus.protocol import Ask
 from bus.queries import Candidate
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.vocabulary import Id
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choice import HasReservations
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import (
@@ -56,7 +57,6 @@ from scheduler_worker.core.placing import PATIENCE, PlacingLimits, step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.core.wish import Alternative
 from scheduler_worker.hosts import GRACE, HostBook
 from scheduler_worker.meters import CROSSED, count_claims
 from scheduler_worker.orders import Orders
@@ -132,7 +132,7 @@ class Scheduler:
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
         """Return the alternatives of the request; empty if it is unreadable."""
-        return self._orders.begin(request, 0.0)[0].wishes
+        return self._orders.begin(request, 0.0)[0].alternatives
 
     def hosts_now(self) -> tuple[HostsNow, Bools]:
         """Return the reports of hosts, and the mask of hosts with an agent."""
@@ -305,8 +305,8 @@ class Scheduler:
         picks = answer.picks if isinstance(answer, Chosen) else ()
         for instance, pick in zip(order.instances, picks, strict=False):
             self._promising().drop(pick.promise)
-            if order.wish.group is not None:
-                self._joined.leave(order.wish.group.id, instance)
+            if order.alternative.group is not None:
+                self._joined.leave(order.alternative.group.id, instance)
 
     def _known_now(self, order: Order, event: Begun) -> tuple[Order, Begun]:
         if event.refusal:
@@ -329,11 +329,11 @@ class Scheduler:
         choosing, began = self._now(), self.clock.monotonic()
         found: dict[Hashable, tuple[str, ...]] = {}
         for course in courses:
-            wish, needed = course.order.wishes[0], course.order.needed
-            kind = self.policy.kind(wish), needed
+            alternative, needed = course.order.alternatives[0], course.order.needed
+            kind = self.policy.kind(alternative), needed
             if kind not in found and self.clock.monotonic() - began < HELP_SECONDS:
                 seed = course.order.request.request
-                found[kind] = helps(wish, choosing, seed, self.late_help(), needed=needed)
+                found[kind] = helps(alternative, choosing, seed, self.late_help(), needed=needed)
             self._take(course, HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:

@@ -78,10 +78,12 @@ def _named(order: Order) -> tuple[object, frozenset[str]]:
     """Return the related instances with their hosts, and the set of all hosts. Soft groups exclude no
     host.
     """
-    wish = order.wishes[0]
-    group = wish.group
+    alternative = order.alternatives[0]
+    group = alternative.group
     if group is not None and group.policy.startswith("soft"):
         group = None
     members = {**group.members, **group.left} if group is not None else {}
     roots = {root for places in members.values() for root in places}
-    return (group, wish.same, wish.different), frozenset(roots | (wish.same or set()) | wish.different)
+    return (group, alternative.same, alternative.different), frozenset(
+        roots | (alternative.same or set()) | alternative.different
+    )

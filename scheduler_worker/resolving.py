@@ -58,13 +58,16 @@ class Resolving:
             if order.move is not None:
                 group = order.move.others_of(group)
             order = structs.replace(
-                order, wishes=tuple([replace(wish, group=group) for wish in order.wishes])
+                order,
+                alternatives=tuple([replace(alternative, group=group) for alternative in order.alternatives]),
             )
         if hints.same_host or hints.different_host:
             same = frozenset(on[one] for one in hints.same_host if one in on) if hints.same_host else None
             different = frozenset(on[one] for one in hints.different_host if one in on)
-            wishes = [replace(wish, same=same, different=different) for wish in order.wishes]
-            order = structs.replace(order, wishes=tuple(wishes))
+            alternatives = [
+                replace(alternative, same=same, different=different) for alternative in order.alternatives
+            ]
+            order = structs.replace(order, alternatives=tuple(alternatives))
         return order, event
 
     async def _groups(self, orders: Sequence[Order]) -> dict[Id, ServerGroup]:

@@ -11,13 +11,13 @@ from bus.candidates import Bools, CandidateSource, SenselessQuery
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.fitting import admitted_for_good, asked_of_a_tree, distances, fitting
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.reservations import Prospect
 from scheduler_worker.core.view import HostsNow
 from scheduler_worker.core.waiting_queue import HostsFound, RoomNeeded
-from scheduler_worker.core.wish import Alternative
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)
@@ -42,12 +42,12 @@ class Sight:
     source: CandidateSource
     policy: ChoicePolicy
     hosts: Callable[[], Hosts]  # as they are at this moment
-    wishes: WishesOf
+    alternatives: WishesOf
     _kinds: dict[str, _Known] = field(default_factory=dict)
 
-    def kind(self, request: BuildRequested, wishes: Sequence[Alternative]) -> str:
+    def kind(self, request: BuildRequested, alternatives: Sequence[Alternative]) -> str:
         """Return the class of a request."""
-        alike = [repr(self.policy.kind(wish)) for wish in wishes]
+        alike = [repr(self.policy.kind(alternative)) for alternative in alternatives]
         said = _encode((alike, request.hints, request.forced_host, needs_of(request)))
         kind = blake2b(said, digest_size=6).hexdigest()
         if kind not in self._kinds:
@@ -56,7 +56,7 @@ class Sight:
 
     def wakes(self, kind: str) -> str:
         """Return as text what a host needs before a request of the class is woken."""
-        questions = [wish.question for wish in self._wishes(kind)]
+        questions = [alternative.question for alternative in self._alternatives(kind)]
         place = _place(questions[0]) if questions else ""
         needs = [
             f"{watch.amount} {watch.resource_class} free on one host{place}"
@@ -85,10 +85,12 @@ class Sight:
         """
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
-        for wish in self._wishes(kind):
-            if wish.request.hints.query:  # which may want less of something
+        for alternative in self._alternatives(kind):
+            if alternative.request.hints.query:  # which may want less of something
                 return (RoomNeeded(),)
-            asked = {name: amount for name, amount in asked_of_a_tree(wish).items() if name not in shared}
+            asked = {
+                name: amount for name, amount in asked_of_a_tree(alternative).items() if name not in shared
+            }
             if not asked:
                 return (RoomNeeded(),)
             scarcest = min(asked, key=lambda name: self.source.having(name, asked[name]))
@@ -102,8 +104,8 @@ class Sight:
         fits: dict[str, int] = {}
         refused: dict[str, None] = {}
         passing = more = False
-        for wish in self._wishes(kind):
-            question = narrowed(wish.question, among, beside)
+        for alternative in self._alternatives(kind):
+            question = narrowed(alternative.question, among, beside)
             if question is None:
                 continue
             try:
@@ -111,7 +113,7 @@ class Sight:
             except SenselessQuery:
                 continue
             most = enough if among is None else MAX_INT
-            found = fitting(wish, search, now, served, self.policy, most)
+            found = fitting(alternative, search, now, served, self.policy, most)
             fits.update(found.fits)
             refused.update(dict.fromkeys(found.refused))
             passing, more = passing or found.passing, more or found.more
@@ -122,13 +124,13 @@ class Sight:
     def prospect(self, kind: str) -> Prospect:
         """Return the hosts for the preferred flavor only: alternative flavors reserve no host."""
         now, _ = self.hosts()
-        wishes = self._wishes(kind)
-        if not wishes:  # a host that it names was deleted, and may return
+        alternatives = self._alternatives(kind)
+        if not alternatives:  # a host that it names was deleted, and may return
             return _NO_PROSPECT
-        wish = wishes[0]
-        asked = asked_of_a_tree(wish)
+        alternative = alternatives[0]
+        asked = asked_of_a_tree(alternative)
         try:
-            search = self.source.search(wish.question, empty=True)
+            search = self.source.search(alternative.question, empty=True)
         except SenselessQuery:
             return _NO_PROSPECT
         capacities = np.full(search.positions.size, np.inf)
@@ -141,11 +143,11 @@ class Sight:
             lacks=distances(asked, search),
             capacities=np.where(np.isinf(capacities), 1.0, capacities),
             root=lambda position: search.host(position).uuid,
-            admits=lambda position: admitted_for_good(wish, search, position, now, self.policy),
+            admits=lambda position: admitted_for_good(alternative, search, position, now, self.policy),
         )
 
-    def _wishes(self, kind: str) -> Sequence[Alternative]:
-        return self.wishes(self._kinds[kind].request)
+    def _alternatives(self, kind: str) -> Sequence[Alternative]:
+        return self.alternatives(self._kinds[kind].request)
 
 
 def _place(question: FindCandidates) -> str:
@@ -176,16 +178,16 @@ def beside(order: Order, roots: Collection[str], why: Callable[[str], str]) -> O
     """Return the order without the excluded roots; `why` gives the reason for a root."""
     if not roots:
         return order
-    wishes = [
+    alternatives = [
         replace(
-            wish,
-            question=without(wish.question, roots),
-            reserved=wish.reserved.union(roots),
+            alternative,
+            question=without(alternative.question, roots),
+            reserved=alternative.reserved.union(roots),
             why_reserved=why,
         )
-        for wish in order.wishes
+        for alternative in order.alternatives
     ]
-    return msgspec.structs.replace(order, wishes=tuple(wishes))
+    return msgspec.structs.replace(order, alternatives=tuple(alternatives))
 
 
 def needs_of(request: BuildRequested) -> int:

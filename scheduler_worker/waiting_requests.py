@@ -114,7 +114,7 @@ class Parking:
         self.entered = True
 
     def kind(self, order: Order) -> str:
-        return self.sight.kind(order.request, order.wishes)
+        return self.sight.kind(order.request, order.alternatives)
 
     def enter(self, kept: ParkedRequest, mark: int | None = None) -> None:
         """Add a request to the queues of this scheduler."""

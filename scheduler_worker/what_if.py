@@ -10,6 +10,7 @@ from msgspec import structs
 
 from bus.candidates import PlacedHost
 from bus.queries import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choice import CapacityReservation, Pick, scores_of
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen
@@ -18,7 +19,6 @@ from scheduler_worker.core.hypothetical import Supposing
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.shortage import Shortage
-from scheduler_worker.core.wish import Alternative
 from scheduler_worker.placing import Scheduler
 
 SLICE = 0.003  # seconds of looking between two breaths: boots go on meanwhile
@@ -77,7 +77,7 @@ class WhatIfs:
             if begun.refusal:
                 return WhatIfAnswered(fits=False, refusal=begun.refusal)
             if question.count > len(order.instances):
-                if any(wish.group is not None for wish in order.wishes):
+                if any(alternative.group is not None for alternative in order.alternatives):
                     return WhatIfAnswered(fits=False, refusal=_GROUPS)
                 more = [self._scheduler.clock.uuid() for _ in range(question.count - len(order.instances))]
                 order = structs.replace(order, instances=(*order.instances, *more))
@@ -105,34 +105,38 @@ class WhatIfs:
         order = self._scheduler.without_reserved(order)
         shorts: list[Shortage] = []
         before = supposing.several
-        for nth, wish in enumerate(order.wishes):
-            picks, short = await self._picks(structs.replace(order, nth=nth), supposing)
+        for alternative_index, alternative in enumerate(order.alternatives):
+            picks, short = await self._picks(
+                structs.replace(order, alternative_index=alternative_index), supposing
+            )
             if len(picks) >= order.needed:
-                return self._fitting(wish, order.request.request, best, picks), wish
+                return self._fitting(alternative, order.request.request, best, picks), alternative
             supposing.forget(before)
             shorts.append(replace(short or Shortage(), fitted=len(picks)))
         first = shorts[0]
         if first.refusal:
-            return WhatIfAnswered(fits=False, refusal=first.refusal), order.wishes[0]
+            return WhatIfAnswered(fits=False, refusal=first.refusal), order.alternatives[0]
         with self._looking(supposing) as choosing:
             said = helps(
-                order.wishes[0],
+                order.alternatives[0],
                 choosing,
                 order.request.request,
                 self._scheduler.late_help(),
                 needed=order.needed,
             )
         decision = structs.replace(first.decision(()), helps=said)
-        return WhatIfAnswered(fits=False, decision=decision), order.wishes[0]
+        return WhatIfAnswered(fits=False, decision=decision), order.alternatives[0]
 
     async def _picks(self, order: Order, supposing: Supposing) -> tuple[list[Pick], Shortage | None]:
         picks: list[Pick] = []
         while len(picks) < len(order.instances):
-            at_once = AT_ONCE if order.wish.group is None else len(order.instances)  # members see each other
+            at_once = (
+                AT_ONCE if order.alternative.group is None else len(order.instances)
+            )  # members see each other
             some = order.instances[len(picks) : len(picks) + at_once]
             with self._looking(supposing) as choosing:
                 # Of a group as many as there must be: that decides where its first goes.
-                least = 1 if order.wish.group is None else order.needed
+                least = 1 if order.alternative.group is None else order.needed
                 as_many_as_fit = structs.replace(order.request, at_least=least, alternates=0)
                 part = structs.replace(order, instances=some, request=as_many_as_fit)
                 (answer,) = choosing.choose([part])
@@ -144,16 +148,18 @@ class WhatIfs:
             await asyncio.sleep(0)
         return picks, None
 
-    def _fitting(self, wish: Alternative, seed: str, best: int, picks: Sequence[Pick]) -> WhatIfAnswered:
+    def _fitting(
+        self, alternative: Alternative, seed: str, best: int, picks: Sequence[Pick]
+    ) -> WhatIfAnswered:
         """Return the answer with the best hosts for one instance, as hosts are before the placement."""
         with self._looking(self.supposing()) as choosing:
-            first = choosing.rank(wish, seed).take(best, MOST_WAYS) or picks[0]
+            first = choosing.rank(alternative, seed).take(best, MOST_WAYS) or picks[0]
         ways = {way.root: way for way in reversed(first.choices)}
         there = Counter([pick.root for pick in picks])
         chosen = {pick.root: pick.choices[0] for pick in picks}
         return WhatIfAnswered(
             fits=True,
-            flavor=wish.nth,
+            flavor=alternative.alternative_index,
             placed=tuple(
                 [
                     PlacedThere(root=root, host=way.host, cell=way.cell, zone=way.zone, instances=there[root])
@@ -181,7 +187,7 @@ class WhatIfs:
 
     # How many more
 
-    async def _room(self, wish: Alternative, seed: str, supposing: Supposing) -> tuple[_Counted, str]:
+    async def _room(self, alternative: Alternative, seed: str, supposing: Supposing) -> tuple[_Counted, str]:
         """Count how many further instances fit, by the hosts that filters accept now."""
         clock = self._scheduler.clock
         counted, spent, layout = _Counted(), 0.0, self._scheduler.source.layout
@@ -193,7 +199,7 @@ class WhatIfs:
                 return counted, "counting stopped: hosts came or went meanwhile"
             began = clock.monotonic()
             with self._looking(supposing) as choosing:
-                self._count(choosing.rank(wish, seed), counted, supposing)
+                self._count(choosing.rank(alternative, seed), counted, supposing)
             spent += clock.monotonic() - began
             await asyncio.sleep(0)
         cut = f"at most {TRIED:,} are counted on a host of several providers"
@@ -219,10 +225,11 @@ class WhatIfs:
         """Count by arithmetic if the host is one provider, else by trying. Return whether it is finished."""
         ways = ranking.look(index, 1) if ranking.admits(index) else ()
         host, most = ranking.host(index), ON_ONE_HOST
-        group = ranking.wish.group
+        group = ranking.alternative.group
         if group is not None and group.policy == "anti-affinity":
             most = max(
-                group.max_per_host - ranking.wish.members.get(host.uuid, 0) - supposing.on(host.uuid), 0
+                group.max_per_host - ranking.alternative.members.get(host.uuid, 0) - supposing.on(host.uuid),
+                0,
             )
         if ways and not ways[0].free_by_provider:
             (asked,) = ways[0].allocations.values()

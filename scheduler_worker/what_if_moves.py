@@ -32,11 +32,13 @@ class _Gone:
                 self.left.setdefault(start.group, {})[start.keep] = tuple(start.own)
 
     def seen_by(self, order: Order) -> Order:
-        wishes = [
-            wish if wish.group is None else replace(wish, group=self._as_it_would_be(wish.group))
-            for wish in order.wishes
+        alternatives = [
+            alternative
+            if alternative.group is None
+            else replace(alternative, group=self._as_it_would_be(alternative.group))
+            for alternative in order.alternatives
         ]
-        return structs.replace(order, wishes=tuple(wishes))
+        return structs.replace(order, alternatives=tuple(alternatives))
 
     def _as_it_would_be(self, group: ServerGroup) -> ServerGroup:
         members, left = self.members.get(group.id), self.left.get(group.id)

@@ -130,10 +130,10 @@ def _joined(made: Sequence[_Made]) -> str:
     """Return one statement of many. Each is executed exactly once, whatever reads its rows."""
     *others, leading = made
     first, parts = 1, ""
-    for nth, one in enumerate(others):
-        parts += f"other{nth} AS ({_numbered(one.sql, one.names, first, '$')} RETURNING 1), "
+    for position, one in enumerate(others):
+        parts += f"other{position} AS ({_numbered(one.sql, one.names, first, '$')} RETURNING 1), "
         first += len(one.names)
-    done = [f"(SELECT count(*) FROM other{nth})" for nth in range(len(others))]
+    done = [f"(SELECT count(*) FROM other{position})" for position in range(len(others))]
     sql = _numbered(leading.sql, leading.names, first, "$").replace("{others}", parts)
     return sql.replace("{after}", f"{' + '.join(done) or 0} >= 0")
 

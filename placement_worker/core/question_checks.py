@@ -31,9 +31,9 @@ def check(query: FindCandidates) -> None:
     for position, suffix in enumerate(query.isolated):
         if not suffix or suffix not in suffixes:
             raise SenselessQuery(f"isolated[{position}]: there is no group with suffix {suffix!r}")
-    for nth, choice in enumerate(query.root_member_of):
+    for index, choice in enumerate(query.root_member_of):
         if not choice:
-            raise SenselessQuery(f"root_member_of[{nth}]: empty")
+            raise SenselessQuery(f"root_member_of[{index}]: empty")
     for trait in query.root_required:
         if trait in query.root_forbidden:
             raise SenselessQuery(f"root_forbidden: {trait} is required as well")
@@ -44,9 +44,9 @@ def _check_demands(group: ResourceGroup, at: str) -> None:
     for trait in group.required:
         if trait in forbidden:
             raise SenselessQuery(f"{at}.forbidden: {trait} is required as well")
-    for nth, traits in enumerate(group.required_any):
+    for index, traits in enumerate(group.required_any):
         if forbidden.issuperset(traits):
-            raise SenselessQuery(f"{at}.required_any[{nth}]: {'all are forbidden' if traits else 'empty'}")
-    for nth, choice in enumerate(group.member_of):
+            raise SenselessQuery(f"{at}.required_any[{index}]: {'all are forbidden' if traits else 'empty'}")
+    for index, choice in enumerate(group.member_of):
         if not choice:
-            raise SenselessQuery(f"{at}.member_of[{nth}]: empty")
+            raise SenselessQuery(f"{at}.member_of[{index}]: empty")

@@ -111,6 +111,6 @@ def _wrong_reshape(report: InventoryReported) -> str:
                 return f"{at}.to: {to} has no {name} in this report"
     guests = [(guest.build, guest.attempt) for guest in report.reshape.guests]
     if len(guests) > len(set(guests)):
-        build, attempt = next(one for nth, one in enumerate(guests) if one in guests[:nth])
+        build, attempt = next(one for index, one in enumerate(guests) if one in guests[:index])
         return f"reshape.guests: attempt {attempt} of {build} is there twice"
     return ""

@@ -10,10 +10,10 @@ from math import inf
 import numpy as np
 
 from bus.candidates import CandidateSearch, Floats, Ints
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.frontier import best_value
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.tie_break import Uints
-from scheduler_worker.core.wish import Alternative
 
 ROOMIEST = 64  # of a cell, how many are named as alternates by turns
 
@@ -26,7 +26,7 @@ class CapacityByHost:
 
     def __init__(
         self,
-        wish: Alternative,
+        alternative: Alternative,
         search: CandidateSearch,
         shared: set[str],
         hosts: HostMap,
@@ -40,7 +40,7 @@ class CapacityByHost:
         # Shared pools are not counted.
         self._counted = [
             (search.free(name), float(amount))
-            for name, amount in wish.asked.items()
+            for name, amount in alternative.asked.items()
             if amount and name not in shared
         ]
         # An upper bound of all capacities; possibly no host reaches it.

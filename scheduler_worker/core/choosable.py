@@ -9,11 +9,11 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from scheduler_worker.core.alternative import ITS_OWN, Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Rule, View, Weigher
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
-from scheduler_worker.core.wish import ITS_OWN, Alternative
 
 Options = Mapping[str, Mapping[str, Any]]  # of a rule or weigher, by its name
 Own = Mapping[str, Callable[..., Any]]  # an operator's functions, by what he calls them: module:function
@@ -159,7 +159,7 @@ def _as_rule(name: str, refuses: Callable[[HostFacts, Alternative], str | None])
 
 
 def _as_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) -> Weigher:
-    def of_each(view: View, wish: Alternative) -> Any:
-        return view.each(lambda host: value(host, wish))
+    def of_each(view: View, alternative: Alternative) -> Any:
+        return view.each(lambda host: value(host, alternative))
 
     return Weigher(name, of_each, reads=(EVERYTHING,))

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Id
+from scheduler_worker.core.alternative import Alternative, Together
 from scheduler_worker.core.choice import HasReservations, Pick
 from scheduler_worker.core.events import Chosen, FindAlternates, NoHost
 from scheduler_worker.core.host_map import HostMap
@@ -21,7 +22,6 @@ from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.core.tie_break import drawn
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.core.wish import Alternative, Together
 
 CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if all prefer the fullest hosts, which fill up in the meantime
@@ -49,40 +49,40 @@ class Choosing:
     def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
         """Return one answer for each order. Of orders alike the first one gets the first host."""
         alike: dict[Hashable, list[int]] = {}
-        kinds: dict[int, Hashable] = {}  # of each wish: equal requests share a kind
-        for nth, order in enumerate(orders):
-            wish = order.wish
-            kind = kinds.get(id(wish))
-            if wish.group is not None:
+        kinds: dict[int, Hashable] = {}  # of each alternative: equal requests share a kind
+        for alternative_index, order in enumerate(orders):
+            alternative = order.alternative
+            kind = kinds.get(id(alternative))
+            if alternative.group is not None:
                 # Each new member of a group changes the permitted hosts of the next one, so these are chosen
                 # one by
-                kind = nth
+                kind = alternative_index
             elif kind is None:
-                kind = kinds[id(wish)] = self._policy.kind(wish)
-            alike.setdefault(kind, []).append(nth)
+                kind = kinds[id(alternative)] = self._policy.kind(alternative)
+            alike.setdefault(kind, []).append(alternative_index)
         answers: dict[int, Chosen | NoHost] = {}
         for those in alike.values():
             kind_of_order = _Kind(self, orders[those[0]])
-            for nth in those:
-                answers[nth] = kind_of_order.hosts_for(orders[nth])
-        return [answers[nth] for nth in range(len(orders))]
+            for alternative_index in those:
+                answers[alternative_index] = kind_of_order.hosts_for(orders[alternative_index])
+        return [answers[alternative_index] for alternative_index in range(len(orders))]
 
     def spares(self, order: Order, wanted: FindAlternates) -> tuple[Candidate, ...]:
         """Hosts to name as alternates, as they are now."""
-        wish = order.wishes[wanted.nth]
+        alternative = order.alternatives[wanted.alternative_index]
         try:
-            ranking = self.rank(wish, order.request.request)
+            ranking = self.rank(alternative, order.request.request)
         except SenselessQuery:
             return ()
         return ranking.spares(wanted.cell, wanted.several, wanted.beside, order.avoid)
 
-    def rank(self, wish: Alternative, seed: str, several: int = 1) -> Ranking:
+    def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
         """For one of several that there must be room for: of an affinity group, all on one host."""
-        question = wish.question
-        if wish.group is not None:
-            wish = self._grouped(wish, several)
+        question = alternative.question
+        if alternative.group is not None:
+            alternative = self._grouped(alternative, several)
         return Ranking(
-            wish,
+            alternative,
             self._source.search(question),
             self._now,
             self._hosts,
@@ -111,19 +111,19 @@ class Choosing:
         return self._policy.subset > 1
 
     def join(self, order: Order, instance: Id, root: str) -> None:
-        if order.wish.group is not None:
-            self._joined.join(order.wish.group.id, instance, root)
+        if order.alternative.group is not None:
+            self._joined.join(order.alternative.group.id, instance, root)
 
     def leave(self, order: Order, instance: Id) -> None:
-        if order.wish.group is not None:
-            self._joined.leave(order.wish.group.id, instance)
+        if order.alternative.group is not None:
+            self._joined.leave(order.alternative.group.id, instance)
 
-    def promised(self, wish: Alternative) -> bool:
+    def promised(self, alternative: Alternative) -> bool:
         """Return whether the request would have a host without the hosts that are reserved for other
         claims.
         """
         open_ones = self._pending.unsettled
-        question = wish.question
+        question = alternative.question
         roots = {entry.root for entry in open_ones}
         if question.roots:
             roots &= set(question.roots)
@@ -139,9 +139,9 @@ class Choosing:
             for entry in open_ones:
                 self._source.reserve(entry.allocations)
 
-    def unknown(self, wish: Alternative) -> str:
+    def unknown(self, alternative: Alternative) -> str:
         """A place that is asked for and that there is not."""
-        request = wish.request
+        request = alternative.request
         if not request.cell and not request.zone:
             return ""
         hosts = self._source.hosts()
@@ -158,11 +158,11 @@ class Choosing:
             return f"zone: no hosts in zone {request.zone!r}{known}"
         return ""
 
-    def _grouped(self, wish: Alternative, several: int) -> Alternative:
-        """Return the wish with the members that joined its group since it was read."""
-        group = wish.group
+    def _grouped(self, alternative: Alternative, several: int) -> Alternative:
+        """Return the alternative with the members that joined its group since it was read."""
+        group = alternative.group
         if group is None:
-            return wish
+            return alternative
         members: dict[str, int] = {}
         joined = {one: (root,) for one, root in self._joined.of(group.id).items()}
         on: Mapping[str, Sequence[str]] = {**group.members, **joined}
@@ -174,9 +174,11 @@ class Choosing:
         together = None
         if group.policy == "affinity" and not members and several > 1:
             shared = set[str]().union(*self._source.sharing.values())
-            asked = {name: several * amount for name, amount in wish.asked.items() if name not in shared}
+            asked = {
+                name: several * amount for name, amount in alternative.asked.items() if name not in shared
+            }
             together = Together(several, asked)
-        return dataclasses.replace(wish, members=members, together=together)
+        return dataclasses.replace(alternative, members=members, together=together)
 
 
 class _Kind:
@@ -184,7 +186,7 @@ class _Kind:
 
     def __init__(self, choosing: Choosing, first: Order) -> None:
         self._choosing = choosing
-        self._wish = first.wish
+        self._wish = first.alternative
         self._seed = first.request.request
         self._choices = PACKED_CHOICES if choosing.packs else CHOICES
         self._draws = choosing.draws
@@ -195,7 +197,7 @@ class _Kind:
         try:
             picks = self._picks(order)
         except SenselessQuery as problem:
-            return NoHost(Shortage(nth=order.nth, refusal=str(problem)))
+            return NoHost(Shortage(alternative_index=order.alternative_index, refusal=str(problem)))
         if len(picks) == len(order.instances):
             return Chosen(self._with_spares(order, picks))
         if len(picks) < order.needed:
@@ -218,7 +220,7 @@ class _Kind:
     def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:
         """Return a host for as many instances as there is free capacity for."""
         several = max(1, MAX_CHOICES // len(order.instances))
-        grouped = order.wish.group is not None
+        grouped = order.alternative.group is not None
         picks: list[tuple[Ranking, Pick]] = []
         for instance in order.instances:
             if self._ranking is None or (grouped and picks):

@@ -90,7 +90,7 @@ Event = (
 
 
 class FindHosts(msgspec.Struct, frozen=True, gc=False):
-    """Choose hosts by its current wish for all instances without one: Chosen or NoHost."""
+    """Choose hosts by its current alternative for all instances without one: Chosen or NoHost."""
 
 
 class ClaimHosts(msgspec.Struct, frozen=True, gc=False):
@@ -122,7 +122,7 @@ class FindAlternates(msgspec.Struct, frozen=True, gc=False):
     cell: str
     several: int
     beside: frozenset[str]
-    nth: int  # the wish they must meet
+    alternative_index: int  # of the alternative they must meet
 
 
 class FindRemedies(msgspec.Struct, frozen=True, gc=False):
@@ -182,7 +182,7 @@ class ComeAgain(msgspec.Struct, frozen=True, gc=False):
 class Park(msgspec.Struct, frozen=True, gc=False):
     """Let it wait for free capacity, for the time that it allows."""
 
-    shorts: tuple[Shortage, ...]  # what it lacks, by each of its wishes
+    shorts: tuple[Shortage, ...]  # what it lacks, by each of its alternatives
     why: str
 
 

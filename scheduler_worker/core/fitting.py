@@ -6,15 +6,15 @@ import numpy as np
 
 from bus.candidates import Bools, CandidateSearch, Floats
 from bus.vocabulary import Resources
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.view import AllHosts, HostsNow
 from scheduler_worker.core.waiting_queue import HostsFound
-from scheduler_worker.core.wish import Alternative
 
 
 def fitting(
-    wish: Alternative,
+    alternative: Alternative,
     search: CandidateSearch,
     now: HostsNow,
     served: Bools,
@@ -28,24 +28,24 @@ def fitting(
     lazy: list[Rule] = []
     if positions.size:
         view = AllHosts(search, now)
-        for rule in rules_for(wish, policy):
+        for rule in rules_for(alternative, policy):
             if rule.admits is None:
                 lazy.append(rule)
                 continue
-            lets_pass = rule.admits(view, wish)
+            lets_pass = rule.admits(view, alternative)
             admitted &= lets_pass
             if not rule.passes:
                 lasting &= lets_pass
     passing = bool((lasting & ~admitted).any())
     refused = [search.host(int(at)).uuid for at in positions[there & ~admitted]]
-    asked = asked_of_a_tree(wish)
+    asked = asked_of_a_tree(alternative)
     fits: dict[str, int] = {}
     room = 0
     for at in positions[admitted].tolist():
         if room >= enough:
             return HostsFound(fits, refused, passing, more=True)
         facts = now.facts(search, at)
-        refusal = next((rule for rule in lazy if rule.refuses(facts, wish) is not None), None)
+        refusal = next((rule for rule in lazy if rule.refuses(facts, alternative) is not None), None)
         if refusal is not None:
             refused.append(facts.root)
             passing = passing or refusal.passes
@@ -57,24 +57,26 @@ def fitting(
 
 
 def admitted_for_good(
-    wish: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
+    alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
     """Does no rule refuse this host, but for what passes by itself?"""
     facts = now.facts(search, position)
-    return all(rule.passes or rule.refuses(facts, wish) is None for rule in rules_for(wish, policy))
+    return all(
+        rule.passes or rule.refuses(facts, alternative) is None for rule in rules_for(alternative, policy)
+    )
 
 
-def rules_for(wish: Alternative, policy: ChoicePolicy) -> list[Rule]:
+def rules_for(alternative: Alternative, policy: ChoicePolicy) -> list[Rule]:
     """Return the filters that apply to a request. A forced host skips filters, unless it is down."""
-    if wish.request.forced_host:
+    if alternative.request.forced_host:
         return [rule for rule in policy.rules if rule.name == "up"]
-    return [rule for rule in policy.rules if rule.concerns is None or rule.concerns(wish)]
+    return [rule for rule in policy.rules if rule.concerns is None or rule.concerns(alternative)]
 
 
-def asked_of_a_tree(wish: Alternative) -> Resources:
+def asked_of_a_tree(alternative: Alternative) -> Resources:
     """Return the amount of each class that one instance takes in all."""
     asked: Resources = {}
-    for group in wish.question.groups:
+    for group in alternative.question.groups:
         for name, amount in group.resources.items():
             asked[name] = asked.get(name, 0) + amount
     return asked

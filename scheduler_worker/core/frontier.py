@@ -13,9 +13,9 @@ AHEAD = 8  # pages that are separated from the rest in one step: the next pages 
 ALIKE = 2  # so many times a page is taken as it is, rather than cut among equals
 
 
-def best_value(worths: Floats, nth: int) -> float:
-    """Return the value that the best `nth` reach."""
-    return float(np.partition(worths, worths.size - nth)[worths.size - nth])
+def best_value(worths: Floats, count: int) -> float:
+    """Return the value that the best `count` reach."""
+    return float(np.partition(worths, worths.size - count)[worths.size - count])
 
 
 def cut(

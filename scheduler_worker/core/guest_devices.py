@@ -101,7 +101,7 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
     """A group for each device: each may be another provider. The nth goes with the guest's nth NUMA cell
     where its alias wants that."""
     said = specs.of_flavor("pci_passthrough:alias")
-    wish = specs.one_of("hw:pci_numa_affinity_policy", *NUMA_POLICIES)
+    alternative = specs.one_of("hw:pci_numa_affinity_policy", *NUMA_POLICIES)
     if said is None:
         return
     number = 0
@@ -121,7 +121,7 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
         for _ in range(count):
             suffix = f"_pci{number}_{name}"
             _add_device(draft, suffix, alias, said.at)
-            policy = wish or alias.numa_policy
+            policy = alternative or alias.numa_policy
             if policy == "required" and cells:
                 draft.same.append((f"_numa{number % cells}", suffix))
             elif policy == "socket":

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from bus.claims import Held
 from bus.resources import Provider
-from scheduler_worker.core.wish import Alternative
+from scheduler_worker.core.alternative import Alternative
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
@@ -33,13 +33,20 @@ def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None
     return ClaimPlace(first.root, first.host, first.cell, first.agent, holds)
 
 
-def alternative_of(held: Held, wishes: Sequence[Alternative]) -> int:
-    """By which of its wishes it was placed: the first that asks for just what it holds."""
+def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
+    """Return the index of the first alternative that requests exactly the held resources."""
     holds: dict[str, int] = {}
     for resources in held.allocations.values():
         for name, amount in resources.items():
             holds[name] = holds.get(name, 0) + amount
-    return next((nth for nth, wish in enumerate(wishes) if wish.asked == holds), 0)
+    return next(
+        (
+            alternative_index
+            for alternative_index, alternative in enumerate(alternatives)
+            if alternative.asked == holds
+        ),
+        0,
+    )
 
 
 def _named(held: Held, providers: Mapping[str, Provider]) -> Iterable[Provider]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bus.candidates import SenselessQuery
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.fitting import capacities
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.relaxing import Lessened
-from scheduler_worker.core.wish import Alternative
 
 NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # every guest needs these
 LOOKED_AT = 48  # hosts evaluated singly per variant; if all of them fit, the rest are assumed to fit
@@ -59,22 +59,22 @@ class Tally:
     def spent(self) -> bool:
         return self.left <= 0 or self._late()
 
-    def count(self, wish: Alternative, choosing: Choosing) -> Found:
-        ranking = self.ranking(wish, choosing)
+    def count(self, alternative: Alternative, choosing: Choosing) -> Found:
+        ranking = self.ranking(alternative, choosing)
         return Found(0) if ranking is None else self._counted(ranking)
 
-    def ranking(self, wish: Alternative, choosing: Choosing) -> Ranking | None:
+    def ranking(self, alternative: Alternative, choosing: Choosing) -> Ranking | None:
         if self.spent:
             return None
         self.left -= 1
         try:
-            return choosing.rank(wish, self._seed)
+            return choosing.rank(alternative, self._seed)
         except SenselessQuery:
             return None
 
     def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
         """Return the largest smaller amount that fits, with the number of hosts, or None."""
-        others = less.wish if asks_for_something(less.wish) else less.with_amount(1)
+        others = less.alternative if asks_for_something(less.alternative) else less.with_amount(1)
         ranking = self.ranking(others, choosing)
         if ranking is None:
             return None
@@ -84,7 +84,7 @@ class Tally:
                 what = with_less(less, amount)
                 return Helps(found, what, f"{found} would fit {what}")
         found = self._counted(ranking)
-        if found.hosts and others is less.wish and less.resource_class not in NEVER_WITHOUT:
+        if found.hosts and others is less.alternative and less.resource_class not in NEVER_WITHOUT:
             return Helps(found, with_less(less, 0), f"{with_less(less, 0)}: {found}")
         return None
 
@@ -106,15 +106,15 @@ class Tally:
 
 def _instances(ranking: Ranking, index: int) -> int:
     """Return for how many instances this host has free capacity, disregarding what hosts share."""
-    way, wish = ranking.way(index), ranking.wish
-    several = capacities(wish.asked, way.free) if way is not None else 0
-    if wish.group is None or wish.group.policy != "anti-affinity":
+    way, alternative = ranking.way(index), ranking.alternative
+    several = capacities(alternative.asked, way.free) if way is not None else 0
+    if alternative.group is None or alternative.group.policy != "anti-affinity":
         return several
-    return min(several, wish.group.max_per_host - wish.members.get(ranking.host(index).uuid, 0))
+    return min(several, alternative.group.max_per_host - alternative.members.get(ranking.host(index).uuid, 0))
 
 
-def asks_for_something(wish: Alternative) -> bool:
-    return any(group.resources for group in wish.question.groups)
+def asks_for_something(alternative: Alternative) -> bool:
+    return any(group.resources for group in alternative.question.groups)
 
 
 def amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:

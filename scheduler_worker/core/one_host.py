@@ -12,12 +12,12 @@ from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rejections import Refusal
 
 if TYPE_CHECKING:
+    from scheduler_worker.core.alternative import Alternative
     from scheduler_worker.core.rule import Rule
-    from scheduler_worker.core.wish import Alternative
 
 
 def all_of_them(
-    wish: "Alternative",
+    alternative: "Alternative",
     rules: Sequence["Rule"],
     keeps: "Rule",
     source: CandidateSource,
@@ -29,10 +29,13 @@ def all_of_them(
     The refusal is that of the filter that would reject the last instance, or of `keeps`, the filter that
     requires one host.
     """
-    if wish.together is None or wish.together.several < 2:
+    if alternative.together is None or alternative.together.several < 2:
         return None
-    others = wish.together.several - 1
-    then, last = with_more(facts, wish.asked, others), replace(wish, members={facts.root: others})
+    others = alternative.together.several - 1
+    then, last = (
+        with_more(facts, alternative.asked, others),
+        replace(alternative, members={facts.root: others}),
+    )
     for rule in rules:
         why = rule.refuses(then, last)
         if why is not None:

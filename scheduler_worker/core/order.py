@@ -14,10 +14,10 @@ from bus.moves import MovePlaced, MoveRefused
 from bus.queries import Candidate
 from bus.requests import BuildSpec, Hints
 from bus.vocabulary import Id
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.move_start import MoveStart, refused
 from scheduler_worker.core.shortage import MAX_REFUSED, Shortage
-from scheduler_worker.core.wish import Alternative
 
 MAX_CHOICES = 600  # in all claims of an order together: a message has an end
 MAX_CHOICES_EACH = 64  # in one of its claims
@@ -44,7 +44,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     chosen: Selection
     generation: int
     decision: Decision
-    nth: int  # of the order's wishes, the one it was placed by
+    alternative_index: int  # of the order's alternatives, the one it was placed by
     spares: tuple[Candidate, ...] = ()
     lacking: int = 0  # number of alternates still to be found
 
@@ -53,11 +53,11 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     """Replaced at every step, never changed."""
 
     request: BuildRequested
-    wishes: tuple[Alternative, ...]
+    alternatives: tuple[Alternative, ...]
     instances: tuple[Id, ...]  # instances without a host that have not ended
     bytes: int  # approximate size of the final messages
     waited: float = 0.0  # seconds since it was first put off
-    nth: int = 0  # index of the flavor that is being evaluated
+    alternative_index: int = 0  # index of the flavor that is being evaluated
     rounds: int = 0  # number of searches so far
     picks: tuple[Pick, ...] = ()  # for the first of the instances, while they are claimed
     held: tuple[tuple[Id, Held], ...] = ()  # delivered before: the instances hold something already
@@ -73,7 +73,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""  # why the request permanently has no host
     decision: Decision = Decision()  # and the record of that
     unexplained: bool = False  # permanently without a host; changes that would help are not computed yet
-    shorts: tuple[Shortage, ...] = ()  # why there is no host, by each of the wishes that were tried
+    shorts: tuple[Shortage, ...] = ()  # why there is no host, for each alternative that was tried
     more_alternates: int = 0  # than were asked for, if any were
     move: MoveStart | None = None  # it is one: its id is the order's only instance
     begun: bool = False  # and has its claim already
@@ -83,8 +83,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.request.alternates + (self.more_alternates if self.request.alternates else 0)
 
     @property
-    def wish(self) -> Alternative:
-        return self.wishes[self.nth]
+    def alternative(self) -> Alternative:
+        return self.alternatives[self.alternative_index]
 
     @property
     def needed(self) -> int:
@@ -134,7 +134,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         specs: dict[int, BuildSpec] = {}
         messages: list[BuildPlaced | BuildUnplaceable] = []
         for one in self.settled:
-            of_flavor = self.wishes[one.nth].nth if self.wishes else 0  # no wishes: unreadable by now
+            of_flavor = (
+                self.alternatives[one.alternative_index].alternative_index if self.alternatives else 0
+            )  # without alternatives: unreadable by now
             spec = specs.get(of_flavor)
             if spec is None:
                 spec = specs[of_flavor] = spec_of(request, of_flavor)
@@ -198,10 +200,10 @@ def selection_of(way: Candidate) -> Selection:
     )
 
 
-def spec_of(request: BuildRequested, nth: int = 0) -> BuildSpec:
+def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
     """Return what is built of the request's flavor (0) or of one of its alternative flavors."""
     return BuildSpec(
-        flavor=request.or_else[nth - 1] if nth else request.flavor,
+        flavor=request.or_else[alternative_index - 1] if alternative_index else request.flavor,
         image=request.image,
         project=request.project,
         user=request.user,
@@ -243,4 +245,9 @@ def size_of(request: BuildRequested) -> int:
     """Return the bytes of the build's spec, with the largest of its flavors."""
     if not request.or_else:
         return len(_encode(spec_of(request)))
-    return max([len(_encode(spec_of(request, nth))) for nth in range(len(request.or_else) + 1)])
+    return max(
+        [
+            len(_encode(spec_of(request, alternative_index)))
+            for alternative_index in range(len(request.or_else) + 1)
+        ]
+    )

@@ -2,38 +2,38 @@
 
 from collections.abc import Iterator
 
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.host_counts import Helps, Tally, amounts, asks_for_something, with_less
 from scheduler_worker.core.relaxing import Lessened, lessened, relaxed
 from scheduler_worker.core.rule import Rule
-from scheduler_worker.core.wish import Alternative
 
 
-def paired(wish: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
     """Yield pairs of the request's own demands, then pairs with a filter, until the searches are spent."""
-    yield from _both_less(wish, choosing, tally)
-    easier = list(relaxed(wish))
-    for nth, one in enumerate(easier):
-        for less in lessened(one.wish):
+    yield from _both_less(alternative, choosing, tally)
+    easier = list(relaxed(alternative))
+    for index, one in enumerate(easier):
+        for less in lessened(one.alternative):
             if tally.spent:
                 return
             yield from _beside(one.what, tally.by_less(less, choosing))
-        for other in list(relaxed(one.wish))[nth:]:
+        for other in list(relaxed(one.alternative))[index:]:
             if tally.spent:
                 return
-            yield from _counted(f"{one.what} and {other.what}", other.wish, choosing, tally)
-    rules = [rule for rule in choosing.rules if rule.concerns is None or rule.concerns(wish)]
-    for nth, rule in enumerate(rules):
+            yield from _counted(f"{one.what} and {other.what}", other.alternative, choosing, tally)
+    rules = [rule for rule in choosing.rules if rule.concerns is None or rule.concerns(alternative)]
+    for index, rule in enumerate(rules):
         if tally.spent:
             return
         without = choosing.without(rule.name)
-        for less in lessened(wish):
+        for less in lessened(alternative):
             yield from _beside(without_rule(rule), tally.by_less(less, without))
         for one in easier:
-            yield from _counted(f"{one.what} and {without_rule(rule)}", one.wish, without, tally)
-        for next_rule in rules[nth + 1 :]:
+            yield from _counted(f"{one.what} and {without_rule(rule)}", one.alternative, without, tally)
+        for next_rule in rules[index + 1 :]:
             what = f"{without_rule(rule)} and {without_rule(next_rule)}"
-            yield from _counted(what, wish, without.without(next_rule.name), tally)
+            yield from _counted(what, alternative, without.without(next_rule.name), tally)
 
 
 def without_rule(rule: Rule) -> str:
@@ -46,15 +46,15 @@ def without_rule(rule: Rule) -> str:
             return f"without the filter {rule.name}"
 
 
-def _both_less(wish: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
     """Reduce the first amount to the largest that suffices with the second left out, then the second to what
     is free on the hosts.
     """
-    for nth, first in enumerate(lessened(wish)):
-        for second in list(lessened(first.wish))[nth:]:
+    for index, first in enumerate(lessened(alternative)):
+        for second in list(lessened(first.alternative))[index:]:
             if tally.spent:
                 return
-            neither = second.wish if asks_for_something(second.wish) else second.with_amount(1)
+            neither = second.alternative if asks_for_something(second.alternative) else second.with_amount(1)
             ranking = tally.ranking(neither, choosing)
             for amount in amounts(ranking, first) if ranking is not None else ():
                 fits = _then(first, amount, second.resource_class, choosing, tally)
@@ -71,8 +71,8 @@ def _then(first: Lessened, amount: int, other: str, choosing: Choosing, tally: T
     return None
 
 
-def _counted(what: str, wish: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    found = tally.count(wish, choosing)
+def _counted(what: str, alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+    found = tally.count(alternative, choosing)
     if found.hosts:
         yield Helps(found, what, f"{what}: {found}")
 

@@ -144,7 +144,7 @@ def _next(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
                     settled.cell,
                     settled.lacking,
                     order.beside.union(spare.root for spare in settled.spares),
-                    settled.nth,
+                    settled.alternative_index,
                 )
                 for settled in lacking
             ]
@@ -160,10 +160,10 @@ def _next(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
 def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Order, Effects]:
     """Continue with the next flavor; after the last one wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
-    if order.nth + 1 < len(order.wishes):
-        return replace(order, nth=order.nth + 1), (FindHosts(),)
+    if order.alternative_index + 1 < len(order.alternatives):
+        return replace(order, alternative_index=order.alternative_index + 1), (FindHosts(),)
     obstacle = _reason(order)
-    shorts, order = order.shorts, replace(order, nth=0, rounds=order.rounds + 1, shorts=())
+    shorts, order = order.shorts, replace(order, alternative_index=0, rounds=order.rounds + 1, shorts=())
     if order.enough:  # `at_least` instances have hosts: the rest end
         return _next(_explained(_fail(order, obstacle, _decision(order, shorts)), shorts), limits)
     order = replace(order, obstacle=obstacle, decision=_decision(order, shorts))
@@ -182,7 +182,9 @@ def _reason(order: Order) -> str:
     first, *others = order.shorts
     reason = first.reason(request, several, order.refusals)
     for short in others:
-        name = (request.or_else[short.nth - 1] if short.nth else request.flavor).name
+        name = (
+            request.or_else[short.alternative_index - 1] if short.alternative_index else request.flavor
+        ).name
         reason = f"{reason}. As {name!r}: {short.reason(request, several, ())}"
     return reason
 
@@ -258,7 +260,7 @@ def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits
             said, providers = refusals_of(pick, result.refusals)
             refused += [one for one in said if one not in refused]
             avoid |= providers
-    order = replace(order, avoid=frozenset(avoid), refused=tuple(refused), nth=0, shorts=())
+    order = replace(order, avoid=frozenset(avoid), refused=tuple(refused), alternative_index=0, shorts=())
     obstacle = f"every host that would do was refused when it was claimed: {'; '.join(order.refusals)}"
     return _also(released, _next(replace(order, obstacle=obstacle), limits))
 
@@ -275,7 +277,9 @@ def _also(before: Effects, then: tuple[Order, Effects]) -> tuple[Order, Effects]
 def _sort_out(order: Order, results: Sequence[ClaimResult]) -> Order:
     """Handle a repeated delivery: some instances hold hosts or have ended, the rest continue."""
     left: list[Id] = []
-    order = replace(order, obstacle="its other instances were placed or ended before", nth=0, shorts=())
+    order = replace(
+        order, obstacle="its other instances were placed or ended before", alternative_index=0, shorts=()
+    )
     answered = len(results)
     for instance, result in zip(order.instances, results, strict=False):
         match result:
@@ -353,7 +357,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
                 chosen=selection_of(way),
                 generation=result.generation,
                 decision=pick.decision(way.root, tuple(refused[-16:]), asked),
-                nth=order.nth,
+                alternative_index=order.alternative_index,
                 spares=spares,
                 lacking=lacking,
             )
@@ -410,8 +414,8 @@ def _located(
             effects.append(Warn(f"build {instance}: {why}"))
             order = _end(order, instance, why)
             continue
-        nth = alternative_of(result, order.wishes)
-        question = order.wishes[nth].question if order.wishes else None
+        alternative_index = alternative_of(result, order.alternatives)
+        question = order.alternatives[alternative_index].question if order.alternatives else None
         groups = mappings_of(result.allocations, question, place.providers, place.root) if question else {}
         again = Settled(
             instance=instance,
@@ -425,8 +429,8 @@ def _located(
             ),
             generation=result.generation,
             decision=Decision(considered=order.considered),
-            nth=nth,
-            lacking=order.alternates if order.wishes else 0,
+            alternative_index=alternative_index,
+            lacking=order.alternates if order.alternatives else 0,
         )
         order = replace(order, settled=(*order.settled, again))
     return _also(tuple(effects), _next(order, limits))

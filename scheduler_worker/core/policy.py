@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from bus.messages import BuildRequested
+from scheduler_worker.core.alternative import Alternative, as_anybodys
 from scheduler_worker.core.choosable import (
     EVERYTHING,
     Options,
@@ -20,7 +21,6 @@ from scheduler_worker.core.choosable import (
 from scheduler_worker.core.rule import Rule, Weigher
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES
 from scheduler_worker.core.rules.neighbours import GROUP
-from scheduler_worker.core.wish import Alternative, as_anybodys
 
 _HEEDED_BY = {
     "same_host": "same_host",
@@ -100,12 +100,20 @@ class ChoicePolicy:
             ]
         )
 
-    def kind(self, wish: Alternative) -> Hashable:
+    def kind(self, alternative: Alternative) -> Hashable:
         """Wishes of one kind may use each other's evaluation: all that is read of them here is alike."""
-        said = tuple([read(wish) for read in self._reads])
-        question = msgspec.structs.replace(wish.question, seed="")
-        forced = bool(wish.request.forced_host)
-        return wish.nth, wish.notes, forced, wish.same, wish.different, wish.own, _encode((question, said))
+        said = tuple([read(alternative) for read in self._reads])
+        question = msgspec.structs.replace(alternative.question, seed="")
+        forced = bool(alternative.request.forced_host)
+        return (
+            alternative.alternative_index,
+            alternative.notes,
+            forced,
+            alternative.same,
+            alternative.different,
+            alternative.own,
+            _encode((question, said)),
+        )
 
     @cached_property
     def _reads(self) -> tuple[Callable[[Alternative], Any], ...]:
@@ -122,10 +130,10 @@ def _reader(name: str) -> Callable[[Alternative], Any]:
     the group.
     """
     if name == EVERYTHING:
-        return lambda wish: (as_anybodys(wish.request), wish.group, wish.members)
+        return lambda alternative: (as_anybodys(alternative.request), alternative.group, alternative.members)
     if name == GROUP:
-        return lambda wish: (wish.group, wish.members)
+        return lambda alternative: (alternative.group, alternative.members)
     path = attrgetter(name)
     if name.partition(".")[0] in Alternative.__dataclass_fields__:
         return path
-    return lambda wish: path(wish.request)
+    return lambda alternative: path(alternative.request)

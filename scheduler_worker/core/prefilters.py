@@ -10,8 +10,8 @@ import msgspec
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.wish import Alternative
 
 TENANT = "filter_tenant_id"  # and whatever else begins so: there may be several
 NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is in
@@ -28,16 +28,16 @@ class Prefilters:
     demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # an aggregate, and the traits it demands
     closed: tuple[str, ...] = ()  # cells
 
-    def narrow(self, wish: Alternative) -> Alternative:
+    def narrow(self, alternative: Alternative) -> Alternative:
         """Return the `Wish` with the additional constraints, or with a refusal if no host can satisfy
         them.
         """
-        question, notes = wish.question, wish.notes
+        question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
-            own = self.of_tenant.get(wish.request.project)
+            own = self.of_tenant.get(alternative.request.project)
             if own is None and self.tenants_need_one:
                 own = (NOBODY,)
-                notes = (*notes, f"no aggregate is for project {wish.request.project} ({TENANT})")
+                notes = (*notes, f"no aggregate is for project {alternative.request.project} ({TENANT})")
             if own is not None:
                 question = msgspec.structs.replace(question, root_member_of=(*question.root_member_of, own))
         if self.demanding:
@@ -49,7 +49,11 @@ class Prefilters:
                 )
         if self.closed:
             question = msgspec.structs.replace(question, not_cells=self.closed)
-        return wish if question is wish.question else replace(wish, question=question, notes=notes)
+        return (
+            alternative
+            if question is alternative.question
+            else replace(alternative, question=question, notes=notes)
+        )
 
 
 def prefilters(

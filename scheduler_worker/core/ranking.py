@@ -14,6 +14,7 @@ from bus.candidates import Bools, CandidateSearch, Floats, Ints, PlacedHost
 from bus.decisions import NearMiss, Record, RecordedHost, Removal
 from bus.queries import Candidate
 from scheduler_worker.core.alternates import AlternatesOfRanking
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.capacities import CapacityByHost
 from scheduler_worker.core.choice import HasReservations, Pick
 from scheduler_worker.core.fitting import rules_for
@@ -28,7 +29,6 @@ from scheduler_worker.core.shortage import Shortage, lacking_reserved, named_res
 from scheduler_worker.core.tie_break import Uints, ties
 from scheduler_worker.core.view import AllHosts, HostsNow
 from scheduler_worker.core.weights import Weights
-from scheduler_worker.core.wish import Alternative
 
 WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
 WAYS_OF_THE_NEXT = 4  # for each of the following hosts
@@ -43,11 +43,11 @@ Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how oft
 _NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
 
 
-def _missing_preferred(wish: Alternative, view: AllHosts) -> list[str]:
+def _missing_preferred(alternative: Alternative, view: AllHosts) -> list[str]:
     """Return a note for each preferred trait that no host with free capacity has."""
     return [
         f"preferred_traits: no host that fits has {trait}"
-        for trait, weight in wish.preferred.items()
+        for trait, weight in alternative.preferred.items()
         if weight > 0 and not np.any(view.has(trait))
     ]
 
@@ -57,7 +57,7 @@ class Ranking:
 
     def __init__(
         self,
-        wish: Alternative,
+        alternative: Alternative,
         search: CandidateSearch,
         now: HostsNow,
         hosts: HostMap,
@@ -65,7 +65,7 @@ class Ranking:
         promises: HasReservations,
         seed: str,
     ) -> None:
-        self.wish = wish
+        self.alternative = alternative
         self._search = search
         self._now = now
         self._hosts = hosts
@@ -77,16 +77,20 @@ class Ranking:
         # Bound methods are not passed on: a reference cycle would wait for the garbage collector.
         self._ties = partial(_ties_of, seed, hosts, self._positions)
         self._view = AllHosts(search, now)
-        self._notes = (*wish.notes, *_missing_preferred(wish, self._view)) if wish.preferred else wish.notes
-        self._rules = rules_for(wish, policy)
+        self._notes = (
+            (*alternative.notes, *_missing_preferred(alternative, self._view))
+            if alternative.preferred
+            else alternative.notes
+        )
+        self._rules = rules_for(alternative, policy)
         self._lazy = [rule for rule in self._rules if rule.admits is None]
-        keeps = (rule for rule in self._rules if rule.name == AFFINITY and wish.together is not None)
+        keeps = (rule for rule in self._rules if rule.name == AFFINITY and alternative.together is not None)
         self._keeps_together = next(keeps, None)
         self._masks: list[Mask] = []
         served = hosts.served.take(self._positions)
         admitted = self._admitted(served)
         self._verdicts = Verdicts(
-            wish,
+            alternative,
             served,
             self._masks,
             self._lazy if self._keeps_together is None else [*self._lazy, self._keeps_together],
@@ -94,7 +98,7 @@ class Ranking:
             self._found,
         )
         count = len(self._positions)
-        self._weights = Weights(wish, self._view, now, policy, count)
+        self._weights = Weights(alternative, self._view, now, policy, count)
         self._worths = self._weights.worths
         self._tiers = self._preferred()
         self._admitted_first = admitted
@@ -105,7 +109,9 @@ class Ranking:
             if self._tiers is None
             else [admitted[self._tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
         )
-        self._orders = [(nth, Frontier(self._worths, those, self._ties)) for nth, those in enumerate(slices)]
+        self._orders = [
+            (tier, Frontier(self._worths, those, self._ties)) for tier, those in enumerate(slices)
+        ]
         self._sorted: list[Entry] = []  # the hosts of the beginning that have been sorted so far
         self._of_cell: dict[int, list[Entry]] = {}  # the same by cell
         self._at = 0  # so far they were handed out
@@ -205,7 +211,7 @@ class Ranking:
             return ()
         spares = self._spares.get(cell)
         if spares is None:
-            spares = self._spares[cell] = AlternatesOfRanking(cell, self.wish.asked)
+            spares = self._spares[cell] = AlternatesOfRanking(cell, self.alternative.asked)
         return spares.take(self, several, beside, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
@@ -238,7 +244,7 @@ class Ranking:
         if self._removals is None or self._removals[0] != state:
             if self._beforehand is None:
                 self._beforehand = tuple(
-                    [named_reserved(self.wish, removal) for removal in self._search.removals()]
+                    [named_reserved(self.alternative, removal) for removal in self._search.removals()]
                 )
                 self._counted = self._gone_since(self._beforehand)
             refused, full, counted = self._refused, self._full, self._counted
@@ -269,16 +275,16 @@ class Ranking:
             considered=self._search.considered,
             removals=self.removals(),
             nearest=self._nearest(),
-            named=bool(self.wish.pinned),
+            named=bool(self.alternative.pinned),
             may_pass=self._verdicts.may_pass(self._refused),
-            nth=self.wish.nth,
+            alternative_index=self.alternative.alternative_index,
             notes=self._notes,
         )
 
     def _nearest(self) -> tuple[NearMiss, ...]:
-        beyond = self._search.nearest(self.wish.pinned, NEAREST_BEYOND)
+        beyond = self._search.nearest(self.alternative.pinned, NEAREST_BEYOND)
         source = self._now.source
-        reserved = [lacking_reserved(self.wish, miss, source.named(miss.host)) for miss in beyond]
+        reserved = [lacking_reserved(self.alternative, miss, source.named(miss.host)) for miss in beyond]
         return self._verdicts.nearest(self._refused, self._full, reserved)
 
     # The order
@@ -288,7 +294,7 @@ class Ranking:
         admitted = served.copy()
         for rule in self._rules:
             if rule.admits is not None:
-                mask = rule.admits(self._view, self.wish)
+                mask = rule.admits(self._view, self.alternative)
                 if np.ndim(mask) == 0:
                     if mask:  # no host is rejected
                         continue
@@ -303,7 +309,7 @@ class Ranking:
         """
         ours, unknown = self._hosts.ours, self._now.unknown
         tiers: Ints | None = None
-        if ours is not None and not self.wish.question.roots:
+        if ours is not None and not self.alternative.question.roots:
             tiers = np.where(ours[self._positions], OUR_HOSTS, THEIR_HOSTS)
         if unknown is not None:
             known = OUR_HOSTS if tiers is None else tiers
@@ -402,7 +408,7 @@ class Ranking:
         if rules:
             facts = self._found.facts(index)
             for rule in rules:
-                why = rule.refuses(facts, self.wish)
+                why = rule.refuses(facts, self.alternative)
                 if why is not None:
                     self._refused[index] = rule, why
                     return False
@@ -415,7 +421,7 @@ class Ranking:
         if keeps is None or not self.ways(index, 1):
             return False
         refusal = all_of_them(
-            self.wish,
+            self.alternative,
             self._rules,
             keeps,
             self._now.source,
@@ -456,7 +462,7 @@ class Ranking:
 
     def _weighed_with_one_more(self, index: int) -> float:
         now, weights = self._found.facts(index), self._weights
-        then = with_more(now, self.wish.asked, 1)
+        then = with_more(now, self.alternative.asked, 1)
         return weights.worth(now, weights.read(now)) - weights.worth(then, weights.read(then))
 
     @property
@@ -464,7 +470,7 @@ class Ranking:
         if self._rooms is None:
             shared = set[str]().union(*self._now.source.sharing.values())
             self._rooms = CapacityByHost(
-                self.wish, self._search, shared, self._hosts, self._admitted_first, self._ties
+                self.alternative, self._search, shared, self._hosts, self._admitted_first, self._ties
             )
         return self._rooms
 
@@ -510,7 +516,7 @@ class Ranking:
         else:
             hosts = [self._recorded.get(entry[-1]) or self._recorded_host(entry) for entry in best]
         return Record(
-            flavor=self.wish.nth,
+            flavor=self.alternative.alternative_index,
             seed=self._seed,
             near=self._policy.near,
             subset=self._policy.subset,

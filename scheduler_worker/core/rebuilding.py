@@ -4,28 +4,30 @@ import msgspec
 
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.host_marks import DISABLED
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.fitting import rules_for
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.core.wish import Alternative
 
 IMAGE = "image"  # the part of a request that the relevant filters read
 
 
-def unfit(wish: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy) -> str:
+def unfit(
+    alternative: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy
+) -> str:
     """Return why the host does not fit the new image of a rebuild, or an empty string.
 
     The host is judged as if it were empty, because a rebuild needs no further capacity. Only filters that
     read the image count.
     """
     question = msgspec.structs.replace(
-        wish.question,
+        alternative.question,
         roots=(root,),
         not_roots=(),
         not_cells=(),
         cell="",
         zone="",
-        root_forbidden=tuple(one for one in wish.question.root_forbidden if one != DISABLED),
+        root_forbidden=tuple(one for one in alternative.question.root_forbidden if one != DISABLED),
         root_member_of=(),
         root_not_member_of=(),
     )
@@ -40,7 +42,7 @@ def unfit(wish: Alternative, root: str, source: CandidateSource, now: HostsNow, 
             "it has gone",
         )
     facts = now.facts(search, position)
-    for rule in rules_for(wish, policy):
-        if IMAGE in rule.reads and (refusal := rule.refuses(facts, wish)) is not None:
+    for rule in rules_for(alternative, policy):
+        if IMAGE in rule.reads and (refusal := rule.refuses(facts, alternative)) is not None:
             return refusal
     return ""

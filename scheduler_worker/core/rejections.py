@@ -8,11 +8,11 @@ from msgspec import structs
 
 from bus.candidates import Bools, Ints
 from bus.decisions import NearMiss, Removal
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.found_hosts import FoundHosts
 from scheduler_worker.core.host_map import NO_AGENT
 from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.shortage import EXAMPLES, NEAREST, NO_ROOM_NOW, running
-from scheduler_worker.core.wish import Alternative
 
 TENANT = "tenant"
 CLOSED = frozenset(
@@ -30,14 +30,14 @@ class Verdicts:
 
     def __init__(
         self,
-        wish: Alternative,
+        alternative: Alternative,
         served: Bools,
         masks: Sequence[Mask],
         lazy: Sequence[Rule],
         rules: Sequence[Rule],
         found: FoundHosts,
     ) -> None:
-        self._wish = wish
+        self._wish = alternative
         self._served = served
         self._masks = masks
         self._lazy = lazy

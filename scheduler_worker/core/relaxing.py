@@ -9,14 +9,14 @@ from msgspec import structs
 from bus.host_marks import DISABLED
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from scheduler_worker.core.wish import Alternative
+from scheduler_worker.core.alternative import Alternative
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """A wish that asks for one thing less."""
+    """An alternative with one requirement removed."""
 
-    wish: Alternative
+    alternative: Alternative
     what: str  # "without zone a"
     trait: str = ""  # the trait that is left out
 
@@ -27,9 +27,9 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True)
 class Lessened:
-    """A wish without one class in one of its groups: how much of it would be there?"""
+    """An alternative without one resource class in one of its groups: how much of the class would be free?"""
 
-    wish: Alternative
+    alternative: Alternative
     of: Alternative  # with it
     group: int
     resource_class: str
@@ -43,105 +43,107 @@ class Lessened:
         return _asking(self.of, groups=tuple(groups))
 
 
-def lessened(wish: Alternative) -> Iterator[Lessened]:
+def lessened(alternative: Alternative) -> Iterator[Lessened]:
     """Without each of its classes in turn."""
-    for nth, group in enumerate(wish.question.groups):
+    for index, group in enumerate(alternative.question.groups):
         for name, asked in group.resources.items():
             left = {one: amount for one, amount in group.resources.items() if one != name}
-            without = _with_group(wish, nth, structs.replace(group, resources=left))
-            yield Lessened(without, wish, nth, name, asked)
+            without = _with_group(alternative, index, structs.replace(group, resources=left))
+            yield Lessened(without, alternative, index, name, asked)
 
 
-def relaxed(wish: Alternative) -> Iterator[Relaxed]:
+def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
     """Without each of its other demands in turn."""
-    yield from _elsewhere(wish)
-    yield from _otherwise(wish)
-    hints = wish.request.hints
-    if wish.group is not None:
-        name = f"without server group {wish.group.name}"
-        yield Relaxed(replace(wish, group=None, members={}), name)
-    if wish.same is not None:
-        yield Relaxed(replace(wish, same=None), "without the hint same_host")
-    if wish.different:
-        yield Relaxed(replace(wish, different=frozenset()), "without the hint different_host")
+    yield from _elsewhere(alternative)
+    yield from _otherwise(alternative)
+    hints = alternative.request.hints
+    if alternative.group is not None:
+        name = f"without server group {alternative.group.name}"
+        yield Relaxed(replace(alternative, group=None, members={}), name)
+    if alternative.same is not None:
+        yield Relaxed(replace(alternative, same=None), "without the hint same_host")
+    if alternative.different:
+        yield Relaxed(replace(alternative, different=frozenset()), "without the hint different_host")
     for field in ("query", "build_near_host_ip"):
         if getattr(hints, field):
             other = structs.replace(hints, **{field: ""})
-            request = structs.replace(wish.request, hints=other)
-            yield Relaxed(replace(wish, request=request), f"without the hint {field}")
+            request = structs.replace(alternative.request, hints=other)
+            yield Relaxed(replace(alternative, request=request), f"without the hint {field}")
 
 
-def _elsewhere(wish: Alternative) -> Iterator[Relaxed]:
+def _elsewhere(alternative: Alternative) -> Iterator[Relaxed]:
     """Where it may be."""
-    question, request = wish.question, wish.request
+    question, request = alternative.question, alternative.request
     if question.zone:
-        anywhere = replace(wish, request=structs.replace(request, zone=""))
+        anywhere = replace(alternative, request=structs.replace(request, zone=""))
         yield Relaxed(_asking(anywhere, zone=""), f"without zone {question.zone}")
     if question.cell:
-        anywhere = replace(wish, request=structs.replace(request, cell=""))
+        anywhere = replace(alternative, request=structs.replace(request, cell=""))
         yield Relaxed(_asking(anywhere, cell=""), f"without cell {question.cell}")
     for cell in question.not_cells:
         closed = tuple(one for one in question.not_cells if one != cell)
-        yield Relaxed(_asking(wish, not_cells=closed), f"with cell {cell} enabled")
+        yield Relaxed(_asking(alternative, not_cells=closed), f"with cell {cell} enabled")
     if question.roots:
         named = request.forced_host or request.wanted_host
-        anywhere = replace(wish, request=structs.replace(request, forced_host="", wanted_host=""))
+        anywhere = replace(alternative, request=structs.replace(request, forced_host="", wanted_host=""))
         yield Relaxed(_asking(anywhere, roots=()), f"without host {named}")
     if request.ignore_hosts:
-        anywhere = replace(wish, request=structs.replace(request, ignore_hosts=()))
-        reserved = tuple(root for root in question.not_roots if root in wish.reserved)
+        anywhere = replace(alternative, request=structs.replace(request, ignore_hosts=()))
+        reserved = tuple(root for root in question.not_roots if root in alternative.reserved)
         yield Relaxed(_asking(anywhere, not_roots=reserved), "without ignore_hosts")
-    for nth, some in enumerate(request.aggregates):
+    for index, some in enumerate(request.aggregates):
         if some in question.root_member_of:  # aggregates that operators' metadata requires cannot be left out
             others = tuple(one for one in question.root_member_of if one != some)
-            yield Relaxed(_asking(wish, root_member_of=others), f"without aggregates[{nth}]")
+            yield Relaxed(_asking(alternative, root_member_of=others), f"without aggregates[{index}]")
     own = tuple(one for one in question.root_not_member_of if one not in request.not_aggregates)
     if own != question.root_not_member_of:
-        yield Relaxed(_asking(wish, root_not_member_of=own), "without not_aggregates")
+        yield Relaxed(_asking(alternative, root_not_member_of=own), "without not_aggregates")
 
 
-def _otherwise(wish: Alternative) -> Iterator[Relaxed]:
+def _otherwise(alternative: Alternative) -> Iterator[Relaxed]:
     """Yield the variants without a requirement other than an amount."""
-    question = wish.question
+    question = alternative.question
     for trait in question.root_required:
         others = tuple(one for one in question.root_required if one != trait)
-        yield Relaxed(_asking(wish, root_required=others), f"without trait {trait}", trait)
+        yield Relaxed(_asking(alternative, root_required=others), f"without trait {trait}", trait)
     for trait in question.root_forbidden:
         if trait != DISABLED:
             others = tuple(one for one in question.root_forbidden if one != trait)
-            yield Relaxed(_asking(wish, root_forbidden=others), f"without {trait}=forbidden")
-    for nth, group in enumerate(question.groups):
+            yield Relaxed(_asking(alternative, root_forbidden=others), f"without {trait}=forbidden")
+    for index, group in enumerate(question.groups):
         for trait in group.required:
             left = tuple(one for one in group.required if one != trait)
             yield Relaxed(
-                _with_group(wish, nth, structs.replace(group, required=left)), f"without trait {trait}", trait
+                _with_group(alternative, index, structs.replace(group, required=left)),
+                f"without trait {trait}",
+                trait,
             )
         for trait in group.forbidden:
             left = tuple(one for one in group.forbidden if one != trait)
             forgiving = structs.replace(group, forbidden=left)
-            yield Relaxed(_with_group(wish, nth, forgiving), f"without {trait}=forbidden")
+            yield Relaxed(_with_group(alternative, index, forgiving), f"without {trait}=forbidden")
         for some in group.required_any:
             choices, any_of = tuple(one for one in group.required_any if one != some), " or ".join(some)
             easier = structs.replace(group, required_any=choices)
-            yield Relaxed(_with_group(wish, nth, easier), f"without trait {any_of}", any_of)
+            yield Relaxed(_with_group(alternative, index, easier), f"without trait {any_of}", any_of)
     if question.same_subtree:
-        yield Relaxed(_asking(wish, same_subtree=()), "without same_subtree")
+        yield Relaxed(_asking(alternative, same_subtree=()), "without same_subtree")
     if question.group_policy == "isolate":
-        yield Relaxed(_asking(wish, group_policy="none"), "without group_policy=isolate")
+        yield Relaxed(_asking(alternative, group_policy="none"), "without group_policy=isolate")
 
 
-def _asking(wish: Alternative, **fields: Any) -> Alternative:
-    question: FindCandidates = structs.replace(wish.question, **fields)
-    return replace(wish, question=question)
+def _asking(alternative: Alternative, **fields: Any) -> Alternative:
+    question: FindCandidates = structs.replace(alternative.question, **fields)
+    return replace(alternative, question=question)
 
 
-def _with_group(wish: Alternative, nth: int, group: ResourceGroup) -> Alternative:
+def _with_group(alternative: Alternative, index: int, group: ResourceGroup) -> Alternative:
     """Return the `Wish` with this group replaced, or removed if it requests nothing and no other group refers
     to it.
     """
-    groups = list(wish.question.groups)
-    groups[nth] = group
-    tied = {suffix for some in wish.question.same_subtree for suffix in some}
+    groups = list(alternative.question.groups)
+    groups[index] = group
+    tied = {suffix for some in alternative.question.same_subtree for suffix in some}
     if not group.resources and group.suffix not in tied:
-        del groups[nth]
-    return _asking(wish, groups=tuple(groups))
+        del groups[index]
+    return _asking(alternative, groups=tuple(groups))

@@ -11,6 +11,7 @@ from bus.host_marks import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.destination import Named, destination
 from scheduler_worker.core.extra_specs import GuestSpecs, unknown
 from scheduler_worker.core.group_draft import QuestionDraft, draft_of, fill, tie
@@ -20,7 +21,6 @@ from scheduler_worker.core.hints import check_hints
 from scheduler_worker.core.image_traits import add_image
 from scheduler_worker.core.invalid_request import MAX_NOTES, Unreadable
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.wish import Alternative
 
 __all__ = ["Unreadable", "alternatives_of", "seconds_of"]
 
@@ -64,10 +64,10 @@ def alternatives_of(
     if request.forced_host or request.wanted_host or request.ignore_hosts:
         only, never, unknown_ = destination(request, named, names)
         notes += unknown_
-    wishes = []
-    for nth, flavor in enumerate((request.flavor, *request.or_else)):
+    alternatives = []
+    for alternative_index, flavor in enumerate((request.flavor, *request.or_else)):
         place = (request.cell, request.zone, request.aggregates, request.not_aggregates)
-        for read in _read(_shapes.encode((nth, flavor, request.image, place)), options):
+        for read in _read(_shapes.encode((alternative_index, flavor, request.image, place)), options):
             question = read.question
             if only or never:
                 question = msgspec.structs.replace(question, roots=only, not_roots=never)
@@ -76,8 +76,8 @@ def alternatives_of(
                 preferred = {**preferred, **request.preferred_traits}
                 _check_preferred(request, question)
             told = (*notes, *read.notes) if notes else read.notes
-            wishes.append(Alternative(request, flavor, question, nth, told, preferred))
-    return tuple(wishes)
+            alternatives.append(Alternative(request, flavor, question, alternative_index, told, preferred))
+    return tuple(alternatives)
 
 
 def seconds_of(wait: str) -> float:
@@ -113,8 +113,8 @@ def _check_preferred(request: BuildRequested, question: FindCandidates) -> None:
 @lru_cache(KEPT)
 def _read(asked: bytes, options: RequestOptions) -> tuple[FlavorRead, ...]:
     """All that does not depend on one request alone is read once."""
-    nth, flavor, image, place = _places.decode(asked)
-    where = f"or_else[{nth - 1}]" if nth else "flavor"
+    alternative_index, flavor, image, place = _places.decode(asked)
+    where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
     specs = GuestSpecs(flavor, image, where)
     notes = tuple(islice(unknown(flavor, where, options.unscoped), MAX_NOTES))
     choices = page_choices(specs, options.large_pages)

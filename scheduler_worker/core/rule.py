@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bus.aggregates import Aggregate
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
-from scheduler_worker.core.wish import Alternative
 
 Bools = npt.NDArray[np.bool_]
 Number = Any  # a float of one host, or an array of floats for all that fit: they reckon alike
@@ -53,7 +53,7 @@ class View(Protocol):
         """Return the reported metric of this name, or UNKNOWN."""
         ...
 
-    def members(self, wish: Alternative) -> Number:
+    def members(self, alternative: Alternative) -> Number:
         """Return the number of members of the request's server group on each host."""
         ...
 
@@ -95,7 +95,7 @@ class Rule:
     code: str = ""  # what programs know the refusal by; empty: its name
     reads: tuple[
         str, ...
-    ] = ()  # of the wish or its request: flavor.name, image, hints.query, group; * for all
+    ] = ()  # of the alternative or its request: flavor.name, image, hints.query, group; * for all
     passes: bool = False  # does its refusal pass by itself in seconds?
     # The same for all hosts together: a mask of the accepted hosts. Use it for filters that reject many
     # hosts.

@@ -9,8 +9,8 @@ import numpy as np
 
 from bus.candidates import Floats
 from bus.decisions import RecordedHost, RecordedScale
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.rule import View, Weigher
-from scheduler_worker.core.wish import Alternative
 
 MOST = 1e300  # what is beyond counts as this
 
@@ -33,13 +33,15 @@ class Scale:
         clamped = self.weigher.lowest is not None
         return RecordedScale(self.weigher.name, self.weigher.multiplier, self.lowest, self.highest, clamped)
 
-    def read(self, view: View, wish: Alternative) -> float:
+    def read(self, view: View, alternative: Alternative) -> float:
         """Return the weigher's value of one host."""
-        value = float(self.weigher.value(view, wish))
+        value = float(self.weigher.value(view, alternative))
         return value if -MOST < value < MOST else float(_finite(np.array(value), self.lowest))
 
 
-def scales_of(weighers: Sequence[Weigher], view: View, wish: Alternative, count: int) -> tuple[Scale, ...]:
+def scales_of(
+    weighers: Sequence[Weigher], view: View, alternative: Alternative, count: int
+) -> tuple[Scale, ...]:
     """Return the scales of the weighers whose values differ between hosts; all other weighers have no
     effect.
     """
@@ -49,7 +51,7 @@ def scales_of(weighers: Sequence[Weigher], view: View, wish: Alternative, count:
     for weigher in weighers:
         if not weigher.multiplier and isinstance(view.override(weigher.spoken_of_as, 0.0), float):
             continue
-        values: Floats = np.asarray(weigher.value(view, wish), np.float64)
+        values: Floats = np.asarray(weigher.value(view, alternative), np.float64)
         if values.ndim == 0:
             continue
         least, highest = float(values.min()), float(values.max())

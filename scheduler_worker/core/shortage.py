@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import BuildRequested
 from bus.reasons import EXCLUDED
-from scheduler_worker.core.wish import Alternative
+from scheduler_worker.core.alternative import Alternative
 
 NEAREST = 5  # near misses a record names
 EXAMPLES = 3  # hosts named for each constraint
@@ -42,7 +42,7 @@ class Shortage:
     promised: bool = False  # whether only reservations of other requests are in the way
     named: bool = False  # the near misses are the hosts that the request names
     fitted: int = 0  # instances that would have a host, if all need one together
-    nth: int = 0  # 0: the flavor asked for; n: the nth of or_else
+    alternative_index: int = 0  # 0: the flavor asked for; n: the nth of or_else
     notes: tuple[str, ...] = ()
     unknown: str = ""  # a place was asked for that there is not: what there is
     refusal: str = ""  # the question itself cannot be meant
@@ -90,21 +90,23 @@ class Shortage:
         return ". ".join([*(f"{miss.host}: {miss.lacks}" for miss in self.nearest), whole])
 
 
-def named_reserved(wish: Alternative, removal: Removal) -> Removal:
+def named_reserved(alternative: Alternative, removal: Removal) -> Removal:
     """Return the removal with the code of reserved hosts, if it excludes some of these."""
-    if not wish.reserved or removal.code != "forbidden_host":
+    if not alternative.reserved or removal.code != "forbidden_host":
         return removal
-    says = f"{EXCLUDED} or " if wish.request.ignore_hosts else ""
+    says = f"{EXCLUDED} or " if alternative.request.ignore_hosts else ""
     return structs.replace(removal, constraint=f"{says}reserved for other requests", code="reserved")
 
 
-def lacking_reserved(wish: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
+def lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
     """Return the near miss with the reason of the reservation, if the host is reserved."""
-    root = next((one for one in roots if one in wish.reserved), "")
+    root = next((one for one in roots if one in alternative.reserved), "")
     if not root:
         return miss
     code = "reserved" if miss.code == "forbidden_host" else miss.code
-    return structs.replace(miss, lacks=miss.lacks.replace(EXCLUDED, wish.why_reserved(root)), code=code)
+    return structs.replace(
+        miss, lacks=miss.lacks.replace(EXCLUDED, alternative.why_reserved(root)), code=code
+    )
 
 
 def _removed(removal: Removal) -> str:

@@ -9,10 +9,10 @@ import numpy as np
 
 from bus.aggregates import Aggregate
 from bus.candidates import Bools, CandidateSearch, CandidateSource, Ints, PlacedHost
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.columns import FACTS, HostColumns, Numbers
 from scheduler_worker.core.facts import HostFacts, numbers
 from scheduler_worker.core.rule import UNKNOWN, Number
-from scheduler_worker.core.wish import Alternative
 
 
 @dataclass(slots=True, eq=False)
@@ -151,9 +151,9 @@ class AllHosts:
     def metric(self, name: str) -> Number:
         return self._of_these(self._now.metric(name))
 
-    def members(self, wish: Alternative) -> Number:
+    def members(self, alternative: Alternative) -> Number:
         counts = np.zeros(len(self._positions))
-        for root, count in wish.members.items():
+        for root, count in alternative.members.items():
             counts[self._where_is(root)] = count
         return counts
 
@@ -239,8 +239,8 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         state = self.host.state
         return UNKNOWN if state is None else float(state.metrics.get(name, UNKNOWN))
 
-    def members(self, wish: Alternative) -> Number:
-        return float(wish.members.get(self.host.root, 0))
+    def members(self, alternative: Alternative) -> Number:
+        return float(alternative.members.get(self.host.root, 0))
 
     def among(self, roots: Collection[str]) -> Number:
         return float(self.host.root in roots)

@@ -8,10 +8,10 @@ from functools import reduce
 
 import numpy as np
 
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Number, View, Weigher
 from scheduler_worker.core.rules.neighbours import GROUP
-from scheduler_worker.core.wish import Alternative
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
 MOST = 99.0  # free devices; more make no difference
@@ -20,7 +20,7 @@ FEW_FAILURES = 3.0
 
 
 def _free(resource_class: str) -> Callable[[View, Alternative], Number]:
-    return lambda view, wish: view.free(resource_class)
+    return lambda view, alternative: view.free(resource_class)
 
 
 def _sum(values: Iterable[Number]) -> Number:
@@ -44,24 +44,24 @@ def disk() -> Weigher:
 
 def io_ops() -> Weigher:
     """Builds in flight there; they are better elsewhere."""
-    return Weigher("io_ops", lambda view, wish: view.fact("building"), -1.0, lowest=0.0)
+    return Weigher("io_ops", lambda view, alternative: view.fact("building"), -1.0, lowest=0.0)
 
 
 def load() -> Weigher:
     """The load it reports; differences of less than 1 count for less than the whole."""
-    return Weigher("load", lambda view, wish: view.fact("load", 0.0), -1.0, least_span=1.0)
+    return Weigher("load", lambda view, alternative: view.fact("load", 0.0), -1.0, least_span=1.0)
 
 
 def hypervisor_version() -> Weigher:
     """The hypervisor's version: the newest is best."""
-    return Weigher("hypervisor_version", lambda view, wish: view.fact("hypervisor_version", 0.0), 1.0)
+    return Weigher("hypervisor_version", lambda view, alternative: view.fact("hypervisor_version", 0.0), 1.0)
 
 
 def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
     """Few free devices of the classes: hosts with many are saved for requests that need many."""
     every = tuple(classes)
 
-    def value(view: View, wish: Alternative) -> Number:
+    def value(view: View, alternative: Alternative) -> Number:
         devices = 0.0
         for one in every:
             devices = devices + view.free(one)
@@ -77,8 +77,12 @@ SOFT = 10.0  # at Nova's 1 all that spreads builds outweighs it: members of one 
 def soft_affinity() -> Weigher:
     """Members of its soft-affinity group there."""
 
-    def value(view: View, wish: Alternative) -> Number:
-        return view.members(wish) if wish.group is not None and wish.group.policy == "soft-affinity" else 0.0
+    def value(view: View, alternative: Alternative) -> Number:
+        return (
+            view.members(alternative)
+            if alternative.group is not None and alternative.group.policy == "soft-affinity"
+            else 0.0
+        )
 
     return Weigher("soft_affinity", value, SOFT, reads=(GROUP,))
 
@@ -86,21 +90,25 @@ def soft_affinity() -> Weigher:
 def soft_anti_affinity() -> Weigher:
     """Members of its soft-anti-affinity group there: the fewer the better."""
 
-    def value(view: View, wish: Alternative) -> Number:
-        soft = wish.group is not None and wish.group.policy == "soft-anti-affinity"
-        return -view.members(wish) if soft else 0.0
+    def value(view: View, alternative: Alternative) -> Number:
+        soft = alternative.group is not None and alternative.group.policy == "soft-anti-affinity"
+        return -view.members(alternative) if soft else 0.0
 
     return Weigher("soft_anti_affinity", value, SOFT, reads=(GROUP,))
 
 
 def build_failure() -> Weigher:
     """Recent failed builds caused by the host, fading: one counts two points, three count six."""
-    return Weigher("build_failure", lambda view, wish: -view.fact("failures"), 6.0, least_span=FEW_FAILURES)
+    return Weigher(
+        "build_failure", lambda view, alternative: -view.fact("failures"), 6.0, least_span=FEW_FAILURES
+    )
 
 
 def num_instances() -> Weigher:
     """Instances there; with a negative multiplier the emptiest hosts are best."""
-    return Weigher("num_instances", lambda view, wish: view.fact("instances", 0.0) + view.fact("sent"), 0.0)
+    return Weigher(
+        "num_instances", lambda view, alternative: view.fact("instances", 0.0) + view.fact("sent"), 0.0
+    )
 
 
 def image_properties(*, image_props_weight_setting: Mapping[str, float] | None = None) -> Weigher:
@@ -111,10 +119,10 @@ def image_properties(*, image_props_weight_setting: Mapping[str, float] | None =
     """
     ratios = dict(image_props_weight_setting or {})
 
-    def value(view: View, wish: Alternative) -> Number:
+    def value(view: View, alternative: Alternative) -> Number:
         wanted = [
             (f"{name}={said}", ratio)
-            for name, said in wish.image_properties.items()
+            for name, said in alternative.image_properties.items()
             if (ratio := ratios.get(name, 0.0) if ratios else 1.0)
         ]
 
@@ -140,7 +148,7 @@ def metrics(
     """
     ratios = tuple((weight_setting or {}).items())
 
-    def value(view: View, wish: Alternative) -> Number:
+    def value(view: View, alternative: Alternative) -> Number:
         weights = _sum(view.metric(name) * ratio for name, ratio in ratios)
         return view.where(view.said(weights), weights, weight_of_unavailable) if ratios else 0.0
 
@@ -152,8 +160,8 @@ def preferred_traits() -> Weigher:
     disk.
     """
 
-    def value(view: View, wish: Alternative) -> Number:
-        return _sum(view.has(trait) * by for trait, by in wish.preferred.items())
+    def value(view: View, alternative: Alternative) -> Number:
+        return _sum(view.has(trait) * by for trait, by in alternative.preferred.items())
 
     return Weigher("preferred_traits", value, 4.0, reads=("preferred",))
 
@@ -161,8 +169,8 @@ def preferred_traits() -> Weigher:
 def image_cached() -> Weigher:
     """The image is cached on the host: of about equal hosts, the one without a download."""
 
-    def value(view: View, wish: Alternative) -> Number:
-        return view.cached(wish.request.image.name) if wish.request.image is not None else 0.0
+    def value(view: View, alternative: Alternative) -> Number:
+        return view.cached(alternative.request.image.name) if alternative.request.image is not None else 0.0
 
     return Weigher("image_cached", value, 0.25, reads=("image",))
 

@@ -2,11 +2,11 @@
 
 from bus.candidates import Floats
 from bus.decisions import RecordedHost
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.scale import MOST, scales_of, score_of_host, scores, worth
 from scheduler_worker.core.view import AllHosts, HostsNow, OneHost
-from scheduler_worker.core.wish import Alternative
 
 Values = tuple[float, ...]  # values of one host for the weighers that differ between hosts
 
@@ -15,11 +15,11 @@ class Weights:
     """Many hosts are alike: what the same values count is reckoned once."""
 
     def __init__(
-        self, wish: Alternative, view: AllHosts, now: HostsNow, policy: ChoicePolicy, count: int
+        self, alternative: Alternative, view: AllHosts, now: HostsNow, policy: ChoicePolicy, count: int
     ) -> None:
-        self._wish = wish
+        self._wish = alternative
         self._near = policy.near
-        self._scales = scales = scales_of(policy.weighers, view, wish, count)
+        self._scales = scales = scales_of(policy.weighers, view, alternative, count)
         self.worths: Floats = worth(scales, view, count, policy.near)
         self.recorded = tuple([scale.recorded() for scale in scales])
         # whether aggregates override multipliers
@@ -35,11 +35,11 @@ class Weights:
         return tuple([values.item(index) for values in self._at_first])
 
     def read(self, facts: HostFacts) -> Values:
-        view, wish = OneHost(facts), self._wish
-        values = tuple([float(value(view, wish)) for value in self._reads])
+        view, alternative = OneHost(facts), self._wish
+        values = tuple([float(value(view, alternative)) for value in self._reads])
         if sum(map(abs, values)) < MOST:  # then all of them are finite and of usual size
             return values
-        return tuple([scale.read(view, wish) for scale in self._scales])
+        return tuple([scale.read(view, alternative) for scale in self._scales])
 
     def worth(self, facts: HostFacts, values: Values) -> float:
         if self.overriding:

@@ -193,9 +193,9 @@ async def waits(browser: Chromium, berth: OpenBerth, times: int = 10) -> None:
     alive = await berth.bus.listen(topics.SCHEDULER_ALIVE.at())
     async with a_tab(browser, berth.url, "/waiting") as tab:
         await tab.evaluate(_WATCH.replace("a.mono", "span.mono"))
-        for nth in range(times):
+        for index in range(times):
             request = msgspec.structs.replace(
-                boot_request(1, 256, 1, "small", (), 1, "nowhere", ""), wait="1h", priority=nth
+                boot_request(1, 256, 1, "small", (), 1, "nowhere", ""), wait="1h", priority=index
             )
             known = (await alive.get()).waits  # its sign of life, which comes every second
             asked = time()

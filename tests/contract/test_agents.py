@@ -252,8 +252,8 @@ async def test_reports_count_for_more_than_those_of_a_run_whose_clock_was_ahead(
             raise Unavailable("placement is not there yet")
         return ProvidersFound(
             providers=tuple(
-                Provider(id=one, name=one, parent=None, root=one, generation=1, sequence=2**60 + nth)
-                for nth, one in enumerate(question.ids)
+                Provider(id=one, name=one, parent=None, root=one, generation=1, sequence=2**60 + index)
+                for index, one in enumerate(question.ids)
             )
         )
 

@@ -218,8 +218,8 @@ async def test_the_command_needs_no_cell(
         if asked == "lost":
             await world.kill("conductor")
         if asked != "unknown":
-            wishes = {"flavor": METAL, "wait": "30m"} if asked == "metal" else {"flavor": VM}
-            await world.say(a_request(1, **wishes))
+            alternatives = {"flavor": METAL, "wait": "30m"} if asked == "metal" else {"flavor": VM}
+            await world.say(a_request(1, **alternatives))
         if asked == "lost":
             await world.until(1, world.placed)
             await asyncio.sleep(1.0)

@@ -196,7 +196,7 @@ async def test_who_died_before_it_told_is_told_for_by_the_next(here: MovingSched
 
 async def test_two_schedulers_at_once_begin_it_once(here: MovingScheduler, url: str) -> None:
     builds = [await here.boot(number, on=1) for number in range(1, 4)]
-    moves = [move_of(build, nth) for nth, build in enumerate(builds)]
+    moves = [move_of(build, index) for index, build in enumerate(builds)]
     async with a_placement(url) as placement:
         there = MovingScheduler(placement, here.conductor)
         await there.hears_hosts()

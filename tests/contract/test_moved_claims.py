@@ -197,11 +197,11 @@ async def test_a_move_that_begins_and_is_given_up_at_once_does_one_of_both(
     won: set[str] = set()
     async with a_placement(url, Clock(chance=random.Random(1))) as other:
         generation = 1
-        for nth in range(40):
-            move = 1000 + nth
+        for position in range(40):
+            move = 1000 + position
             begin = claim(placement, moves(1, 2, 3, move=move, generation=generation))
             fence = release(other, move, None, "no host")
-            if nth % 2:
+            if position % 2:
                 [began], ended = await asyncio.gather(begin, fence)
             else:
                 ended, [began] = await asyncio.gather(fence, begin)
@@ -225,8 +225,8 @@ async def test_a_move_that_begins_and_is_given_up_at_once_does_one_of_both(
 async def test_of_two_processes_that_begin_it_one_does(placement: Placement, url: str) -> None:
     async with a_placement(url, Clock(chance=random.Random(1))) as other:
         generation = 1
-        for nth in range(20):
-            move = 1000 + nth
+        for position in range(20):
+            move = 1000 + position
             results = await asyncio.gather(
                 claim(placement, moves(1, 2, 3, move=move, generation=generation)),
                 claim(other, moves(3, 2, 1, move=move, generation=generation)),
@@ -466,11 +466,11 @@ async def test_many_move_and_go_back_at_once_and_nothing_is_held_by_nobody(
     async def lives(by: Placement, seed: int) -> None:
         chance = random.Random(seed)
         kept = {build: [build * 1000] for build in builds}
-        for nth in range(25):
+        for position in range(25):
             orders: list[ClaimRequested] = []
             for build in chance.sample(builds, 3):
                 [found] = (await by.lookups.allocations(FindAllocations(consumers=(uid(build),)))).consumers
-                new = build * 1000 + nth * 2 + seed
+                new = build * 1000 + position * 2 + seed
                 one = a_claim(
                     build,
                     on_hosts(chance.randrange(1, 4), **size),

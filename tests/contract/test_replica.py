@@ -117,7 +117,8 @@ async def test_what_few_providers_are_comes_with_the_news_of_them(
     kept = await world.follow()
     await in_time(kept.loaded())
     some = [
-        a_provider(100 + nth, 1, inventories={"CUSTOM_VF": Inventory(total=4)}) for nth in range(children)
+        a_provider(100 + position, 1, inventories={"CUSTOM_VF": Inventory(total=4)})
+        for position in range(children)
     ]
     await report(placement, a_report(1, *some))
     await in_time(world.agrees(kept))

@@ -77,7 +77,7 @@ async def test_what_others_put_there_stays(url: str, placement: Placement) -> No
 def a_shape(children: int, sequence: int) -> InventoryReported:
     """All VCPUs at the root, or in so many children."""
     share = {"VCPU": Inventory(total=TOTAL // children)} if children else {}
-    below = [a_provider(2 + nth, 1, inventories=share) for nth in range(children)]
+    below = [a_provider(2 + position, 1, inventories=share) for position in range(children)]
     return a_report(
         1, *below, sequence=sequence, inventories=MEMORY if children else {"VCPU": Inventory(total=TOTAL)}
     )
@@ -100,7 +100,9 @@ async def sold(placement: Placement) -> tuple[int, int]:
 
 async def test_a_flat_host_in_use_becomes_a_tree_and_opens_as_it_is_given_back(placement: Placement) -> None:
     await must_report(placement, a_shape(0, 1))
-    await placement.claims.claim_many([an_order(a_claim(nth, on_hosts(1, VCPU=2))) for nth in (1, 2)])
+    await placement.claims.claim_many(
+        [an_order(a_claim(position, on_hosts(1, VCPU=2))) for position in (1, 2)]
+    )
     await must_report(placement, a_shape(2, 2))
     assert await sold(placement) == (4, 4)
     taken = await placement.claims.claim_many([an_order(a_claim(3, on_hosts(2, 3, VCPU=2)))])
@@ -124,7 +126,7 @@ async def test_a_sweep_looks_at_trees_of_which_something_can_open_and_at_no_othe
 
     def split(sequence: int, *totals: int) -> InventoryReported:
         share = [{"VCPU": Inventory(total=total, allocation_ratio=ratio)} for total in totals]
-        below = [a_provider(1 + nth, 1, inventories=one) for nth, one in enumerate(share[1:], 1)]
+        below = [a_provider(1 + position, 1, inventories=one) for position, one in enumerate(share[1:], 1)]
         return a_report(1, *below, sequence=sequence, inventories=share[0] if totals[0] else MEMORY)
 
     async def swept() -> tuple[list[str], int]:
@@ -135,12 +137,14 @@ async def test_a_sweep_looks_at_trees_of_which_something_can_open_and_at_no_othe
         return looked_at, (await sold(placement))[1] - before
 
     await must_report(placement, split(1, TOTAL))
-    await placement.claims.claim_many([an_order(a_claim(nth, on_hosts(1, VCPU=2))) for nth in (1, 2, 3)])
+    await placement.claims.claim_many(
+        [an_order(a_claim(position, on_hosts(1, VCPU=2))) for position in (1, 2, 3)]
+    )
     await must_report(placement, split(2, 0, TOTAL // 2, TOTAL // 2))
     opened = 0
-    for nth in (1, 2, 3):
+    for position in (1, 2, 3):
         assert await swept() == ([], 0)
-        await placement.claims.release_many([a_release(nth, 1)])
+        await placement.claims.release_many([a_release(position, 1)])
         looked_at, more = await swept()
         assert bool(looked_at) == bool(more)
         opened += more

@@ -33,13 +33,13 @@ VFS = {"CUSTOM_VF": Inventory(total=4)}
 async def placement() -> AsyncIterator[Placement]:
     """A host with many children, and a simple one."""
     async with a_placement("sqlite+aiosqlite://") as one:
-        wide = a_report(1, *(a_provider(10 + nth, 1, inventories=VFS) for nth in range(CHILDREN)))
+        wide = a_report(1, *(a_provider(10 + position, 1, inventories=VFS) for position in range(CHILDREN)))
         assert await one.reports.report_many([wide, a_report(2)]) == [None, None]
         yield one
 
 
 def hopeless() -> FindCandidates:
-    suffixes = tuple(f"_{nth}" for nth in range(60))
+    suffixes = tuple(f"_{position}" for position in range(60))
     return FindCandidates(
         groups=tuple(ResourceGroup(suffix=suffix, resources={"CUSTOM_VF": 3}) for suffix in suffixes),
         same_subtree=(suffixes,),
@@ -48,7 +48,7 @@ def hopeless() -> FindCandidates:
 
 
 def many() -> FindCandidates:
-    groups = tuple(ResourceGroup(suffix=f"_{nth}", resources={"CUSTOM_VF": 1}) for nth in range(3))
+    groups = tuple(ResourceGroup(suffix=f"_{position}", resources={"CUSTOM_VF": 1}) for position in range(3))
     return FindCandidates(groups=groups, limit=20_000, per_host=0)
 
 
@@ -60,12 +60,12 @@ async def test_a_question_does_not_wait_for_four_that_take_long(placement: Place
         ended.append(name)
 
     async with asyncio.TaskGroup() as group:
-        for nth in range(4):
-            group.create_task(ask(f"hopeless {nth}", hopeless()))
+        for position in range(4):
+            group.create_task(ask(f"hopeless {position}", hopeless()))
         await asyncio.sleep(0)
         group.create_task(ask("innocent", looking_for({"VCPU": 1})))
     assert ended[0] == "innocent"
-    assert sorted(ended[1:]) == [f"hopeless {nth}" for nth in range(4)]
+    assert sorted(ended[1:]) == [f"hopeless {position}" for position in range(4)]
 
 
 async def test_long_searches_take_turns(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +81,9 @@ async def test_long_searches_take_turns(placement: Placement, monkeypatch: pytes
 
     monkeypatch.setattr(placement.searches._turn, "acquire", acquire)
     async with asyncio.TaskGroup() as group:
-        for nth in range(3):
-            group.create_task(placement.searches.fits(many()), name=str(nth))
-    alike = [turns.count(nth) for nth in range(3)]
+        for position in range(3):
+            group.create_task(placement.searches.fits(many()), name=str(position))
+    alike = [turns.count(position) for position in range(3)]
     assert min(alike) > 20
     assert max(alike) - min(alike) <= 1
     assert sorted(turns[:9]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -109,7 +109,9 @@ async def test_claims_and_reports_come_in_between_and_the_answer_is_sound(
         order = an_order(a_claim(1, on_hosts(10, CUSTOM_VF=4)))
         (answer,) = await placement.claims.claim_many([order])
         assert isinstance(answer.results[0], Claimed)
-        smaller = a_report(1, *(a_provider(10 + nth, 1, inventories=VFS) for nth in range(5)), sequence=2)
+        smaller = a_report(
+            1, *(a_provider(10 + position, 1, inventories=VFS) for position in range(5)), sequence=2
+        )
         assert await placement.reports.report_many([smaller]) == [None]
         assert not searching.done()
         assert len(placement.memory.index.rows) == 7

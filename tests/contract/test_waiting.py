@@ -46,10 +46,10 @@ async def test_each_of_200_takes_the_node_that_becomes_free_in_its_turn() -> Non
         await asyncio.sleep(1.0)
         assert (await world.waiting()).count == 200
         order = random.Random(1).sample(range(1, 101), 100)
-        for nth, number in enumerate(order, 1):
+        for index, number in enumerate(order, 1):
             before = world.clock.monotonic()
             await world.node(number)
-            await world.until(nth, world.placed)
+            await world.until(index, world.placed)
             assert world.placed[-1][0] - before < 0.1
         assert world.hosts() == [f"host-{number}" for number in order]
         assert world.requests() == [uid(number, "a") for number in range(1, 101)]
@@ -78,15 +78,15 @@ async def test_the_highest_priority_goes_first() -> None:
 @in_virtual_time
 async def test_a_new_request_never_takes_what_became_free_for_one_that_waits() -> None:
     async with a_world() as world:
-        for nth in range(1, 41):
-            await world.node(nth, free=False)
-            await world.ask(nth)
+        for index in range(1, 41):
+            await world.node(index, free=False)
+            await world.ask(index)
             await asyncio.sleep(0.2)
-            asking = world.bus.publish(a_request(1000 + nth, flavor=METAL))
-            freeing = world.node(nth)
-            await asyncio.gather(*((asking, freeing) if nth % 2 else (freeing, asking)))
-            await world.until(nth, world.placed)
-        assert world.requests() == [uid(nth, "a") for nth in range(1, 41)]
+            asking = world.bus.publish(a_request(1000 + index, flavor=METAL))
+            freeing = world.node(index)
+            await asyncio.gather(*((asking, freeing) if index % 2 else (freeing, asking)))
+            await world.until(index, world.placed)
+        assert world.requests() == [uid(index, "a") for index in range(1, 41)]
 
 
 @in_virtual_time

@@ -111,12 +111,12 @@ async def zoned(world: WaitingWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "change"),
+    ("alternative", "change"),
     [({}, enabled), ({"zone": "east"}, zoned)],
     ids=["a trait that an operator took off", "what is said of its aggregate"],
 )
 @in_virtual_time
-async def test_what_is_said_of_a_host_calls_whom_it_would_do_for_now(wish, change) -> None:  # type: ignore[no-untyped-def]
+async def test_what_is_said_of_a_host_calls_whom_it_would_do_for_now(alternative, change) -> None:  # type: ignore[no-untyped-def]
     async with a_world() as world:
         make = MakeAggregate(aggregate=uid(7, "e"), name="rack", metadata={"availability_zone": "west"})
         await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=make))
@@ -126,7 +126,7 @@ async def test_what_is_said_of_a_host_calls_whom_it_would_do_for_now(wish, chang
             await asyncio.sleep(0.2)
             await world.bus.asker(topics.EDIT)(edit)
         await asyncio.sleep(0.5)
-        await world.ask(1, flavor=VM, **wish)
+        await world.ask(1, flavor=VM, **alternative)
         await asyncio.sleep(5.0)
         assert (world.placed, (await world.waiting()).count) == ([], 1)
         before = world.clock.monotonic()

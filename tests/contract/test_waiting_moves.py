@@ -285,8 +285,8 @@ async def test_while_its_cell_is_silent_it_waits_on() -> None:
 async def test_what_a_scheduler_leaves_waits_with_another() -> None:
     async with a_cell("s1") as movers:
         builds = [await movers.boot(number, on=1) for number in (1, 2)]
-        for nth, build in enumerate(builds, 1):
-            await movers.ask(build, nth, wait="60s" if nth == 2 else "30m")
+        for index, build in enumerate(builds, 1):
+            await movers.ask(build, index, wait="60s" if index == 2 else "30m")
         await waits(movers, 2)
         await movers.world.kill("s1")
         await movers.world.scheduler("s2")
@@ -322,8 +322,8 @@ async def test_builds_and_moves_go_in_their_turns() -> None:
 async def test_what_becomes_of_it_goes_on_with_its_story() -> None:
     async with a_cell() as movers:
         builds = [await movers.boot(number, on=1) for number in (1, 2)]
-        for nth, build in enumerate(builds, 1):
-            await movers.ask(build, nth, wait="60s" if nth == 2 else "30m")
+        for index, build in enumerate(builds, 1):
+            await movers.ask(build, index, wait="60s" if index == 2 else "30m")
         await waits(movers, 2)
         await movers.host(2, 2)
         await movers.world.until(1, movers.placed)

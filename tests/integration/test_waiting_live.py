@@ -73,7 +73,7 @@ class Metal:
         for number in numbers:
             await publish(self.bus, a_metal_request(number))
 
-    async def handle(self) -> None:
+    async def hear(self) -> None:
         listener = await self.bus.listen(topics.BUILD_PLACED.at(cell="c1"))
         while True:
             placed = await listener.get()
@@ -88,7 +88,7 @@ def a_metal_request(number: int) -> BuildRequested:
 async def hearing(bus: Bus, settings: Settings) -> AsyncIterator[Metal]:
     metal = Metal(bus, settings)
     async with asyncio.TaskGroup() as group:
-        ears = group.create_task(metal.handle())
+        ears = group.create_task(metal.hear())
         try:
             yield metal
         finally:
@@ -112,11 +112,11 @@ async def test_each_of_200_takes_the_node_that_becomes_free_within_100_ms(tmp_pa
         await until(all_wait, "all wait")
         order = random.Random(1).sample(range(NODES), NODES)
         taken, work = [], []
-        for nth, number in enumerate(order, 1):
+        for count, number in enumerate(order, 1):
             begun, spent = monotonic(), process_time()
             await metal.node(number, "available")
-            await until(lambda nth=nth: len(metal.placed) >= nth, "it is taken")  # type: ignore[misc]
-            taken.append(metal.placed[nth - 1][0] - begun)
+            await until(lambda count=count: len(metal.placed) >= count, "it is taken")  # type: ignore[misc]
+            taken.append(metal.placed[count - 1][0] - begun)
             work.append(process_time() - spent)
         assert [placed.chosen.root for _, placed in metal.placed] == [uid(number, "d") for number in order]
         assert [placed.request for _, placed in metal.placed] == [uid(n, "a") for n in range(1, NODES + 1)]

@@ -47,8 +47,8 @@ async def test_a_dead_host_that_comes_back_while_it_is_evacuated_never_runs_what
                 heard.append((monotonic(), said))
 
         hearing = group.create_task(handle())
-        for nth in range(TIMES):
-            how: Return = "is started anew" if nth % 2 else "goes on"
+        for index in range(TIMES):
+            how: Return = "is started anew" if index % 2 else "goes on"
             seen[f"{how} {await come_back(site, heard, how, chance)}"] += 1
         hearing.cancel()
     with capsys.disabled():

@@ -31,8 +31,8 @@ GROUPS = (
     MakeGroup(group=str(UUID(int=4)), name="rather apart", policy="soft-anti-affinity"),
 )
 ZONES = tuple(
-    MakeAggregate(aggregate=str(UUID(int=10 + nth)), name=zone, metadata={"availability_zone": zone})
-    for nth, zone in enumerate(("east", "west"))
+    MakeAggregate(aggregate=str(UUID(int=10 + index)), name=zone, metadata={"availability_zone": zone})
+    for index, zone in enumerate(("east", "west"))
 )
 
 

@@ -32,8 +32,8 @@ RULES = ("up", "enabled", "io_ops", "num_instances", "compute_capabilities", *GR
 SAID = {"ram_weight_multiplier": "-2.5", "max_io_ops_per_host": "2", "cpu_weight_multiplier": "0.5"}
 POOLS = (3, 4)
 FLAVORS = tuple(
-    Flavor(name=f"f{nth}", vcpus=cpus, memory_mb=ram, disk_gb=disk, extra_specs=specs)
-    for nth, (cpus, ram, disk, specs) in enumerate(
+    Flavor(name=f"f{position}", vcpus=cpus, memory_mb=ram, disk_gb=disk, extra_specs=specs)
+    for position, (cpus, ram, disk, specs) in enumerate(
         (
             (1, 512, 1, {}),
             (2, 1024, 5, {}),
@@ -91,7 +91,7 @@ def a_source(chance: Random, trees: Sequence[Tree]) -> IndexedSource:
 def some_trees(chance: Random) -> list[Tree]:
     numbers, trees = iter(range(1000)), list[Tree]()
     sizes = [(chance.choice((4, 8, 64)), chance.choice((4096, 9000, 65_536))) for _ in range(2)]
-    for nth in range(chance.choice((1, 2, 4, 7, 9))):
+    for position in range(chance.choice((1, 2, 4, 7, 9))):
         cpus, ram = chance.choice(sizes)
         traits = [one for one in ("CUSTOM_A", "CUSTOM_B") if chance.random() < 0.4]
         within = [one for one in range(3) if chance.random() < 0.2]
@@ -109,7 +109,7 @@ def some_trees(chance: Random) -> list[Tree]:
         if chance.random() < 0.4:
             many = chance.choice((1, 2))
             parts += [state(next(numbers), root, {"CUSTOM_VF": many}) for _ in range(chance.choice((1, 2)))]
-        trees.append(tree(*parts, cell=f"c{nth % 3}"))
+        trees.append(tree(*parts, cell=f"c{position % 3}"))
     for number in POOLS:
         if chance.random() < 0.8:
             pool = state(
@@ -135,10 +135,10 @@ class PlainRoom:
 
     def take(self, allocations: Allocations, sign: int = 1) -> None:
         self._found.clear()
-        for nth, one in enumerate(self._trees):
+        for position, one in enumerate(self._trees):
             if any(provider.uuid in allocations for provider in one.providers):
                 parts = [_with(part, allocations.get(part.uuid, {}), sign) for part in one.providers]
-                self._trees[nth] = replace(one, providers=tuple(parts))
+                self._trees[position] = replace(one, providers=tuple(parts))
 
 
 def _with(provider: ProviderState, amounts: Mapping[str, int], sign: int) -> ProviderState:
@@ -152,16 +152,17 @@ def some_orders(chance: Random, hall: Hall) -> list[Order]:
     roots = [host.uuid for host in hall.source.hosts()]
     groups = [
         ServerGroup(
-            id=uid(nth, "9"),
-            name=f"g{nth}",
+            id=uid(position, "9"),
+            name=f"g{position}",
             policy=chance.choice(("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")),
             max_per_host=chance.choice((1, 1, 2)),
             members={
-                uid(nth * 10 + n, "f"): (chance.choice(roots),) for n in range(chance.choice((0, 0, 1, 2)))
+                uid(position * 10 + n, "f"): (chance.choice(roots),)
+                for n in range(chance.choice((0, 0, 1, 2)))
             },
-            left={uid(nth * 10, "d"): (chance.choice(roots),)} if chance.random() < 0.2 else {},
+            left={uid(position * 10, "d"): (chance.choice(roots),)} if chance.random() < 0.2 else {},
         )
-        for nth in range(2)
+        for position in range(2)
     ]
     orders, number = list[Order](), 0
     for _ in range(chance.choice((1, 2, 3))):
@@ -201,5 +202,5 @@ def a_kind(chance: Random) -> dict[str, Any]:
 
 
 def an_order(hall: Hall, request: BuildRequested, group: ServerGroup | None) -> Order:
-    wish = replace(hall.wish(request), group=group)
-    return Order(request=request, wishes=(wish,), instances=request.instances, bytes=0)
+    alternative = replace(hall.alternative(request), group=group)
+    return Order(request=request, alternatives=(alternative,), instances=request.instances, bytes=0)

@@ -4,16 +4,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from bus.candidates import CandidateSearch
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.tie_break import tie
 from scheduler_worker.core.view import HostsNow, OneHost
-from scheduler_worker.core.wish import Alternative
 
 
 class PlainChoice:
     def __init__(
         self,
-        wish: Alternative,
+        alternative: Alternative,
         search: CandidateSearch,
         now: HostsNow,
         policy: ChoicePolicy,
@@ -23,7 +23,7 @@ class PlainChoice:
         | None = None,  # the roots that have room, found in another way
         tiers: Mapping[str, int] | None = None,  # root → its tier; roots that are missing are in the first
     ) -> None:
-        self.wish = wish
+        self.alternative = alternative
         self.fitting = fitting
         self.tiers = tiers or {}
         self.search = search
@@ -61,15 +61,15 @@ class PlainChoice:
         if self.policy.cells is not None and facts.cell not in self.policy.cells:
             return False
         return all(
-            rule.refuses(facts, self.wish) is None
+            rule.refuses(facts, self.alternative) is None
             for rule in self.policy.rules
-            if rule.concerns is None or rule.concerns(self.wish)
+            if rule.concerns is None or rule.concerns(self.alternative)
         )
 
     def _scales(self, views: Sequence[OneHost]) -> list[tuple[float, float] | None]:
         scales: list[tuple[float, float] | None] = []
         for weigher in self.policy.weighers:
-            values = [float(weigher.value(view, self.wish)) for view in views]
+            values = [float(weigher.value(view, self.alternative)) for view in views]
             if not values or min(values) == max(values):
                 scales.append(None)
                 continue
@@ -84,7 +84,7 @@ class PlainChoice:
             if scale is None:
                 continue
             lowest, highest = scale
-            value = float(weigher.value(view, self.wish))
+            value = float(weigher.value(view, self.alternative))
             if weigher.lowest is not None:
                 value = max(value, lowest)
             key = weigher.key or f"{weigher.name}_weight_multiplier"

@@ -68,14 +68,14 @@ class PlainCloud:
 
     def prospect(self, kind: str) -> Prospect:
         asked, roots = self.kinds[kind], list(self.hosts)
-        ever = [(nth, self.hosts[root]) for nth, root in enumerate(roots) if self.hosts[root].ever(asked)]
+        ever = [(index, self.hosts[root]) for index, root in enumerate(roots) if self.hosts[root].ever(asked)]
         lacks = [
             sum(max(amount - host.free.get(name, 0), 0) / amount for name, amount in asked.items())
             for _, host in ever
         ]
         return Prospect(
             len(roots),
-            np.array([nth for nth, _ in ever], np.intp),
+            np.array([index for index, _ in ever], np.intp),
             np.array(lacks, np.float64),
             np.array([host.ever(asked) for _, host in ever], np.float64),
             lambda position: roots[position],

@@ -126,8 +126,8 @@ def _inventory(chance: Random) -> Inventory | int:
 def a_query(chance: Random, world: Sequence[Tree], limit: int = 100_000) -> FindCandidates:
     suffixes = ["", "_0", "_1", "2"][chance.choice((0, 0, 0, 1)) : chance.choice((1, 2, 2, 3, 3, 4))] or [""]
     groups = [
-        _group(chance, world, suffix, bare=bool(suffix) and nth > 0 and chance.random() < 0.2)
-        for nth, suffix in enumerate(suffixes)
+        _group(chance, world, suffix, bare=bool(suffix) and position > 0 and chance.random() < 0.2)
+        for position, suffix in enumerate(suffixes)
     ]
     granular = [group.suffix for group in groups if group.suffix]
     tied = [

@@ -30,7 +30,7 @@ BULKY = tuple(
         '"' + "x" * 100_000 + '"',
         "[" * 20_000 + "]" * 20_000,
         "[" + "1," * 100_000 + "1]",
-        "{" + ",".join(f'"{nth}": {nth}' for nth in range(50_000)) + "}",
+        "{" + ",".join(f'"{index}": {index}' for index in range(50_000)) + "}",
     )
 )
 SPECS: dict[str, Sequence[str]] = {
@@ -144,7 +144,7 @@ class RandomMessages:
             key: chance.choice(SPECS[key]) for key in chance.sample(list(SPECS), chance.choice((0, 1, 2, 5)))
         }
         many = chance.choice((0, 0, 0, 200))
-        return specs | {f"resources{nth}:CUSTOM_A": "1" for nth in range(many)}
+        return specs | {f"resources{index}:CUSTOM_A": "1" for index in range(many)}
 
     def _text(self, type_: inspect.StrType, name: str) -> str:
         chance = self._chance

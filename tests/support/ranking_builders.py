@@ -9,6 +9,7 @@ from bus.queries import Candidate
 from bus.reports import HostState
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.host_map import HostMap
@@ -16,7 +17,6 @@ from scheduler_worker.core.joined_groups import Joined
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.request_options import RequestOptions
-from scheduler_worker.core.wish import Alternative
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.pending_choices import PendingChoices
 from scheduler_worker.placing import Promising
@@ -51,9 +51,9 @@ class Hall:
             self.book.handle(HostReported(cell=cell, agent=agent, sequence=1, hosts=(state,)), self.now)
 
     def rank(self, request: BuildRequested | None = None, seed: str = "s") -> Ranking:
-        return self.choosing().rank(self.wish(request or a_request()), seed)
+        return self.choosing().rank(self.alternative(request or a_request()), seed)
 
-    def wish(self, request: BuildRequested) -> Alternative:
+    def alternative(self, request: BuildRequested) -> Alternative:
         return alternatives_of(request, RequestOptions(), self.source.named)[0]
 
 

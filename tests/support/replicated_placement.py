@@ -144,8 +144,8 @@ class Doings:
         chance, host = self._chance, self._chance.randint(1, self._hosts)
         self._sequence += 1
         children = [
-            a_provider(host * CHILDREN + nth, host, inventories={"CUSTOM_VF": Inventory(total=4)})
-            for nth in range(chance.choice((0, 0, 1, 3)))
+            a_provider(host * CHILDREN + position, host, inventories={"CUSTOM_VF": Inventory(total=4)})
+            for position in range(chance.choice((0, 0, 1, 3)))
         ]
         await report(
             placement,

@@ -15,9 +15,9 @@ from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.view import AllHosts
-from scheduler_worker.core.wish import Alternative
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
 from tests.support.scheduler_builders import ROOM, a_request
@@ -93,7 +93,7 @@ class ListedHosts:
 
     @classmethod
     def of(cls, facts: Sequence[HostFacts]) -> "ListedHosts":
-        listed = [ListedHost(nth + nth // 2, one) for nth, one in enumerate(facts)]
+        listed = [ListedHost(index + index // 2, one) for index, one in enumerate(facts)]
         return cls(listed, aggregates={one.id: one for host in facts for one in host.aggregates})
 
     @property

@@ -49,7 +49,7 @@ ROOM: Resources = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 80}
 def a_request(
     number: int = 1, *, instances: int = 1, flavor: Flavor = SMALL, **fields: object
 ) -> BuildRequested:
-    ids = tuple(uid(number * 1000 + nth, "b") for nth in range(instances))
+    ids = tuple(uid(number * 1000 + index, "b") for index in range(instances))
     return BuildRequested(request=uid(number, "a"), instances=ids, flavor=flavor, **fields)  # type: ignore[arg-type]
 
 

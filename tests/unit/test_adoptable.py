@@ -115,8 +115,8 @@ def test_one_without_a_type_is_an_instance_if_somebody_says_so(given: dict[str, 
 def test_its_flavor_asks_for_what_it_holds_of_each_provider(held: Allocations) -> None:
     flavor = flavor_of(held, OldServer(extra_specs={"resources:VGPU": "9", "hw:boot_menu": "true"}))
     assert flavor.extra_specs["hw:boot_menu"] == "true"
-    (wish,) = alternatives_of(a_request(flavor=flavor), RequestOptions(), lambda host: ())
+    (alternative,) = alternatives_of(a_request(flavor=flavor), RequestOptions(), lambda host: ())
     asked = sorted(
-        (name, amount) for group in wish.question.groups for name, amount in group.resources.items()
+        (name, amount) for group in alternative.question.groups for name, amount in group.resources.items()
     )
     assert asked == sorted((name, amount) for each in held.values() for name, amount in each.items())

@@ -391,7 +391,11 @@ BUILD, ANOTHER = uid(1), uid(2)
 def walled(cells: dict[str, str], **held_: str) -> ClaimWorld:
     there = a_world()
     names = {BUILD: B, holder_consumer(BUILD, 1): A} | held_
-    for name in (BUILD, ANOTHER, *(holder_consumer(one, nth) for one in (BUILD, ANOTHER) for nth in (1, 2))):
+    for name in (
+        BUILD,
+        ANOTHER,
+        *(holder_consumer(one, index) for one in (BUILD, ANOTHER) for index in (1, 2)),
+    ):
         there.holders[name] = Holder(name, len(there.holders))
     for name, provider in names.items():
         there.holders[name].generation, there.holders[name].held = 4, five(provider)
@@ -449,7 +453,7 @@ def test_whatever_moves_and_goes_back_is_held_once_in_all(seed: int) -> None:
     chance = random.Random(seed)
     there = world(*(room(one, VCPU=stock(12)) for one in (A, B, C)))
     builds = [X, Y, Z]
-    kept = {build: [f"{build} {nth}" for nth in range(4)] for build in builds}
+    kept = {build: [f"{build} {index}" for index in range(4)] for build in builds}
     for name in [*builds, *(one for each in kept.values() for one in each), *map(str, range(60))]:
         there.holders[name] = Holder(name, len(there.holders))
     begun: dict[str, int] = {}

@@ -16,11 +16,11 @@ from bus.requests import Image
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
 from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.wish import Alternative
 from scheduler_worker.pending_choices import PendingChoice
 from scheduler_worker.placing import Promising
 from tests.support.exact_worlds import (
@@ -120,10 +120,10 @@ def one_cloud(seed: int) -> int:
             preferred_traits={"CUSTOM_A": 1.0} if chance.random() < 0.3 else {},
         )
         choosing, its_seed = hall.choosing(), f"{seed}/{kind}"
-        wish = hall.wish(request)
-        ranking = choosing.rank(wish, its_seed)
-        search, seen = hall.source.search(wish.question), hall.book.level(hall.source, hall.now)
-        plain = PlainChoice(wish, search, seen, hall.policy, its_seed, tiers=tiers(hall))
+        alternative = hall.alternative(request)
+        ranking = choosing.rank(alternative, its_seed)
+        search, seen = hall.source.search(alternative.question), hall.book.level(hall.source, hall.now)
+        plain = PlainChoice(alternative, search, seen, hall.policy, its_seed, tiers=tiers(hall))
         picks = []
         for _ in range(chance.choice((1, 4, 40))):
             expected = plain.best()
@@ -171,13 +171,13 @@ class PlainBatch:
         for number, instance in enumerate(order.instances):
             plain = self._plainly(nth, order)
             expected = plain.best()
-            if self._starts_together(plain.wish) and not taken:
+            if self._starts_together(plain.alternative) and not taken:
                 expected = [root for root in expected if self._room_for(plain, root, order.needed)]
             if not expected:
                 break
             if isinstance(answer, Chosen):
                 assert number < len(picks), ("room was left", expected)
-                way = self._checked(plain.wish, picks[number], expected)
+                way = self._checked(plain.alternative, picks[number], expected)
             else:
                 position = self.hall.source.position(expected[0])
                 assert position is not None
@@ -185,8 +185,8 @@ class PlainBatch:
             taken.append((plain, way, self.reserved_amounts.enter(way)))
             plain.choose(way.root)
             self.room.take(way.allocations)
-            if order.wish.group is not None:
-                self.joined.setdefault(order.wish.group.id, {})[instance] = way.root
+            if order.alternative.group is not None:
+                self.joined.setdefault(order.alternative.group.id, {})[instance] = way.root
         if isinstance(answer, Chosen):
             assert len(taken) == len(picks) >= order.needed
             return len(picks)
@@ -195,14 +195,19 @@ class PlainBatch:
             plain.chosen[way.root] -= 1
             self.room.take(way.allocations, -1)
             self.reserved_amounts.drop(promise)
-            if order.wish.group is not None:
-                del self.joined[order.wish.group.id][instance]
+            if order.alternative.group is not None:
+                del self.joined[order.alternative.group.id][instance]
         return 0
 
-    def _starts_together(self, wish: Alternative) -> bool:
+    def _starts_together(self, alternative: Alternative) -> bool:
         """Are its instances to be on one host, and it is open which?"""
         heeded = any(rule.name == "server_group_affinity" for rule in self.hall.policy.rules)
-        return heeded and wish.group is not None and wish.group.policy == "affinity" and not wish.members
+        return (
+            heeded
+            and alternative.group is not None
+            and alternative.group.policy == "affinity"
+            and not alternative.members
+        )
 
     def _room_for(self, plain: PlainChoice, root: str, several: int) -> bool:
         """Try it: one after the other, each as the rules and the room are then."""
@@ -218,34 +223,34 @@ class PlainBatch:
             self.reserved_amounts.drop(promise)
         return len(reserved_amounts) == several
 
-    def _checked(self, wish: Alternative, pick: Pick, expected: list[str]) -> Candidate:
+    def _checked(self, alternative: Alternative, pick: Pick, expected: list[str]) -> Candidate:
         roots = list(dict.fromkeys(way.root for way in pick.choices))
         assert roots == expected[: len(roots)]
         named = PACKED_CHOICES if self.hall.policy.packs else CHOICES
         assert len(roots) == min(named, len(expected)) or len(pick.choices) == 64
-        way, there = pick.choices[0], self.room.ways(wish.question)
+        way, there = pick.choices[0], self.room.ways(alternative.question)
         amounts = {(one, name, n) for one, given in way.allocations.items() for name, n in given.items()}
         assert any(amounts == set(taken) for taken, _ in there[way.root])
         return way
 
     def _plainly(self, nth: int, order: Order) -> PlainChoice:
-        wish = order.wish
-        kind = self.hall.policy.kind(wish) if wish.group is None else (nth, object())
+        alternative = order.alternative
+        kind = self.hall.policy.kind(alternative) if alternative.group is None else (nth, object())
         if kind not in self.kinds:
-            wish = but(wish, members=self._members(wish))
-            search = self.hall.source.search(wish.question)
+            alternative = but(alternative, members=self._members(alternative))
+            search = self.hall.source.search(alternative.question)
             fitting = self.room.roots
             plain = PlainChoice(
-                wish, search, self.now, self.hall.policy, order.request.request,
-                fitting=lambda: fitting(wish.question), tiers=self.tiers,
+                alternative, search, self.now, self.hall.policy, order.request.request,
+                fitting=lambda: fitting(alternative.question), tiers=self.tiers,
             )  # fmt: skip
             known = {search.host(position).uuid for position in plain.positions}
-            assert known >= set(fitting(wish.question)), "a host that has room was not looked at"
+            assert known >= set(fitting(alternative.question)), "a host that has room was not looked at"
             self.kinds[kind] = plain
         return self.kinds[kind]
 
-    def _members(self, wish: Alternative) -> Counter[str]:
-        group = wish.group
+    def _members(self, alternative: Alternative) -> Counter[str]:
+        group = alternative.group
         if group is None:
             return Counter()
         there = [*group.members.values(), *((root,) for root in self.joined.get(group.id, {}).values())]
@@ -266,7 +271,7 @@ def one_batch(seed: int, making: Callable[[Random, Hall], list[Order]] = some_or
     plain = PlainBatch(other, room)
     alike: dict[Hashable, list[int]] = {}
     for nth, order in enumerate(orders):
-        kind = nth if order.wish.group is not None else hall.policy.kind(order.wish)
+        kind = nth if order.alternative.group is not None else hall.policy.kind(order.alternative)
         alike.setdefault(kind, []).append(nth)
     given = {nth: plain.check(nth, orders[nth], answers[nth]) for those in alike.values() for nth in those}
     return sum(given.values()), sum(not one for one in given.values())
@@ -311,7 +316,7 @@ def test_packing_takes_the_fullest_host_that_fits(seed: int) -> None:
         memory.index.put(tree(state(number, None, dict(stock), {"MEMORY_MB": used})), 1)
     policy = ChoicePolicy.from_names(weighers={"ram": -1.0}, max_builds=10_000)
     hall = Hall(IndexedSource(memory), policy)
-    everybody = hall.source.search(hall.wish(a_request()).question)
+    everybody = hall.source.search(hall.alternative(a_request()).question)
     free = {host.uuid: everybody.amounts(host.position)[0]["MEMORY_MB"] for host in hall.source.hosts()}
     for kind, flavor in enumerate(chance.sample(flavors * 3, 60)):
         ranking = hall.rank(replace(a_request(kind), flavor=flavor), f"{seed}/{kind}")

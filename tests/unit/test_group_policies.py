@@ -154,7 +154,7 @@ def world(*groups: GroupPlaces, sharing: set[str] | None = None) -> ClaimWorld:
         capacities[provider] = ClaimedProvider(
             number, provider, root, 1, 1, 1, {"VCPU": Stock(0, 100, 0, 0, 1, 100, 1)}
         )
-    names = (X, Y, Z, KEPT, *(f"{who} {nth}" for who in (X, Y, Z) for nth in (1, 2)))
+    names = (X, Y, Z, KEPT, *(f"{who} {index}" for who in (X, Y, Z) for index in (1, 2)))
     holders = {name: Holder(name, number) for number, name in enumerate(names)}
     named = {group.uuid: group.id for group in groups}
     return ClaimWorld(
@@ -330,7 +330,7 @@ def test_random_claims_moves_and_releases_go_as_on_paper(policy: GroupPolicy, se
                 keep=keep,
             ),
         )
-        expected = next((nth for nth, root in enumerate(wanted) if model.allows(who, root)), None)
+        expected = next((index for index, root in enumerate(wanted) if model.allows(who, root)), None)
         assert got == [expected], (wanted, model.at, model.kept)
         if expected is None:
             done["refused"] += 1

@@ -11,11 +11,11 @@ from bus.requests import Flavor, Hints
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy, placing, what_if
 from scheduler_worker.core import pairing, relaxing
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, helps
 from scheduler_worker.core.host_counts import Tally
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.wish import Alternative
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
@@ -107,7 +107,7 @@ def test_what_helps(request_: BuildRequested, said: tuple[str, ...]) -> None:
     hall = a_hall(*HOSTS, policy=policy)
     for state, host in zip(STATES, HOSTS, strict=True):
         hall.handle(state, cell=host.cell)
-    found = helps(hall.wish(request_), hall.choosing(), "s")
+    found = helps(hall.alternative(request_), hall.choosing(), "s")
     assert set(said) <= set(found), found
     assert bool(said) == bool(found), found
     assert not hall.source.promised  # type: ignore[attr-defined]
@@ -116,14 +116,14 @@ def test_what_helps(request_: BuildRequested, said: tuple[str, ...]) -> None:
 def test_looking_for_two_things_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     hall, ranked, rank = a_hall(*HOSTS), list[str](), Choosing.rank
 
-    def counting(choosing: Choosing, wish: Alternative, seed: str) -> Ranking:
+    def counting(choosing: Choosing, alternative: Alternative, seed: str) -> Ranking:
         ranked.append(seed)
-        return rank(choosing, wish, seed)
+        return rank(choosing, alternative, seed)
 
     monkeypatch.setattr(Choosing, "rank", counting)
     specs = {f"resources:CUSTOM_{name}": "5" for name in "BCDEFGHIJK"}
     lacking = a_request(flavor=replace(of(), extra_specs=specs))
-    assert helps(hall.wish(lacking), hall.choosing(), "s") == ()
+    assert helps(hall.alternative(lacking), hall.choosing(), "s") == ()
     assert MOST_PAIRED < len(ranked) <= MOST_TRIED + MOST_PAIRED
 
 
@@ -151,7 +151,7 @@ async def test_who_is_placed_costs_no_look_for_help(monkeypatch: pytest.MonkeyPa
     looked = list[str]()
 
     def helps(
-        wish: Alternative, choosing: Choosing, seed: str, late: Callable[[], bool], *, needed: int
+        alternative: Alternative, choosing: Choosing, seed: str, late: Callable[[], bool], *, needed: int
     ) -> tuple[str, ...]:
         looked.append(seed)
         return ()
@@ -239,13 +239,13 @@ async def test_no_more_pairs_are_made_once_the_searches_are_spent(monkeypatch: p
     """A flavor of 190 groups has 18,000 pairs."""
     made: list[relaxing.Lessened] = []
 
-    def lessened(wish: Alternative) -> Iterator[relaxing.Lessened]:
-        for lessened in relaxing.lessened(wish):
+    def lessened(alternative: Alternative) -> Iterator[relaxing.Lessened]:
+        for lessened in relaxing.lessened(alternative):
             made.append(lessened)
             yield lessened
 
     monkeypatch.setattr(pairing, "lessened", lessened)
     hall = a_hall(*HOSTS)
-    groups = Flavor(name="groups", extra_specs={f"resources{nth}:CUSTOM_A": "1" for nth in range(190)})
-    list(pairing.paired(hall.wish(a_request(flavor=groups)), hall.choosing(), Tally("seed", 48)))
+    groups = Flavor(name="groups", extra_specs={f"resources{index}:CUSTOM_A": "1" for index in range(190)})
+    list(pairing.paired(hall.alternative(a_request(flavor=groups)), hall.choosing(), Tally("seed", 48)))
     assert 0 < len(made) < 1000

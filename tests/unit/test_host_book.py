@@ -130,8 +130,8 @@ def test_what_was_not_heard_while_our_ears_were_away_is_no_verdict(period: float
                 HostReported(cell="cell1", agent=agent, sequence=sequence, period=period, hosts=()), now
             )
 
-    for nth in range(4):
-        reports(nth, nth * period)
+    for index in range(4):
+        reports(index, index * period)
     last = 3 * period
     back = last + away
     book.listened(back)
@@ -146,8 +146,8 @@ def test_who_stays_silent_while_others_are_heard_again_is_down() -> None:
     book = a_book(grace=1)
     for number in (1, 2):
         book.handle(a_heartbeat(number), 0.0)
-    for nth in range(2, 8):
-        book.handle(a_heartbeat(2, sequence=nth), 100.0 + 10 * nth)
+    for index in range(2, 8):
+        book.handle(a_heartbeat(2, sequence=index), 100.0 + 10 * index)
     assert book.down("cell1", "agent1", 170.0) == "down: no heartbeat from its agent agent1 for 170 s"
     assert book.down("cell1", "agent2", 170.0) == ""
 

@@ -161,7 +161,7 @@ def test_the_arrays_agree_with_the_sentences(seed: int) -> None:
         now += chance.choice((1.0, 2.0, 5.0))
         if chance.random() < 0.7:
             number = chance.randrange(4)
-            hosts = [nth for nth in range(1, 13) if nth % 4 == number and chance.random() < 0.5]
+            hosts = [index for index in range(1, 13) if index % 4 == number and chance.random() < 0.5]
             agent = f"agent{number}"
             book.handle(a_report(*hosts, sequence=sequence, agent=agent, partial=number == partial), now)
         else:

@@ -47,7 +47,7 @@ def by_cell(hosts: HostMap, source: PlainSource) -> dict[str, list[str]]:
 
 
 def test_hosts_are_put_in_order_of_their_cells_again_when_one_is_in_another() -> None:
-    one, two, three = (a_candidate(nth, cell=cell) for nth, cell in ((1, "c1"), (2, "c2"), (3, "c1")))
+    one, two, three = (a_candidate(index, cell=cell) for index, cell in ((1, "c1"), (2, "c2"), (3, "c1")))
     source = PlainSource([one, two, three])
     hosts = HostMap(source)
     hosts.level()

@@ -42,7 +42,9 @@ def test_who_keeps_for_somebody_leaks_nothing(
     assert list(leaks([holder_consumer], {BUILD: known}, all_read=True, old=OLD)) == []
 
 
-@pytest.mark.parametrize(("why", "holder_consumer", "known", "proven"), LEAKING, ids=[each[0] for each in LEAKING])
+@pytest.mark.parametrize(
+    ("why", "holder_consumer", "known", "proven"), LEAKING, ids=[each[0] for each in LEAKING]
+)
 def test_who_keeps_for_nobody_leaks_and_is_given_back_only_if_that_is_proven(
     why: str, holder_consumer: StoredHolder, known: HeldByCell, proven: bool
 ) -> None:

@@ -205,7 +205,7 @@ async def test_a_load_draws_its_flavors_by_its_seed() -> None:
 @pytest.mark.parametrize(
     ("said", "names"),
     [
-        ((None, None, None, None), [f"mix-{nth + 1}" for nth in range(MIX)]),
+        ((None, None, None, None), [f"mix-{index + 1}" for index in range(MIX)]),
         ((2, None, None, None), ["mix-1", "mix-2"]),
         ((None, 4, None, None), ["load"]),
         ((None, None, None, 0), ["load"]),

@@ -149,11 +149,11 @@ async def test_each_kind_that_needs_a_host_gets_one(kind: str) -> None:
 
 async def test_many_moves_are_looked_up_together() -> None:
     cloud = a_cloud(hosts=8)
-    builds = [uid(2000 + nth, "b") for nth in range(5)]
+    builds = [uid(2000 + index, "b") for index in range(5)]
     for build in builds:
         cloud.placement.hold(build, 1)
         cloud.cells.know(a_build_that_stands(1, build=build))
-    said = await cloud.come_of(*(a_move(10 + nth, build=build) for nth, build in enumerate(builds)))
+    said = await cloud.come_of(*(a_move(10 + index, build=build) for index, build in enumerate(builds)))
     assert {type(one) for one in said} == {MovePlaced}
     assert [len(question.builds) for question in cloud.cells.questions] == [5]
     assert len(cloud.placement.source.questions) == 1  # all leave one host: they are one kind
@@ -184,15 +184,15 @@ async def test_a_move_goes_by_what_its_boot_asked_of_hosts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "goes"),
+    ("alternatives", "goes"),
     [
         ({"wanted_host": "host3"}, 3),
         ({"forced_host": root(4)}, 4),
         ({"ignore_hosts": ("host2", "host3")}, 4),
     ],
 )
-async def test_hosts_are_wished_forced_and_ruled_out(wishes: dict[str, Any], goes: int) -> None:
-    placed = await a_cloud().placed(a_move(**wishes))
+async def test_hosts_are_wished_forced_and_ruled_out(alternatives: dict[str, Any], goes: int) -> None:
+    placed = await a_cloud().placed(a_move(**alternatives))
     assert placed.chosen is not None and placed.chosen.root == root(goes)
 
 
@@ -353,8 +353,8 @@ async def test_what_cannot_begin_is_refused_and_never_begins(
 
 async def test_whose_host_is_forced_down_is_evacuated_and_nothing_else() -> None:
     cloud = a_cloud(a_candidate(1, traits=(FORCED_DOWN,)), a_candidate(2))
-    for nth, kind in enumerate(("migrate", "live", "shelve"), 1):
-        said = await cloud.refused(a_move(nth, kind))
+    for index, kind in enumerate(("migrate", "live", "shelve"), 1):
+        said = await cloud.refused(a_move(index, kind))
         assert said.code == "source_down" and "`berth evacuate host1`" in said.reason
     await cloud.placed(a_move(9, "evacuate"))
 

@@ -31,8 +31,8 @@ FLAT = reported(Tree(HOST), a_report(1, inventories=has(VCPU=16, MEMORY_MB=64, D
 def to_cells(*cells: int, **more: Any) -> InventoryReported:
     """Two NUMA cells with so many VCPUs each, and four times as much memory; the disk stays."""
     below = [
-        a_provider(2 + nth, 1, inventories=has(VCPU=vcpus, MEMORY_MB=4 * vcpus))
-        for nth, vcpus in enumerate(cells)
+        a_provider(2 + index, 1, inventories=has(VCPU=vcpus, MEMORY_MB=4 * vcpus))
+        for index, vcpus in enumerate(cells)
     ]
     to = tuple(one.id for one in below)
     moved = tuple(InventoryMove(provider=HOST, resource_class=name, to=to) for name in ("VCPU", "MEMORY_MB"))

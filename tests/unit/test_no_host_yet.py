@@ -30,7 +30,7 @@ def an_order(**request: object) -> Order:
     asked = a_request(1, **request)  # type: ignore[arg-type]
     return Order(
         request=asked,
-        wishes=alternatives_of(asked, RequestOptions(), lambda _: ()),
+        alternatives=alternatives_of(asked, RequestOptions(), lambda _: ()),
         instances=asked.instances,
         bytes=100,
     )

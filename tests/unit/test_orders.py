@@ -33,7 +33,7 @@ def test_whose_wishes_are_the_same(one: dict[str, object], other: dict[str, obje
     made = orders()
     first, _ = made.begin(a_request(1, **one), 0.0)  # type: ignore[arg-type]
     second, _ = made.begin(a_request(2, **other), 0.0)  # type: ignore[arg-type]
-    assert (first.wishes is second.wishes) == alike
+    assert (first.alternatives is second.alternatives) == alike
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_is_wrong_with_one_is_found_though_another_asked_for_the_same(
 def test_what_is_read_of_a_request_is_nobodys() -> None:
     made = orders()
     order, _ = made.begin(a_request(1, reply_to="me"), 0.0)
-    read = order.wishes[0].request
+    read = order.alternatives[0].request
     assert (read.request, read.instances, read.reply_to) == ("", (), "")
     assert order.request == a_request(1, reply_to="me")
 
@@ -69,15 +69,15 @@ def test_what_is_remembered_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(remembering, "REMEMBERED_BYTES", 100_000)
     made = orders()
 
-    def wishes(number: int) -> object:
+    def alternatives(number: int) -> object:
         large = Flavor(name="large", vcpus=1, extra_specs={f"note{n}": f"{number:01000}" for n in range(40)})
-        return made.begin(a_request(1, flavor=large), 0.0)[0].wishes
+        return made.begin(a_request(1, flavor=large), 0.0)[0].alternatives
 
-    first = wishes(1)
-    assert wishes(1) is first
+    first = alternatives(1)
+    assert alternatives(1) is first
     for number in range(2, 5):
-        wishes(number)
-    assert wishes(1) is not first
+        alternatives(number)
+    assert alternatives(1) is not first
 
 
 def test_an_order_that_is_looked_at_again_goes_by_the_cells_as_they_are_now() -> None:
@@ -89,5 +89,5 @@ def test_an_order_that_is_looked_at_again_goes_by_the_cells_as_they_are_now() ->
         made._heard((), ("c1",))
         closed = () if enabled else ("c1",)
         order = made.again(order)
-        assert order.wish.question.not_cells == closed
-        assert made.begin(a_request(2), 0.0)[0].wish.question.not_cells == closed
+        assert order.alternative.question.not_cells == closed
+        assert made.begin(a_request(2), 0.0)[0].alternative.question.not_cells == closed

@@ -13,8 +13,8 @@ from tests.support.provider_trees import state, tree
 
 def host(number: int, *, children: int = 0, traits: int = 0) -> Tree:
     """With so many bytes of traits."""
-    said = [f"CUSTOM_{nth:092}" for nth in range(traits // 100)]
-    some = [state(100 * number + nth, number, {"CUSTOM_VF": 4}) for nth in range(1, children + 1)]
+    said = [f"CUSTOM_{index:092}" for index in range(traits // 100)]
+    some = [state(100 * number + index, number, {"CUSTOM_VF": 4}) for index in range(1, children + 1)]
     return tree(state(number, None, {"VCPU": 8}, {"VCPU": 2}, said), *some)
 
 

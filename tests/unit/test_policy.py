@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from bus.groups import ServerGroup
 from bus.requests import Flavor, Hints, Image
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choosable import BadChoice
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.policy import ChoicePolicy
@@ -15,7 +16,6 @@ from scheduler_worker.core.rule import Rule, Weigher
 from scheduler_worker.core.rules import RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.view import OneHost
 from scheduler_worker.core.weighing import WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
-from scheduler_worker.core.wish import Alternative
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, the_facts
 from tests.support.scheduler_builders import a_request
@@ -96,10 +96,10 @@ def test_a_rule_and_a_weigher_of_one_name_each_take_their_own_of_its_options() -
         }
     }
     policy = ChoicePolicy.from_names(["image_properties"], {"image_properties": 1.0}, options=options)
-    wish = a_wish(image=Image(name="i", properties={"os_type": "bsd"}))
+    alternative = a_wish(image=Image(name="i", properties={"os_type": "bsd"}))
     host = the_facts(architecture="x86_64", image_properties={"os_type=bsd": 3})
-    assert policy.rules[0].refuses(host, wish) == "the image needs architecture aarch64; it has x86_64"
-    assert policy.weighers[0].value(OneHost(host), wish) == 6
+    assert policy.rules[0].refuses(host, alternative) == "the image needs architecture aarch64; it has x86_64"
+    assert policy.weighers[0].value(OneHost(host), alternative) == 6
 
 
 @pytest.mark.parametrize(
@@ -131,28 +131,28 @@ def test_who_likes_full_hosts_better_packs(weighers: dict[str, float] | None, pa
 # His own
 
 
-def no_thirteen(host: HostFacts, wish: Alternative) -> str | None:
+def no_thirteen(host: HostFacts, alternative: Alternative) -> str | None:
     return "unlucky" if host.host == "host13" else None
 
 
 def at_most(*, most: int = 1) -> Rule:
-    return Rule("at_most", lambda host, wish: None if host.building < most else "enough")
+    return Rule("at_most", lambda host, alternative: None if host.building < most else "enough")
 
 
-def by_number(host: HostFacts, wish: Alternative) -> float:
+def by_number(host: HostFacts, alternative: Alternative) -> float:
     return float(host.host.removeprefix("host"))
 
 
 def warm(*, metric: str = "t") -> Weigher:
-    return Weigher("warm", lambda view, wish: view.metric(metric), 3.0)
+    return Weigher("warm", lambda view, alternative: view.metric(metric), 3.0)
 
 
 def asker() -> Rule:
-    return Rule("asker", lambda host, wish: None, reads=("instances",))
+    return Rule("asker", lambda host, alternative: None, reads=("instances",))
 
 
 def reply() -> Rule:
-    return Rule("reply", lambda host, wish: None, reads=("request.reply_to",))
+    return Rule("reply", lambda host, alternative: None, reads=("request.reply_to",))
 
 
 OWN: dict[str, Callable[..., Any]] = {
@@ -255,8 +255,8 @@ def test_a_hint_that_no_rule_goes_by_is_said(filters: Any, notes: tuple[str, ...
 # Alike
 
 
-def kinds(policy: ChoicePolicy, *wishes: Alternative) -> int:
-    return len({policy.kind(wish) for wish in wishes})
+def kinds(policy: ChoicePolicy, *alternatives: Alternative) -> int:
+    return len({policy.kind(alternative) for alternative in alternatives})
 
 
 OTHER = Flavor(name="other", vcpus=1, memory_mb=1024, disk_gb=10)
@@ -299,7 +299,7 @@ def test_what_nobody_reads_makes_no_difference(fields: Any, other: Any, filters:
         ({"own": frozenset([FIRST])}, {}, [], []),
         ({"forced_host": "host1"}, {}, [], []),
         ({"notes": ("odd",)}, {}, [], []),
-        ({"nth": 1}, {}, [], []),
+        ({"alternative_index": 1}, {}, [], []),
         ({"metadata": {"a": "b"}}, {}, ["mine:no_thirteen"], []),
     ],
 )
@@ -309,10 +309,10 @@ def test_what_somebody_reads_does(fields: Any, other: Any, filters: Any, weigher
 
 
 def test_what_placement_is_asked_makes_a_kind_but_for_the_seed() -> None:
-    policy, wish = ChoicePolicy(), a_wish()
+    policy, alternative = ChoicePolicy(), a_wish()
 
     def asking(**fields: Any) -> Alternative:
-        return Alternative(wish.request, wish.flavor, replace(wish.question, **fields))
+        return Alternative(alternative.request, alternative.flavor, replace(alternative.question, **fields))
 
     assert kinds(policy, asking(seed="a"), asking(seed="b")) == 1
     assert kinds(policy, asking(cell="a"), asking(cell="b")) == 2
@@ -322,6 +322,6 @@ def test_nobody_reads_what_there_is_not() -> None:
     """Every name a rule or weigher reads by can be read."""
     everything: Mapping[str, Any] = {"filters": [*RULES_CALLED], "weighers": [*WEIGHERS_CALLED]}
     policy = ChoicePolicy.from_names(**everything)
-    wish = a_wish(group=GROUP, members={FIRST: 1}, image=Image(name="i"))
-    assert policy.kind(wish) == policy.kind(wish)
+    alternative = a_wish(group=GROUP, members={FIRST: 1}, image=Image(name="i"))
+    assert policy.kind(alternative) == policy.kind(alternative)
     assert {name for rule in policy.rules for name in rule.reads} >= {"image", "project", "hints.query"}

@@ -10,8 +10,8 @@ from bus.cells import RegisteredCell
 from bus.requests import Image
 from scheduler_worker.core.prefilters import NOBODY, Prefilters, prefilters
 from scheduler_worker.core.request_options import RequestOptions
+from tests.support.alternatives import alternatives, flavor
 from tests.support.ids import uid
-from tests.support.wishes import flavor, wishes
 
 ONE, TWO, THREE = (uid(number, "e") for number in (1, 2, 3))
 
@@ -62,27 +62,27 @@ def test_where_a_request_may_go(
     member_of: tuple[tuple[str, ...], ...],
     not_member_of: tuple[str, ...],
 ) -> None:
-    (wish,) = wishes(**request_fields)
-    question = prefilters(CLOUD, options).narrow(wish).question
+    (alternative,) = alternatives(**request_fields)
+    question = prefilters(CLOUD, options).narrow(alternative).question
     assert (question.root_member_of, question.root_not_member_of) == (member_of, not_member_of)
 
 
 def test_a_project_without_hosts_is_told_so() -> None:
-    (wish,) = wishes(project="s")
-    assert prefilters(CLOUD, TENANTS_ONLY).narrow(wish).notes == (
+    (alternative,) = alternatives(project="s")
+    assert prefilters(CLOUD, TENANTS_ONLY).narrow(alternative).notes == (
         "no aggregate is for project s (filter_tenant_id)",
     )
 
 
 def test_nobody_goes_to_a_cell_that_is_disabled() -> None:
-    (wish,) = wishes(cell="c2")
+    (alternative,) = alternatives(cell="c2")
     cells = [RegisteredCell(name=name, enabled=name == "c3") for name in ("c2", "c3", "c1")]
-    assert prefilters((), RequestOptions(), cells).narrow(wish).question.not_cells == ("c1", "c2")
-    assert prefilters((), RequestOptions(), cells[1:2]).narrow(wish) is wish
+    assert prefilters((), RequestOptions(), cells).narrow(alternative).question.not_cells == ("c1", "c2")
+    assert prefilters((), RequestOptions(), cells[1:2]).narrow(alternative) is alternative
 
 
 @pytest.mark.parametrize("options", [RequestOptions(), TENANTS, ISOLATED])
 def test_without_such_metadata_a_wish_stays_the_one_it_was(options: RequestOptions) -> None:
-    (wish,) = wishes()
-    assert prefilters([aggregate(ONE, availability_zone="z")], options).narrow(wish) is wish
-    assert Prefilters().narrow(wish) is wish
+    (alternative,) = alternatives()
+    assert prefilters([aggregate(ONE, availability_zone="z")], options).narrow(alternative) is alternative
+    assert Prefilters().narrow(alternative) is alternative

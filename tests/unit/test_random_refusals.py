@@ -91,14 +91,14 @@ def asked_of(request: BuildRequested) -> dict[str, int]:
 
 def a_world(chance: Random) -> RandomCloud:
     trees, closed = [], set()
-    for nth in range(chance.choice((2, 5, 9))):
+    for position in range(chance.choice((2, 5, 9))):
         stock = {"VCPU": chance.choice((4, 16)), "MEMORY_MB": chance.choice((4096, 16384)), "DISK_GB": 100}
         used = {name: chance.choice((0, 0, amount // 2, amount - 1)) for name, amount in stock.items()}
         traits = ["CUSTOM_A"] if chance.random() < 0.5 else []
         if chance.random() < 0.25:
             traits += [DISABLED, *([f"{HELD}DISK"] if chance.random() < 0.5 else [])]
         within = (0,) if chance.random() < 0.2 else ()
-        one = tree(state(nth, None, dict(stock), used, traits, within), cell=f"c{nth % 2}")
+        one = tree(state(position, None, dict(stock), used, traits, within), cell=f"c{position % 2}")
         trees.append(dataclasses.replace(one, zone=chance.choice(("", "north"))))
         if chance.random() < 0.2:
             closed.add(one.root)
@@ -184,7 +184,7 @@ def check_sentence(world: RandomCloud, request: BuildRequested, short: Shortage)
 
 def check_remedies(world: RandomCloud, order: Order) -> int:
     hall = world.hall()
-    said = helps(order.wishes[0], hall.choosing(), "s", needed=order.needed)
+    said = helps(order.alternatives[0], hall.choosing(), "s", needed=order.needed)
     for one in said:
         if "filter" in one:
             continue  # an operator's to change

@@ -17,10 +17,10 @@ from bus.requests import Flavor
 from bus.vocabulary import Resources
 from placement_worker import IndexedSource
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rule import Rule
-from scheduler_worker.core.wish import Alternative
 from tests.support.exact_worlds import FilledMemory
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, state, tree
@@ -178,7 +178,7 @@ PACKING = ChoicePolicy.from_names(weighers={"ram": -1.0})
 
 
 def packed(*capacities: int, seed: str = "s") -> Ranking:
-    hosts = [free(nth, 1024 * room, vcpus=100) for nth, room in enumerate(capacities, 1)]
+    hosts = [free(position, 1024 * room, vcpus=100) for position, room in enumerate(capacities, 1)]
     return ranked(*hosts, policy=PACKING, seed=seed)
 
 
@@ -206,15 +206,15 @@ def test_roomy_alternates_are_spread_among_a_quarter_of_the_cell_by_the_request(
     capacities = (*range(1, 31), *[100] * 10)
     ranking = packed(*capacities)
     named = Counter(host for _ in range(20) for host in spares(ranking, 2))
-    assert set(named) == {f"host{nth}" for nth in range(31, 41)}
+    assert set(named) == {f"host{position}" for position in range(31, 41)}
     assert set(named.values()) == {4}
     assert len({spares(packed(*capacities, seed=str(seed)), 2)[1] for seed in range(30)}) > 5
     assert spares(packed(*capacities), 2) == spares(packed(*capacities), 2)
 
 
 def test_a_roomy_alternate_is_of_the_cell_not_beside_and_no_rule_refuses_it() -> None:
-    hosts = [free(nth, 1024 * (20 + nth), vcpus=100) for nth in (1, 2, 3, 4)]
-    hosts += [free(nth, 102_400, vcpus=100) for nth in (5, 6, 7)]
+    hosts = [free(position, 1024 * (20 + position), vcpus=100) for position in (1, 2, 3, 4)]
+    hosts += [free(position, 102_400, vcpus=100) for position in (5, 6, 7)]
     hosts.append(free(8, 102_400, vcpus=100, cell="cell2"))
     ranking = ranked(*hosts, states=[a_state(6, building=8)], policy=PACKING)
     five, seven = uid(5, "c"), uid(7, "c")
@@ -228,7 +228,7 @@ def test_a_roomy_alternate_is_of_the_cell_not_beside_and_no_rule_refuses_it() ->
 
 def test_each_cell_has_its_own_roomiest() -> None:
     hosts = [free(1, 1024, vcpus=9), free(2, 4096, vcpus=9), free(3, 9216, vcpus=9)]
-    others = [free(nth, 1024 * (2 * nth), vcpus=50, cell="cell2") for nth in (4, 5, 20)]
+    others = [free(position, 1024 * (2 * position), vcpus=50, cell="cell2") for position in (4, 5, 20)]
     ranking = ranked(*hosts, *others, policy=PACKING)
     assert spares(ranking, 2) == ["host1", "host3"]
     assert spares(ranking, 2, cell="cell2") == ["host4", "host20"]
@@ -237,7 +237,9 @@ def test_each_cell_has_its_own_roomiest() -> None:
 
 
 def test_a_roomy_host_that_has_filled_is_named_no_more() -> None:
-    ranking = ranked(*(free(nth, 1024, vcpus=9) for nth in (1, 2, 3)), free(4, 9216, vcpus=4), policy=PACKING)
+    ranking = ranked(
+        *(free(position, 1024, vcpus=9) for position in (1, 2, 3)), free(4, 9216, vcpus=4), policy=PACKING
+    )
     assert spares(ranking, 2)[1] == "host4"
     picks = [take(ranking) for _ in range(7)]
     assert Counter(pick.root for pick in picks)[uid(4, "c")] == 4
@@ -247,7 +249,7 @@ def test_a_roomy_host_that_has_filled_is_named_no_more() -> None:
 
 
 def test_spread_builds_have_the_next_best_as_before() -> None:
-    ranking = ranked(*(free(nth, 1024 * nth) for nth in range(20, 30)))
+    ranking = ranked(*(free(position, 1024 * position) for position in range(20, 30)))
     assert spares(ranking, 3) == ["host29", "host28", "host27"]
 
 
@@ -266,7 +268,7 @@ def test_the_winner_is_recorded_with_what_it_won_by() -> None:
 
 
 def test_better_hosts_that_were_refused_are_recorded_with_the_rule() -> None:
-    def odd(host: HostFacts, wish: Alternative) -> str | None:
+    def odd(host: HostFacts, alternative: Alternative) -> str | None:
         return None if int(host.host[4:]) % 2 == 0 else "an odd host"
 
     policy = ChoicePolicy(rules=(Rule("even_hosts", odd),))
@@ -359,7 +361,7 @@ def test_what_a_group_would_like_counts_more_than_spreading(
         uid(3, "f"): (uid(1, "c"),),
     }
     group = ServerGroup(id=uid(1, "e"), name="g", policy=policy, members=members)
-    ranking = hall.choosing().rank(replace(hall.wish(a_request()), group=group), "s")
+    ranking = hall.choosing().rank(replace(hall.alternative(a_request()), group=group), "s")
     assert hosts_of(take(ranking))[0] == first
 
 

@@ -30,8 +30,8 @@ def a_hall() -> Hall:
     """Three hosts: p0 is open, p1 is disabled because of its disk, p2 is disabled."""
     memory = FilledMemory()
     stock = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 100}
-    for nth, traits in enumerate(((), (DISABLED, f"{HELD}DISK"), (DISABLED,))):
-        memory.index.put(tree(state(nth, None, dict(stock), None, traits)), 1)
+    for position, traits in enumerate(((), (DISABLED, f"{HELD}DISK"), (DISABLED,))):
+        memory.index.put(tree(state(position, None, dict(stock), None, traits)), 1)
     return Hall(IndexedSource(memory))
 
 
@@ -114,7 +114,7 @@ def a_cell_hall() -> Hall:
     memory = FilledMemory()
     small = {"VCPU": 4, "MEMORY_MB": 4096}
     memory.index.put(tree(state(0, None, {"VCPU": 8, "MEMORY_MB": 8192}, None, (), (3,))), 1)
-    cells = [state(nth, 1, dict(small), dict(small)) for nth in (2, 3)]
+    cells = [state(position, 1, dict(small), dict(small)) for position in (2, 3)]
     memory.index.put(tree(state(1, None, {}, None, (), (3,)), *cells), 1)
     pool = tree(state(4, None, {"DISK_GB": 100}, None, (SHARES,), (3,)), cell="")
     memory.index.put(dataclasses.replace(pool, agent=""), 1)
@@ -133,7 +133,7 @@ def test_a_remedy_names_its_group() -> None:
     hall = a_cell_hall()
     specs = {"resources1:VCPU": "9", "resources2:VCPU": "4", "group_policy": "none"}
     flavor = Flavor(name="f", vcpus=1, memory_mb=512, extra_specs=specs)
-    said = helps(hall.wish(a_request(flavor=flavor)), hall.choosing(), "s")
+    said = helps(hall.alternative(a_request(flavor=flavor)), hall.choosing(), "s")
     assert said and all("in group 1" in one or "VCPU" not in one for one in said), said
 
 
@@ -154,6 +154,6 @@ def test_aggregates_are_named() -> None:
 def test_the_host_of_the_instance_named_by_same_host_is_explained_first() -> None:
     hall = a_hall()
     order = an_order(hall, a_request(flavor=LARGE), None)
-    wish = dataclasses.replace(order.wish, same=frozenset({uid(0, "a")}))
-    _, reason = refused(hall, replace(order, wishes=(wish,)))
+    alternative = dataclasses.replace(order.alternative, same=frozenset({uid(0, "a")}))
+    _, reason = refused(hall, replace(order, alternatives=(alternative,)))
     assert reason.startswith("p0: 56 VCPU: asked 64, free 8. no valid host among 3: ")

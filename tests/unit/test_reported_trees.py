@@ -169,7 +169,7 @@ def sold(tree: Tree) -> tuple[int, int]:
 
 
 def numa(*totals: int, **more: Any) -> list[ProviderReport]:
-    return [a_provider(2 + nth, 1, inventories=vcpu(total, **more)) for nth, total in enumerate(totals)]
+    return [a_provider(2 + index, 1, inventories=vcpu(total, **more)) for index, total in enumerate(totals)]
 
 
 MEMORY = {"MEMORY_MB": Inventory(total=1024)}

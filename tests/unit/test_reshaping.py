@@ -47,7 +47,9 @@ def flat(vcpus: int, memory: int = 0) -> Allocations:
 
 
 def said(was: ProviderTree, now: ProviderTree, *guests: Allocations) -> list[GuestPlace]:
-    found = reshaping(stored(was, *guests), now, [((uid(nth), 1), held) for nth, held in enumerate(guests)])
+    found = reshaping(
+        stored(was, *guests), now, [((uid(index), 1), held) for index, held in enumerate(guests)]
+    )
     return [] if found is None else list(found.guests)
 
 

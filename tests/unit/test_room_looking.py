@@ -28,8 +28,8 @@ async def test_the_longer_placement_counts_the_more_seldom_it_is_asked_to(
     clock: Any = SimpleNamespace(monotonic=lambda: now[0])
     questions: Any = SimpleNamespace(cells=None, waiting=None, instances=None, health=None)
     room = looking.Looking(questions, clock, ["c2"])
-    for nth in range(10):
-        now[0] = nth * (looking.SECONDS + 1.0)
+    for index in range(10):
+        now[0] = index * (looking.SECONDS + 1.0)
         seen = await room.seen()
         assert seen.counts is not None
         assert seen.counts.hosts == {"c1": 3}

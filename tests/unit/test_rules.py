@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from bus.groups import ServerGroup
 from bus.requests import Flavor, Hints, Image
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rules import RULES
-from scheduler_worker.core.wish import Alternative
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, an_aggregate, the_facts
 
@@ -36,8 +36,10 @@ def joining(policy: Any, members: dict[str, int], **fields: Any) -> Alternative:
     return a_wish(group=group, members=members, **fields)
 
 
-def row(rule: str, host: HostFacts, wish: Alternative, why: str | None, id: str, **options: Any) -> Any:
-    return pytest.param(rule, options, host, wish, why, id=f"{rule}: {id}")
+def row(
+    rule: str, host: HostFacts, alternative: Alternative, why: str | None, id: str, **options: Any
+) -> Any:
+    return pytest.param(rule, options, host, alternative, why, id=f"{rule}: {id}")
 
 
 HOST = the_facts()
@@ -521,13 +523,13 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "host", "wish", "why"), ROWS)
+@pytest.mark.parametrize(("name", "options", "host", "alternative", "why"), ROWS)
 def test_rule(
-    name: str, options: dict[str, Any], host: HostFacts, wish: Alternative, why: str | None
+    name: str, options: dict[str, Any], host: HostFacts, alternative: Alternative, why: str | None
 ) -> None:
     rule = RULES[name](**options)
-    assert rule.refuses(host, wish) == why
-    assert rule.concerns is None or rule.concerns(wish) or why is None
+    assert rule.refuses(host, alternative) == why
+    assert rule.concerns is None or rule.concerns(alternative) or why is None
 
 
 def test_every_rule_has_its_rows_of_admitted_and_refused() -> None:

@@ -12,11 +12,11 @@ from bus.aggregates import Aggregate
 from bus.groups import ServerGroup
 from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.requests import Flavor, Image
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.core.view import OneHost
 from scheduler_worker.core.weighing import WEIGHERS
-from scheduler_worker.core.wish import Alternative
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, an_aggregate, seen_at_once, the_facts
 
@@ -95,7 +95,7 @@ def clouds(draw: st.DrawFn) -> list[HostFacts]:
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> Alternative:
+def alternatives(draw: st.DrawFn) -> Alternative:
     group = None
     if draw(st.booleans()):
         policies = ["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
@@ -119,10 +119,15 @@ MASKED = [name for name in RULES if RULES[name](**OPTIONS.get(name, [{}])[-1]).a
 
 def test_whom_placement_was_told_to_leave_out_is_not_looked_for_again() -> None:
     everybody, _ = seen_at_once([the_facts(1, traits=(DISABLED,))])
-    wish, admits = a_wish(), RULES["enabled"]().admits
+    alternative, admits = a_wish(), RULES["enabled"]().admits
     assert admits is not None
-    told = Alternative(wish.request, wish.flavor, replace(wish.question, root_forbidden=(DISABLED,)))
-    assert [np.broadcast_to(admits(everybody, one), 1).tolist() for one in (wish, told)] == [[False], [True]]
+    told = Alternative(
+        alternative.request, alternative.flavor, replace(alternative.question, root_forbidden=(DISABLED,))
+    )
+    assert [np.broadcast_to(admits(everybody, one), 1).tolist() for one in (alternative, told)] == [
+        [False],
+        [True],
+    ]
 
 
 def test_those_that_refuse_many_are_asked_for_all_at_once() -> None:
@@ -142,29 +147,29 @@ def test_those_that_refuse_many_are_asked_for_all_at_once() -> None:
 
 @pytest.mark.parametrize("name", MASKED)
 @settings(max_examples=40, deadline=None)
-@given(cloud=clouds(), wish=wishes(), data=st.data())
+@given(cloud=clouds(), alternative=alternatives(), data=st.data())
 def test_a_mask_admits_whom_the_sentence_does(
-    name: str, cloud: list[HostFacts], wish: Alternative, data: st.DataObject
+    name: str, cloud: list[HostFacts], alternative: Alternative, data: st.DataObject
 ) -> None:
     rule = RULES[name](**data.draw(st.sampled_from(OPTIONS.get(name, [{}]))))
     everybody, each = seen_at_once(cloud)
-    if rule.admits is None or (rule.concerns is not None and not rule.concerns(wish)):
-        assert [rule.refuses(facts, wish) for facts in each] == [None] * len(each)
+    if rule.admits is None or (rule.concerns is not None and not rule.concerns(alternative)):
+        assert [rule.refuses(facts, alternative) for facts in each] == [None] * len(each)
         return
-    sentences = [rule.refuses(facts, wish) is None for facts in each]
-    assert np.broadcast_to(rule.admits(everybody, wish), len(each)).tolist() == sentences
-    assert [bool(rule.admits(OneHost(facts), wish)) for facts in each] == sentences
+    sentences = [rule.refuses(facts, alternative) is None for facts in each]
+    assert np.broadcast_to(rule.admits(everybody, alternative), len(each)).tolist() == sentences
+    assert [bool(rule.admits(OneHost(facts), alternative)) for facts in each] == sentences
 
 
 @pytest.mark.parametrize("name", WEIGHERS)
 @settings(max_examples=40, deadline=None)
-@given(cloud=clouds(), wish=wishes(), data=st.data())
+@given(cloud=clouds(), alternative=alternatives(), data=st.data())
 def test_a_weigher_weighs_all_at_once_as_each(
-    name: str, cloud: list[HostFacts], wish: Alternative, data: st.DataObject
+    name: str, cloud: list[HostFacts], alternative: Alternative, data: st.DataObject
 ) -> None:
     mine = OPTIONS.get(name, [{}]) if name not in RULES or name == "metrics" else [{}]
     weigher = WEIGHERS[name](**data.draw(st.sampled_from(mine)))
     everybody, each = seen_at_once(cloud)
-    at_once = np.broadcast_to(weigher.value(everybody, wish), len(each)).tolist()
-    assert at_once == [float(weigher.value(OneHost(facts), wish)) for facts in each]
+    at_once = np.broadcast_to(weigher.value(everybody, alternative), len(each)).tolist()
+    assert at_once == [float(weigher.value(OneHost(facts), alternative)) for facts in each]
     assert np.isfinite(at_once).all()

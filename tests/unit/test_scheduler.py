@@ -27,9 +27,9 @@ from bus.refused_edits import Contended
 from bus.requests import Flavor, Hints
 from bus.resources import FindProviders, ProvidersFound
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
-from scheduler_worker.core.wish import Alternative
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource, PlainSourceSearch
@@ -121,8 +121,8 @@ async def test_a_hint_that_no_filter_goes_by_is_noted() -> None:
 
 
 async def test_one_s_own_filter_reads_the_very_request() -> None:
-    def its_own(host: HostFacts, wish: Alternative) -> str | None:
-        return None if wish.request.metadata.get("on") == host.host else "not asked for"
+    def its_own(host: HostFacts, alternative: Alternative) -> str | None:
+        return None if alternative.request.metadata.get("on") == host.host else "not asked for"
 
     policy = ChoicePolicy.from_names(["own:filter"], own={"own:filter": its_own})
     requests = [a_request(number, metadata={"on": f"host{number}"}) for number in range(4)]

@@ -65,9 +65,9 @@ def plainly_scored(trees: Sequence[Tree], order: Iterable[OrderBy]) -> tuple[lis
         low = min(amounts) if by.lowest is None else by.lowest
         high = max(amounts) if by.highest is None else by.highest
         scale.append(structs.replace(by, lowest=low, highest=high))
-        for nth, value in enumerate(amounts):
+        for position, value in enumerate(amounts):
             if high > low:
-                scores[nth] += by.multiplier * (min(max(value, low), high) - low) / (high - low)
+                scores[position] += by.multiplier * (min(max(value, low), high) - low) / (high - low)
     return scores, scale
 
 
@@ -136,8 +136,8 @@ def flat(count: int, of: int = 64) -> Index:
     return an_index([tree(state(number, None, {"VCPU": of})) for number in range(count)])
 
 
-def use(index: Index, number: int, nth: int, used: int) -> None:
-    index.accept(number, (ProviderChange(uid(nth, "a"), uid(nth, "a"), number, {"VCPU": used}),))
+def use(index: Index, number: int, position: int, used: int) -> None:
+    index.accept(number, (ProviderChange(uid(position, "a"), uid(position, "a"), number, {"VCPU": used}),))
 
 
 def fullest(limit: int, **more: object) -> FindCandidates:
@@ -150,13 +150,13 @@ def test_of_600_hosts_the_fullest_that_fits_is_always_first() -> None:
     index, chance, free = flat(600), Random(5), dict.fromkeys(range(600), 64)
     for number in range(2, 2000):
         (first,) = page(index, fullest(1, seed=f"s{number}")).candidates
-        nth = int(first.root[-12:])
-        assert free[nth] == min(some for some in free.values() if some > 0)
+        position = int(first.root[-12:])
+        assert free[position] == min(some for some in free.values() if some > 0)
         if chance.random() < 0.2:
-            nth = chance.randrange(600)
-        if free[nth]:
-            free[nth] -= 1
-            use(index, number, nth, 64 - free[nth])
+            position = chance.randrange(600)
+        if free[position]:
+            free[position] -= 1
+            use(index, number, position, 64 - free[position])
 
 
 def test_hosts_alike_come_in_an_order_by_the_seed() -> None:
@@ -176,9 +176,9 @@ def test_pages_join_up_while_hosts_change_as_long_as_they_name_the_scale() -> No
     chance = Random(11)
     for _ in range(20):
         index, number = flat(200), 1
-        for nth in range(200):
+        for position in range(200):
             number += 1
-            use(index, number, nth, chance.randrange(60))
+            use(index, number, position, chance.randrange(60))
         told: list[str] = []
         query, changed = fullest(16, seed="x"), set()
         while True:
@@ -187,10 +187,10 @@ def test_pages_join_up_while_hosts_change_as_long_as_they_name_the_scale() -> No
             if found.more is None:
                 break
             query = structs.replace(query, after=found.more, order=found.order)
-            for nth in chance.sample(range(200), 5):
+            for position in chance.sample(range(200), 5):
                 number += 1
-                use(index, number, nth, chance.randrange(64))
-                changed.add(uid(nth, "a"))
+                use(index, number, position, chance.randrange(64))
+                changed.add(uid(position, "a"))
         steady = [root for root in told if root not in changed]
         assert len(steady) == len(set(steady)) == 200 - len(changed)
 

@@ -72,11 +72,11 @@ def test_trees_that_change_in_a_pause_are_searched_as_they_were(seed: int) -> No
 
 
 def wide(children: int) -> Tree:
-    return tree(state(0), *(state(nth, 0, {"CUSTOM_VF": 4}) for nth in range(1, children + 1)))
+    return tree(state(0), *(state(position, 0, {"CUSTOM_VF": 4}) for position in range(1, children + 1)))
 
 
 def tied(groups: int, amount: int) -> FindCandidates:
-    suffixes = tuple(f"_{nth}" for nth in range(groups))
+    suffixes = tuple(f"_{position}" for position in range(groups))
     return FindCandidates(
         groups=tuple(ResourceGroup(suffix=suffix, resources={"CUSTOM_VF": amount}) for suffix in suffixes),
         same_subtree=(suffixes,),

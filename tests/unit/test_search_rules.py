@@ -336,7 +336,7 @@ def test_amounts_are_summed_where_one_provider_serves_several_groups() -> None:
     assert query.groups[1].resources == {"CUSTOM_VF": 1}
     unit = Inventory(total=16, max_unit=1)
     index = an_index([tree(state(1, None, {"VCPU": 1}), *(state(n, 1, {"CUSTOM_VF": unit}) for n in (2, 3)))])
-    ports = [group(str(nth), {"CUSTOM_VF": 1}) for nth in range(2)]
+    ports = [group(str(position), {"CUSTOM_VF": 1}) for position in range(2)]
     assert offered(index, asking(*ports)) == {("2", "3"), ("3", "2")}, "max_unit holds for the sum as well"
 
 
@@ -402,7 +402,9 @@ RACK = an_index([tree(*full(10)), tree(*full(20)), tree(state(30, None, {"VCPU":
             id="not enough in all",
         ),
         pytest.param(
-            asking(*(group(str(nth), {"CUSTOM_VF": 1}) for nth in range(3)), group_policy="isolate"),
+            asking(
+                *(group(str(position), {"CUSTOM_VF": 1}) for position in range(3)), group_policy="isolate"
+            ),
             (("group 0: CUSTOM_VF: 1 free", 1, 2), ("isolate: 3 providers", 2, 0)),
             "isolate: 3 providers",
             id="too few providers for isolate",
@@ -498,7 +500,10 @@ def test_a_sum_that_does_not_go_together_is_told_with_figures() -> None:
         (asking(group("1", DISK), isolated=("1", "2")), "isolated[1]: there is no group with suffix '2'"),
         (asking(group(resources=DISK), isolated=("",)), "isolated[0]: there is no group with suffix ''"),
         (asking(group(resources=DISK), root_member_of=((),)), "root_member_of[0]: empty"),
-        (asking(*(group(str(nth), DISK) for nth in range(300))), "groups: 300 of them, at most 256"),
+        (
+            asking(*(group(str(position), DISK) for position in range(300))),
+            "groups: 300 of them, at most 256",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_field(query: FindCandidates, says: str) -> None:

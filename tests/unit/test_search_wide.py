@@ -22,15 +22,15 @@ from tests.support.search_answers import all_pages, as_way
 
 def wide(number: int, children: int, units: int = 8, **stock: int) -> Tree:
     """A root with so many children of so many units."""
-    below = (state(number + nth, number, {"CUSTOM_VF": units}) for nth in range(1, children + 1))
+    below = (state(number + position, number, {"CUSTOM_VF": units}) for position in range(1, children + 1))
     return tree(state(number, None, dict(stock)), *below)
 
 
 def groups(*amounts: int, isolate: bool = False, limit: int = 1000) -> FindCandidates:
     return FindCandidates(
         groups=tuple(
-            ResourceGroup(suffix=f"_{nth}", resources={"CUSTOM_VF": amount})
-            for nth, amount in enumerate(amounts)
+            ResourceGroup(suffix=f"_{position}", resources={"CUSTOM_VF": amount})
+            for position, amount in enumerate(amounts)
         ),
         group_policy="isolate" if isolate else "none",
         limit=limit,
@@ -76,7 +76,7 @@ def test_as_many_as_asked_for_with_little_memory(
 
 @pytest.mark.parametrize("limit", [51, 100, 1000])
 def test_a_wide_tree_starves_nobody(limit: int) -> None:
-    flat = [tree(state(1000 + nth, None, {"CUSTOM_VF": 8})) for nth in range(50)]
+    flat = [tree(state(1000 + position, None, {"CUSTOM_VF": 8})) for position in range(50)]
     found = search(an_index([wide(0, 30), *flat]), groups(1, 1, 1, limit=limit))
     assert len(found.fits) == limit
     ways = Counter(fit.anchor.uuid for fit in found.fits)
@@ -85,7 +85,7 @@ def test_a_wide_tree_starves_nobody(limit: int) -> None:
 
 
 def test_several_wide_trees_have_the_same_share() -> None:
-    found = search(an_index([wide(100 * nth, 30) for nth in range(7)]), groups(1, 1, 1, limit=700))
+    found = search(an_index([wide(100 * position, 30) for position in range(7)]), groups(1, 1, 1, limit=700))
     assert set(Counter(fit.anchor.uuid for fit in found.fits).values()) == {100}
     uneven = [wide(0, 1), wide(100, 30), wide(200, 2)]
     found = search(an_index(uneven), groups(1, 1, limit=300))
@@ -97,7 +97,7 @@ def test_several_wide_trees_have_the_same_share() -> None:
 
 
 def test_more_wide_trees_than_are_kept_open_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = [wide(100 * nth, 1 + nth % 5) for nth in range(20)]
+    world = [wide(100 * position, 1 + position % 5) for position in range(20)]
     query = groups(1, 1, limit=150)
     expected = search(an_index(world), query)
     monkeypatch.setattr(searching, "KEPT", 2)
@@ -125,12 +125,15 @@ def test_a_dead_end_is_recognised_when_it_comes_again(world: Tree, query: FindCa
 
 def test_providers_that_are_alike_but_for_a_trait_are_not_taken_for_one_another() -> None:
     children = [
-        state(nth, 0, {"CUSTOM_VF": 8}, traits=["CUSTOM_A"] if nth <= 4 else []) for nth in range(1, 13)
+        state(position, 0, {"CUSTOM_VF": 8}, traits=["CUSTOM_A"] if position <= 4 else [])
+        for position in range(1, 13)
     ]
     world = tree(state(0), *children)
     picky = [
-        ResourceGroup(suffix=f"_{nth}", resources={"CUSTOM_VF": 1}, required=("CUSTOM_A",) if nth < 5 else ())
-        for nth in range(9)
+        ResourceGroup(
+            suffix=f"_{position}", resources={"CUSTOM_VF": 1}, required=("CUSTOM_A",) if position < 5 else ()
+        )
+        for position in range(9)
     ]
     query = FindCandidates(groups=tuple(picky), group_policy="isolate", per_host=0)
     ways, steps = steps_of(world, query)
@@ -142,11 +145,11 @@ def test_providers_that_are_alike_but_for_a_trait_are_not_taken_for_one_another(
 
 
 def hard(number: int) -> Tree:
-    boxes = (state(number + nth, number, {"CUSTOM_VF": 10 + nth}) for nth in range(1, 13))
+    boxes = (state(number + position, number, {"CUSTOM_VF": 10 + position}) for position in range(1, 13))
     return tree(state(number), *boxes)
 
 
-HARD = groups(*(5 + nth % 7 for nth in range(24)), limit=10)
+HARD = groups(*(5 + position % 7 for position in range(24)), limit=10)
 
 
 def test_a_search_that_takes_too_long_says_so_and_finds_the_others() -> None:
@@ -161,7 +164,7 @@ def test_a_search_that_takes_too_long_says_so_and_finds_the_others() -> None:
 def test_pages_go_past_a_host_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "PATIENCE", 5 * ways.BREATH)
     monkeypatch.setattr(searching, "HOST_PATIENCE", 2 * ways.BREATH)
-    index = an_index([*(hard(100 * nth) for nth in range(5)), wide(5000, 40, 30)])
+    index = an_index([*(hard(100 * position) for position in range(5)), wide(5000, 40, 30)])
     query = msgspec.structs.replace(HARD, per_host=1)
     pages = all_pages(index, query)
     assert len(pages) > 1, "so that others have their turn between"
@@ -183,16 +186,21 @@ def test_one_host_may_have_more_ways_than_a_page_has_room() -> None:
 
 
 def test_a_pool_for_many_hosts_is_offered_once_and_no_host_is_looked_into_for_it() -> None:
-    pools = [tree(state(nth, None, {"DISK_GB": 100}, traits=[SHARES], aggregates=[nth])) for nth in range(10)]
+    pools = [
+        tree(state(position, None, {"DISK_GB": 100}, traits=[SHARES], aggregates=[position]))
+        for position in range(10)
+    ]
     both = tree(state(50, None, {"DISK_GB": 100}, traits=[SHARES], aggregates=[0, 1]))
-    hosts = [tree(state(100 + nth, None, {"VCPU": 8}, aggregates=[nth % 10])) for nth in range(500)]
+    hosts = [
+        tree(state(100 + position, None, {"VCPU": 8}, aggregates=[position % 10])) for position in range(500)
+    ]
     index = an_index([*hosts, *pools, both])
     one = ResourceGroup(resources={"DISK_GB": 1})
     for seed in ("", "a", "b"):
         query = FindCandidates(groups=(one,), per_host=0, seed=seed, limit=1000)
         found = search(index, query)
         assert sorted(row.uuid for fit in found.fits for row in fit.rows) == sorted(
-            uid(nth, "a") for nth in (*range(10), 50)
+            uid(position, "a") for position in (*range(10), 50)
         )
         assert (found.cut, found.fitting) == (False, 511)
         two = msgspec.structs.replace(query, groups=(one, ResourceGroup(suffix="2", resources=one.resources)))
@@ -204,7 +212,9 @@ def test_a_pool_for_many_hosts_is_offered_once_and_no_host_is_looked_into_for_it
 
 
 def test_a_provider_with_a_max_unit_serves_many_groups_only_within_it() -> None:
-    children = (state(nth, 0, {"CUSTOM_VF": Inventory(total=100, max_unit=2)}) for nth in range(1, 4))
+    children = (
+        state(position, 0, {"CUSTOM_VF": Inventory(total=100, max_unit=2)}) for position in range(1, 4)
+    )
     found = search(an_index([tree(state(0), *children)]), groups(1, 1, 1, 1, 1, 1))
     assert len(found.fits) == 90, "two of six for each of three"
     assert all(

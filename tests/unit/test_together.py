@@ -27,8 +27,8 @@ TWO = free(4, 2048, vcpus=2)
 
 def an_order(hall: Hall, instances: int, at_least: int = 0, group: ServerGroup | None = AFFINITY) -> Order:
     request = a_request(instances=instances, at_least=at_least)
-    wish = replace(hall.wish(request), group=group)
-    return Order(request=request, wishes=(wish,), instances=request.instances, bytes=0)
+    alternative = replace(hall.alternative(request), group=group)
+    return Order(request=request, alternatives=(alternative,), instances=request.instances, bytes=0)
 
 
 def chosen(hall: Hall, order: Order) -> list[str]:
@@ -97,8 +97,8 @@ def a_world(*trees: Tree) -> Hall:
 
 def numa(number: int, *cells: float) -> Tree:
     parts = [
-        state(number + 1 + nth, number, {"VCPU": 8, "MEMORY_MB": int(1024 * ram)})
-        for nth, ram in enumerate(cells)
+        state(number + 1 + position, number, {"VCPU": 8, "MEMORY_MB": int(1024 * ram)})
+        for position, ram in enumerate(cells)
     ]
     return tree(state(number, None, {"DISK_GB": 1000}), *parts)
 
@@ -112,7 +112,7 @@ def test_a_tree_has_as_much_room_as_its_parts_have_each(instances: int, expected
 
 
 def test_who_has_room_for_some_only_is_counted_and_named() -> None:
-    pieces = [state(1 + nth, 0, {"VCPU": 8, "MEMORY_MB": 1900}) for nth in range(3)]
+    pieces = [state(1 + position, 0, {"VCPU": 8, "MEMORY_MB": 1900}) for position in range(3)]
     better = tree(state(0, None, {"DISK_GB": 1000}), *pieces)
     other = tree(state(10, None, {"VCPU": 8, "MEMORY_MB": 4096, "DISK_GB": 1000}))
     hall = a_world(better, other)
@@ -162,12 +162,12 @@ def test_only_those_that_start_a_hard_group_look_so_far(
 def test_those_beside_an_instance_need_not_be_together() -> None:
     hall = a_hall(*ONE_EACH, policy=ChoicePolicy.from_names(weighers=["ram"]))
     order = an_order(hall, 2, group=None)
-    wish = replace(order.wish, same=frozenset([uid(1, "c"), uid(2, "c")]))
-    assert chosen(hall, structs.replace(order, wishes=(wish,))) == ["host2", "host1"]
+    alternative = replace(order.alternative, same=frozenset([uid(1, "c"), uid(2, "c")]))
+    assert chosen(hall, structs.replace(order, alternatives=(alternative,))) == ["host2", "host1"]
 
 
 def test_the_record_says_who_was_better_and_had_no_room_for_all_and_comes_to_the_same_host() -> None:
-    halves = [state(21 + nth, 20, {"VCPU": 8, "MEMORY_MB": 3 * 1024 - 1}) for nth in range(2)]
+    halves = [state(21 + position, 20, {"VCPU": 8, "MEMORY_MB": 3 * 1024 - 1}) for position in range(2)]
     apart = tree(state(20, None, {"DISK_GB": 1000}), *halves)
     lone = tree(state(30, None, {"VCPU": 8, "MEMORY_MB": 5 * 1024, "DISK_GB": 1000}))
     hall = a_world(apart, lone)

@@ -8,7 +8,7 @@ import pytest
 from scheduler_worker.core.waiting_queue import HostsFound, Waiter
 from tests.support.plain_cloud import PlainCloud
 
-METAL = {f"CUSTOM_{nth}": {f"CUSTOM_{nth}": 1} for nth in range(50)}
+METAL = {f"CUSTOM_{index}": {f"CUSTOM_{index}": 1} for index in range(50)}
 SMALL, LARGE = {"VCPU": 2}, {"VCPU": 8}
 
 
@@ -19,19 +19,19 @@ def full(cloud: PlainCloud) -> PlainCloud:
 
 
 def test_each_of_200_takes_the_node_that_becomes_free_in_its_turn() -> None:
-    nodes = [f"node{nth:03}" for nth in range(100)]
+    nodes = [f"node{index:03}" for index in range(100)]
     cloud = full(PlainCloud({node: {"METAL": 1} for node in nodes}, {"metal": {"METAL": 1}}))
     for number in range(200):
         cloud.park(number, "metal", since=number)
     order = random.Random(3).sample(nodes, len(nodes))
-    for nth, node in enumerate(order):
+    for index, node in enumerate(order):
         cloud.frees(node, METAL=1)
-        assert cloud.plays() == [(f"r{nth:05}", node)]
+        assert cloud.plays() == [(f"r{index:05}", node)]
     assert len(cloud.room) == 100
 
 
 def test_one_freed_host_of_one_kind_is_work_for_that_kind_alone() -> None:
-    hosts = {f"h{nth}": {name: 1} for nth, name in enumerate(METAL)}
+    hosts = {f"h{index}": {name: 1} for index, name in enumerate(METAL)}
     cloud = full(PlainCloud(hosts, METAL))
     for number in range(10_000):
         cloud.park(number, f"CUSTOM_{number % 50}", since=number)
@@ -281,14 +281,14 @@ SEEDS = [*range(100), *(pytest.param(seed, marks=pytest.mark.soak) for seed in r
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nobody_waits_who_would_fit(seed: int) -> None:
     chance = random.Random(seed)
-    kinds = {f"k{nth}": {"VCPU": chance.choice((1, 2, 4, 8))} for nth in range(chance.randint(1, 6))}
+    kinds = {f"k{index}": {"VCPU": chance.choice((1, 2, 4, 8))} for index in range(chance.randint(1, 6))}
     for asked in kinds.values():
         if chance.random() < 0.3:
             asked["GPU"] = 1
     kinds |= {f"{name} twice": asked for name, asked in kinds.items()}
     hosts = {
-        f"h{nth}": {"VCPU": chance.choice((4, 8, 16))} | ({"GPU": 2} if chance.random() < 0.4 else {})
-        for nth in range(chance.randint(1, 8))
+        f"h{index}": {"VCPU": chance.choice((4, 8, 16))} | ({"GPU": 2} if chance.random() < 0.4 else {})
+        for index in range(chance.randint(1, 8))
     }
     cloud = full(PlainCloud(hosts, kinds))
     trials = list[str]()

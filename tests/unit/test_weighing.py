@@ -6,11 +6,11 @@ import pytest
 
 from bus.groups import ServerGroup
 from bus.requests import Image
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.view import OneHost
 from scheduler_worker.core.weighing import WEIGHERS
-from scheduler_worker.core.wish import Alternative
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, the_facts
 
@@ -29,8 +29,10 @@ def preferring(**traits: float) -> Alternative:
     return a_wish(preferred=traits)
 
 
-def row(weigher: str, host: HostFacts, wish: Alternative, value: float, id: str, **options: Any) -> Any:
-    return pytest.param(weigher, options, host, wish, value, id=f"{weigher}: {id}")
+def row(
+    weigher: str, host: HostFacts, alternative: Alternative, value: float, id: str, **options: Any
+) -> Any:
+    return pytest.param(weigher, options, host, alternative, value, id=f"{weigher}: {id}")
 
 
 ROWS = [
@@ -109,11 +111,11 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "host", "wish", "value"), ROWS)
+@pytest.mark.parametrize(("name", "options", "host", "alternative", "value"), ROWS)
 def test_weigher(
-    name: str, options: dict[str, Any], host: HostFacts, wish: Alternative, value: float
+    name: str, options: dict[str, Any], host: HostFacts, alternative: Alternative, value: float
 ) -> None:
-    assert WEIGHERS[name](**options).value(OneHost(host), wish) == value
+    assert WEIGHERS[name](**options).value(OneHost(host), alternative) == value
 
 
 def test_every_weigher_has_a_row() -> None:

@@ -24,7 +24,7 @@ ON_A_CELL = Flavor(name="f", vcpus=1, memory_mb=1, extra_specs={"hw:numa_nodes":
 def a_host(number: int, cells: int, vcpus: int) -> Tree:
     first = 10_000 * number
     children = [
-        state(first + nth, first, {"VCPU": vcpus, "MEMORY_MB": 10_000}) for nth in range(1, cells + 1)
+        state(first + index, first, {"VCPU": vcpus, "MEMORY_MB": 10_000}) for index in range(1, cells + 1)
     ]
     return tree(state(first, None, {}), *children)
 
@@ -78,8 +78,8 @@ async def test_an_answer_that_nobody_awaits_any_more_is_given_up(monkeypatch: py
 
 async def test_remedies_are_searched_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "MOST_HELP_SECONDS", 0.1)
-    specs = {f"resources{nth}:VCPU": "2" for nth in range(60)} | {"group_policy": "isolate"}
-    specs |= {f"same_subtree{nth}": f"{nth},{nth + 1}" for nth in range(59)}
+    specs = {f"resources{index}:VCPU": "2" for index in range(60)} | {"group_policy": "isolate"}
+    specs |= {f"same_subtree{index}": f"{index},{index + 1}" for index in range(59)}
     scheduler = a_scheduler(a_source(Random(1), [a_host(1, cells=1000, vcpus=100)]))
     began = monotonic()
     await scheduler.place_many([a_request(flavor=Flavor(name="f", extra_specs=specs))])

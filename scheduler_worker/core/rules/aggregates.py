@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from bus.aggregates import Aggregate
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.operators import meets
 from scheduler_worker.core.rule import Bools, Number, Rule, View
-from scheduler_worker.core.wish import Alternative
 
 TENANT = "filter_tenant_id"  # and whatever begins so: one key holds only so many
 _SCOPE = "aggregate_instance_extra_specs:"
@@ -19,16 +19,16 @@ _OLDER = frozenset(
 def aggregate_multi_tenancy_isolation() -> Rule:
     """Where its aggregates name projects (`filter_tenant_id*`), the request's is among them."""
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if not host.aggregates or not any(map(_names_tenants, host.aggregates)):
             return None
-        project = wish.request.project
+        project = alternative.request.project
         if any(project in _tenants(aggregate) for aggregate in host.aggregates):
             return None
         return f"its aggregates are kept for projects other than {project}"
 
-    def admits(view: View, wish: Alternative) -> Bools:
-        project = wish.request.project
+    def admits(view: View, alternative: Alternative) -> Bools:
+        project = alternative.request.project
         kept = view.within(_names_tenants)
         ours: Bools = (kept == 0) | (view.within(lambda one: project in _tenants(one)) == 1)
         return ours
@@ -41,15 +41,15 @@ def aggregate_multi_tenancy_isolation() -> Rule:
 def aggregate_type_affinity() -> Rule:
     """Where its aggregates name flavors (`instance_type`), the request's is among them."""
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         named = [flavor for aggregate in host.aggregates for flavor in _listed(aggregate, "instance_type")]
-        if not named or wish.flavor.name in named:
+        if not named or alternative.flavor.name in named:
             return None
         return f"its aggregates are for flavor {', '.join(named)}"
 
-    def admits(view: View, wish: Alternative) -> Bools:
+    def admits(view: View, alternative: Alternative) -> Bools:
         key = "instance_type"
-        ours: Bools = (view.within(_has(key)) == 0) | (view.within(_lists(key, wish.flavor.name)) == 1)
+        ours: Bools = (view.within(_has(key)) == 0) | (view.within(_lists(key, alternative.flavor.name)) == 1)
         return ours
 
     return Rule("aggregate_type_affinity", refuses, reads=("flavor.name",), admits=admits)
@@ -66,24 +66,24 @@ def aggregate_image_properties_isolation(
     namespace = aggregate_image_properties_isolation_namespace
     prefix = namespace + aggregate_image_properties_isolation_separator if namespace else ""
 
-    def properties(wish: Alternative) -> Iterator[tuple[str, str]]:
-        for name, value in wish.image_properties.items():
+    def properties(alternative: Alternative) -> Iterator[tuple[str, str]]:
+        for name, value in alternative.image_properties.items():
             known = name.startswith(prefix) if prefix else name.startswith(_IMAGES) or name in _OLDER
             if known and value:
                 yield name, value
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if not host.aggregates:
             return None
-        for name, value in properties(wish):
+        for name, value in properties(alternative):
             named = [one for aggregate in host.aggregates for one in _listed(aggregate, name)]
             if named and value not in named:
                 return f"its aggregates are for images with {name} {', '.join(named)}, not {value}"
         return None
 
-    def admits(view: View, wish: Alternative) -> Bools:
+    def admits(view: View, alternative: Alternative) -> Bools:
         passes: Number = view.within(lambda one: False) == 0
-        for name, value in properties(wish):
+        for name, value in properties(alternative):
             passes = passes & ((view.within(_has(name)) == 0) | (view.within(_lists(name, value)) == 1))
         all_of_them: Bools = passes
         return all_of_them
@@ -93,7 +93,7 @@ def aggregate_image_properties_isolation(
         refuses,
         reads=("image",),
         admits=admits,
-        concerns=lambda wish: any(properties(wish)),
+        concerns=lambda alternative: any(properties(alternative)),
     )
 
 
@@ -102,17 +102,17 @@ def aggregate_instance_extra_specs() -> Rule:
     `aggregate_instance_extra_specs:`.
     """
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
-        for key, demand in _demands(wish.flavor.extra_specs):
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        for key, demand in _demands(alternative.flavor.extra_specs):
             said = [one for aggregate in host.aggregates for one in _listed(aggregate, key)]
             if not any(meets(value, demand) for value in said):
                 there = f"they say {', '.join(said)}" if said else "they do not say it"
                 return f"its aggregates are to have {key} {demand}; {there}"
         return None
 
-    def admits(view: View, wish: Alternative) -> Bools:
+    def admits(view: View, alternative: Alternative) -> Bools:
         passes: Number = view.within(lambda one: False) == 0
-        for key, demand in _demands(wish.flavor.extra_specs):
+        for key, demand in _demands(alternative.flavor.extra_specs):
             passes = passes & (view.within(_meets(key, demand)) == 1)
         all_of_them: Bools = passes
         return all_of_them
@@ -122,7 +122,7 @@ def aggregate_instance_extra_specs() -> Rule:
         refuses,
         reads=("flavor.extra_specs",),
         admits=admits,
-        concerns=lambda wish: any(_demands(wish.flavor.extra_specs)),
+        concerns=lambda alternative: any(_demands(alternative.flavor.extra_specs)),
     )
 
 

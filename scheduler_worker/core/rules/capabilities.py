@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.attributes import attribute
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.json_query import UnreadableQuery, holds, parsed
 from scheduler_worker.core.operators import meets
 from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.rules.aggregates import unscoped
-from scheduler_worker.core.wish import Alternative
 
 _SCOPE = "capabilities:"
 
@@ -21,8 +21,8 @@ def compute_capabilities() -> Rule:
     report is ignored.
     """
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
-        for key, demand in _demands(wish.flavor.extra_specs):
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        for key, demand in _demands(alternative.flavor.extra_specs):
             path = key.removeprefix(_SCOPE)
             said = attribute(host, path)
             if said is None:
@@ -38,15 +38,15 @@ def compute_capabilities() -> Rule:
         "compute_capabilities",
         refuses,
         reads=("flavor.extra_specs",),
-        concerns=lambda wish: any(_demands(wish.flavor.extra_specs)),
+        concerns=lambda alternative: any(_demands(alternative.flavor.extra_specs)),
     )
 
 
 def json() -> Rule:
     """The hint `query` is true of it: `[">=", "$free_ram_mb", 1024]`."""
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
-        text = wish.request.hints.query
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        text = alternative.request.hints.query
         if not text:
             return None
         try:
@@ -55,7 +55,12 @@ def json() -> Rule:
             return f"the query means nothing: {problem}"
         return None if holds(query, host) else "the query is not true of it"
 
-    return Rule("json", refuses, reads=("hints.query",), concerns=lambda wish: bool(wish.request.hints.query))
+    return Rule(
+        "json",
+        refuses,
+        reads=("hints.query",),
+        concerns=lambda alternative: bool(alternative.request.hints.query),
+    )
 
 
 def _demands(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, str]]:

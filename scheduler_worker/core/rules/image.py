@@ -7,10 +7,10 @@ from functools import lru_cache
 
 from bus.reports import HostState
 from bus.requests import Image
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.attributes import capability
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Rule
-from scheduler_worker.core.wish import Alternative
 
 # One spelling for each; a property may have an older name.
 _ARCHITECTURE = ("hw_architecture", "architecture")
@@ -51,8 +51,8 @@ def image_properties(*, image_properties_default_architecture: str = "") -> Rule
     """
     default = image_properties_default_architecture
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
-        image = wish.request.image
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        image = alternative.request.image
         if image is None:
             return None
         state = host.state
@@ -72,7 +72,10 @@ def image_properties(*, image_properties_default_architecture: str = "") -> Rule
         return _version(image, state) or _address_bits(image, state)
 
     return Rule(
-        "image_properties", refuses, reads=("image",), concerns=lambda wish: wish.request.image is not None
+        "image_properties",
+        refuses,
+        reads=("image",),
+        concerns=lambda alternative: alternative.request.image is not None,
     )
 
 
@@ -88,8 +91,8 @@ def isolated_hosts(
     """
     hosts, images = frozenset(isolated_hosts), frozenset(isolated_images)
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
-        image = wish.request.image
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        image = alternative.request.image
         is_isolated = image is not None and image.name in images
         kept = host.host in hosts or host.root in hosts
         if is_isolated and not kept:
@@ -98,7 +101,9 @@ def isolated_hosts(
             return "it is kept for isolated images"
         return None
 
-    return Rule("isolated_hosts", refuses, reads=("image",), concerns=lambda wish: bool(hosts or images))
+    return Rule(
+        "isolated_hosts", refuses, reads=("image",), concerns=lambda alternative: bool(hosts or images)
+    )
 
 
 def _of(image: Image, names: Sequence[str]) -> str:

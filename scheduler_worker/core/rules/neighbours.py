@@ -5,9 +5,9 @@ addresses.
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Bools, Rule, View
-from scheduler_worker.core.wish import Alternative
 
 AFFINITY = "server_group_affinity"
 SERVER_GROUP = "server_group"  # what their refusals are known by
@@ -17,18 +17,26 @@ GROUP = "group"  # the part of a request that group filters read
 def server_group_anti_affinity() -> Rule:
     """The host has fewer members of the request's anti-affinity group than permitted (`max_per_host`)."""
 
-    def concerns(wish: Alternative) -> bool:
-        return wish.group is not None and wish.group.policy == "anti-affinity"
+    def concerns(alternative: Alternative) -> bool:
+        return alternative.group is not None and alternative.group.policy == "anti-affinity"
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
-        if wish.group is None or wish.group.policy != "anti-affinity" or host.root in wish.own:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        if (
+            alternative.group is None
+            or alternative.group.policy != "anti-affinity"
+            or host.root in alternative.own
+        ):
             return None
-        there, most = wish.members.get(host.root, 0), wish.group.max_per_host
-        return None if there < most else f"{there} of server group {wish.group.name} there, at most {most}"
+        there, most = alternative.members.get(host.root, 0), alternative.group.max_per_host
+        return (
+            None
+            if there < most
+            else f"{there} of server group {alternative.group.name} there, at most {most}"
+        )
 
-    def admits(view: View, wish: Alternative) -> Bools:
-        most = wish.group.max_per_host if wish.group is not None else 1
-        few: Bools = (view.members(wish) < most) | (view.among(wish.own) == 1)
+    def admits(view: View, alternative: Alternative) -> Bools:
+        most = alternative.group.max_per_host if alternative.group is not None else 1
+        few: Bools = (view.members(alternative) < most) | (view.among(alternative.own) == 1)
         return few
 
     return Rule(
@@ -46,25 +54,25 @@ def server_group_affinity() -> Rule:
     that arrive together.
     """
 
-    def concerns(wish: Alternative) -> bool:
-        hard = wish.group is not None and wish.group.policy == "affinity"
-        return hard and bool(wish.members or wish.together)
+    def concerns(alternative: Alternative) -> bool:
+        hard = alternative.group is not None and alternative.group.policy == "affinity"
+        return hard and bool(alternative.members or alternative.together)
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
-        if wish.group is None or not concerns(wish) or wish.members.get(host.root, 0):
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        if alternative.group is None or not concerns(alternative) or alternative.members.get(host.root, 0):
             return None
-        if wish.members or wish.together is None:
-            return f"none of server group {wish.group.name} there"
-        asked = wish.together.asked
+        if alternative.members or alternative.together is None:
+            return f"none of server group {alternative.group.name} there"
+        asked = alternative.together.asked
         if all(host.free.get(name, 0) >= amount for name, amount in asked.items()):
             return None
-        return f"no room for {wish.together.several} of server group {wish.group.name} together"
+        return f"no room for {alternative.together.several} of server group {alternative.group.name} together"
 
-    def admits(view: View, wish: Alternative) -> Bools:
-        beside: Bools = view.members(wish) > 0
-        if wish.together is not None and not wish.members:
+    def admits(view: View, alternative: Alternative) -> Bools:
+        beside: Bools = view.members(alternative) > 0
+        if alternative.together is not None and not alternative.members:
             beside = ~beside
-            for name, amount in wish.together.asked.items():
+            for name, amount in alternative.together.asked.items():
                 beside = beside & (view.free(name) >= amount)
         return beside
 
@@ -74,13 +82,13 @@ def server_group_affinity() -> Rule:
 def same_host() -> Rule:
     """One of the instances of the hint `same_host` is there."""
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
-        if wish.same is None or host.root in wish.same:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        if alternative.same is None or host.root in alternative.same:
             return None
         return "none of the instances of same_host is there"
 
-    def admits(view: View, wish: Alternative) -> Bools:
-        there: Bools = view.among(wish.same or ()) == 1
+    def admits(view: View, alternative: Alternative) -> Bools:
+        there: Bools = view.among(alternative.same or ()) == 1
         return there
 
     return Rule(
@@ -88,18 +96,18 @@ def same_host() -> Rule:
         refuses,
         reads=("hints.same_host",),
         admits=admits,
-        concerns=lambda wish: wish.same is not None,
+        concerns=lambda alternative: alternative.same is not None,
     )
 
 
 def different_host() -> Rule:
     """The host has no instance of the hint `different_host`."""
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
-        return "an instance of different_host is there" if host.root in wish.different else None
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        return "an instance of different_host is there" if host.root in alternative.different else None
 
-    def admits(view: View, wish: Alternative) -> Bools:
-        apart: Bools = view.among(wish.different) == 0
+    def admits(view: View, alternative: Alternative) -> Bools:
+        apart: Bools = view.among(alternative.different) == 0
         return apart
 
     return Rule(
@@ -107,15 +115,15 @@ def different_host() -> Rule:
         refuses,
         reads=("hints.different_host",),
         admits=admits,
-        concerns=lambda wish: bool(wish.different),
+        concerns=lambda alternative: bool(alternative.different),
     )
 
 
 def simple_cidr_affinity() -> Rule:
     """Its address is in the network of the hints `build_near_host_ip` and `cidr`; one without is not."""
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
-        hints = wish.request.hints
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        hints = alternative.request.hints
         if not hints.build_near_host_ip:
             return None
         network = _network(hints.build_near_host_ip, hints.cidr)
@@ -134,7 +142,7 @@ def simple_cidr_affinity() -> Rule:
         "simple_cidr_affinity",
         refuses,
         reads=("hints.build_near_host_ip", "hints.cidr"),
-        concerns=lambda wish: bool(wish.request.hints.build_near_host_ip),
+        concerns=lambda alternative: bool(alternative.request.hints.build_near_host_ip),
     )
 
 

@@ -5,25 +5,25 @@ from math import isnan
 
 from bus.host_marks import DISABLED, FORCED_DOWN, why_disabled
 from bus.reports import HostState
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import UNKNOWN, Bools, Rule, View
-from scheduler_worker.core.wish import Alternative
 
 _FORCED_DOWN = "forced down by an operator"
 
 
 def all_hosts() -> Rule:
     """Every host will do."""
-    return Rule("all_hosts", lambda host, wish: None, concerns=lambda wish: False)
+    return Rule("all_hosts", lambda host, alternative: None, concerns=lambda alternative: False)
 
 
 def up() -> Rule:
     """Heartbeats of the host and of its agent arrive; a host without any report so far is accepted."""
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         return host.down or None
 
-    def admits(view: View, wish: Alternative) -> Bools:
+    def admits(view: View, alternative: Alternative) -> Bools:
         heard: Bools = view.fact("up") == 1
         return heard
 
@@ -33,7 +33,7 @@ def up() -> Rule:
 def enabled() -> Rule:
     """The host is neither disabled, by its agent or in placement, nor forced down."""
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if FORCED_DOWN in host.traits:
             return _FORCED_DOWN
         if DISABLED in host.traits:
@@ -45,10 +45,10 @@ def enabled() -> Rule:
             return f"disabled: {state.why_disabled}" if state.why_disabled else "disabled"
         return _FORCED_DOWN if state.forced_down else None
 
-    def admits(view: View, wish: Alternative) -> Bools:
+    def admits(view: View, alternative: Alternative) -> Bools:
         open_: Bools = view.fact("enabled", 1.0) > view.fact("forced_down", 0.0)
         # otherwise placement has rejected such hosts already
-        if DISABLED not in wish.question.root_forbidden:
+        if DISABLED not in alternative.question.root_forbidden:
             open_ = open_ & (view.has(DISABLED) == 0)
         up: Bools = open_ & (view.has(FORCED_DOWN) == 0)
         return up
@@ -59,8 +59,8 @@ def enabled() -> Rule:
 def zone() -> Rule:
     """The host is in the requested zone, by its report or by one of its aggregates (`availability_zone`)."""
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
-        asked = wish.request.zone
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        asked = alternative.request.zone
         own = host.zone or (host.state.zone if host.state is not None else "")
         if not asked or own == asked:
             return None
@@ -74,7 +74,7 @@ def zone() -> Rule:
         "zone",
         refuses,
         reads=("zone",),
-        concerns=lambda wish: bool(wish.request.zone) and not wish.question.zone,
+        concerns=lambda alternative: bool(alternative.request.zone) and not alternative.question.zone,
     )
 
 
@@ -82,11 +82,11 @@ def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
     """The host has fewer builds in progress than permitted; aggregates may override `max_io_ops_per_host`."""
     key = "max_io_ops_per_host"
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         most = host.limit(key, max_io_ops_per_host)
         return None if host.building < most else f"building {host.building} already, at most {most:g} at once"
 
-    def admits(view: View, wish: Alternative) -> Bools:
+    def admits(view: View, alternative: Alternative) -> Bools:
         few: Bools = view.fact("building") < view.override(key, max_io_ops_per_host)
         return few
 
@@ -96,13 +96,13 @@ def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
 def few_failures(*, max_build_failures: float = 2.5) -> Rule:
     """The host has fewer recent failed builds than permitted; failures fade, and then it is tried again."""
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if host.failures < max_build_failures:
             return None
         failed = f"builds failed there lately ({host.failures:.1f}, fading)"
         return f"{failed}: left alone from {max_build_failures:g}"
 
-    def admits(view: View, wish: Alternative) -> Bools:
+    def admits(view: View, alternative: Alternative) -> Bools:
         few: Bools = view.fact("failures") < max_build_failures
         return few
 
@@ -116,12 +116,12 @@ def num_instances(*, max_instances_per_host: int = 50) -> Rule:
     """
     key = "max_instances_per_host"
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         there = host.sent + (host.state.instances if host.state is not None else 0)
         most = host.limit(key, max_instances_per_host)
         return None if there < most else f"{there} instances there already, at most {most:g}"
 
-    def admits(view: View, wish: Alternative) -> Bools:
+    def admits(view: View, alternative: Alternative) -> Bools:
         few: Bools = view.fact("instances", 0.0) + view.fact("sent") < view.override(
             key, max_instances_per_host
         )
@@ -134,18 +134,20 @@ def metrics(*, weight_setting: Mapping[str, float] | None = None) -> Rule:
     """The host reports all metrics of `weight_setting`, which is shared with the weigher of this name."""
     names = tuple(weight_setting or ())
 
-    def refuses(host: HostFacts, wish: Alternative) -> str | None:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         missing = [name for name in names if not _reports(host.state, name)]
         return f"it does not report {', '.join(missing)}" if missing else None
 
-    def admits(view: View, wish: Alternative) -> Bools:
+    def admits(view: View, alternative: Alternative) -> Bools:
         reported = view.said(view.metric(names[0]))
         for name in names[1:]:
             reported = reported & view.said(view.metric(name))
         all_of_them: Bools = reported
         return all_of_them
 
-    return Rule("metrics", refuses, admits=admits if names else None, concerns=lambda wish: bool(names))
+    return Rule(
+        "metrics", refuses, admits=admits if names else None, concerns=lambda alternative: bool(names)
+    )
 
 
 def _reports(state: HostState | None, name: str) -> bool:

@@ -34,7 +34,7 @@ class Alternative:
     request: BuildRequested  # without the fields of a single request
     flavor: Flavor
     question: FindCandidates
-    nth: int = 0  # 0: the flavor asked for; n: the nth of or_else
+    alternative_index: int = 0  # 0: the flavor asked for; n: the nth of or_else
     notes: tuple[str, ...] = ()  # what of the request means nothing here, one sentence each
     preferred: Mapping[str, float] = field(default_factory=dict)  # traits, the flavor's too, by how much
     group: ServerGroup | None = None  # the one it joins, as it was a moment ago: the claim judges

@@ -9,9 +9,9 @@ import pytest
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import MAX_INT
 from scheduler_worker.core.request import Unreadable
+from tests.support.alternatives import OPTIONS, alternatives, flavor
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL
-from tests.support.wishes import OPTIONS, flavor, wishes
 
 PINNED = {"hw:cpu_policy": "dedicated"}
 MIXED = {"hw:cpu_policy": "mixed"}
@@ -21,7 +21,7 @@ NOTHING = {"resources:VCPU": "0", "resources:MEMORY_MB": "0", "resources:DISK_GB
 
 def refusal(**request: Any) -> str:
     with pytest.raises(Unreadable) as refused:
-        wishes(**request)
+        alternatives(**request)
     return str(refused.value)
 
 
@@ -263,7 +263,7 @@ def test_what_contradicts_itself_names_both_fields(request_fields: dict[str, Any
     ids=str,
 )
 def test_what_means_nothing_here_is_said(request_fields: dict[str, Any], notes: list[str]) -> None:
-    assert list(wishes(**request_fields)[-1].notes) == notes
+    assert list(alternatives(**request_fields)[-1].notes) == notes
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_what_means_nothing_here_is_said(request_fields: dict[str, Any], notes: 
 def test_what_no_host_can_say_is_no_demand_of_an_image(properties: dict[str, str], sentence: str) -> None:
     strict = replace(OPTIONS, image_metadata_traits=True, image_type_traits=True)
     assert sentence in refusal(options=strict, image=image(**properties))
-    assert wishes(image=image(**properties)), "unless an operator wants it so, it is not looked at"
+    assert alternatives(image=image(**properties)), "unless an operator wants it so, it is not looked at"
 
 
 EVERY = ",".join(["0-99999"] * 100)
@@ -297,7 +297,7 @@ def test_the_largest_flavor_is_read_in_little_memory(specs: dict[str, str], sent
         if sentence:
             assert sentence in refusal(flavor=flavor(specs, vcpus=MAX_INT))
         else:
-            wishes(flavor=flavor(specs, vcpus=MAX_INT))
+            alternatives(flavor=flavor(specs, vcpus=MAX_INT))
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()

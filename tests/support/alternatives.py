@@ -5,9 +5,9 @@ from typing import Any
 
 from bus.queries import FindCandidates
 from bus.requests import Flavor
+from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.request_options import PciAlias, RequestOptions
-from scheduler_worker.core.wish import Alternative
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_request
 
@@ -31,13 +31,13 @@ def flavor(specs: Mapping[str, str] | None = None, **figures: int) -> Flavor:
     return Flavor(name="f", extra_specs=dict(specs or {}), **known)
 
 
-def wishes(options: RequestOptions = OPTIONS, **request: Any) -> tuple[Alternative, ...]:
+def alternatives(options: RequestOptions = OPTIONS, **request: Any) -> tuple[Alternative, ...]:
     return alternatives_of(a_request(**request), options, named, HOSTS.keys)
 
 
 def asked(specs: Mapping[str, str], **figures: int) -> FindCandidates:
-    (wish,) = wishes(flavor=flavor(specs, **figures))
-    return wish.question
+    (alternative,) = alternatives(flavor=flavor(specs, **figures))
+    return alternative.question
 
 
 def groups(question: FindCandidates) -> dict[str, str]:

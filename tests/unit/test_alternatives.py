@@ -8,9 +8,9 @@ import pytest
 from bus.host_marks import DISABLED
 from bus.requests import Flavor, Image
 from scheduler_worker.core.request import seconds_of
+from tests.support.alternatives import OPTIONS, alternatives, asked, flavor, groups
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, SMALL
-from tests.support.wishes import OPTIONS, asked, flavor, groups, wishes
 
 REST = "VCPU 4, MEMORY_MB 4096, DISK_GB 5"
 NUMA = {"hw:numa_nodes": "2"}
@@ -221,12 +221,12 @@ def test_each_size_of_pages_that_would_do_is_a_way_of_its_own(
     size: str, image: str | None, memory: int, classes: list[str]
 ) -> None:
     properties = {} if image is None else {"hw_mem_page_size": image}
-    ways = wishes(
+    ways = alternatives(
         flavor=flavor(NUMA | {"hw:mem_page_size": size}, memory_mb=memory),
         image=Image(name="i", properties=properties),
     )
     assert [list(way.question.groups[1].resources)[-1] for way in ways] == classes
-    assert {way.nth for way in ways} == {0}
+    assert {way.alternative_index for way in ways} == {0}
 
 
 IMAGE = {
@@ -250,22 +250,29 @@ IMAGE = {
 )
 def test_what_an_image_demands(switches: dict[str, Any], root: tuple[str, ...]) -> None:
     image = Image(name="i", traits_required=("A",), properties=IMAGE | {"trait:B": "required"})
-    (wish,) = wishes(but(OPTIONS, **switches), image=image, flavor=flavor({"trait:C": "required"}))
-    assert groups(wish.question) == {"": f"{REST}, +A, +B, +C"}
-    assert wish.question.root_required == root
+    (alternative,) = alternatives(
+        but(OPTIONS, **switches), image=image, flavor=flavor({"trait:C": "required"})
+    )
+    assert groups(alternative.question) == {"": f"{REST}, +A, +B, +C"}
+    assert alternative.question.root_required == root
 
 
 def test_an_image_may_say_what_its_flavor_does_not() -> None:
     image = Image(name="i", properties={"hw_cpu_policy": "dedicated", "hw_numa_nodes": "2"})
-    (wish,) = wishes(image=image, flavor=flavor({"hw:cpu_policy": "Dedicated"}))
-    assert groups(wish.question)["_numa1"] == "PCPU 2, MEMORY_MB 2048"
+    (alternative,) = alternatives(image=image, flavor=flavor({"hw:cpu_policy": "Dedicated"}))
+    assert groups(alternative.question)["_numa1"] == "PCPU 2, MEMORY_MB 2048"
 
 
 def test_flavors_that_would_do_instead_come_in_their_order() -> None:
     gold, silver = flavor({"resources:CUSTOM_GOLD": "1"}), flavor({"resources:CUSTOM_SILVER": "1"})
     pages = flavor({"hw:mem_page_size": "large"})
-    ways = wishes(flavor=gold, or_else=(pages, silver))
-    assert [(way.nth, way.flavor) for way in ways] == [(0, gold), (1, pages), (1, pages), (2, silver)]
+    ways = alternatives(flavor=gold, or_else=(pages, silver))
+    assert [(way.alternative_index, way.flavor) for way in ways] == [
+        (0, gold),
+        (1, pages),
+        (1, pages),
+        (2, silver),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -285,8 +292,8 @@ def test_flavors_that_would_do_instead_come_in_their_order() -> None:
     ids=str,
 )
 def test_where_it_may_go(request_fields: dict[str, Any], expected: dict[str, Any]) -> None:
-    (wish,) = wishes(**request_fields)
-    question = wish.question
+    (alternative,) = alternatives(**request_fields)
+    question = alternative.question
     fields = ("zone", "cell", "root_member_of", "root_not_member_of", "roots", "not_roots")
     assert {name: getattr(question, name) for name in fields if getattr(question, name)} == expected
 
@@ -302,15 +309,15 @@ def test_where_it_may_go(request_fields: dict[str, Any], expected: dict[str, Any
 def test_traits_that_are_only_preferred(
     specs: dict[str, str], wanted: dict[str, float], preferred: dict[str, float]
 ) -> None:
-    (wish,) = wishes(flavor=flavor(specs), preferred_traits=wanted)
-    assert dict(wish.preferred) == preferred
-    assert not wish.question.groups[0].required
+    (alternative,) = alternatives(flavor=flavor(specs), preferred_traits=wanted)
+    assert dict(alternative.preferred) == preferred
+    assert not alternative.question.groups[0].required
 
 
 def test_requests_that_ask_for_the_same_have_one_question() -> None:
-    (one,), (other,) = wishes(project="p"), wishes(project="q", instances=3, reply_to="me")
+    (one,), (other,) = alternatives(project="p"), alternatives(project="q", instances=3, reply_to="me")
     assert one.question is other.question
-    (elsewhere,) = wishes(zone="z")
+    (elsewhere,) = alternatives(zone="z")
     assert elsewhere.question is not one.question
     assert groups(one.question) == {"": "VCPU 1, MEMORY_MB 1024, DISK_GB 10"}
     assert one.flavor == SMALL and isinstance(one.flavor, Flavor)
