@@ -45,9 +45,9 @@ _LOCK_CONSUMERS = Statement(
     uuid=str,
 )
 _RETIRED = Statement(
-    # The previous version reads it at the beginning of the reason.
-    "SELECT r.uuid, r.why, r.unplaceable OR r.why LIKE 'unplaceable: %' AS unplaceable, r.cell"
-    " FROM {n} JOIN retired_consumers r ON r.uuid = n.uuid",
+    """
+    SELECT r.uuid, r.why, r.unplaceable, r.cell FROM {n} JOIN retired_consumers r ON r.uuid = n.uuid
+    """,
     uuid=str,
 )
 _HOLDINGS = Statement(

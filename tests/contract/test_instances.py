@@ -1,7 +1,6 @@
 """Builds of a cell by project, host, status and name; `berth instances` queries every cell."""
 
 import asyncio
-import importlib
 import io
 from typing import Any
 
@@ -131,25 +130,6 @@ async def test_a_build_that_cannot_be_read_keeps_no_other_from_being_listed(
         uid(3, "b"),
     )
     assert page.more
-
-
-async def test_builds_of_before_there_was_a_list_are_found_by_host_and_project(
-    listed: Listing, database: Database
-) -> None:
-    backfill = importlib.import_module("cell_conductor.migrations.0003_listed").backfill
-    async with database.write() as tx:
-        await tx.execute(text("UPDATE builds SET host = '', project = '', name = ''"))
-        await tx.execute(text("UPDATE builds SET placed = 'x' WHERE id = :id"), {"id": uid(2, "b")})
-    assert not (await listed.find(FindInstances(cell=CELL, project="odd"))).instances
-    async with database.write() as tx:
-        await tx.execute(text(backfill(tx.dialect)))
-    for asked, expected in (
-        (FindInstances(cell=CELL, project="odd"), [1, 3, 5]),
-        (FindInstances(cell=CELL, host="host0"), [1, 3, 5]),
-        (FindInstances(cell=CELL, host="host1"), [6]),
-    ):
-        found = (await listed.find(asked)).instances
-        assert [instance.build for instance in found] == [uid(n, "b") for n in expected]
 
 
 async def test_those_that_are_being_built_are_counted_without_reading_all(listed: Listing) -> None:

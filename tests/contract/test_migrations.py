@@ -2,19 +2,17 @@
 
 import asyncio
 import importlib
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from bus.errors import MigrationsBroken, Unavailable
 from bus.sql.database import Database
 from bus.sql.migrations import current, migrate
-from placement_worker.schema import LAST_CHANGE, LAST_TOLD
 from tests.support.databases import EVERY_WAY
 
 DATABASES = EVERY_WAY
@@ -159,109 +157,6 @@ async def test_two_namespaces_of_one_database_know_nothing_of_each_other(databas
             await tx.execute(text("INSERT INTO things VALUES (1)"))
     for store in stores:
         await store.close()
-
-
-# Placement's own
-
-
-@pytest.fixture
-def take(folder: Path) -> Callable[[str], None]:
-    """Adds one of placement's migrations to the package made for the test."""
-    placement = Path(__file__).parents[2] / "placement_worker" / "migrations"
-
-    def take_(name: str) -> None:
-        shutil.copy(placement / f"{name}.py", folder)
-
-    return take_
-
-
-@pytest.mark.parametrize(("made", "waiting", "told"), [(0, 0, 0), (7, 0, 7), (7, 3, 4), (7, 7, 0)])
-async def test_what_waited_in_an_outbox_is_told_from_the_log(
-    store: Database, take: Callable[[str], None], made: int, waiting: int, told: int
-) -> None:
-    take("0001_first")
-    take("0002_change_log")
-    await migrate(store, PACKAGE)
-    async with store.write() as tx:
-        query = text("UPDATE changes SET number = :made WHERE id = :id")
-        await tx.execute(query, {"made": made, "id": LAST_CHANGE})
-        for _ in range(waiting):
-            columns = "key, type, envelope, created"
-            await tx.execute(text(f"INSERT INTO outbox ({columns}) VALUES ('k', 't', 'e', 1.0)"))
-    take("0003_told_from_the_log")
-    assert await migrate(store, PACKAGE) == ["0003_told_from_the_log"]
-    async with store.read() as tx:
-        numbers = {row.id: row.number for row in await tx.execute(text("SELECT id, number FROM changes"))}
-        tables = await tx.connection.run_sync(lambda connection: inspect(connection).get_table_names())
-    assert numbers == {LAST_CHANGE: made, LAST_TOLD: told}
-    assert "change_log" in tables and "outbox" not in tables
-
-
-async def test_what_a_reported_tree_holds_was_put_there_by_its_owner(
-    store: Database, take: Callable[[str], None]
-) -> None:
-    """And the rest by an operator; what older processes go on writing counts as reported."""
-    for name in ("0001_first", "0002_change_log", "0003_told_from_the_log"):
-        take(name)
-    await migrate(store, PACKAGE)
-    provider = (
-        "INSERT INTO resource_providers (id, uuid, name, generation, shape, root_provider_id, created_at,"
-        " updated_at) VALUES ({id}, '{id}', '{id}', 1, 1, {id}, 0, 0)"
-    )
-    stock = (
-        "INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit,"
-        " max_unit, step_size, allocation_ratio, used, created_at, updated_at)"
-        " VALUES ({id}, {name}, 8, 0, 1, 8, 1, 1.0, 3, 0, 0)"
-    )
-    host = (
-        "INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, created_at, updated_at)"
-        " VALUES ('{id}', 'c1', 'a', 'h', '', {sequence}, false, 0, 0)"
-    )
-    async with store.write() as tx:
-        await tx.execute(
-            text("INSERT INTO resource_classes VALUES (0, 'VCPU', 0, 0), (1, 'MEMORY_MB', 0, 0)")
-        )
-        for number in (1, 2):
-            await tx.execute(text(provider.format(id=number)))
-            await tx.execute(text(stock.format(id=number, name=0)))
-        await tx.execute(text(host.format(id=1, sequence=0)))
-    take("0004_who_put_what")
-    assert await migrate(store, PACKAGE) == ["0004_who_put_what"]
-    async with store.write() as tx:
-        await tx.execute(text(stock.format(id=2, name=1)))
-    async with store.read() as tx:
-        figures = "resource_provider_id, resource_class_id, reported, withheld, used_when_set"
-        query = f"SELECT {figures} FROM inventories"
-        assert sorted(tuple(row) for row in await tx.execute(text(query))) == [
-            (1, 0, True, 0, 3),
-            (2, 0, False, 0, 3),
-            (2, 1, True, 0, 0),
-        ]
-        query = "SELECT id, reported FROM resource_providers"
-        assert sorted(tuple(row) for row in await tx.execute(text(query))) == [(1, True), (2, False)]
-
-
-async def test_consumers_retired_for_want_of_a_host_are_marked(
-    store: Database, take: Callable[[str], None]
-) -> None:
-    for name in ("0001_first", "0002_change_log", "0003_told_from_the_log", "0004_who_put_what"):
-        take(name)
-    await migrate(store, PACKAGE)
-    insert = "INSERT INTO retired_consumers (uuid, why, at) VALUES ('{}', '{}', 0)"
-    async with store.write() as tx:
-        await tx.execute(text(insert.format("a", "unplaceable: no host")))
-        await tx.execute(text(insert.format("b", "deleted")))
-    take("0005_unplaceable")
-    assert await migrate(store, PACKAGE) == ["0005_unplaceable"]
-    async with store.write() as tx:
-        await tx.execute(text(insert.format("c", "deleted")))
-    async with store.read() as tx:
-        found = await tx.execute(text("SELECT uuid, why, unplaceable FROM retired_consumers ORDER BY uuid"))
-        assert [(row.uuid, row.why, bool(row.unplaceable)) for row in found] == [
-            ("a", "unplaceable: no host", True),
-            ("b", "deleted", False),
-            ("c", "deleted", False),
-        ]
 
 
 # Restarted one by one: processes of the version before, and a database of the next

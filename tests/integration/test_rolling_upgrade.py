@@ -1,4 +1,4 @@
-"""Workers of this version and of an earlier commit share the work, in the order of docs/running.md."""
+"""Workers of this version and of a synthetic next one share the work, in the order of docs/running.md."""
 
 import asyncio
 import signal
@@ -16,31 +16,19 @@ from berth.loadtest import Load, LoadPlan
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from tests.support.berth_processes import settled
-from tests.support.older_berth import checked_out, older_workers
+from tests.support.next_berth import next_version, workers_of
 from tests.support.one_process import in_one_process, joined
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-# Before moves, keepers, handovers, adoption: three migrations of the scheduler's and the cells' and one of
-# placement's have come since, and a third of the messages.
-BEFORE_MOVES = "ee52c7fcf54d5a09642366c1c9076b6395ef30fe"
-# Before an instance could go to another cell.
-BEFORE_HANDOVERS = "af6fe9343ef2b07b5b68a94438c10f37225baa1b"
+CENTRAL = [("placement", ""), ("scheduler", "")]
 
 
-@pytest.mark.parametrize(
-    "commit",
-    [
-        pytest.param(BEFORE_MOVES, id="before-moves"),
-        pytest.param(BEFORE_HANDOVERS, id="before-handovers", marks=pytest.mark.soak),
-    ],
-)
-async def test_boots_go_on_while_workers_of_two_versions_share_the_work_and_the_older_go(
-    commit: str, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
+async def test_two_versions_share_the_work_until_the_workers_of_one_are_killed(
+    amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
-    tree = checked_out(commit, tmp_path)
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         "amqp_url": amqp_url,
         "database_url": database_url,
         "exchange": bus_name,
@@ -50,18 +38,14 @@ async def test_boots_go_on_while_workers_of_two_versions_share_the_work_and_the_
         "build_time": "exponential:0.1",
         "state_dir": str(tmp_path),
     }
-    settings = Settings().having(**{**said, "cells": ("c1", "c2")})
-    await migrate_all(settings, Console(quiet=True))  # first of all
-    older = [("placement", ""), ("scheduler", ""), ("conductor", "c1"), ("compute", "c1")]
-    newer = [
-        ("placement", ""),
-        ("scheduler", ""),
-        ("conductor", "c1"),
-        ("conductor", "c2"),
-        ("compute", "c2"),
-    ]
-    with older_workers(tree, older, said, tmp_path / "older.log") as process:
-        async with in_one_process(settings, newer) as bus:
+    settings = Settings().having(**{**values, "cells": ("c1", "c2")})
+    await migrate_all(settings, Console(quiet=True))
+    this_version = [*CENTRAL, ("conductor", "c1"), ("conductor", "c2"), ("compute", "c2")]
+    next_one = [*CENTRAL, ("conductor", "c1"), ("compute", "c1")]
+    log = tmp_path / "next.log"
+    tree = await asyncio.to_thread(next_version, tmp_path / "next")
+    with workers_of(tree, next_one, values, log) as process:  # they migrate the databases further
+        async with in_one_process(settings, this_version) as bus:
             assert (await booted(bus, 60)).keys() <= {"active", "error"}
             cells = await cells_used(settings)
             assert min(cells["c1"], cells["c2"]) > 0, cells
@@ -69,7 +53,7 @@ async def test_boots_go_on_while_workers_of_two_versions_share_the_work_and_the_
                 load = Load(bus, LoadPlan(boots=40, patience=60.0))
                 loading = group.create_task(load.run())
                 await until(lambda: load.ended > 5)
-                process.send_signal(signal.SIGKILL)  # in the middle of it
+                process.send_signal(signal.SIGKILL)
                 await until(lambda: process.poll() is not None)
                 async with joined(settings, [("compute", "c1")]):
                     await until(loading.done, picture=lambda: load.boots)
@@ -78,10 +62,10 @@ async def test_boots_go_on_while_workers_of_two_versions_share_the_work_and_the_
                     assert found.breaches == []
                     assert found.builds.keys() <= {"active", "error"}
                     assert sum(found.builds.values()) == 100
-                    # what an older agent wrote down of its guests the newer one has read
+                    # this version's agent reads the guests that the next version's agent stored
                     assert await compare_guests(settings) == ([], [])
                     assert await bus.transport.dead_letters(10) == []
-    assert "Traceback" not in (tmp_path / "older.log").read_text()
+    assert "Traceback" not in log.read_text()
 
 
 async def booted(bus: Bus, boots: int) -> Counter[str]:
