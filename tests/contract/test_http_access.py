@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from placement_worker.http.auth import Identity, digest_of, of_tokens
-from placement_worker.http.policy import DEFAULTS, AccessPolicy
 from tests.support.http_placement import HttpPlacement, a_door, error_of
 from tests.support.ids import uid
 
@@ -52,39 +51,10 @@ async def test_a_policy_counts_before_what_is_asked_and_after_how(near: HttpPlac
     assert (await near("POST", "/reshaper", **somebody)).status_code == 415
 
 
-async def test_readers_see_what_their_own_project_uses(near: HttpPlacement) -> None:
-    for project, status in (("mine", 200), ("yours", 403)):
-        answer = await near(
-            "GET", f"/usages?project_id={project}", token="u", x_roles="reader", x_project_id="mine"
-        )
-        assert answer.status_code == status
-
-
 async def test_the_last_project_of_a_query_is_the_one_that_counts(near: HttpPlacement) -> None:
     path = "/usages?project_id=mine&project_id=yours"
     answer = await near("GET", path, token="u", x_roles="reader", x_project_id="mine")
     assert answer.status_code == 403
-
-
-async def test_a_token_for_the_whole_system_is_for_nobody(near: HttpPlacement) -> None:
-    answer = await near("GET", "/resource_providers", openstack_system_scope="all")
-    assert error_of(answer)[0] == 403
-
-
-async def test_with_the_new_defaults_admins_do_not_reshape() -> None:
-    body: dict[str, Any] = {"inventories": {}, "allocations": {}}
-    async with opened(policy=AccessPolicy(enforce_new_defaults=True)) as near:
-        assert (await near("POST", "/reshaper", body)).status_code == 403
-        assert (await near("POST", "/reshaper", body, token="nova", x_roles="service")).status_code == 400
-    async with opened() as near:
-        assert (await near("POST", "/reshaper", body)).status_code == 400
-
-
-async def test_an_open_policy_lets_everybody_do_everything() -> None:
-    async with opened(policy=AccessPolicy(dict.fromkeys(DEFAULTS, "@"))) as near:
-        assert (await near("GET", "/resource_providers", token="anybody")).status_code == 200
-        made = await near("POST", "/resource_providers", {"name": "n"}, token="anybody")
-        assert made.status_code == 200
 
 
 async def test_tokens_prove_who_asks() -> None:
@@ -115,20 +85,6 @@ async def shared() -> AsyncIterator[HttpPlacement]:
 def asking(origin: str, *names: str) -> dict[str, str]:
     asks = {"origin": origin, "access-control-request-method": "GET"}
     return asks | ({"access-control-request-headers": ",".join(names)} if names else {})
-
-
-async def test_a_browser_may_ask_first(shared: HttpPlacement) -> None:
-    answer = await shared.client.options("/usages", headers=asking(GOOD, "OpenStack-API-Version"))
-    assert answer.status_code == 200
-    assert answer.headers["access-control-allow-origin"] == GOOD
-    assert answer.headers["access-control-allow-headers"] == "OpenStack-API-Version"
-    assert "PUT" in answer.headers["access-control-allow-methods"]
-
-
-async def test_a_page_of_another_origin_is_not_told_that_it_may(shared: HttpPlacement) -> None:
-    answer = await shared.client.options("/usages", headers=asking(BAD))
-    assert answer.status_code == 200
-    assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
 async def test_a_method_it_may_not_use_is_refused_before_it_is_used(shared: HttpPlacement) -> None:

@@ -1,7 +1,5 @@
 """Microversions and Accept: what a client asks for and what it gets."""
 
-import json
-
 import pytest
 
 from placement_worker.http.errors import Problem, best, takes_json
@@ -48,15 +46,6 @@ def test_a_version_that_is_none_is_refused(header: str, status: int, why: str) -
     assert why in refusal.value.why
 
 
-def test_who_asks_for_too_much_is_told_what_there_is() -> None:
-    with pytest.raises(Problem) as refusal:
-        negotiated("placement 1.40")
-    kind, body = refusal.value.rendered("application/json", "req-1", -1)
-    [error] = json.loads(body)["errors"]
-    assert kind == "application/json"
-    assert (error["min_version"], error["max_version"]) == ("1.0", "1.39")
-
-
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 
@@ -82,18 +71,6 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 def test_what_a_client_accepts(accept: str, json_is_good: bool, errors_as: str | None) -> None:
     assert takes_json(accept) is json_is_good
     assert best(accept) == errors_as
-
-
-def test_an_error_has_a_code_from_1_23_on() -> None:
-    problem = Problem(409, "two at once", "placement.concurrent_update")
-    told = {minor: json.loads(problem.rendered("", "req-1", minor)[1])["errors"][0] for minor in (22, 23)}
-    assert told[22] == {
-        "status": 409,
-        "title": "Conflict",
-        "detail": "There was a conflict when trying to complete your request.\n\n two at once",
-        "request_id": "req-1",
-    }
-    assert told[23] == told[22] | {"code": "placement.concurrent_update"}
 
 
 def test_in_html_nothing_of_the_client_is_markup() -> None:

@@ -9,7 +9,7 @@ from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, FindUsages
 from placement_worker.http import queries
-from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, UNDEFINED, Problem
+from placement_worker.http.errors import UNDEFINED, Problem
 
 A, B = "aaaaaaaa-0000-4000-8000-000000000000", "bbbbbbbb-0000-4000-8000-000000000000"
 
@@ -23,7 +23,7 @@ def group_of(query: str, minor: int = 39) -> ResourceGroup:
     return group
 
 
-def test_a_plain_search_asks_for_all_there_is() -> None:
+def test_a_plain_query_asks_for_all_candidates() -> None:
     assert asked("resources=VCPU:1,MEMORY_MB:512") == FindCandidates(
         groups=(ResourceGroup(resources={"VCPU": 1, "MEMORY_MB": 512}),),
         limit=queries.MOST_CANDIDATES,
@@ -75,7 +75,7 @@ def test_a_plain_search_asks_for_all_there_is() -> None:
         ),
     ],
 )
-def test_what_a_group_asks(query: str, minor: int, is_: dict[str, Any]) -> None:
+def test_parameters_of_a_request_group(query: str, minor: int, is_: dict[str, Any]) -> None:
     group = group_of(query, minor)
     assert {name: getattr(group, name) for name in is_} == is_
 
@@ -89,11 +89,11 @@ def test_groups_come_in_the_order_of_the_query() -> None:
 @pytest.mark.parametrize(
     ("query", "limit"), [("limit=7", 7), ("limit=7&limit=8", 7), ("limit=" + "9" * 30, 100_000)]
 )
-def test_a_limit(query: str, limit: int) -> None:
+def test_the_limit_of_candidates(query: str, limit: int) -> None:
     assert asked(f"resources=VCPU:1&{query}", 16).limit == limit
 
 
-def test_trees_and_roots() -> None:
+def test_same_subtree_and_root_traits() -> None:
     found = asked(
         "resources1=VCPU:1&required_X=T&same_subtree=1,_X,1&same_subtree=_X&group_policy=none&root_required=R,!S"
     )
@@ -106,7 +106,7 @@ def test_before_1_29_trees_are_not_known(minor: int, nested: bool) -> None:
     assert asked("resources=VCPU:1", minor).nested is nested
 
 
-def test_what_a_search_names_must_exist() -> None:
+def test_classes_and_traits_that_must_exist() -> None:
     wanted = queries.candidates(
         b"resources=VCPU:1&resources1=X:1&required1=T,!U,&required=in:V".replace(b",&", b"&"), 39
     )
@@ -114,104 +114,25 @@ def test_what_a_search_names_must_exist() -> None:
     assert wanted.traits == {"T", "U", "V"}
 
 
-RESOURCES = "Badly formed resources parameter. Expected resources query string parameter in form:"
-UNEXPECTED = "Invalid query string parameters: Additional properties are not allowed"
-MEMBER_OF = "Invalid query string parameters: Expected 'member_of' parameter to contain valid UUID(s). Got: "
-
-
+# The published tests of Placement have most errors of queries; these they do not have.
 @pytest.mark.parametrize(
     ("query", "minor", "why"),
     [
-        ("", 10, "'resources' is a required property"),
-        ("required=T", 24, "'resources' is a required property"),
-        ("", 25, "At least one request group (`resources` or `resources{$S}`) is required."),
-        ("resources=", 10, "Got: empty string."),
-        ("resources=%20", 10, "Got: empty string."),
-        ("resources=VCPU", 10, RESOURCES),
-        ("resources=VCPU:1,", 10, "Got: ."),
-        ("resources=VCPU:1:2", 10, "Got: VCPU:1:2."),
-        ("resources=VCPU:x", 10, "Requested resource VCPU expected positive integer amount. Got: x."),
-        ("resources=VCPU:0", 10, "Requested resource VCPU requires amount >= 1. Got: 0."),
-        ("resources=VCPU:-2", 10, "Requested resource VCPU requires amount >= 1. Got: -2."),
-        ("resources=VCPU:1&limit=1", 15, f"{UNEXPECTED} ('limit' was unexpected)"),
-        ("resources=VCPU:1&required=T", 16, "'required' was unexpected"),
-        (f"resources=VCPU:1&member_of={A}", 20, "'member_of' was unexpected"),
-        ("resources=VCPU:1&resources1=VCPU:1", 24, "'resources1' was unexpected"),
         ("resources=VCPU:1&resources01=VCPU:1", 25, "'resources01' does not match any of the regexes"),
-        ("resources=VCPU:1&resources_a=VCPU:1", 32, "'resources_a' does not match any of the regexes"),
-        ("resources=VCPU:1&resources@=VCPU:1", 33, "^member_of([a-zA-Z0-9_-]{1,64})?$"),
-        (f"resources=VCPU:1&in_tree={A}", 30, "'in_tree' does not match any of the regexes"),
-        ("resources=VCPU:1&root_required=T", 34, "'root_required' does not match any of the regexes"),
-        ("resources1=VCPU:1&same_subtree=1", 35, "'same_subtree' does not match any of the regexes"),
-        ("resources=VCPU:1&limit=0", 16, "Failed validating 'pattern'"),
-        ("resources=VCPU:1&limit=1&limit=cow", 16, "'cow' does not match '^[1-9][0-9]*$'"),
-        ("resources=VCPU:1&group_policy=bogus", 25, "'bogus' is not one of ['none', 'isolate']"),
-        ("resources1=VCPU:1&resources2=VCPU:1", 25, 'The "group_policy" parameter is required'),
-        (
-            "resources=VCPU:1&required=",
-            17,
-            "value of the form: HW_CPU_X86_VMX,CUSTOM_MAGIC. Got an empty trait",
-        ),
-        ("resources=VCPU:1&required=!T", 21, "value of the form: HW_CPU_X86_VMX,CUSTOM_MAGIC. Got: !T"),
-        (
-            "resources=VCPU:1&required=T,,",
-            22,
-            "value of the form: HW_CPU_X86_VMX,!CUSTOM_MAGIC. Got an empty",
-        ),
         ("resources=VCPU:1&required=!", 22, "Got an empty trait in: !"),
-        ("resources=VCPU:1&required=in:T", 38, "only supported since microversion 1.39. Got: in:T"),
-        ("resources=VCPU:1&required=in:T,!U", 39, "does not support forbidden traits. Got: in:T,!U"),
-        ("resources=VCPU:1&required=in:", 39, "Got an empty trait in: in:"),
         ("resources=VCPU:1&root_required=in:T", 39, "only supported since microversion 1.39. Got: in:T"),
-        ("resources=VCPU:1&required=T,!T", 22, "found in the following traits keys: required: (T)"),
         ("resources1=VCPU:1&required1=in:T,U&required1=!T,!U", 39, "required1: (T, U)"),
-        ("resources=VCPU:1&member_of=x", 21, MEMBER_OF + "x"),
-        ("resources=VCPU:1&member_of=in:", 21, MEMBER_OF),
-        (f"resources=VCPU:1&member_of=in:{A},!{B}", 32, MEMBER_OF + "!" + B),
-        (f"resources=VCPU:1&member_of=!{A}", 31, "Forbidden member_of parameters are not supported"),
-        (
-            f"resources=VCPU:1&member_of={A}&member_of={B}",
-            23,
-            "Multiple member_of parameters are not supported",
-        ),
-        (f"resources=VCPU:1&member_of={A},{B}", 21, "Multiple values for 'member_of' must be prefixed"),
-        ("resources=VCPU:1&in_tree=x", 31, "Expected 'in_tree' parameter to be a format of uuid. Got: x"),
-        ("resources=VCPU:1&required1=T&required2=U", 25, "orphaned traits keys: required1, required2"),
-        (f"resources=VCPU:1&member_of3={A}", 25, "orphaned member_of keys: member_of3"),
+        (f"resources=VCPU:1&member_of=in:{A},!{B}", 32, "to contain valid UUID(s). Got: !" + B),
         (f"resources=VCPU:1&in_tree1={A}", 31, "All request groups must specify resources."),
         ("&".join(f"resources{n}=VCPU:1" for n in range(1, 102)), 39, "at most 100 request groups, not 101"),
         ("&".join(["resources=VCPU:1"] * 1001), 39, "there are more than 1000"),
         ("resources=VCPU%00:1", 10, "U+0000"),
     ],
 )
-def test_a_search_that_is_none(query: str, minor: int, why: str) -> None:
+def test_an_invalid_query_is_refused_with_the_reason(query: str, minor: int, why: str) -> None:
     with pytest.raises(Problem) as refusal:
         asked(query, minor)
     assert (refusal.value.status, refusal.value.code) == (400, UNDEFINED)
-    assert why in refusal.value.why
-
-
-@pytest.mark.parametrize(
-    ("query", "code", "why"),
-    [
-        ("limit=1", MISSING_VALUE, "There must be at least one resources or resources[$S] parameter."),
-        ("required1=T&same_subtree=1", MISSING_VALUE, "There must be at least one"),
-        ("resources=VCPU:1&required1=T", BAD_VALUE, "bad group(s) - ['1']."),
-        ("resources1=VCPU:1&required=T", BAD_VALUE, "bad group(s) - ['']."),
-        ("resources1=VCPU:1&same_subtree=1,5", BAD_VALUE, "`same_subtree`: ['5'] not found in ['1']."),
-        (
-            "resources1=VCPU:1&same_subtree=1,",
-            BAD_VALUE,
-            "Empty string (unsuffixed group) can not be specified",
-        ),
-        ("resources=VCPU:1&root_required=T&root_required=T", DUPLICATE_KEY, "may be specified only once."),
-        ("resources=VCPU:1&root_required=T,!T", BAD_VALUE, "found in root_required: T"),
-    ],
-)
-def test_from_1_36_on_some_have_codes_of_their_own(query: str, code: str, why: str) -> None:
-    with pytest.raises(Problem) as refusal:
-        asked(query, 36)
-    assert (refusal.value.status, refusal.value.code) == (400, code)
     assert why in refusal.value.why
 
 
@@ -232,28 +153,8 @@ def test_from_1_36_on_some_have_codes_of_their_own(query: str, code: str, why: s
         (f"member_of=in:{A},{B}", 3, FindProviders(like=ResourceGroup(member_of=((A, B),)), parts=())),
     ],
 )
-def test_which_providers(query: str, minor: int, wanted: FindProviders) -> None:
+def test_queries_for_providers(query: str, minor: int, wanted: FindProviders) -> None:
     assert queries.providers(query.encode(), minor).query == wanted
-
-
-@pytest.mark.parametrize(
-    ("query", "minor", "why"),
-    [
-        (f"member_of={A}", 2, "'member_of' was unexpected"),
-        ("resources=VCPU:1", 3, "'resources' was unexpected"),
-        (f"in_tree={A}", 13, "'in_tree' was unexpected"),
-        ("required=T", 17, "'required' was unexpected"),
-        ("bogus=1", 39, "'bogus' was unexpected"),
-        ("uuid=x", 0, "'x' is not a 'uuid'"),
-        (f"uuid={A.replace('-', '')}", 0, "is not a 'uuid'"),
-        (f"in_tree={A.replace('-', '')}", 14, "is not a 'uuid'"),
-        (f"member_of={A}&member_of={B}", 23, "Multiple member_of parameters are not supported"),
-    ],
-)
-def test_providers_wrongly_asked_for(query: str, minor: int, why: str) -> None:
-    with pytest.raises(Problem) as refusal:
-        queries.providers(query.encode(), minor)
-    assert why in refusal.value.why
 
 
 # Traits and usages
@@ -270,23 +171,8 @@ def test_providers_wrongly_asked_for(query: str, minor: int, why: str) -> None:
         ("name=in:A&associated=false", FindNames(kind="trait", names=("A",), associated=False)),
     ],
 )
-def test_which_traits(query: str, wanted: FindNames) -> None:
+def test_queries_for_traits(query: str, wanted: FindNames) -> None:
     assert queries.traits(query.encode()) == wanted
-
-
-@pytest.mark.parametrize(
-    ("query", "why"),
-    [
-        ("name=in_abc", 'Badly formatted name parameter. Expected name query string parameter in form: '
-                        '?name=[in|startswith]:[name1,name2|prefix]. Got: "in_abc"'),
-        ("associated=xyz", 'The query parameter "associated" only accepts "true" or "false"'),
-        ("bogus=1", UNEXPECTED),
-    ],
-)  # fmt: skip
-def test_traits_wrongly_asked_for(query: str, why: str) -> None:
-    with pytest.raises(Problem) as refusal:
-        queries.traits(query.encode())
-    assert why in refusal.value.why
 
 
 @pytest.mark.parametrize(
@@ -298,26 +184,5 @@ def test_traits_wrongly_asked_for(query: str, why: str) -> None:
         ("project_id=p&consumer_type=all", 38, (FindUsages(project="p"), "all")),
     ],
 )
-def test_whose_usages(query: str, minor: int, wanted: tuple[FindUsages, str]) -> None:
+def test_queries_for_usages(query: str, minor: int, wanted: tuple[FindUsages, str]) -> None:
     assert queries.usages(query.encode(), minor) == wanted
-
-
-@pytest.mark.parametrize(
-    ("query", "minor", "why"),
-    [
-        ("", 9, "'project_id' is a required property"),
-        ("project_id=", 9, "Failed validating 'minLength'"),
-        ("project_id=" + "p" * 256, 9, "Failed validating 'maxLength'"),
-        ("project_id=p&user_id=", 9, "Failed validating 'minLength'"),
-        ("project_id=p&consumer_type=INSTANCE", 37, "'consumer_type' was unexpected"),
-        (
-            "project_id=p&consumer_type=instance",
-            38,
-            "'instance' does not match '^[A-Z0-9_]+$|^all|^unknown$'",
-        ),
-    ],
-)
-def test_usages_wrongly_asked_for(query: str, minor: int, why: str) -> None:
-    with pytest.raises(Problem) as refusal:
-        queries.usages(query.encode(), minor)
-    assert why in refusal.value.why

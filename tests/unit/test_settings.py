@@ -72,15 +72,11 @@ def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
     ("name", "text", "value"),
     [
         ("amqp_url", "", ""),
-        ("state_dir", "/somewhere", "/somewhere"),
         ("hosts", "17", 17),
         ("build_timeout", "2.5", 2.5),
-        ("delete_timeout", "60", 60.0),
-        ("cleanup_timeout", "3600", 3600.0),
         ("coalesce", "false", False),
         ("coalesce", "1", True),
         ("cells", "a, b,", ("a", "b")),
-        ("zones", "z1", ("z1",)),
         ("scheduler_weighers", "ram=2, load=-1.5", {"ram": 2.0, "load": -1.5}),
         ("scheduler_filters", "up, ComputeFilter", ("up", "ComputeFilter")),
         (
@@ -93,8 +89,6 @@ def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
             '{"metrics": {"weight_setting": {"t": -1}}}',
             {"metrics": {"weight_setting": {"t": -1}}},
         ),
-        ("host_subset_size", "3", 3),
-        ("scheduler_near", "0.5", 0.5),
     ],
 )
 def test_a_variable_is_text_that_becomes_what_the_setting_is(name: str, text: str, value: Any) -> None:
@@ -277,18 +271,9 @@ def test_a_secret_file_that_cannot_be_read_is_named() -> None:
         ("BERTH_AMQP_URL", f"u:{SECRET}@h/", "'u:****@h/'"),
         ("BERTH_AMQP_URL", f"http://u:{SECRET} {SECRET}@h/", "'http://u:****@h/'"),
         ("BERTH_DATABASE_URL", f"mysql://h/b?PASSWORD={SECRET}", "'mysql://h/b?PASSWORD=****'"),
-        ("BERTH_DATABASE_URL", f"h/b?sslpassword={SECRET}", "'h/b?sslpassword=****'"),
         ("BERTH_IRONIC_API_URL", f"u:{SECRET}@h/", "'u:****@h/'"),
         ("BERTH_AMQP_URL", f"amqp://u:{SECRET}", "must look like amqp://user:password@host:5672/vhost"),
-        ("BERTH_AMQP_URL", f"amqp://u:{SECRET}@", "must look like amqp://user:password@host:5672/vhost"),
-        ("BERTH_AMQP_URL", f"amqp://u:x/{SECRET}@h", "must look like amqp://user:password@host:5672/vhost"),
         ("BERTH_AMQP_URL", f"amqp://u:x[{SECRET}@h", "must look like amqp://user:password@host:5672/vhost"),
-        ("BERTH_DATABASE_URL", f"postgresql://u:{SECRET}", "must look like postgresql://user:password@host"),
-        (
-            "BERTH_DATABASE_URL",
-            f"postgresql://u:{SECRET}@h:p/",
-            "must look like postgresql://user:password@h",
-        ),
         (
             "BERTH_DATABASE_URL",
             f"postgresql://u:{SECRET}@[::1",
@@ -479,19 +464,9 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
     [
         ("hosts", "many", "hosts takes a whole number, not a text of 4 characters"),
         ("hosts", "0", "hosts = 0: must be at least 1"),
-        ("hosts", "2.5", "hosts takes a whole number, not a text of 3 characters"),
-        ("candidates", "0", "candidates = 0: must be at least 1"),
-        ("max_attempts", "0", "max_attempts = 0: must be at least 1"),
-        ("agents_per_cell", "0", "agents_per_cell = 0: must be at least 1"),
-        ("max_builds_in_flight", "0", "max_builds_in_flight = 0: must be at least 1"),
         ("max_wait", "-1", "max_wait = -1.0: must be at least 0"),
         ("max_wait", "inf", "max_wait = inf: must be a finite number of seconds"),
         ("large_pages", "2MB,huge", "large_pages = ('2MB', 'huge'): 'huge' is no size of pages (2MB, 1GB)"),
-        (
-            "pci_aliases",
-            "gpu=",
-            "pci_aliases = {'gpu': ''}: takes a resource class, traits, and once numa=POLICY: gpu has ''",
-        ),
         (
             "pci_aliases",
             "gpu=gpu",
@@ -504,18 +479,11 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         ),
         ("pci_aliases", "g.u=GPU", "pci_aliases = {'g.u': 'GPU'}: 'g.u' is no name: up to 48 letters"),
         ("pci_aliases", "gpu", "pci_aliases takes name=value, comma separated, not a text of 3 characters"),
-        ("baremetal", "-1", "baremetal = -1: must be at least 0"),
-        ("crash_after", "-1", "crash_after = -1: must be at least 0"),
-        ("drain", "-1", "drain = -1.0: must be at least 0"),
         ("drain", "nan", "drain = nan: must be at least 0"),
         ("metrics_port", "70000", "metrics_port = 70000: must be at most 65535"),
         ("build_timeout", "0", "build_timeout = 0.0: must be more than 0 seconds"),
-        ("delete_timeout", "0", "delete_timeout = 0.0: must be more than 0 seconds"),
-        ("cleanup_timeout", "-1", "cleanup_timeout = -1.0: must"),
-        ("heartbeat", "inf", "heartbeat = inf: must be a finite number of seconds"),
         ("heartbeat", "soon", "heartbeat takes a number, not a text of 4 characters"),
         ("fail", "1.5", "fail = 1.5: is a share between 0 and 1"),
-        ("abort", "-0.1", "abort = -0.1: is a share between 0 and 1"),
         ("hang", "nan", "hang = nan: is a share between 0 and 1"),
         ("coalesce", "maybe", "coalesce takes true or false, not a text of 5 characters"),
         ("queue_type", "mirrored", "queue_type = a text of 8 characters: is quorum or classic"),
@@ -524,17 +492,10 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         ("cells", "Cell-1", "cells = ('Cell-1',): a cell's name has lower-case letters"),
         ("cells", "a,b,a", "cells = ('a', 'b', 'a'): a cell is named twice"),
         ("build_time", "long", "build_time = 'long': 'long' is not a duration: constant:s"),
-        ("move_time", "long", "move_time = 'long': 'long' is not a duration: constant:s"),
-        ("move_fail", "1.5", "move_fail = 1.5: is a share between 0 and 1"),
         (
             "scheduler_filters",
             "luck",
             "scheduler_filters = ('luck',): unknown filter 'luck'; known filters: up, ",
-        ),
-        (
-            "scheduler_filters",
-            "nowhere:rule",
-            "scheduler_filters = ('nowhere:rule',): cannot import 'nowhere': ModuleNotFoundError",
         ),
         (
             "scheduler_filters",
@@ -546,12 +507,6 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
             "lode=1",
             "scheduler_weighers = {'lode': 1.0}: unknown weigher 'lode', did you mean 'load'?; ",
         ),
-        (
-            "scheduler_weighers",
-            "ram",
-            "scheduler_weighers takes name=number, comma separated, not a text of 3 characters",
-        ),
-        ("scheduler_weighers", "ram=much", "scheduler_weighers takes name=number, comma separated, not"),
         ("scheduler_weighers", "ram=nan", "scheduler_weighers = {'ram': nan}: ram: nan is no multiplier"),
         (
             "scheduler_rules",
@@ -574,29 +529,6 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
             "scheduler_rules takes name.option=value, comma separated, or JSON",
         ),
         (
-            "scheduler_rules",
-            "{",
-            "scheduler_rules takes name.option=value, comma separated, or JSON, not a text of 1 characters",
-        ),
-        ("host_subset_size", "0", "host_subset_size = 0: must be at least 1"),
-        ("scheduler_near", "-1", "scheduler_near = -1.0: must be at least 0"),
-        ("scheduler_near", "nan", "scheduler_near = nan: must be at least 0"),
-        (
-            "build_failures_halved_after",
-            "0",
-            "build_failures_halved_after = 0.0: must be more than 0 seconds",
-        ),
-        (
-            "amqp_url",
-            f"http://u:{SECRET}@h/",
-            "amqp_url = 'http://u:****@h/': must begin with amqp:// or amqps://",
-        ),
-        (
-            "database_url",
-            f"mysql://u:{SECRET}@h/",
-            "database_url = 'mysql://u:****@h/': must begin with postgresql:// or sqlite+aiosqlite://",
-        ),
-        (
             "database_url",
             f"postgresql://u@h/b?PASSWORD={SECRET}&sslmodus=require",
             "database_url = 'postgresql://u@h/b?PASSWORD=****&sslmodus=require': "
@@ -609,59 +541,16 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
             "sslrootcert=/nowhere/ca.pem: there is no such file, or it cannot be read",
         ),
         (
-            "amqp_url",
-            "amqps://u@h/?cafile=/nowhere/ca.pem",
-            "amqp_url = 'amqps://u@h/?cafile=/nowhere/ca.pem': "
-            "cafile=/nowhere/ca.pem: there is no such file, or it cannot be read",
-        ),
-        (
-            "cell_database_urls",
-            f"c1=mysql://u:{SECRET}@h/",
-            "cell_database_urls = {'c1': 'mysql://u:****@h/'}: must begin with postgresql://",
-        ),
-        (
             "cell_database_urls",
             f"c9=postgresql://u:{SECRET}@h/",
             "cell_database_urls = {'c9': 'postgresql://u:****@h/'}: there is no cell 'c9'; there are: c1, c2",
         ),
-        (
-            "cell_database_urls",
-            f"postgresql://u:{SECRET}@h/",
-            "cell_database_urls takes name=value, comma separated, not a text of",
-        ),
-        (
-            "ironic_amqp_url",
-            f"http://u:{SECRET}@h/",
-            "ironic_amqp_url = 'http://u:****@h/': must begin with amqp:// or amqps://",
-        ),
-        ("ironic_topics", ",", "ironic_topics = (): must not be empty"),
-        (
-            "ironic_api_url",
-            "ironic:6385",
-            "ironic_api_url = 'ironic:6385': must begin with http:// or https://",
-        ),
-        (
-            "ironic_api_url",
-            f"http://u:{SECRET}@h/",
-            "ironic_api_url = 'http://u:****@h/': the url of Ironic's API names a user",
-        ),
         ("ironic_auth", "token", "ironic_auth = 'token': is none, basic or keystone"),
-        ("ironic_full_every", "0", "ironic_full_every = 0: must be at least 1"),
-        ("ironic_sweep_seconds", "0", "ironic_sweep_seconds = 0.0: must be more than 0 seconds"),
-        ("ironic_pages_per_second", "0", "ironic_pages_per_second = 0.0: must be more than 0"),
-        ("ironic_share_gone", "10", "ironic_share_gone = 10.0: is a share between 0 and 1"),
-        ("ironic_cell", "c9", "ironic_cell = 'c9': there is no cell 'c9'; there are: c1, c2"),
-        ("ironic_agents", "c9=a", "ironic_agents = {'c9': 'a'}: there is no cell 'c9'; there are: c1, c2"),
         ("ironic_cell_by", "conductor_group", "ironic_cell_by = 'conductor_group': a mapping to cells takes"),
         (
             "ironic_zone_by",
             "rack",
             "ironic_zone_by = 'rack': 'rack' is nothing to tell nodes apart by; there are: ",
-        ),
-        (
-            "ironic_aggregates_by",
-            "zone,properties",
-            "ironic_aggregates_by = ('zone', 'properties'): 'properties' is nothing to tell nodes apart by",
         ),
     ],
 )
@@ -677,10 +566,7 @@ def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, 
     ("toml", "says"),
     [
         ("hosts = true", "berth.toml: hosts takes a whole number, not True"),
-        ("exchange = 5", "berth.toml: exchange takes a text, not 5"),
-        ('exchange = ""', "berth.toml: exchange = '': must not be empty"),
         ('state_dir = ""', "berth.toml: state_dir = '': must not be empty"),
-        ('cells = ["a", 1]', "berth.toml: cells takes names, comma separated, not a list of 2"),
         ("host = 5", "berth.toml: there is no setting 'host'; did you mean hosts?"),
         ("nonsense = 5", "berth.toml: there is no setting 'nonsense'; there are: amqp_url, exchange, "),
         ("hosts 5", "berth.toml: not TOML: "),
@@ -747,9 +633,7 @@ def test_a_variable_that_names_no_setting_is_ignored_but_told() -> None:
     ("settings", "store", "url"),
     [
         (Settings().having(state_dir="/s"), "placement", "sqlite+aiosqlite:////s/"),
-        (Settings().having(state_dir="/s"), "cell_c1", "sqlite+aiosqlite:////s/"),
         (Settings().having(database_url="postgresql://h/b"), "placement", "postgresql://h/b"),
-        (Settings().having(database_url="postgresql://h/b"), "cell_c1", "postgresql://h/b"),
         (
             Settings().having(database_url="postgresql://h/b", cell_database_urls={"c1": "postgresql://c/b"}),
             "cell_c1",
@@ -764,15 +648,6 @@ def test_a_variable_that_names_no_setting_is_ignored_but_told() -> None:
 )
 def test_where_a_store_is(settings: Settings, store: str, url: str) -> None:
     assert settings.database_for(store) == url
-
-
-def test_a_relative_state_directory_is_where_we_stand() -> None:
-    assert Settings().database_for("placement") == f"sqlite+aiosqlite:///{Path.cwd()}/.berth/"
-
-
-def test_without_a_broker_all_is_embedded() -> None:
-    assert Settings().embedded
-    assert not Settings().having(amqp_url="amqp://h/").embedded
 
 
 @pytest.mark.parametrize(
