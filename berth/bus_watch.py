@@ -8,10 +8,10 @@ from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.protocol import QueueSpec
 from control_room.bus_load import KnownQueue
-from control_room.bus_operations import BusMeans
+from control_room.operations import BusOperations
 
 
-def bus_means(settings: Settings, bus: Bus) -> BusMeans:
+def bus_means(settings: Settings, bus: Bus) -> BusOperations:
     elsewhere = tuple(cell.name for cell in settings.cells if cell.ferry)
     made: dict[tuple[str, ...], list[KnownQueue]] = {}
     of_agents: dict[tuple[str, str], list[KnownQueue]] = {}
@@ -45,7 +45,7 @@ def bus_means(settings: Settings, bus: Bus) -> BusMeans:
     async def drop(ids: Collection[str]) -> int:
         return await bus.transport.remove_dead_letters(ids)
 
-    return BusMeans(
+    return BusOperations(
         queues=queues,
         elsewhere=elsewhere,
         depths=lambda names: bus.transport.depths(names),

@@ -11,12 +11,12 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker
-from control_room.access import Credential, RoomAccess, Sessions, Visitor, sweep
-from control_room.background import beside_the_pages
-from control_room.events import Hearing
-from control_room.looking import Looking
-from control_room.operations import DrainsHere, MetalMeans, RoomMeans
-from control_room.queries import RoomQuestions
+from control_room.access import AccessRules, Credential, Sessions, Visitor, sweep
+from control_room.background import background_tasks
+from control_room.cloud_status import StatusReader
+from control_room.events import Events
+from control_room.operations import Drains, MetalOperations, Operations
+from control_room.queries import Queries
 from control_room.worker import control_room
 
 if TYPE_CHECKING:
@@ -29,28 +29,28 @@ SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
 
 
 def operators_page(settings: Settings, bus: Bus) -> Worker:
-    hearing = Hearing(bus.clock)
+    events = Events(bus.clock)
 
     async def serve() -> None:
         from berth.room_drains import drains_here
         from bus.http import HttpLimits, listen, serve
         from control_room.pages.app import pages_app
-        from control_room.pages.frame import OpenRoom
+        from control_room.pages.frame import PageContext
 
-        asks, sessions = questions(bus), Sessions()
-        async with drains_here(bus) as drains, beside_the_pages() as beside:
-            room = OpenRoom(
-                questions=asks,
-                hearing=hearing,
-                looking=Looking(asks, bus.clock, settings.cell_names),
+        asks, sessions = queries(bus), Sessions()
+        async with drains_here(bus) as drains, background_tasks() as tasks:
+            context = PageContext(
+                queries=asks,
+                events=events,
+                status=StatusReader(asks, tasks, bus.clock, settings.cell_names),
                 access=access(settings),
                 sessions=sessions,
                 clock=bus.clock,
-                means=means(bus, settings, drains),
-                beside=beside,
+                operations=operations(bus, settings, drains),
+                tasks=tasks,
             )
-            beside.begin(sweep(sessions, bus.clock))
-            app = pages_app(room)
+            tasks.start(sweep(sessions, bus.clock))
+            app = pages_app(context)
             await serve(
                 app,
                 listen(settings.control_room.http),
@@ -59,11 +59,11 @@ def operators_page(settings: Settings, bus: Bus) -> Worker:
                 closing=sessions.close,
             )
 
-    return control_room(hearing, [serve])
+    return control_room(events, [serve])
 
 
-def questions(bus: Bus) -> RoomQuestions:
-    return RoomQuestions(
+def queries(bus: Bus) -> Queries:
+    return Queries(
         cells=bus.asker(topics.CELLS, SECONDS),
         providers=bus.asker(topics.PROVIDERS, LONG),
         trees=bus.asker(topics.TREES, LONG),
@@ -79,7 +79,7 @@ def questions(bus: Bus) -> RoomQuestions:
     )
 
 
-def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
+def operations(bus: Bus, settings: Settings, drains: Drains) -> Operations:
     """Return the operations that the pages share with the commands."""
     from berth.bus_watch import bus_means
     from berth.commands.why import requested
@@ -89,12 +89,12 @@ def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
     from scheduler_worker import replay, scores_of
 
     acts = ControlRoomActions(bus)
-    return RoomMeans(
+    return Operations(
         mark_host=acts.mark_host,
         end_wait=acts.end_wait,
         steer=acts.steer,
         drains=drains,
-        metal=MetalMeans(read=partial(metal, settings, bus), changes=partial(placement_heard, bus)),
+        metal=MetalOperations(read=partial(metal, settings, bus), changes=partial(placement_heard, bus)),
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,
         requested=requested,
@@ -103,7 +103,7 @@ def means(bus: Bus, settings: Settings, drains: DrainsHere) -> RoomMeans:
     )
 
 
-def access(settings: Settings) -> RoomAccess:
+def access(settings: Settings) -> AccessRules:
     """Return the tokens and the policy of the Placement API.
 
     Without a token file every client may read, and any name is accepted at sign-in, as in that API.
@@ -133,9 +133,9 @@ def access(settings: Settings) -> RoomAccess:
         who = auth.Identity(visitor.user, visitor.project, visitor.roles)
         return rules.allows(rule, who, {"project_id": visitor.project})
 
-    return RoomAccess(
+    return AccessRules(
         credential=credential,
-        may_look=lambda visitor: is_open or allows(SHOW, visitor),
+        may_read=lambda visitor: is_open or allows(SHOW, visitor),
         may_act=lambda visitor: allows(ACT, visitor),
         names=frozenset(settings.control_room.names),
     )

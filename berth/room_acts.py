@@ -11,7 +11,7 @@ from berth.commands.terminal import CommandRefused, leaves
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.moves import MoveStands, Steering
-from control_room.operations import ActRefused
+from control_room.operations import OperationRefused
 from control_room.queries import NO_ANSWER
 
 _TROUBLE = (CommandRefused, BadSetting, *NO_ANSWER)
@@ -36,7 +36,7 @@ class ControlRoomActions:
             said = await markings[what](self._bus, before)
             after = await host_named(self._bus, root)
             if set(after.traits) == set(before.traits):
-                raise ActRefused(said)
+                raise OperationRefused(said)
             return said
 
     async def steer(self, stands: MoveStands, to: str) -> str:
@@ -46,14 +46,14 @@ class ControlRoomActions:
         if said is None:
             return f"{to} is said; cell {stands.cell} has not answered yet"
         if said.refused:
-            raise ActRefused(said.refused)
+            raise OperationRefused(said.refused)
         return said.phase
 
     async def end_wait(self, request: str) -> str:
         async with in_words():
             said = await end_wait(self._bus, request)
         if not said.waited:
-            raise ActRefused(f"It does not wait: {said.why}.")
+            raise OperationRefused(f"It does not wait: {said.why}.")
         return said.why
 
 
@@ -63,9 +63,9 @@ async def in_words() -> AsyncIterator[None]:
     try:
         yield
     except _TROUBLE as problem:
-        raise ActRefused(str(problem)) from None
+        raise OperationRefused(str(problem)) from None
     except BaseExceptionGroup as group:
         trouble, bugs = group.split(_TROUBLE)
         if trouble is None or bugs is not None:
             raise
-        raise ActRefused("; ".join(dict.fromkeys(map(str, leaves(trouble))))) from None
+        raise OperationRefused("; ".join(dict.fromkeys(map(str, leaves(trouble))))) from None

@@ -18,7 +18,7 @@ from bus.delivery.runner import Bus
 from bus.host_marks import UNNAMED
 from bus.moves import MoveRequested
 from control_room.drained_hosts import DRAIN
-from control_room.operations import ActRefused, DrainFar
+from control_room.operations import DrainProgress, OperationRefused
 from control_room.queries import NO_ANSWER
 
 log = logging.getLogger(__name__)
@@ -53,19 +53,19 @@ class ControlRoomDrains:
         self._group = group
         self._drains: dict[str, _Going] = {}
 
-    def far(self, root: str) -> DrainFar | None:
+    def progress(self, root: str) -> DrainProgress | None:
         one = self._drains.get(root)
         if one is None:
             return None
         far = one.emptying.so_far
-        return DrainFar(not one.task.done(), one.problem or far.sentence(), _stay(far))
+        return DrainProgress(not one.task.done(), one.problem or far.sentence(), _stay(far))
 
-    async def begin(self, root: str, live: bool, most: int) -> str:
+    async def start(self, root: str, live: bool, most: int) -> str:
         async with in_words():
             host = await host_named(self._bus, root)
             known = self._drains.get(host.id)
             if known is not None and not known.task.done():
-                raise ActRefused("it is being emptied already")
+                raise OperationRefused("it is being emptied already")
             said = await disabling(DRAIN)(self._bus, host)
         asked = MoveRequested(move=ANY, build=ANY, kind="live" if live else "migrate")
         telling = MovePrinter(False, Console(quiet=True))
@@ -82,7 +82,7 @@ class ControlRoomDrains:
         async with in_words():
             host = await host_named(self._bus, root)
             if DRAIN not in causes_of(host):
-                raise ActRefused("It is not closed to be emptied: somebody else has stopped that.")
+                raise OperationRefused("It is not closed to be emptied: somebody else has stopped that.")
             if not and_open:
                 await disabling(UNNAMED)(self._bus, host)
                 host = await host_named(self._bus, root)

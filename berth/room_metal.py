@@ -12,7 +12,7 @@ from bus.errors import Unavailable
 from bus.host_health import marked
 from bus.replication import PlacementChanged
 from bus.resources import FindAllocations, FindProviders, Provider
-from control_room.core.metal import BerthBelief, IronicWord, MetalSeen, NodeOnBoard
+from control_room.core.metal import BoardNode, IronicState, MetalNodes, PlacementRecord
 from control_room.queries import NO_ANSWER
 
 if TYPE_CHECKING:  # HTTP clients load slowly
@@ -64,7 +64,7 @@ class _Remembering:
         return said
 
 
-async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None) -> MetalSeen:
+async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None) -> MetalNodes:
     """Return all nodes, or the named ones. Unreadable sources are named; the rest is shown."""
     now = bus.clock.now()
     try:
@@ -76,10 +76,10 @@ async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None
         problem = f"Reading the nodes took longer than {SECONDS:g} s."
     except NO_ANSWER as trouble:
         problem = f"{trouble}."
-    return MetalSeen(at=now, reads_ironic=settings.ironic.is_read, problem=problem)
+    return MetalNodes(at=now, reads_ironic=settings.ironic.is_read, problem=problem)
 
 
-async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence[str] | None) -> MetalSeen:
+async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence[str] | None) -> MetalNodes:
     from berth.ironic import followed
     from ironic_sync.api import IronicRefused
     from ironic_sync.comparison import survey_of
@@ -111,19 +111,19 @@ async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence
             problem = f"Ironic does not answer: {trouble}. What it said before that is shown."
     holders, said = await _holders(bus, placed), remembering.said
     nodes = [
-        NodeOnBoard(
+        BoardNode(
             id=uuid,
             name=str((said.get(uuid) or {}).get("name") or ""),
             ironic=_word(said.get(uuid)),
-            belief=_belief(placed.get(uuid), holders),
+            placement_record=_belief(placed.get(uuid), holders),
             differs=tuple(differs[uuid]),
         )
         for uuid in {**placed, **said}
     ]
-    return MetalSeen(at=now, nodes=tuple(nodes), reads_ironic=not problem, problem=problem)
+    return MetalNodes(at=now, nodes=tuple(nodes), reads_ironic=not problem, problem=problem)
 
 
-async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequence[str] | None) -> MetalSeen:
+async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequence[str] | None) -> MetalNodes:
     from berth.wiring import metal_agent
 
     agents = tuple(sorted({metal_agent(settings, cell) for cell in settings.cell_names}))
@@ -138,10 +138,12 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
     placed = {provider.id: provider for provider in found if _is_node(provider) and provider.agent in agents}
     holders = await _holders(bus, placed)
     nodes = [
-        NodeOnBoard(id=provider.id, name=provider.host or provider.name, belief=_belief(provider, holders))
+        BoardNode(
+            id=provider.id, name=provider.host or provider.name, placement_record=_belief(provider, holders)
+        )
         for provider in placed.values()
     ]
-    return MetalSeen(at=now, nodes=tuple(nodes))
+    return MetalNodes(at=now, nodes=tuple(nodes))
 
 
 def _is_node(provider: Provider) -> bool:
@@ -165,13 +167,13 @@ async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
     return found
 
 
-def _word(raw: Raw | None) -> IronicWord | None:
+def _word(raw: Raw | None) -> IronicState | None:
     if raw is None:
         return None
     said = {name: str(raw.get(name) or "") for name in raw}
     maintenance = bool(raw.get("maintenance"))
     why = said.get("maintenance_reason") or said.get("fault") if maintenance else said.get("last_error")
-    return IronicWord(
+    return IronicState(
         state=said.get("provision_state") or "available",
         target=said.get("target_provision_state", ""),
         power=said.get("power_state", ""),
@@ -182,12 +184,12 @@ def _word(raw: Raw | None) -> IronicWord | None:
     )
 
 
-def _belief(provider: Provider | None, holders: Mapping[str, str]) -> BerthBelief | None:
+def _belief(provider: Provider | None, holders: Mapping[str, str]) -> PlacementRecord | None:
     if provider is None:
         return None
-    return BerthBelief(
+    return PlacementRecord(
         closed=all(stock.reserved >= stock.total for stock in provider.inventories.values()),
-        told=provider.sequence / 1_000_000 if provider.sequence > 0 else 0.0,
+        updated=provider.sequence / 1_000_000 if provider.sequence > 0 else 0.0,
         classes=tuple(provider.inventories),
         used=any(provider.used.values()),
         holder=holders.get(provider.id, ""),

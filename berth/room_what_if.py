@@ -7,12 +7,12 @@ from berth.request_sense import sense_of
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from control_room.core.what_if_form import Supposition
-from control_room.operations import ActRefused
+from control_room.core.what_if_form import WhatIfRequest
+from control_room.operations import OperationRefused
 from control_room.queries import NO_ANSWER
 
 
-async def asked_for(bus: Bus, said: Supposition) -> tuple[BuildRequested, tuple[str, ...]]:
+async def asked_for(bus: Bus, said: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
     """Return the request, and the fields without effect. Raise ActRefused for invalid input, or if a worker
     does not answer.
     """
@@ -43,4 +43,4 @@ async def asked_for(bus: Bus, said: Supposition) -> tuple[BuildRequested, tuple[
         notes = sense_of(checked(request))
         return checked(await resolved(bus, request, names)), notes
     except (CommandRefused, BadSetting, *NO_ANSWER) as problem:
-        raise ActRefused(str(problem)) from None
+        raise OperationRefused(str(problem)) from None

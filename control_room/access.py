@@ -33,11 +33,11 @@ Credential = Callable[[], Visitor | None]  # the visitor of a token, or None if 
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoomAccess:
+class AccessRules:
     """Authentication and authorisation: the tokens and the policy of the Placement API."""
 
     credential: Callable[[str], Credential]  # of a token
-    may_look: Callable[[Visitor | None], bool]
+    may_read: Callable[[Visitor | None], bool]
     may_act: Callable[[Visitor | None], bool]
     names: frozenset[str] = frozenset()  # host names that requests may use, in addition to addresses
 

@@ -4,17 +4,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
-class Beside:
+
+class BackgroundTasks:
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | None]:
         """Start a task that ends with the pages or when it is cancelled. Its error is logged and does not end
         the pages.
         """
@@ -30,17 +32,18 @@ class Beside:
 
 
 @asynccontextmanager
-async def beside_the_pages() -> AsyncIterator[Beside]:
+async def background_tasks() -> AsyncIterator[BackgroundTasks]:
     async with asyncio.TaskGroup() as group:
-        tasks = Beside(group)
+        tasks = BackgroundTasks(group)
         try:
             yield tasks
         finally:
             tasks.end_all()
 
 
-async def _logged(work: Coroutine[Any, Any, Any]) -> None:
+async def _logged(work: Coroutine[Any, Any, T]) -> T | None:
     try:
-        await work
+        return await work
     except Exception:
-        log.exception("beside the pages: a bug")
+        log.exception("background task of the pages failed: a bug")
+        return None

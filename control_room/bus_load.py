@@ -1,10 +1,10 @@
 """Load of the bus: every topic and query, with the queues that carry it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from bus.protocol import BusDepths, QueueDepth
+from bus.protocol import BusDepths
 from bus.topics import QUERIES, TOPICS
 
 
@@ -17,42 +17,42 @@ class KnownQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class Route:
     """A topic or a query."""
 
     name: str
-    asked: bool  # it is a query
+    is_query: bool
     message: str
-    says: str
+    description: str
     source: str
     target: str
 
 
 @dataclass(frozen=True, slots=True)
-class QueueShown:
+class QueueLoad:
     name: str
     worker: str
-    messages: int
-    readers: int
-    there: bool
+    messages: int = 0
+    consumers: int = 0
+    exists: bool = False
 
     @property
     def unread(self) -> bool:
-        return self.there and not self.readers
+        return self.exists and not self.consumers
 
 
 @dataclass(frozen=True, slots=True)
-class TopicShown:
-    carried: Carried
-    queues: Sequence[QueueShown]  # the fullest first
+class TopicLoad:
+    route: Route
+    queues: Sequence[QueueLoad]  # the fullest first
 
     @property
     def messages(self) -> int:
         return sum(queue.messages for queue in self.queues)
 
     @property
-    def readers(self) -> int:
-        return sum(queue.readers for queue in self.queues)
+    def consumers(self) -> int:
+        return sum(queue.consumers for queue in self.queues)
 
     @property
     def unread(self) -> int:
@@ -60,44 +60,54 @@ class TopicShown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BusShown:
-    topics: Sequence[TopicShown]
-    others: Sequence[QueueShown]  # of no topic that is known here
-    messages: int
+class BusLoad:
+    topics: Sequence[TopicLoad]
+    others: Sequence[QueueLoad]  # of no topic that is known here
+    queues: Sequence[QueueLoad]  # all of them, the fullest first
     dead: int
     delayed: int
-    queues: int
-    unread: Sequence[QueueShown]  # queues without a consumer, the fullest first
 
-    def topic(self, name: str) -> TopicShown | None:
-        return next((topic for topic in self.topics if topic.carried.name == name), None)
+    def topic(self, name: str) -> TopicLoad | None:
+        return next((topic for topic in self.topics if topic.route.name == name), None)
 
     @property
-    def fullest(self) -> list[QueueShown]:
+    def messages(self) -> int:
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def existing(self) -> int:
+        return sum(queue.exists for queue in self.queues)
+
+    @property
+    def unread(self) -> list[QueueLoad]:
+        """Return the queues without a consumer."""
+        return [queue for queue in self.queues if queue.unread]
+
+    @property
+    def fullest(self) -> list[QueueLoad]:
         """Return the queues that hold messages."""
-        every = [*(queue for topic in self.topics for queue in topic.queues), *self.others]
-        return sorted((queue for queue in every if queue.messages), key=_fullest_first)
+        return [queue for queue in self.queues if queue.messages]
 
 
 @cache
-def carried() -> tuple[Carried, ...]:
+def all_routes() -> tuple[Route, ...]:
     topics = [
-        Carried(
+        Route(
             name=topic.pattern,
-            asked=False,
+            is_query=False,
             message=topic.message.__name__,
-            says=topic.says,
+            description=topic.says,
             source=topic.source,
             target=topic.target,
         )
         for topic in TOPICS
     ]
     queries = [
-        Carried(
+        Route(
             name=query.name,
-            asked=True,
+            is_query=True,
             message=f"{query.asks.__name__} → {query.answer.__name__}",
-            says=query.says,
+            description=query.says,
             source=query.source,
             target=query.target,
         )
@@ -106,49 +116,36 @@ def carried() -> tuple[Carried, ...]:
     return (*topics, *queries)
 
 
-def carried_by(queue: str) -> Carried | None:
+@cache
+def route_of(queue: str) -> Route | None:
     """Return what a queue of this name carries: `reader:key`, or `ask:key` of a query."""
     reader, _, key = queue.partition(":")
     words = key.split(".")
-    for one in carried():
-        if one.asked == (reader == "ask") and _alike(one.name.split("."), words):
-            return one
+    for route in all_routes():
+        if route.is_query == (reader == "ask") and _matches(route.name.split("."), words):
+            return route
     return None
 
 
-def bus_shown(queues: Sequence[KnownQueue], depths: BusDepths) -> BusShown:
-    of: dict[str, list[QueueShown]] = {}
-    for queue in queues:
-        topic = _topic_of(queue.name)
-        of.setdefault(topic.name if topic else "", []).append(_shown(queue, depths.queues))
-    topics = [TopicShown(one, sorted(of.get(one.name, ()), key=_fullest_first)) for one in carried()]
-    every = [queue for some in of.values() for queue in some]
-    return BusShown(
-        topics=topics,
-        others=of.get("", []),
-        messages=sum(queue.messages for queue in every),
-        dead=depths.dead,
-        delayed=depths.delayed,
-        queues=sum(queue.there for queue in every),
-        unread=sorted((queue for queue in every if queue.unread), key=_fullest_first),
-    )
+def bus_load(queues: Sequence[KnownQueue], depths: BusDepths) -> BusLoad:
+    by_route: dict[str, list[QueueLoad]] = {}
+    loads = sorted((_load(queue, depths) for queue in queues), key=lambda load: (-load.messages, load.name))
+    for load in loads:
+        route = route_of(load.name)
+        by_route.setdefault(route.name if route else "", []).append(load)
+    topics = [TopicLoad(route, by_route.get(route.name, [])) for route in all_routes()]
+    others = by_route.get("", [])
+    return BusLoad(topics=topics, others=others, queues=loads, dead=depths.dead, delayed=depths.delayed)
 
 
-_topic_of = cache(carried_by)
-
-
-def _shown(queue: KnownQueue, depths: Mapping[str, QueueDepth]) -> QueueShown:
-    found = depths.get(queue.name)
+def _load(queue: KnownQueue, depths: BusDepths) -> QueueLoad:
+    found = depths.queues.get(queue.name)
     if found is None:
-        return QueueShown(queue.name, queue.worker, 0, 0, False)
-    return QueueShown(queue.name, queue.worker, found.messages, found.readers, True)
+        return QueueLoad(queue.name, queue.worker)
+    return QueueLoad(queue.name, queue.worker, found.messages, found.readers, True)
 
 
-def _fullest_first(queue: QueueShown) -> tuple[int, str]:
-    return -queue.messages, queue.name
-
-
-def _alike(pattern: Sequence[str], key: Sequence[str]) -> bool:
+def _matches(pattern: Sequence[str], key: Sequence[str]) -> bool:
     return len(pattern) == len(key) and all(
-        word.startswith("{") or word == there for word, there in zip(pattern, key, strict=True)
+        word.startswith("{") or word == part for word, part in zip(pattern, key, strict=True)
     )

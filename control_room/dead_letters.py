@@ -16,7 +16,7 @@ _BUILDS = ("build", "request", "move")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LetterShown:
+class LetterRow:
     id: str
     name: str  # the id as it may be shown
     queue: str
@@ -32,8 +32,8 @@ class LetterShown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LetterWhole:
-    letter: LetterShown
+class LetterDetails:
+    letter: LetterRow
     reason: str
     traceback: str
     body: str
@@ -41,9 +41,9 @@ class LetterWhole:
     about: tuple[tuple[str, str], ...]  # what it is about, that has a page: the field, its id
 
 
-def letter_shown(letter: DeadLetter) -> LetterShown:
+def letter_row(letter: DeadLetter) -> LetterRow:
     reason = " ".join(letter.reason.split())
-    return LetterShown(
+    return LetterRow(
         id=letter.id,
         name=printable(letter.id),
         queue=printable(letter.queue),
@@ -59,10 +59,10 @@ def letter_shown(letter: DeadLetter) -> LetterShown:
     )
 
 
-def letter_whole(letter: DeadLetter) -> LetterWhole:
+def letter_details(letter: DeadLetter) -> LetterDetails:
     body = _indented(letter.body)
-    return LetterWhole(
-        letter=letter_shown(letter),
+    return LetterDetails(
+        letter=letter_row(letter),
         reason=printable(letter.reason, lines=True),
         traceback=printable(letter.traceback, lines=True),
         body=printable(body[:MOST_BODY], lines=True),

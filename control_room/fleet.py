@@ -1,6 +1,5 @@
 """All hosts as placement reports them, read on demand: all at first, then only changes."""
 
-import asyncio
 from contextlib import suppress
 
 from bus.clock import Clock
@@ -9,43 +8,30 @@ from bus.replication import FindChanges, FindTrees
 from bus.vocabulary import MAX_ORDINAL
 from control_room.core.heat import Fleet
 from control_room.known_hosts import zones_by_aggregate
-from control_room.page_refresh import Stirring
-from control_room.queries import NO_ANSWER, RoomQuestions
+from control_room.queries import NO_ANSWER, Queries
 
-FRESH = 2.0  # seconds until it is read again without news
-_STIRRED = 0.1  # where something was
-LET_GO = 300.0  # seconds without a reader until it is deleted
+LONGEST_UNREAD = 300.0  # seconds after which changes are not followed: all is read anew
 _PAGE = 2000
-_ANEW = 5000  # changes after which all is read anew
-_AT_ONCE = 500  # roots asked for together
+_MOST_CHANGES = 5000  # changes after which all is read anew
+_BATCH = 500  # roots in one query
 
 
-class Fleets:
-    def __init__(self, questions: RoomQuestions, clock: Clock, stirring: Stirring) -> None:
+class FleetReader:
+    def __init__(self, questions: Queries, clock: Clock) -> None:
         self._questions = questions
         self._clock = clock
-        self._reading = asyncio.Lock()
         self._fleet: Fleet | None = None
-        self._at = float("-inf")
-        self._stirring = stirring
-        self._stirred = 0  # by when it was read
+        self._read = float("-inf")
         self._layouts = int(clock.now())
 
-    async def fleet(self) -> Fleet:
+    async def read(self, _: None = None) -> Fleet:
         """Return all hosts. Raise the error of a process that does not answer."""
-        async with self._reading:
-            now, stirred = self._clock.monotonic(), self._stirring.count
-            fresh = FRESH if stirred == self._stirred else _STIRRED
-            if self._fleet is None or now - self._at > LET_GO:
-                self._fleet = None
-                self._fleet = await self._all()
-            elif now - self._at > fresh:
-                self._fleet = await self._followed(self._fleet)
-            else:
-                return self._fleet
-            self._fleet.judge(await self._down())
-            self._at, self._stirred = self._clock.monotonic(), stirred
-            return self._fleet
+        if self._clock.monotonic() - self._read > LONGEST_UNREAD:
+            self._fleet = None
+        fleet = self._fleet = await (self._followed(self._fleet) if self._fleet else self._all())
+        fleet.set_down(await self._down())
+        self._read = self._clock.monotonic()
+        return fleet
 
     async def _all(self) -> Fleet:
         """Read all hosts. A change in the meantime has a higher number, and is read again."""
@@ -74,7 +60,9 @@ class Fleets:
         number, roots = fleet.number, set[str]()
         while True:
             found = await self._questions.changes(FindChanges(after=number, limit=1000))
-            if found.last - fleet.number > _ANEW or (found.oldest > number + 1 and found.last > number):
+            if found.last - fleet.number > _MOST_CHANGES or (
+                found.oldest > number + 1 and found.last > number
+            ):
                 return await self._all()
             if any(change.aggregates or not change.changes for change in found.changes):
                 return await self._all()
@@ -82,13 +70,12 @@ class Fleets:
             if not found.changes:
                 break
             number = found.changes[-1].number
-        waiting = sorted(roots)
-        while waiting:
-            asked = waiting[:_AT_ONCE]
-            page = await self._questions.trees(FindTrees(roots=tuple(asked)))
+        left = sorted(roots)
+        while left:
+            page = await self._questions.trees(FindTrees(roots=tuple(left[:_BATCH])))
             if not page.trees:
                 break
             fleet.take(page, number)
-            waiting = waiting[len(page.trees) :]
+            left = left[len(page.trees) :]
         fleet.number = number
         return fleet

@@ -6,8 +6,8 @@ from bus.aggregates import ZONE, AggregatesFound, FindAggregates
 from bus.cells import CellsFound, FindCells
 from bus.protocol import Ask
 from bus.replication import FindTrees, KnownProvider, KnownTree, TreesFound
+from control_room.core.heat import host_of_tree
 from control_room.core.inventories import PlannedHost, PlannedStock
-from control_room.core.reported import reported_host
 
 _PAGE = 2000
 
@@ -70,7 +70,7 @@ def _host(
     disabled: set[str],
 ) -> PlannedHost | None:
     """Return the host of a tree, or None if it was deleted or no agent reports it."""
-    host = reported_host(page, tree, zones)
+    host = host_of_tree(page, tree, zones)
     if host is None:
         return None
     every = [(page, provider) for provider in tree.providers]

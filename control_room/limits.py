@@ -14,23 +14,23 @@ IN_ALL = 400
 
 FREE_FAILURES = 5  # sign-ins that may fail before the first pause
 LONGEST_PAUSE = 300.0
-FORGOTTEN = 1800.0  # seconds without a failure after which an address starts anew
+EXPIRY = 1800.0  # seconds without a failure until the failures of an address are forgotten
 _ADDRESSES = 10_000
 
 
-class TooMany(Exception):
+class TooManyRequests(Exception):
     """A request exceeds a limit, which the text describes."""
 
 
-class UnderWay:
+class RunningRequests:
     """Requests that are being answered, counted by session, user and address."""
 
     def __init__(self) -> None:
         self._counts: Counter[Hashable] = Counter()
 
     @contextmanager
-    def one_more(self, session: str, user: Hashable, address: str) -> Iterator[None]:
-        """Count a request for the time of the block; raise TooMany if that exceeds a limit."""
+    def count(self, session: str, user: Hashable, address: str) -> Iterator[None]:
+        """Count a request for the time of the block; raise TooManyRequests if that exceeds a limit."""
         limits: Mapping[Hashable, tuple[int, str]] = {
             ("session", session): (OF_A_SESSION, "this session"),
             ("user", user): (OF_A_USER if user else IN_ALL, "this user"),
@@ -39,7 +39,9 @@ class UnderWay:
         }
         for key, (most, whose) in limits.items():
             if self._counts[key] >= most:
-                raise TooMany(f"{most} requests of {whose} are being answered already, the most at a time")
+                raise TooManyRequests(
+                    f"{most} requests of {whose} are being answered already, the most at a time"
+                )
         self._counts.update(limits.keys())
         try:
             yield
@@ -56,7 +58,7 @@ class _Failures:
     last: float
 
 
-class SignInBrake:
+class SignInFailures:
     """Failed sign-ins by address. After a few, each failure doubles the pause until the next attempt.
 
     A successful sign-in resets nothing: otherwise one token would permit guessing others without a pause.
@@ -77,7 +79,7 @@ class SignInBrake:
         """Count a failure; return how many this address has."""
         key = network_of(address)
         known = self._failures.pop(key, None)
-        count = known.count if known is not None and now - known.last < FORGOTTEN else 0
+        count = known.count if known is not None and now - known.last < EXPIRY else 0
         self._failures[key] = _Failures(count + 1, now)
         while len(self._failures) > _ADDRESSES:
             self._failures.popitem(last=False)

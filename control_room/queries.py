@@ -34,7 +34,7 @@ NO_ANSWER = (Unavailable, Unroutable, AnswerRefused, Undecodable)  # what a ques
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoomQuestions:
+class Queries:
     cells: Ask[FindCells, CellsFound]
     providers: Ask[FindProviders, ProvidersFound]
     trees: Ask[FindTrees, TreesFound]
@@ -53,20 +53,21 @@ class RoomQuestions:
 class Reply(Generic[R]):
     """An answer, or the reason for its absence."""
 
-    who: str
+    source: str  # the process that was asked, for people
     answer: R | None = None
     problem: str = ""
     seconds: float = 0.0
 
 
-async def heard(who: str, ask: Callable[[Any], Awaitable[R]], question: Any) -> Reply[R]:
+async def query(source: str, ask: Callable[[Any], Awaitable[R]], question: Any) -> Reply[R]:
     began = monotonic()
+    answer, problem = None, ""
     try:
         answer = await ask(question)
     except NoAnswer:
-        return Reply(who, problem="no answer in time", seconds=monotonic() - began)
+        problem = "no answer in time"
     except Unroutable:
-        return Reply(who, problem="nobody listens there; it is not running", seconds=monotonic() - began)
-    except NO_ANSWER as problem:
-        return Reply(who, problem=str(problem), seconds=monotonic() - began)
-    return Reply(who, answer, seconds=monotonic() - began)
+        problem = "nobody listens there; it is not running"
+    except NO_ANSWER as error:
+        problem = str(error)
+    return Reply(source, answer, problem, monotonic() - began)

@@ -12,7 +12,7 @@ from bus.moves import MoveRequested, MoveSteered
 from bus.routing import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
-from control_room.events import Hearing
+from control_room.events import Events
 
 ASKS = (
     topics.CELLS,
@@ -32,26 +32,26 @@ ASKS = (
     topics.ALLOCATIONS,
 )
 
-TELLS: frozenset[type[Message]] = frozenset(  # an operator's reply word
-    {BuildCancelRequested, MoveRequested, MoveSteered}
-)
+COMMANDS: frozenset[type[Message]] = frozenset({BuildCancelRequested, MoveRequested, MoveSteered})
 
 
-def control_room(hearing: Hearing, serves: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()) -> Worker:
+def control_room(events: Events, serves: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()) -> Worker:
     return Worker(
         "control_room",
         consumes=[
             # also ends with a `reply_to` as the last part of the key
-            on_many(Address(topics.BUILD_ENDED, "build.ended.#"), hearing.ended, private=True, batch=256),
-            on(Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"), hearing.unplaceable, private=True),
-            on(Address(topics.MOVE_ENDED, "move.ended.#"), hearing.move_ended, private=True),
-            on(Address(topics.MOVE_TOLD, "move.told.#"), hearing.move_told, private=True),
-            on(topics.HOST_FAILED, hearing.host_failed, private=True),
-            on(topics.HOST_REPORTED, hearing.host_reported, private=True),
-            on(topics.IRONIC_SPOKE, hearing.ironic_spoke, private=True),
-            on(topics.SCHEDULER_ALIVE, hearing.scheduler_alive, private=True),
+            on_many(
+                Address(topics.BUILD_ENDED, "build.ended.#"), events.on_builds_ended, private=True, batch=256
+            ),
+            on(Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"), events.on_unplaceable, private=True),
+            on(Address(topics.MOVE_ENDED, "move.ended.#"), events.on_move_ended, private=True),
+            on(Address(topics.MOVE_TOLD, "move.told.#"), events.on_move_changed, private=True),
+            on(topics.HOST_FAILED, events.on_host_failed, private=True),
+            on(topics.HOST_REPORTED, events.on_host_reported, private=True),
+            on(topics.IRONIC_SPOKE, events.on_ironic_events, private=True),
+            on(topics.SCHEDULER_ALIVE, events.on_scheduler_alive, private=True),
         ],
         asks=ASKS,
-        announces=TELLS,
+        announces=COMMANDS,
         runs=serves,
     )

@@ -12,8 +12,8 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.requests import Flavor
-from control_room.core.plan import BadPlan, plan_said
-from control_room.core.planning import FlavorRoom, PlanAnswer, planned
+from control_room.core.plan import InvalidPlan, parse_plan
+from control_room.core.planning import FlavorCapacity, PlanAnswer, planned
 from control_room.core.words import listed, several
 from control_room.known_hosts import known_hosts
 
@@ -31,7 +31,7 @@ async def plan_room(
     say: Console,
 ) -> int:
     try:
-        plan = plan_said(mix, add, without, zone, cell)
+        plan = parse_plan(mix, add, without, zone, cell)
         async with Bus(wiring.transport(settings, "what-if")) as bus:
             hosts = await known_hosts(
                 bus.asker(topics.TREES, SECONDS),
@@ -39,7 +39,7 @@ async def plan_room(
                 bus.asker(topics.CELLS, SECONDS),
             )
         answer = planned(hosts, plan)
-    except BadPlan as bad:
+    except InvalidPlan as bad:
         raise BadSetting("; ".join(str(arg) for arg in bad.args)) from None
     if as_json:
         write_json(answer)
@@ -93,7 +93,7 @@ def show_plan(answer: PlanAnswer, say: Console) -> None:
             say.print(line, markup=False)
 
 
-def _pieces(flavor: FlavorRoom) -> list[str]:
+def _pieces(flavor: FlavorCapacity) -> list[str]:
     if not flavor.lost:
         return []
     lines = [f"{flavor.name}: {flavor.in_sum} would fit, were all that is free in one piece"]

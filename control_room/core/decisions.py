@@ -13,7 +13,7 @@ Scores = Callable[[Record, str], Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LostAtStep:
+class FilterStep:
     constraint: str
     left: int
     removed: int
@@ -35,7 +35,7 @@ class RankedRow:
 @dataclass(frozen=True, kw_only=True)
 class DecisionShown:
     considered: int
-    steps: tuple[LostAtStep, ...]
+    steps: tuple[FilterStep, ...]
     weighers: tuple[str, ...]
     ranked: tuple[RankedRow, ...]
     nearest: tuple[tuple[str, str], ...]  # host, what it lacks
@@ -49,7 +49,7 @@ def shown(decision: Decision, scores: Scores, chosen: str = "") -> DecisionShown
     return DecisionShown(
         considered=decision.considered,
         steps=tuple(
-            LostAtStep(
+            FilterStep(
                 constraint=removal.constraint,
                 left=removal.left,
                 removed=removal.removed,

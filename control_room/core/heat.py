@@ -5,12 +5,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bus.replication import KnownInventory, TreesFound
+from bus.host_marks import DISABLED, FORCED_DOWN
+from bus.replication import KnownInventory, KnownTree, TreesFound
 from control_room.core.plan import AMOUNT
-from control_room.core.reported import reported_host
 
 MOST_FIT = 9999
 MOST_CLASSES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class TreeHost:
+    root: str
+    name: str
+    cell: str
+    zone: str
+    closed: bool
+
+
+def host_of_tree(found: TreesFound, tree: KnownTree, zones: Mapping[str, str]) -> TreeHost | None:
+    """Return the host of a tree, or None if it was deleted or no agent reports it. `zones`: by aggregate."""
+    if not tree.providers or not found.owners[tree.owner][1]:
+        return None
+    top, (cell, _, zone) = tree.providers[0], found.owners[tree.owner]
+    traits = found.traits[top.traits]
+    return TreeHost(
+        root=tree.root or top.id,
+        name=tree.host or top.name,
+        cell=cell,
+        zone=next((zones[one] for one in found.aggregates[top.aggregates] if one in zones), zone),
+        closed=DISABLED in traits or FORCED_DOWN in traits,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +54,8 @@ class HostHeat:
     providers: tuple[ProviderHeat, ...]
 
     @property
-    def frame(self) -> object:
-        """All of it but what is used and whether it is closed."""
+    def layout(self) -> object:
+        """Return all of the host but its usage and whether it is closed."""
         amounts = [{name: has[::2] for name, has in provider.has.items()} for provider in self.providers]
         return self.name, self.cell, self.zone, amounts
 
@@ -48,15 +72,15 @@ class HostHeat:
         """
         if self.closed or not flavor:
             return 0
-        rooms = []
+        fitting = []
         for name, amount in flavor.items():
             least = 0
             for provider in self.providers:
                 capacity, used, at_once = provider.has.get(name, (0, 0, 0))
                 if amount <= at_once:
                     least = max(least, (capacity - used) // amount)
-            rooms.append(least)
-        return max(0, min(min(rooms), MOST_FIT))
+            fitting.append(least)
+        return max(0, min(min(fitting), MOST_FIT))
 
 
 @dataclass
@@ -78,11 +102,11 @@ class Fleet:
                 self.layout += self.hosts.pop(host.root, None) is not None
                 self.moved.pop(host.root, None)
             elif known != host:
-                self.layout += known is None or known.frame != host.frame
+                self.layout += known is None or known.layout != host.layout
                 self.hosts[host.root] = host
                 self.moved[host.root] = number
 
-    def judge(self, down: frozenset[str]) -> None:
+    def set_down(self, down: frozenset[str]) -> None:
         """Take over which hosts are down; browsers draw all hosts anew if that has changed."""
         self.layout += down != self.down
         self.down = down
@@ -110,16 +134,16 @@ class Fleet:
 
 def hosts_in(found: TreesFound, zones: Mapping[str, str]) -> list[HostHeat]:
     """Return the hosts. A tree without providers was deleted; a tree that no agent reports is no host."""
-    told = []
+    hosts: list[HostHeat] = []
     stocks = [[found.inventories[at] for at in stock] for stock in found.stocks]
     for tree in found.trees:
         if not tree.providers:
-            told.append(_nothing(tree.root or ""))
+            hosts.append(_deleted(tree.root or ""))
             continue
-        host = reported_host(found, tree, zones)
+        host = host_of_tree(found, tree, zones)
         if host is None:
             continue
-        told.append(
+        hosts.append(
             HostHeat(
                 root=host.root,
                 name=host.name,
@@ -129,10 +153,10 @@ def hosts_in(found: TreesFound, zones: Mapping[str, str]) -> list[HostHeat]:
                 providers=tuple(_heat(stocks[provider.stock], provider.used) for provider in tree.providers),
             )
         )
-    return told
+    return hosts
 
 
-def _nothing(root: str) -> HostHeat:
+def _deleted(root: str) -> HostHeat:
     return HostHeat(root=root, name="", cell="", zone="", closed=True, providers=())
 
 
@@ -151,7 +175,7 @@ def classes_of(hosts: Sequence[HostHeat]) -> list[str]:
     return sorted((name for name, _ in found.most_common(MOST_CLASSES)), key=_usual_first)
 
 
-def as_columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
+def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
     """Return the table for the browser: a list for each column, hosts by cell, zone and name; groups by
     number.
     """
@@ -175,7 +199,7 @@ def as_columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def as_news(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, Any]:
+def changed_columns(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, Any]:
     """Return only the hosts that changed after this change, by position, for a browser with the same
     layout.
     """
@@ -206,7 +230,7 @@ def _usual_first(name: str) -> tuple[int, str]:
     return (usual.index(name) if name in usual else len(usual)), name
 
 
-def flavor_of(text: str) -> dict[str, int]:
+def parse_flavor(text: str) -> dict[str, int]:
     """Return the amounts of `VCPU:2,MEMORY_MB:4096`. Raise ValueError with a description of the mistake."""
     flavor = {}
     for part in filter(None, (part.strip() for part in text.split(","))):

@@ -9,7 +9,7 @@ from control_room.core.words import duration
 
 
 @dataclass(frozen=True, kw_only=True)
-class IronicWord:
+class IronicState:
     """Ironic's state of a node when it was read."""
 
     state: str
@@ -22,11 +22,11 @@ class IronicWord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BerthBelief:
+class PlacementRecord:
     """Placement's record of a node."""
 
     closed: bool  # all of it is reserved, or it has nothing
-    told: float  # when placement's record was made; 0: unknown
+    updated: float  # when placement's record was made; 0: unknown
     classes: tuple[str, ...] = ()
     used: bool = False
     holder: str = ""  # the consumer; empty if free, or not asked for
@@ -36,31 +36,31 @@ class BerthBelief:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeOnBoard:
+class BoardNode:
     id: str
     name: str = ""
-    ironic: IronicWord | None = None  # None: not read, or deleted in Ironic
-    belief: BerthBelief | None = None  # None: placement has no record
+    ironic: IronicState | None = None  # None: not read, or deleted in Ironic
+    placement_record: PlacementRecord | None = None  # None: placement has no record
     differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetalSeen:
+class MetalNodes:
     """All nodes, as they were read."""
 
     at: float
-    nodes: tuple[NodeOnBoard, ...] = ()
+    nodes: tuple[BoardNode, ...] = ()
     reads_ironic: bool = False
     problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeShown:
-    node: NodeOnBoard
+    node: BoardNode
     column: str
     berth: str  # what it believes, in words
     age: float | None  # of that
-    keeps: tuple[str, ...]  # from being claimed; empty: nothing does
+    obstacles: tuple[str, ...]  # to a claim
 
 
 COLUMNS = (
@@ -80,26 +80,26 @@ _IN_USE = {"active", "rescue", "service hold"}
 _NOT_READY = {"enroll", "manageable"}
 
 
-def shown(node: NodeOnBoard, reads_ironic: bool, now: float) -> NodeShown:
-    belief = node.belief
+def shown(node: BoardNode, reads_ironic: bool, now: float) -> NodeShown:
+    record = node.placement_record
     return NodeShown(
         node=node,
         column=_column(node, reads_ironic),
-        berth=_believed(belief),
-        age=max(0.0, now - belief.told) if belief and belief.told else None,
-        keeps=_keeps(node, reads_ironic, now),
+        berth=_record_text(record),
+        age=max(0.0, now - record.updated) if record and record.updated else None,
+        obstacles=_obstacles(node, reads_ironic, now),
     )
 
 
-def _column(node: NodeOnBoard, reads_ironic: bool) -> str:
-    said, belief = node.ironic, node.belief
-    used = belief is not None and belief.used
-    if said is None:
+def _column(node: BoardNode, reads_ironic: bool) -> str:
+    ironic, record = node.ironic, node.placement_record
+    used = record is not None and record.used
+    if ironic is None:
         if reads_ironic:
             return "gone"
-        return "held" if used else "free" if not _keeps(node, False, 0.0) else "closed"
-    state = said.state
-    if said.maintenance:
+        return "held" if used else "free" if not _obstacles(node, False, 0.0) else "closed"
+    state = ironic.state
+    if ironic.maintenance:
         return "maintenance"
     if state.endswith("failed") or state == "error":
         return "failed"
@@ -111,48 +111,48 @@ def _column(node: NodeOnBoard, reads_ironic: bool) -> str:
         return "not ready"
     if state != "available":
         return "at work"
-    if said.power in ("", "error"):  # unknown for a node that was just enrolled
+    if ironic.power in ("", "error"):  # unknown for a node that was just enrolled
         return "failed"
     if used:
         return "held"
-    return "closed" if _keeps(node, True, 0.0) else "free"
+    return "closed" if _obstacles(node, True, 0.0) else "free"
 
 
-def _believed(belief: BerthBelief | None) -> str:
-    if belief is None:
+def _record_text(record: PlacementRecord | None) -> str:
+    if record is None:
         return "does not have it"
-    words = "held" if belief.used else "closed" if belief.closed or belief.marks else "open"
-    return ", ".join((words, *belief.marks))
+    words = "held" if record.used else "closed" if record.closed or record.marks else "open"
+    return ", ".join((words, *record.marks))
 
 
-def _keeps(node: NodeOnBoard, reads_ironic: bool, now: float) -> tuple[str, ...]:
+def _obstacles(node: BoardNode, reads_ironic: bool, now: float) -> tuple[str, ...]:
     """In sentences, what would have to change first."""
     words = []
-    said, belief = node.ironic, node.belief
-    if said is not None:
-        if said.maintenance:
-            words.append(f"it is in maintenance{f': {said.why}' if said.why else ''}")
-        if said.power == "error":
+    ironic, record = node.ironic, node.placement_record
+    if ironic is not None:
+        if ironic.maintenance:
+            words.append(f"it is in maintenance{f': {ironic.why}' if ironic.why else ''}")
+        if ironic.power == "error":
             words.append("its power cannot be controlled")
-        elif not said.power:
+        elif not ironic.power:
             words.append("its power state is not known")
-        if said.state != "available":
-            error = f": {said.why}" if said.why and not said.maintenance else ""
-            words.append(f"Ironic has it {said.state}{error}")
-        if said.instance:
-            words.append(f"Ironic has instance {said.instance} on it")
-        if not said.resource_class:
+        if ironic.state != "available":
+            error = f": {ironic.why}" if ironic.why and not ironic.maintenance else ""
+            words.append(f"Ironic has it {ironic.state}{error}")
+        if ironic.instance:
+            words.append(f"Ironic has instance {ironic.instance} on it")
+        if not ironic.resource_class:
             words.append("it has no resource class")
     elif reads_ironic:
         words.append("Ironic does not have it any more")
-    if belief is None:
+    if record is None:
         words.append("placement does not have it")
         return tuple(words)
-    if belief.used and not (said is not None and belief.holder and said.instance == belief.holder):
-        words.append(f"{belief.holder or 'somebody'} holds it")
-    words += belief.marks
-    if belief.closed and not belief.used and not words:
-        since = f" {duration(now - belief.told)} ago" if belief.told and now else ""
+    if record.used and not (ironic is not None and record.holder and ironic.instance == record.holder):
+        words.append(f"{record.holder or 'somebody'} holds it")
+    words += record.marks
+    if record.closed and not record.used and not words:
+        since = f" {duration(now - record.updated)} ago" if record.updated and now else ""
         words.append(f"placement was told{since} that nothing can be deployed on it")
     return tuple(words)
 
@@ -167,7 +167,7 @@ class BoardColumn:
 
 
 def board(
-    seen: MetalSeen, now: float, wanted: str = "", column: str = "", most: int = 40
+    seen: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
     """Return the columns that have nodes. `wanted` limits the nodes to those with this text in a name, state
     or id.
@@ -196,10 +196,10 @@ def _first(nodes: Sequence[NodeShown], most: int) -> tuple[NodeShown, ...]:
     return tuple(sorted(nodes, key=lambda one: (not one.node.differs, one.node.name or one.node.id)))[:most]
 
 
-def _matches(node: NodeOnBoard, wanted: str) -> bool:
+def _matches(node: BoardNode, wanted: str) -> bool:
     words = [node.id, node.name]
     if node.ironic:
         words += [node.ironic.state, node.ironic.resource_class, node.ironic.instance]
-    if node.belief:
-        words += [node.belief.cell, node.belief.agent, node.belief.holder]
+    if node.placement_record:
+        words += [node.placement_record.cell, node.placement_record.agent, node.placement_record.holder]
     return any(wanted in word.lower() for word in words)

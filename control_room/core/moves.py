@@ -100,7 +100,7 @@ def _may(move: MoveStands, waits: bool) -> tuple[str, ...]:
     return ("abort", "force") if move.kind == "live" and move.phase == "send" else ("abort",)
 
 
-def told_by_one(found: Iterable[MoveStands]) -> list[MoveStands]:
+def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
     """Return each move once, newest first. A move that two cells report is taken from the cell that runs
     it.
     """
@@ -120,11 +120,11 @@ class DrainShown:
     cell: str
     left: int | None  # instances on the host; None: its cell does not answer
     moved: int
-    under_way: int
-    causes: tuple[str, ...]
-    here: bool  # this control room sees to it
+    running: int
+    causes: tuple[str, ...]  # other causes that the host is closed for
+    runs_here: bool  # this control room runs it
     problem: str
-    stay: tuple[tuple[str, str], ...] = ()  # build, and why it does
+    unmoved: tuple[tuple[str, str], ...] = ()  # build, and the reason
 
     @property
     def share(self) -> float:

@@ -1,18 +1,19 @@
-"""The first page: how it goes."""
+"""The first page: the state of the cloud in figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from control_room.core.agent_heartbeats import AgentHeard
-from control_room.core.alarms import Alarm
+from control_room.core.agent_heartbeats import AgentHeartbeat
+from control_room.core.alarms import Alarm, ProcessReply
 from control_room.core.charts import Chart, chart
 from control_room.core.latencies import percentiles, together
-from control_room.core.windows import TICK, HeardLately, Tick, summed
-from control_room.core.words import duration
+from control_room.core.windows import TICK, BuildHistory, Tick, summed
+from control_room.core.words import duration, several
 
 SHARES = (0.5, 0.95, 0.99)
-_LATELY = 12  # ticks: the last minute
-_OVER = 6  # ticks that a point of the latencies is worked out of
+_MINUTE = 12  # ticks
+_POINT = 6  # ticks that a point of the latencies is computed from
+_SCHEDULER_LATE = 15.0  # seconds without a heartbeat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class CauseNow:
 class WorkerNow:
     name: str
     state: str  # good, warn, bad
-    says: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class NowPage:
     causes: Sequence[CauseNow]
     host_failures: int  # in ten minutes
     workers: Sequence[WorkerNow]
-    agents: Sequence[AgentHeard]
+    agents: Sequence[AgentHeartbeat]
     late: int
     now: float
 
@@ -73,15 +74,17 @@ class TenMinutes:
     latency: Chart
 
 
-def ten_minutes(lately: HeardLately, now: float, known: TenMinutes | None) -> TenMinutes:
+def ten_minutes(history: BuildHistory, now: float, known: TenMinutes | None) -> TenMinutes:
     if known is not None and known.number == int(now // TICK) - 1:
         return known
-    ticks = lately.ticks(now)
-    return TenMinutes(ticks[-1].number, summed(ticks), last_minute(ticks), *charts(ticks))
+    ticks = history.ticks(now)
+    return TenMinutes(ticks[-1].number, summed(ticks), summed(ticks[-_MINUTE:]), *charts(ticks))
 
 
 def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
-    """Ends a second; and durations, each point over half a minute, that few builds do not make it jump."""
+    """Return charts of builds that ended a second, and of their durations. Each point of the durations covers
+    half a minute, so that few builds do not make it jump.
+    """
     speed = chart(
         [
             ("active", [tick.ends["active"] / TICK for tick in ticks]),
@@ -89,26 +92,44 @@ def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
         ],
         least=1.0,
     )
-    over = [ticks[max(0, end - _OVER) : end] for end in range(1, len(ticks) + 1)]
+    spans = [ticks[max(0, end - _POINT) : end] for end in range(1, len(ticks) + 1)]
     points = [
-        percentiles(together(tick.durations for tick in some if tick.durations), SHARES) for some in over
+        percentiles(together(tick.durations for tick in span if tick.durations), SHARES) for span in spans
     ]
-    names = ("half", "95 of 100", "99 of 100")
+    names = ("p50", "p95", "p99")
     latency = chart([(name, [point[place] for point in points]) for place, name in enumerate(names)])
     return speed, latency
-
-
-def last_minute(ticks: Sequence[Tick]) -> Tick:
-    return summed(ticks[-_LATELY:])
-
-
-def p50_and_p99(minute: Tick) -> tuple[str, str]:
-    """In words."""
-    half, _, most = percentiles(minute.durations, SHARES)
-    return duration(half), duration(most)
 
 
 def causes(whole: Tick, most: int = 8) -> list[CauseNow]:
     found = whole.causes.most_common(most)
     top = found[0][1] if found else 1
     return [CauseNow(cause=cause, number=number, share=number / top) for cause, number in found]
+
+
+def workers(
+    replies: Sequence[ProcessReply],
+    schedulers: Mapping[str, float],
+    agents: Sequence[AgentHeartbeat],
+    now: float,
+) -> list[WorkerNow]:
+    rows = [
+        WorkerNow(
+            name=reply.name,
+            state="bad" if reply.problem else "warn" if reply.seconds > 2 else "good",
+            text=reply.problem or f"answers in {duration(reply.seconds)}",
+        )
+        for reply in replies
+    ]
+    for name, lag in schedulers.items():
+        state = "good" if lag < _SCHEDULER_LATE else "bad"
+        rows.append(
+            WorkerNow(name=f"scheduler {name}", state=state, text=f"last heartbeat {duration(lag)} ago")
+        )
+    if agents:
+        late = sum(agent.late(now) for agent in agents)
+        heartbeats = f"heartbeats of {several(late, 'agent')} are late" if late else "all heartbeats in time"
+        oldest = duration(max(agent.lag(now) for agent in agents))
+        text = f"{heartbeats}, the oldest {oldest} ago"
+        rows.append(WorkerNow(name=several(len(agents), "agent"), state="bad" if late else "good", text=text))
+    return rows

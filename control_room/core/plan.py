@@ -22,7 +22,7 @@ _TIMES = re.compile(r"(\d{1,6})\s*x\s*(.+)", re.IGNORECASE | re.DOTALL)
 _MOST_AMOUNT = 2**31 - 1  # as in placement
 
 
-class BadPlan(Exception):
+class InvalidPlan(Exception):
     """The plan is not valid; each argument describes one mistake."""
 
 
@@ -58,13 +58,13 @@ class Plan:
     cell: str = ""
 
 
-def plan_said(
+def parse_plan(
     mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str = "", cell: str = ""
 ) -> Plan:
     """Return the plan; raise BadPlan with everything that is wrong with it."""
     problems = _too_long(mix, add, (*without, zone, cell))
     if problems:
-        raise BadPlan(*problems)
+        raise InvalidPlan(*problems)
     flavors = [one for text in mix if (one := _told(_flavor, text, problems))]
     added = [kind for text in add if (kind := _told(_added, text, problems))]
     if not flavors and not problems:
@@ -72,7 +72,7 @@ def plan_said(
     if sum(kind.number for kind in added) > MOST_ADDED:
         problems.append(f"a plan adds {MOST_ADDED:,} hosts at most")
     if problems:
-        raise BadPlan(*problems)
+        raise InvalidPlan(*problems)
     return Plan(mix=tuple(flavors), added=tuple(added), without=tuple(without), zone=zone, cell=cell)
 
 

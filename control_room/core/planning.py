@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from bus.host_marks import DISABLED, FORCED_DOWN, HELD
 from bus.vocabulary import MAX_CAPACITY
 from control_room.core.inventories import Counts, PlannedHost, PlannedStock, StockColumns
-from control_room.core.plan import AddedHosts, BadPlan, Plan, PlannedFlavor
+from control_room.core.plan import AddedHosts, InvalidPlan, Plan, PlannedFlavor
 
 MOST_STOCKS = 400_000  # inventories of all hosts that are added
 Room = dict[str, Counts]  # class → what is free, by stock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassRoom:
+class ClassCapacity:
     """A class, where so many of one flavor are packed as fit."""
 
     resource_class: str
@@ -34,7 +34,7 @@ class ClassRoom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlavorRoom:
+class FlavorCapacity:
     """One flavor, as if it had all to itself."""
 
     name: str
@@ -42,7 +42,7 @@ class FlavorRoom:
     hosts: int  # on so many
     in_sum: int  # would fit, were all that is free in one piece
     unfit: int  # hosts that lack a trait, or have a forbidden one
-    classes: tuple[ClassRoom, ...]
+    classes: tuple[ClassCapacity, ...]
 
     @property
     def lost(self) -> int:
@@ -64,7 +64,7 @@ class PlanSide:
 
     hosts: int
     closed: int  # and so many more that take nothing
-    flavors: tuple[FlavorRoom, ...]
+    flavors: tuple[FlavorCapacity, ...]
     mixes: int
     mixes_in_sum: int
     left: tuple[LeftOver, ...]
@@ -100,7 +100,7 @@ def planned(
     gone = {host.root for host in taken}
     added = [host for one in plan.added for host in _added(one, hosts)]
     if sum(len(host.stocks) for host in added) > MOST_STOCKS:
-        raise BadPlan(f"the hosts to add have {MOST_STOCKS:,} inventories at most in all")
+        raise InvalidPlan(f"the hosts to add have {MOST_STOCKS:,} inventories at most in all")
     changed = bool(taken or added)
     then = [*(host for host in hosts if host.root not in gone), *added]
     return PlanAnswer(
@@ -124,7 +124,7 @@ def _named(hosts: Sequence[PlannedHost], names: Sequence[str]) -> list[PlannedHo
             unknown.append(f"there is no host {name!r} to take away")
         found.update((host.root, host) for host in meant)
     if unknown:
-        raise BadPlan(*unknown)
+        raise InvalidPlan(*unknown)
     return list(found.values())
 
 
@@ -132,7 +132,7 @@ def _added(wanted: AddedHosts, hosts: Sequence[PlannedHost]) -> list[PlannedHost
     if wanted.like:
         model = next((host for host in hosts if wanted.like in (host.root, host.name)), None)
         if model is None:
-            raise BadPlan(f"there is no host {wanted.like!r} to be like")
+            raise InvalidPlan(f"there is no host {wanted.like!r} to be like")
         open_traits = {trait for trait in model.traits if trait not in (DISABLED, FORCED_DOWN)}
         made = replace(
             model,
@@ -162,7 +162,7 @@ def _held(hosts: Sequence[PlannedHost]) -> tuple[tuple[str, int], ...]:
 
 def _side(hosts: Sequence[PlannedHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
     there = [host for host in hosts if _is_there(host, plan)]
-    hall = _Hall([host for host in there if not host.closed], plan.mix, stopped)
+    hall = _Packing([host for host in there if not host.closed], plan.mix, stopped)
     mixes, left = hall.mixes()
     more = [flavor.name for flavor in plan.mix if hall.fits(flavor, left).sum() < flavor.parts]
     return PlanSide(
@@ -187,7 +187,7 @@ def _is_there(host: PlannedHost, plan: Plan) -> bool:
     )
 
 
-class _Hall:
+class _Packing:
     """Enabled hosts, the fullest first, so that hosts with much free capacity are saved for large flavors.
 
     The inventories of a class are one flat array over all hosts, so a host with many providers costs no more
@@ -215,7 +215,7 @@ class _Hall:
             found = np.minimum(found, stocks.by_host(stocks.pieces(amount, room[name])))
         return found
 
-    def flavor(self, flavor: PlannedFlavor) -> FlavorRoom:
+    def flavor(self, flavor: PlannedFlavor) -> FlavorCapacity:
         fits = self.fits(flavor, self.free)
         admitted = self._admits[id(flavor)]
         classes = []
@@ -226,7 +226,7 @@ class _Hall:
             left = free - np.where(admitted, fits * amount, 0)
             ends = admitted & (pieces == fits)
             classes.append(
-                ClassRoom(
+                ClassCapacity(
                     resource_class=name,
                     amount=amount,
                     free=int(free.sum()),
@@ -237,7 +237,7 @@ class _Hall:
                     ends=int(ends.sum()),
                 )
             )
-        return FlavorRoom(
+        return FlavorCapacity(
             name=flavor.name,
             fits=int(fits.sum()),
             hosts=int((fits > 0).sum()),

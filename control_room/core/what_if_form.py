@@ -13,7 +13,7 @@ _APART = re.compile(r"[\s,]+")
 _DIGITS = 15
 
 
-class BadForm(Exception):
+class InvalidForm(Exception):
     """The form is not valid; each argument names the field and its mistake."""
 
 
@@ -49,7 +49,7 @@ NAMES = tuple(field.name for field in (*FIELDS, *MORE_FIELDS))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supposition:
+class WhatIfRequest:
     """A request as entered: names, not ids."""
 
     vcpus: int
@@ -67,12 +67,12 @@ class Supposition:
     project: str = ""
 
 
-def said_in(params: Mapping[str, str]) -> dict[str, str]:
+def form_texts(params: Mapping[str, str]) -> dict[str, str]:
     """Return the text of each field that was filled in."""
     return {name: params.get(name, "").strip() for name in NAMES}
 
 
-def supposed(said: Mapping[str, str]) -> Supposition | None:
+def parse_request(said: Mapping[str, str]) -> WhatIfRequest | None:
     """Return the request, or None for an empty form. Raise BadForm with all mistakes."""
     if not any(said.values()):
         return None
@@ -86,7 +86,7 @@ def supposed(said: Mapping[str, str]) -> Supposition | None:
             problems.append(f"{_label(name)}: {text!r} is no whole number.")
         return instead
 
-    found = Supposition(
+    found = WhatIfRequest(
         vcpus=number("vcpus"),
         memory_mb=number("memory_mb"),
         disk_gb=number("disk_gb"),
@@ -111,7 +111,7 @@ def supposed(said: Mapping[str, str]) -> Supposition | None:
     if not problems and not amounts and not any(spec.startswith("resources") for spec in found.extra_specs):
         problems.append("Say at least one amount: virtual CPUs, memory, disk or another resource.")
     if problems:
-        raise BadForm(*problems)
+        raise InvalidForm(*problems)
     return found
 
 

@@ -19,7 +19,7 @@ EndStatus = Literal["active", "error", "no host"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndHeard:
+class EndedBuild:
     """An end of a build, as lists show it."""
 
     build: str
@@ -34,7 +34,7 @@ class EndHeard:
 
 @dataclass(slots=True)
 class Tick:
-    """So many ended in one stretch of time."""
+    """Counts of one stretch of time."""
 
     number: int
     ends: Counter[str] = field(default_factory=Counter)  # by status
@@ -44,33 +44,33 @@ class Tick:
     moves: Counter[str] = field(default_factory=Counter)  # by how they ended
 
 
-class HeardLately:
-    """The last ten minutes, tick by tick; nothing is kept of a quiet one."""
+class BuildHistory:
+    """Counts of the last ten minutes by tick, and the last ended builds."""
 
     def __init__(self) -> None:
         self._ticks: deque[Tick] = deque()
-        self.recent: deque[EndHeard] = deque(maxlen=RECENT)
+        self.recent: deque[EndedBuild] = deque(maxlen=RECENT)
 
-    def handle(self, end: EndHeard) -> None:
+    def add(self, end: EndedBuild) -> None:
         tick = self._at(end.at)
         tick.ends[end.status] += 1
         if end.status == "active" and end.seconds is not None:
             tick.durations[bucket(end.seconds)] += 1
         if end.cause:
-            cause = alike(end.cause)
+            cause = without_details(end.cause)
             if cause not in tick.causes and len(tick.causes) >= MOST_CAUSES:
                 cause = OTHER
             tick.causes[cause] += 1
         self.recent.append(end)
 
-    def hear_failure(self, at: float) -> None:
+    def add_failure(self, at: float) -> None:
         self._at(at).host_failures += 1
 
-    def hear_move(self, end: str, at: float) -> None:
+    def add_move(self, end: str, at: float) -> None:
         self._at(at).moves[end] += 1
 
     def ticks(self, now: float) -> list[Tick]:
-        """One for each stretch up to now, the oldest first, the one under way left out."""
+        """Return the complete ticks, oldest first."""
         return self._ticks_until(int(now // TICK), TICKS)
 
     def _ticks_until(self, last: int, several: int) -> list[Tick]:
@@ -78,15 +78,15 @@ class HeardLately:
         quiet = Tick(last - 1)  # one for all of them
         return [known.get(number) or quiet for number in range(last - several, last)]
 
-    def under_way(self, now: float) -> Tick:
+    def current(self, now: float) -> Tick:
         """Return the counts since the last complete tick."""
         number = int(now // TICK)
         return next((tick for tick in reversed(self._ticks) if tick.number == number), None) or Tick(number)
 
     def rate(self, now: float, ticks: int = 2) -> float:
-        """Boots a second that became active, of the last whole ticks."""
-        lately = self._ticks_until(int(now // TICK), ticks)
-        return sum(tick.ends["active"] for tick in lately) / (ticks * TICK)
+        """Return the builds a second that became active in the last complete ticks."""
+        last = self._ticks_until(int(now // TICK), ticks)
+        return sum(tick.ends["active"] for tick in last) / (ticks * TICK)
 
     def _at(self, at: float) -> Tick:
         number = int(at // TICK)
@@ -102,13 +102,13 @@ class HeardLately:
         return ticks[0]
 
 
-def alike(cause: str) -> str:
-    """The sentence without what is another each time: ids, numbers, names with numbers."""
+def without_details(cause: str) -> str:
+    """Return the cause without ids, numbers and names with numbers, to count equal causes together."""
     return _CHANGING.sub("…", cause)[:120]
 
 
 def summed(ticks: Sequence[Tick]) -> Tick:
-    """All of them as one."""
+    """Return the sums of the ticks."""
     whole = Tick(ticks[-1].number if ticks else 0)
     for tick in ticks:
         if not tick.ends and not tick.moves and not tick.host_failures:
@@ -121,8 +121,8 @@ def summed(ticks: Sequence[Tick]) -> Tick:
     return whole
 
 
-def latest(recent: Sequence[EndHeard], failed_only: bool, limit: int) -> Iterator[EndHeard]:
-    """The newest first."""
+def latest(recent: Sequence[EndedBuild], failed_only: bool, limit: int) -> Iterator[EndedBuild]:
+    """Return the last builds, newest first."""
     for end in reversed(recent):
         if limit <= 0:
             return

@@ -10,81 +10,89 @@ from starlette.routing import Route
 from control_room.pages.builds import BuildPages
 from control_room.pages.bus import BusPages
 from control_room.pages.capacity import CapacityPages
-from control_room.pages.entry import Entry
-from control_room.pages.frame import Frame, OpenRoom, PageRefused
-from control_room.pages.heat import HeatPages
-from control_room.pages.host import HostPages
-from control_room.pages.letters import LetterPages
+from control_room.pages.dead_letters import DeadLetterPages
+from control_room.pages.frame import PageContext, PageRefused, Renderer
+from control_room.pages.hosts import HeatPages, HostPages
 from control_room.pages.metal import MetalPages
+from control_room.pages.middleware import AccessMiddleware
 from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
-from control_room.pages.signing_in import SigningIn
+from control_room.pages.sign_in import SignInPages
 from control_room.pages.static_files import static_file
 from control_room.pages.waiting import WaitingPages
 from control_room.pages.what_if import WhatIfPages
 
 
-def pages_app(room: OpenRoom) -> Starlette:
-    frame = Frame(room)
-    heat, host = HeatPages(room, frame), HostPages(room, frame)
-    now, builds = NowPages(room, frame), BuildPages(room, frame)
-    signing = SigningIn(room, frame)
-    waiting, moves = WaitingPages(room, frame), MovePages(room, frame)
-    metal, capacity = MetalPages(room, frame), CapacityPages(room, frame)
-    bus, letters = BusPages(room, frame), LetterPages(room, frame)
+def pages_app(context: PageContext) -> Starlette:
+    renderer = Renderer(context)
     app = Starlette(
-        routes=[
-            Route("/", now.page, methods=["GET"]),
-            Route("/now/events", now.events, methods=["GET"]),
-            Route("/hosts", heat.page, methods=["GET"]),
-            Route("/hosts.json", heat.data, methods=["GET"]),
-            Route("/hosts/events", heat.events, methods=["GET"]),
-            Route("/hosts/{host}", host.page, methods=["GET"]),
-            Route("/hosts/{host}", host.act, methods=["POST"]),
-            Route("/builds", builds.list_all, methods=["GET"]),
-            Route("/builds/events", builds.events, methods=["GET"]),
-            Route("/builds/{build}", builds.page, methods=["GET"]),
-            Route("/waiting", waiting.page, methods=["GET"]),
-            Route("/waiting", waiting.act, methods=["POST"]),
-            Route("/waiting/events", waiting.events, methods=["GET"]),
-            Route("/what-if", WhatIfPages(room, frame).page, methods=["GET"]),
-            Route("/what-if/capacity", capacity.page, methods=["GET"]),
-            Route("/what-if/capacity/events", capacity.events, methods=["GET"]),
-            Route("/bus", bus.page, methods=["GET"]),
-            Route("/bus/events", bus.events, methods=["GET"]),
-            Route("/bus/dead", letters.list_all, methods=["GET"]),
-            Route("/bus/dead", letters.act, methods=["POST"]),
-            Route("/bus/letter", letters.page, methods=["GET"]),
-            Route("/metal", metal.page, methods=["GET"]),
-            Route("/metal/events", metal.events, methods=["GET"]),
-            Route("/moves", moves.page, methods=["GET"]),
-            Route("/moves", moves.act, methods=["POST"]),
-            Route("/moves/events", moves.events, methods=["GET"]),
-            Route("/moves/{move}", moves.one, methods=["GET"]),
-            Route("/moves/{move}", moves.steer, methods=["POST"]),
-            Route("/moves/{move}/events", moves.one_events, methods=["GET"]),
-            Route("/login", signing.page, methods=["GET"]),
-            Route("/login", signing.sign_in, methods=["POST"]),
-            Route("/logout", signing.sign_out, methods=["POST"]),
-            Route("/theme", signing.theme, methods=["POST"]),
-            Route("/static/{name}", static_file, methods=["GET"]),
-            Route("/healthz", _well, methods=["GET"]),
-            Route("/{path:path}", _nowhere),
-        ],
-        middleware=[Middleware(Entry, room, frame)],
+        routes=[*_routes(context, renderer), Route("/{path:path}", _unknown)],
+        middleware=[Middleware(AccessMiddleware, context, renderer)],
         exception_handlers={405: _wrong_method},
     )
     app.router.redirect_slashes = False
-    app.state.sessions = room.sessions
+    app.state.sessions = context.sessions
     return app
 
 
-async def _well(request: Request) -> Response:
+def _routes(context: PageContext, renderer: Renderer) -> list[Route]:
+    now, builds = NowPages(context, renderer), BuildPages(context, renderer)
+    heat, host = HeatPages(context, renderer), HostPages(context, renderer)
+    waiting, moves = WaitingPages(context, renderer), MovePages(context, renderer)
+    metal, capacity = MetalPages(context, renderer), CapacityPages(context, renderer)
+    bus, letters = BusPages(context, renderer), DeadLetterPages(context, renderer)
+    sign_in = SignInPages(context, renderer)
+    read = {
+        "/": now.page,
+        "/now/events": now.events,
+        "/hosts": heat.page,
+        "/hosts.json": heat.data,
+        "/hosts/events": heat.events,
+        "/hosts/{host}": host.page,
+        "/builds": builds.list_all,
+        "/builds/events": builds.events,
+        "/builds/{build}": builds.page,
+        "/waiting": waiting.page,
+        "/waiting/events": waiting.events,
+        "/what-if": WhatIfPages(context, renderer).page,
+        "/what-if/capacity": capacity.page,
+        "/what-if/capacity/events": capacity.events,
+        "/bus": bus.page,
+        "/bus/events": bus.events,
+        "/bus/dead": letters.page,
+        "/bus/letter": letters.letter,
+        "/metal": metal.page,
+        "/metal/events": metal.events,
+        "/moves": moves.page,
+        "/moves/events": moves.events,
+        "/moves/{move}": moves.move,
+        "/moves/{move}/events": moves.move_events,
+        "/login": sign_in.page,
+        "/static/{name}": static_file,
+        "/healthz": _health,
+    }
+    write = {
+        "/hosts/{host}": host.operate,
+        "/waiting": waiting.end_wait,
+        "/bus/dead": letters.operate,
+        "/moves": moves.stop_drain,
+        "/moves/{move}": moves.steer,
+        "/login": sign_in.sign_in,
+        "/logout": sign_in.sign_out,
+        "/theme": sign_in.theme,
+    }
+    return [
+        *(Route(path, endpoint, methods=["GET"]) for path, endpoint in read.items()),
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in write.items()),
+    ]
+
+
+async def _health(request: Request) -> Response:
     return PlainTextResponse("well\n")
 
 
-async def _nowhere(request: Request) -> Response:
-    raise PageRefused(404, "There is no such page", "The address is wrong, or what it showed is gone.")
+async def _unknown(request: Request) -> Response:
+    raise PageRefused(404, "There is no such page", "The address is wrong, or what it showed was deleted.")
 
 
 async def _wrong_method(request: Request, problem: Exception) -> Response:

@@ -16,15 +16,14 @@ from control_room.core.decisions import DecisionShown, shown
 from control_room.core.timeline import AttemptShown, timeline
 from control_room.core.what_if_form import address_of
 from control_room.core.windows import latest
-from control_room.page_refresh import Pace
-from control_room.pages.frame import Frame, OpenRoom, PageRefused
-from control_room.pages.ids import uuid_in
-from control_room.pages.live import live
-from control_room.queries import Reply, heard
+from control_room.pages.frame import PageContext, PageGroup, PageRefused, Renderer, uuid_in
+from control_room.pages.page_updates import PageUpdates
+from control_room.queries import Reply, query
+from control_room.shared_data import Freshness, SharedData
 
 LISTED = 100
-ROWS_KEPT = 400  # rows for the list of all builds, and for the list of failed ones
-SECONDS = 5.0  # seconds after which the list is drawn again, because it shows ages
+ROWS_KEPT = 400  # rendered rows
+SECONDS = 5.0  # seconds after which the list is rendered again, because it shows ages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,142 +31,134 @@ class BuildShown:
     stands: BuildStands
     attempts: Sequence[AttemptShown]
     decision: DecisionShown
-    again: str  # where it goes when decided again; empty: that was not asked
+    again: str  # the host of the repeated decision; empty: it was not repeated
     same: bool
 
 
 @dataclass(frozen=True)
-class AllKnown:
-    stands: list[BuildStands]
+class KnownRecords:
+    builds: list[BuildStands]
     moves: list[MoveStands]
     decided: DecisionFound
     silent: list[str]
 
+    @property
+    def one_request(self) -> bool:
+        return self.decided.move is None and bool(self.decided.request or self.builds)
 
-class BuildPages:
-    def __init__(self, room: OpenRoom, frame: Frame) -> None:
-        self._room = room
-        self._frame = frame
-        # failed only → number of builds, time, and the drawn list
-        self._lists: dict[bool, tuple[int, float, str]] = {}
-        self._pace = Pace()
+
+class BuildPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        super().__init__(context, renderer)
+        changes = context.events.changes
+        self._updates = PageUpdates(SECONDS, changes)
+        self._lists: SharedData[bool, str] = SharedData(  # by: failed only
+            context.tasks, context.clock, self._list, Freshness(seconds=SECONDS * 0.9), changes
+        )
         # Except for its age, an ended build never changes.
-        self._row = lru_cache(ROWS_KEPT)(lambda end: frame.part("builds_row.html", end=end))
+        self._row = lru_cache(ROWS_KEPT)(lambda end: renderer.part("builds_row.html", end=end))
 
     async def list_all(self, request: Request) -> Response:
         wanted = request.query_params.get("id", "").strip()
         if wanted:
             id_ = uuid_in(wanted)
             if not id_:
-                raise PageRefused(
-                    400, "That is no id", f"{wanted[:60]!r} is not the uuid of a build or request."
-                )
+                text = f"{wanted[:60]!r} is not the uuid of a build or request."
+                raise PageRefused(400, "That is no id", text)
             return RedirectResponse(f"/builds/{id_}", status_code=303)
         failed = request.query_params.get("failed") == "1"
-        return self._frame.page(request, "builds.html", failed=failed, part=await self._ended(failed))
+        return self._renderer.page(request, "builds.html", failed=failed, part=await self._lists.get(failed))
 
     async def events(self, request: Request) -> Response:
         failed = request.query_params.get("failed") == "1"
-        return live(request, lambda: self._ended(failed), SECONDS, self._room.hearing.stirring, self._pace)
+        return self._updates.stream(request, lambda: self._lists.get(failed))
 
-    async def _ended(self, failed: bool) -> str:
-        """Return the list of ends, rendered once for all readers."""
-        hearing, at = self._room.hearing, self._room.clock.monotonic()
-        heard_by, made, part = self._lists.get(failed, (-1, 0.0, ""))
-        if heard_by == hearing.stirring.count and at - made < SECONDS * 0.9:
-            return part
-        with self._pace.making():
-            recent = hearing.lately.recent
-            part = self._frame.part(
+    async def _list(self, failed: bool) -> str:
+        with self._updates.interval.rendering():
+            recent = self._context.events.history.recent
+            return self._renderer.part(
                 "builds_part.html",
                 failed=failed,
                 rows=[(end, self._row(end)) for end in latest(recent, failed, LISTED)],
                 known=len(recent),
-                now=self._room.clock.now(),
+                now=self._context.clock.now(),
             )
-        self._lists[failed] = hearing.stirring.count, at, part
-        return part
 
     async def page(self, request: Request) -> Response:
         id_ = uuid_in(request.path_params["build"])
         if not id_:
             raise PageRefused(404, "There is no such build", "That is not the uuid of a build.")
-        known = await self._known(id_)
-        if not known.stands and not known.moves and not known.decided.known:
-            unheard = f" ({', '.join(known.silent)} did not answer.)" if known.silent else ""
-            raise PageRefused(404, "Nobody knows it", f"No build, request or move has this id.{unheard}")
+        records = await self._records(id_)
+        if not records.builds and not records.moves and not records.decided.known:
+            silent = f" ({', '.join(records.silent)} did not answer.)" if records.silent else ""
+            raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{silent}")
         then = request.query_params.get("then", "")
-        today = await self._today(known) if then == "now" else None
-        return self._frame.page(
+        requested, scores = self._request(records), self._context.operations.scores
+        today, today_decision = await self._today(requested) if then == "now" else (None, None)
+        return self._renderer.page(
             request,
             "build.html",
             id=id_,
-            builds=[self._shown(build, then == "again") for build in known.stands],
-            moves=known.moves,
-            decided=known.decided,
-            decision=shown(known.decided.decision, self._room.means.scores),
-            silent=known.silent,
+            builds=[self._shown(build, then == "again") for build in records.builds],
+            moves=records.moves,
+            decided=records.decided,
+            decision=shown(records.decided.decision, scores),
+            silent=records.silent,
             then=then,
             today=today,
-            today_decision=self._decision_of(today),
-            what_if=self._what_if(known),
+            today_decision=today_decision,
+            what_if=address_of(requested) if requested is not None else "",
             only_failed=request.query_params.get("attempts") == "failed",
-            now=self._room.clock.now(),
+            now=self._context.clock.now(),
         )
 
     def _shown(self, build: BuildStands, again: bool) -> BuildShown:
-        means, placed = self._room.means, build.placed
+        operations, placed = self._context.operations, build.placed
         record, host = placed.decision.record, None
         if again and record is not None:
-            host = means.replay(build.build, record)
+            host = operations.replay(build.build, record)
         where = host.host if host else "nowhere" if record else "unknown: it is not recorded"
         return BuildShown(
             stands=build,
             attempts=timeline(build.attempts),
-            decision=shown(placed.decision, means.scores, placed.chosen.root),
+            decision=shown(placed.decision, operations.scores, placed.chosen.root),
             again=where if again else "",
             same=host is not None and host.root == placed.chosen.root,
         )
 
-    async def _known(self, id_: str) -> AllKnown:
-        """Ask all cells and the schedulers in parallel."""
-        ask, looking = self._room.questions, self._room.looking
-        cells = looking.cell_names(await looking.seen())
-        questions = [heard("the scheduler", ask.decision, FindDecision(id=id_))]
-        asked: list[Any] = [*questions]
-        for cell in cells:
-            who = f"cell {cell}"
-            asked.append(heard(who, ask.builds, FindBuilds(cell=cell, builds=(id_,))))
-            asked.append(heard(who, ask.moves, FindMoves(cell=cell, moves=(id_,))))
-            asked.append(heard(who, ask.moves, FindMoves(cell=cell, builds=(id_,))))
-        replies: list[Reply[Any]] = await asyncio.gather(*asked)
-        stands, moves = list[BuildStands](), dict[str, MoveStands]()
+    async def _records(self, id_: str) -> KnownRecords:
+        """Query all cells and the schedulers in parallel."""
+        ask = self._context.queries
+        pending: list[Any] = [query("the scheduler", ask.decision, FindDecision(id=id_))]
+        for cell in await self._context.status.cells():
+            source = f"cell {cell}"
+            pending.append(query(source, ask.builds, FindBuilds(cell=cell, builds=(id_,))))
+            pending.append(query(source, ask.moves, FindMoves(cell=cell, moves=(id_,))))
+            pending.append(query(source, ask.moves, FindMoves(cell=cell, builds=(id_,))))
+        replies: list[Reply[Any]] = await asyncio.gather(*pending)
+        builds, moves = list[BuildStands](), dict[str, MoveStands]()
         for reply in replies[1:]:
-            stands += getattr(reply.answer, "builds", ())
-            moves.update((one.move, one) for one in getattr(reply.answer, "moves", ()))
-        silent = dict.fromkeys(reply.who for reply in replies if reply.problem)
+            builds += getattr(reply.answer, "builds", ())
+            moves.update((move.move, move) for move in getattr(reply.answer, "moves", ()))
+        silent = dict.fromkeys(reply.source for reply in replies if reply.problem)
         decided = replies[0].answer or DecisionFound()
-        return AllKnown(stands, sorted(moves.values(), key=lambda one: one.since), decided, list(silent))
+        return KnownRecords(
+            builds, sorted(moves.values(), key=lambda move: move.since), decided, list(silent)
+        )
 
-    def _request(self, known: AllKnown) -> BuildRequested | None:
+    def _request(self, records: KnownRecords) -> BuildRequested | None:
         """Return the request, or None if it is not recorded as one request."""
-        if known.decided.move is not None or not (known.decided.request or known.stands):
+        if not records.one_request:
             return None
-        return known.decided.request or self._room.means.requested(known.stands[0])
+        return records.decided.request or self._context.operations.requested(records.builds[0])
 
-    def _what_if(self, known: AllKnown) -> str:
-        """Where the same request stands in a form, to be changed; empty: nowhere."""
-        request = self._request(known)
-        return address_of(request) if request is not None else ""
-
-    async def _today(self, known: AllKnown) -> Reply[Any] | None:
-        request = self._request(known)
+    async def _today(self, request: BuildRequested | None) -> tuple[Reply[Any] | None, DecisionShown | None]:
+        """Return what the scheduler would decide now."""
         if request is None:
-            return None
-        return await heard("the scheduler", self._room.questions.what_if, WhatIf(request=request, room=True))
-
-    def _decision_of(self, today: Reply[Any] | None) -> DecisionShown | None:
-        if today is None or today.answer is None:
-            return None
-        chosen = today.answer.placed[0].root if today.answer.placed else ""
-        return shown(today.answer.decision, self._room.means.scores, chosen)
+            return None, None
+        question = WhatIf(request=request, room=True)
+        reply = await query("the scheduler", self._context.queries.what_if, question)
+        if reply.answer is None:
+            return reply, None
+        chosen = reply.answer.placed[0].root if reply.answer.placed else ""
+        return reply, shown(reply.answer.decision, self._context.operations.scores, chosen)

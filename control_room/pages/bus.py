@@ -1,75 +1,68 @@
 """The bus: every topic and query, and the load of their queues, sent again while the page is open."""
 
-import asyncio
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.errors import BrokerRefused, Unavailable
-from control_room.bus_load import BusShown, bus_shown
-from control_room.pages.frame import Frame, OpenRoom
-from control_room.pages.live import live
+from control_room.bus_load import BusLoad, bus_load
+from control_room.pages.frame import PageContext, PageGroup, Renderer
+from control_room.pages.page_updates import PageUpdates, soon
+from control_room.shared_data import Freshness, SharedData
 
 SECONDS = 2.0
-PATIENCE = 0.5  # seconds that a page waits for the count; a later count is sent as an event
-_SHARE = 10.0  # of the time at most that is spent counting: with many queues it is done less often
+_COUNT_TIMES = 10.0  # a tenth of the time at most is spent counting: many queues are counted less often
 
 
-class BusPages:
-    def __init__(self, room: OpenRoom, frame: Frame) -> None:
-        self._room = room
-        self._frame = frame
-        self._counting = asyncio.Lock()
-        self._shown: BusShown | None = None
-        self._problem = ""
-        self._good_until = float("-inf")
-        self._took = 0.0
-        self._quick = False  # counting takes so little that a page may wait for it
+@dataclass(frozen=True)
+class Counted:
+    load: BusLoad | None = None
+    problem: str = ""
+
+
+class BusPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        super().__init__(context, renderer)
+        self._updates = PageUpdates(SECONDS)
+        self._loads: SharedData[tuple[str, ...], Counted] = SharedData(  # by cells
+            context.tasks, context.clock, self._count, Freshness(seconds=SECONDS * 0.9, times=_COUNT_TIMES)
+        )
+        self._last = Counted()
 
     async def page(self, request: Request) -> Response:
         topic = request.query_params.get("topic", "")
-        # It goes on when the page waits no longer: where it takes long it would else never end.
-        counting = self._room.beside.begin(self._counted())
-        await asyncio.wait([counting], timeout=None if self._quick else PATIENCE)
-        return self._frame.page(request, "bus.html", part=self._part(topic), topic=topic)
+        counted = await soon(request, self._counted())
+        part = self._part(topic, counted or self._last)
+        return self._renderer.page(request, "bus.html", part=part, topic=topic)
 
     async def events(self, request: Request) -> Response:
         topic = request.query_params.get("topic", "")
 
-        async def told() -> str:
-            await self._counted()
-            return self._part(topic)
+        async def part() -> str:
+            return self._part(topic, await self._counted())
 
-        return live(request, told, SECONDS)
+        return self._updates.stream(request, part)
 
-    def _part(self, topic: str) -> str:
-        return self._frame.part(
+    def _part(self, topic: str, counted: Counted) -> str:
+        return self._renderer.part(
             "bus_part.html",
-            bus=self._shown,
-            problem=self._problem,
-            topic=self._shown.topic(topic) if self._shown else None,
-            elsewhere=self._room.means.bus.elsewhere,
+            bus=counted.load,
+            problem=counted.problem,
+            topic=counted.load.topic(topic) if counted.load else None,
+            elsewhere=self._context.operations.bus.elsewhere,
         )
 
-    async def _counted(self) -> None:
-        """Count the messages, once for all readers."""
-        clock = self._room.clock
-        async with self._counting:
-            if clock.monotonic() < self._good_until:
-                return
-            try:
-                self._shown, self._problem = await self._count(), ""
-            except (Unavailable, BrokerRefused) as problem:
-                self._problem = str(problem)
-            self._good_until = clock.monotonic() + max(SECONDS * 0.9, _SHARE * self._took)
+    async def _counted(self) -> Counted:
+        return await self._loads.get(tuple(await self._context.status.cells()))
 
-    async def _count(self) -> BusShown:
-        looking, means = self._room.looking, self._room.means.bus
-        cells = looking.cell_names(await looking.seen())
-        heard = self._room.hearing.roll.agents(self._room.clock.now())
-        queues = await means.queues(cells, [(agent.cell, agent.agent) for agent in heard])
-        began = self._room.clock.monotonic()
-        depths = await means.depths([queue.name for queue in queues])
-        self._took = self._room.clock.monotonic() - began
-        self._quick = self._took < PATIENCE
-        return bus_shown(queues, depths)
+    async def _count(self, cells: tuple[str, ...]) -> Counted:
+        context, operations = self._context, self._context.operations.bus
+        agents = context.events.heartbeats.agents(context.clock.now())
+        try:
+            queues = await operations.queues(cells, [(agent.cell, agent.agent) for agent in agents])
+            depths = await operations.depths([queue.name for queue in queues])
+            self._last = Counted(bus_load(queues, depths))
+        except (Unavailable, BrokerRefused) as problem:
+            self._last = Counted(self._last.load, str(problem))
+        return self._last

@@ -1,172 +1,127 @@
-"""Capacity: how many of a mix fit, with hosts added or taken away in thought, and what is in pieces."""
+"""Capacity: how many of a mix fit, with hosts added or removed hypothetically, and what is fragmented."""
 
 import asyncio
 import threading
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from urllib.parse import urlencode
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, urlencode
 from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from control_room.core.inventories import PlannedHost
-from control_room.core.plan import BadPlan, plan_said
+from control_room.core.plan import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, planned
 from control_room.core.what_if_form import words
 from control_room.known_hosts import known_hosts
-from control_room.pages.frame import Frame, OpenRoom, address_of, session_of
-from control_room.pages.live import at_once, live
+from control_room.pages.frame import PageContext, PageGroup, Renderer, address_of, session_of
+from control_room.pages.page_updates import PageUpdates, soon
 from control_room.queries import NO_ANSWER
+from control_room.shared_data import Freshness, SharedData
 
-STANDS = 3600.0  # seconds that an answer is shown as it was worked out
-FRESH = 5.0  # seconds that what was read of all hosts is good for
-GRACE = 5.0  # seconds between a page that is shown without its answer and the stream that asks for it
+SECONDS = 3600.0  # that an answer is shown as it was computed
+HOSTS_SECONDS = 5.0  # that placement's hosts are used
 LONGEST = 30.0  # seconds that a plan may take
 USUAL = "3 x VCPU:2,MEMORY_MB:4096,DISK_GB:20\n1 x VCPU:8,MEMORY_MB:16384,DISK_GB:80"
 _FIELDS = ("mix", "add", "without", "zone", "cell")
 
 
 @dataclass(frozen=True)
-class WorkedOut:
+class PlanResult:
     answer: PlanAnswer | None = None
     problems: Sequence[str] = ()
 
 
-@dataclass(eq=False)
-class _Job:
-    """A plan that is being worked out, and how many pages and streams wait for it."""
+@dataclass(frozen=True)
+class _PlanQuery:
+    """A plan as it stands in an address, and the first reader that requested it."""
 
-    found: asyncio.Future[WorkedOut]
-    task: asyncio.Task[None]
-    readers: int = 0
+    text: str
+    reader: Hashable = field(compare=False)
 
 
-class CapacityPages:
-    """One plan of a reader is worked out at a time, and one of all readers: it may be over 10,000 hosts."""
+class CapacityPages(PageGroup):
+    """One plan of a reader is computed at a time, and one of all readers: it may be over 10,000 hosts."""
 
-    def __init__(self, room: OpenRoom, frame: Frame) -> None:
-        self._room = room
-        self._frame = frame
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        super().__init__(context, renderer)
+        tasks, clock = context.tasks, context.clock
+        self._updates = PageUpdates(SECONDS)
+        self._plans: SharedData[_PlanQuery, PlanResult] = SharedData(tasks, clock, self._plan, Freshness())
+        self._hosts: SharedData[None, Sequence[PlannedHost]] = SharedData(
+            tasks, clock, self._known_hosts, Freshness(seconds=HOSTS_SECONDS)
+        )
         self._planning = asyncio.Lock()
         self._of_reader: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
-        self._hosts: Sequence[PlannedHost] = ()
-        self._good_until = float("-inf")
-        self._jobs: dict[str, _Job] = {}  # by their query
 
     async def page(self, request: Request) -> Response:
-        said = _said(request)
-        asked = _asked(said)
-        found = await at_once(request, self._worked_out(request, said)) if asked else WorkedOut()
-        return self._frame.page(
+        fields = _fields(request)
+        query = _query(request)
+        result = await soon(request, self._plans.get(query)) if query.text else PlanResult()
+        return self._renderer.page(
             request,
             "capacity.html",
-            said=said,
+            fields=fields,
             usual=USUAL,
-            part=self._part(found, asked),
-            asked="" if found else asked,
+            part=self._part(result, query.text),
+            query="" if result else query.text,
         )
 
     async def events(self, request: Request) -> Response:
         """Send the answer that the page did not wait for."""
 
-        async def told() -> str:
-            return self._part(await self._worked_out(request, _said(request)), "")
+        async def part() -> str:
+            return self._part(await self._plans.get(_query(request)), "")
 
-        return live(request, told, STANDS)
+        return self._updates.stream(request, part)
 
-    def _part(self, found: WorkedOut | None, asked: str) -> str:
-        answer = found.answer if found else None
-        return self._frame.part(
+    def _part(self, result: PlanResult | None, query: str) -> str:
+        answer = result.answer if result else None
+        return self._renderer.part(
             "capacity_part.html",
-            asked="" if found else asked,
-            problems=found.problems if found else (),
+            query="" if result else query,
+            problems=result.problems if result else (),
             answer=answer,
             fragments=(answer.then or answer.now) if answer else None,
         )
 
-    async def _worked_out(self, request: Request, said: Mapping[str, str]) -> WorkedOut:
-        """Return the answer. All who ask the same share one job, which ends once all of them have left."""
-        asked = _asked(said)
-        job = self._jobs.get(asked)
-        if job is None or job.found.done():
-            job = self._begin(request, said, asked)
-        job.readers += 1
+    async def _plan(self, query: _PlanQuery) -> PlanResult:
+        fields = {name: texts[0] for name, texts in parse_qs(query.text).items()}
         try:
-            return await asyncio.shield(job.found)
-        finally:
-            job.readers -= 1
-            if not job.readers:
-                asyncio.get_running_loop().call_later(GRACE, self._end_unread, job)
-
-    def _begin(self, request: Request, said: Mapping[str, str], asked: str) -> _Job:
-        found: asyncio.Future[WorkedOut] = asyncio.get_running_loop().create_future()
-        reader = session_of(request).visitor or address_of(request.scope)
-        turn = self._of_reader.setdefault(reader, asyncio.Lock())
-        job = _Job(found, self._room.beside.begin(self._work_out(said, found, turn)))
-        self._jobs[asked] = job
-        found.add_done_callback(lambda _: self._forget(asked, job))
-        return job
-
-    def _forget(self, asked: str, job: _Job) -> None:
-        if self._jobs.get(asked) is job:
-            del self._jobs[asked]
-
-    def _end_unread(self, job: _Job) -> None:
-        if not job.readers:
-            job.task.cancel()
-            job.found.cancel()
-
-    async def _work_out(
-        self, said: Mapping[str, str], found: asyncio.Future[WorkedOut], turn: asyncio.Lock
-    ) -> None:
-        try:
-            async with turn:
-                found.set_result(await self._answer(said))
-        except Exception as bug:  # each page that waits for it gets the error
-            found.set_exception(bug)
-            raise
-        finally:
-            found.cancel()  # without effect on a result
-
-    async def _answer(self, said: Mapping[str, str]) -> WorkedOut:
-        try:
-            return WorkedOut(await self._planned(said))
-        except BadPlan as bad:
-            return WorkedOut(problems=[f"{str(arg)[:1].upper()}{str(arg)[1:]}." for arg in bad.args])
+            async with self._of_reader.setdefault(query.reader, asyncio.Lock()):
+                return PlanResult(await self._planned(fields))
+        except InvalidPlan as invalid:
+            return PlanResult(problems=[f"{str(arg)[:1].upper()}{str(arg)[1:]}." for arg in invalid.args])
         except NO_ANSWER as problem:
-            return WorkedOut(problems=[f"Placement does not answer: {problem}."])
+            return PlanResult(problems=[f"Placement does not answer: {problem}."])
 
-    async def _planned(self, said: Mapping[str, str]) -> PlanAnswer:
-        plan = plan_said(
-            [splitline for splitline in said["mix"].splitlines() if splitline.strip()],
-            [splitline for splitline in said["add"].splitlines() if splitline.strip()],
-            words(said["without"]),
-            said["zone"],
-            said["cell"],
+    async def _planned(self, fields: dict[str, str]) -> PlanAnswer:
+        mix, add = (
+            [line for line in fields.get(name, "").splitlines() if line.strip()] for name in ("mix", "add")
         )
+        without = words(fields.get("without", ""))
+        plan = parse_plan(mix, add, without, fields.get("zone", ""), fields.get("cell", ""))
         async with self._planning:
-            hosts = await self._known_hosts()
+            hosts = await self._hosts.get(None)
             stop = threading.Event()
             try:
                 async with asyncio.timeout(LONGEST):
                     return await asyncio.to_thread(planned, hosts, plan, stop.is_set)
             except TimeoutError:
-                raise BadPlan(f"this plan takes longer than {LONGEST:g} s: plan with less") from None
+                raise InvalidPlan(f"this plan takes longer than {LONGEST:g} s: plan with less") from None
             finally:
                 stop.set()  # or the thread continues after a cancellation
 
-    async def _known_hosts(self) -> Sequence[PlannedHost]:
-        clock, asks = self._room.clock, self._room.questions
-        if clock.monotonic() >= self._good_until:
-            self._hosts = await known_hosts(asks.trees, asks.aggregates, asks.cells)
-            self._good_until = clock.monotonic() + FRESH
-        return self._hosts
+    async def _known_hosts(self, _: None) -> Sequence[PlannedHost]:
+        ask = self._context.queries
+        return await known_hosts(ask.trees, ask.aggregates, ask.cells)
 
 
-def _said(request: Request) -> dict[str, str]:
+def _fields(request: Request) -> dict[str, str]:
     return {name: request.query_params.get(name, "").strip() for name in _FIELDS}
 
 
-def _asked(said: Mapping[str, str]) -> str:
-    return urlencode({name: value for name, value in said.items() if value})
+def _query(request: Request) -> _PlanQuery:
+    text = urlencode({name: value for name, value in _fields(request).items() if value})
+    return _PlanQuery(text, session_of(request).visitor or address_of(request.scope))

@@ -1,5 +1,6 @@
 """Common parts of all pages: the visitor, the navigation, the form token, and rendering."""
 
+import uuid
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -12,14 +13,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
 from bus.clock import Clock
-from control_room.access import RoomAccess, Sessions, WebSession
-from control_room.background import Beside
+from control_room.access import AccessRules, Sessions, WebSession
+from control_room.background import BackgroundTasks
+from control_room.cloud_status import StatusReader
 from control_room.core import words
-from control_room.events import Hearing
-from control_room.looking import Looking
-from control_room.operations import RoomMeans
+from control_room.events import Events
+from control_room.operations import Operations
 from control_room.pages.cookies import theme_cookie
-from control_room.queries import RoomQuestions
+from control_room.queries import Queries
 
 HERE = Path(__file__).parents[1]
 NAVIGATION = (
@@ -33,39 +34,37 @@ NAVIGATION = (
     ("/bus", "Bus"),
 )
 THEMES = ("auto", "light", "dark")
-
-
 MOST_FIELDS = 300  # of a form: more than the dead letters of a page
 
 
 class PageRefused(Exception):
     """A refusal that is shown in place of a page."""
 
-    def __init__(self, status: int, title: str, says: str, *, retry_after: float = 0.0) -> None:
-        super().__init__(says)
-        self.status, self.title, self.says = status, title, says
+    def __init__(self, status: int, title: str, text: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(text)
+        self.status, self.title, self.text = status, title, text
         self.headers = {"retry-after": str(ceil(retry_after))} if retry_after else {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenRoom:
+class PageContext:
     """All that pages work with."""
 
-    questions: RoomQuestions
-    hearing: Hearing
-    looking: Looking
-    access: RoomAccess
+    queries: Queries
+    events: Events
+    status: StatusReader
+    access: AccessRules
     sessions: Sessions
     clock: Clock
-    means: RoomMeans
-    beside: Beside
+    operations: Operations
+    tasks: BackgroundTasks
 
 
-class Frame:
+class Renderer:
     """Renders pages and parts of them."""
 
-    def __init__(self, room: OpenRoom) -> None:
-        self.room = room
+    def __init__(self, context: PageContext) -> None:
+        self._access, self._sessions = context.access, context.sessions
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -83,35 +82,27 @@ class Frame:
             themes=THEMES,
         )
 
-    def part(self, template: str, **shown: Any) -> str:
-        made: str = self._templates.get_template(template).render(shown)
-        return made
+    def part(self, template: str, **values: Any) -> str:
+        text: str = self._templates.get_template(template).render(values)
+        return text
 
-    def page(self, request: Request, template: str, *, status: int = 200, **shown: Any) -> Response:
-        return HTMLResponse(
-            self.part(
-                template,
-                **self.of_visitor(request),
-                theme=theme_of(request),
-                here=request.url.path,
-                **shown,
-            ),
-            status_code=status,
-        )
+    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        common = {**self.of_visitor(request), "theme": theme_of(request), "here": request.url.path}
+        return HTMLResponse(self.part(template, **common, **values), status_code=status)
 
     def of_visitor(self, request: Request) -> dict[str, Any]:
         """Return the values about the visitor for parts with forms."""
         session = session_of(request)
         return {
             "visitor": session.visitor,
-            "may_act": self.room.access.may_act(session.visitor),
-            "form_token": self.room.sessions.form_token(session),
+            "may_act": self._access.may_act(session.visitor),
+            "form_token": self._sessions.form_token(session),
         }
 
     async def form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form of this session; its visitor may act."""
         fields = await self.open_form(request)
-        if not self.room.access.may_act(session_of(request).visitor):
+        if not self._access.may_act(session_of(request).visitor):
             raise PageRefused(
                 403, "You may only look", "To change something, sign in with a token whose role may."
             )
@@ -124,13 +115,18 @@ class Frame:
             fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
         except ValueError:
             raise PageRefused(413, "Not done", f"A form has at most {MOST_FIELDS} fields.") from None
-        if not self.room.sessions.is_form_token(session_of(request), fields.pop("form_token", "")):
-            raise PageRefused(
-                403,
-                "Not done",
-                "This form is not of your session, or too old: load the page again and repeat it.",
-            )
+        if not self._sessions.is_form_token(session_of(request), fields.pop("form_token", "")):
+            text = "This form is not of your session, or too old: load the page again and repeat it."
+            raise PageRefused(403, "Not done", text)
         return fields
+
+
+class PageGroup:
+    """Base of the pages about one subject."""
+
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        self._context = context
+        self._renderer = renderer
 
 
 def session_of(request: Request) -> WebSession:
@@ -144,7 +140,7 @@ def address_of(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
-def who(request: Request) -> str:
+def user_of(request: Request) -> str:
     """Return the user name for the log."""
     visitor = session_of(request).visitor
     return visitor.user if visitor else "?"
@@ -155,7 +151,19 @@ def theme_of(request: Request) -> str:
     return theme if theme in THEMES else "auto"
 
 
-def back_to(path: str) -> Response:
-    """Only to a page of our own."""
+def redirect_to(path: str) -> Response:
+    """Redirect to a page of this site; to the first page if the path leads elsewhere."""
     safe = path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
     return RedirectResponse(safe, status_code=303)
+
+
+def parameter(request: Request, name: str) -> str:
+    return request.query_params.get(name, "").strip()[:255]
+
+
+def uuid_in(text: str) -> str:
+    """Return the id in the form of the bus, or an empty text if it is no id."""
+    try:
+        return str(uuid.UUID(text.strip()))
+    except ValueError:
+        return ""

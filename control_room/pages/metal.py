@@ -5,54 +5,54 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
-from control_room.core.metal import MetalSeen, board
-from control_room.metal_reads import MetalLooks
-from control_room.pages.frame import Frame, OpenRoom
-from control_room.pages.live import at_once, live
+from control_room.core.metal import MetalNodes, board
+from control_room.metal_reads import MetalReader
+from control_room.pages.frame import PageContext, PageGroup, Renderer, parameter
+from control_room.pages.page_updates import PageUpdates, soon
 
-SECONDS = 10.0  # seconds between two reads of all nodes; a node with a message about it is read at once
+SECONDS = 10.0  # between two reads of all nodes; a node with a message about it is read immediately
 SHOWN = 12  # nodes of a column, unless it is the only column
 SHOWN_ALONE = 500
 
 
-class MetalPages:
-    def __init__(self, room: OpenRoom, frame: Frame) -> None:
-        self._room = room
-        self._frame = frame
-        self._looks = MetalLooks(room.means.metal, room.clock, room.hearing.metal, room.beside, SECONDS)
+class MetalPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        super().__init__(context, renderer)
+        changes = context.events.metal
+        self._reader = MetalReader(context.operations.metal, context.tasks, context.clock, changes, SECONDS)
+        self._updates = PageUpdates(SECONDS, changes, self._reader.interval)
 
     async def page(self, request: Request) -> Response:
-        seen = await at_once(request, self._looks.at())
-        said = urlencode({name: value for name, value in _said(request).items() if value})
-        return self._frame.page(
+        nodes = await soon(request, self._reader.nodes())
+        filters = _filters(request)
+        query = urlencode({name: value for name, value in filters.items() if value})
+        return self._renderer.page(
             request,
             "metal.html",
-            part=self._part(request, seen),
-            live=f"/metal/events?{said}" if said else "/metal/events",
-            q=_said(request)["q"],
-            state=_said(request)["state"],
+            part=self._part(request, nodes),
+            live=f"/metal/events?{query}" if query else "/metal/events",
+            q=filters["q"],
+            state=filters["state"],
         )
 
     async def events(self, request: Request) -> Response:
-        async def told() -> str:
-            return self._part(request, await looks.latest())
+        async def part() -> str:
+            return self._part(request, await self._reader.latest())
 
-        looks = self._looks
-        return live(request, told, SECONDS, looks.news, looks.pace, looks.open())
+        return self._updates.stream(request, part, self._reader.following())
 
-    def _part(self, request: Request, seen: MetalSeen | None) -> str:
-        said, now = _said(request), self._room.clock.now()
-        most = SHOWN_ALONE if said["state"] else SHOWN
-        with self._looks.pace.making():
-            return self._frame.part(
+    def _part(self, request: Request, nodes: MetalNodes | None) -> str:
+        filters, now = _filters(request), self._context.clock.now()
+        most = SHOWN_ALONE if filters["state"] else SHOWN
+        with self._updates.interval.rendering():
+            return self._renderer.part(
                 "metal_part.html",
-                seen=seen,
-                columns=board(seen, now, said["q"], said["state"], most) if seen else [],
+                read=nodes,
+                columns=board(nodes, now, filters["q"], filters["state"], most) if nodes else [],
                 now=now,
-                **said,
+                **filters,
             )
 
 
-def _said(request: Request) -> dict[str, str]:
-    asked = request.query_params
-    return {name: asked.get(name, "").strip()[:255] for name in ("q", "state")}
+def _filters(request: Request) -> dict[str, str]:
+    return {name: parameter(request, name) for name in ("q", "state")}

@@ -1,4 +1,4 @@
-"""Moves and drained hosts: their progress, and the acts of an operator on them."""
+"""Moves and drained hosts: their progress, and the operations on them."""
 
 import asyncio
 import logging
@@ -11,70 +11,62 @@ from starlette.responses import RedirectResponse, Response
 
 from bus.moves import FindMoves, MovesFound, MoveStands
 from control_room.core.decisions import shown
-from control_room.core.moves import MoveShown, move_shown, told_by_one
-from control_room.drained_hosts import DrainsLooked, DrainsSeen
-from control_room.operations import ActRefused
-from control_room.page_refresh import Pace
-from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
-from control_room.pages.ids import uuid_in
-from control_room.pages.live import live
-from control_room.periodic_queries import Glances
-from control_room.queries import Reply, heard
+from control_room.core.moves import MoveShown, merged_moves, move_shown
+from control_room.drained_hosts import DrainReader, DrainsFound
+from control_room.operations import OperationRefused
+from control_room.pages.frame import (
+    PageContext,
+    PageGroup,
+    PageRefused,
+    Renderer,
+    parameter,
+    user_of,
+    uuid_in,
+)
+from control_room.pages.page_updates import PageUpdates
+from control_room.queries import Reply, query
+from control_room.shared_data import TIMES, Freshness, SharedData
 
 log = logging.getLogger(__name__)
 
 SECONDS = 1.0
-UNDER_WAY = 100  # shown
+DRAIN_SECONDS = 2.0  # that the drained hosts are used
+RUNNING = 100  # shown
 ENDED = 50
 STEERINGS = ("confirm", "revert", "abort", "force")
 
+Found = tuple[list[MoveStands], list[str]]  # moves, and the cells that did not answer
+
 
 @dataclass(frozen=True)
-class MovesSeen:
-    under_way: tuple[MoveShown, ...]
+class MovesListed:
+    running: tuple[MoveShown, ...]
     ended: tuple[MoveShown, ...]
     more: bool  # more run than are listed
     silent: tuple[str, ...]
 
 
-class MovePages:
-    def __init__(self, room: OpenRoom, frame: Frame) -> None:
-        self._room = room
-        self._frame = frame
-        drains = DrainsLooked(room.questions, room.means.drains, room.clock)
-        self._pace = Pace()
-        # What was known when moves had stirred less often is not what is asked for.
-        self._moves: Glances[tuple[str, int], MovesSeen] = Glances(
-            lambda asked: self._seen(asked[0]), room.clock, SECONDS * 0.9
+class MovePages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        super().__init__(context, renderer)
+        tasks, clock, changes = context.tasks, context.clock, context.events.moves
+        freshness = Freshness(seconds=SECONDS * 0.9, times=TIMES)
+        self._lists: SharedData[str, MovesListed] = SharedData(tasks, clock, self._list, freshness, changes)
+        self._moves: SharedData[str, Found] = SharedData(tasks, clock, self._find, freshness, changes)
+        self._drains: SharedData[None, DrainsFound] = SharedData(
+            tasks,
+            clock,
+            DrainReader(context.queries, context.operations.drains, clock).read,
+            Freshness(seconds=DRAIN_SECONDS, times=TIMES),
         )
-        self._drains: Glances[str, DrainsSeen] = Glances(lambda _: drains.seen(), room.clock, 2.0)
+        self._updates = PageUpdates(SECONDS, changes, self._lists.interval)
+        self._move_updates = PageUpdates(SECONDS, changes, self._moves.interval)
 
-    # All of them
+    # All moves and drains
 
-    async def page(self, request: Request) -> Response:
-        return await self._page(request)
-
-    async def events(self, request: Request) -> Response:
-        return live(request, lambda: self._part(request), SECONDS, self._room.hearing.moving, self._pace)
-
-    async def act(self, request: Request) -> Response:
-        """Stops a drain."""
-        fields = await self._frame.form(request)
-        root, what = uuid_in(fields.get("root", "")), fields.get("act", "")
-        if not root or what not in ("stop", "stop-and-open"):
-            raise PageRefused(400, "Not done", f"A drain cannot be told to {what[:40]!r}.")
-        try:
-            said = await self._room.means.drains.stop(root, what == "stop-and-open")
-        except ActRefused as refused:
-            return await self._page(request, problem=str(refused), status=409)
-        finally:
-            self._drains.forget()
-        _note(request, "%s of the drain of %s: %s", what, root, said)
-        return RedirectResponse("/moves", status_code=303)
-
-    async def _page(self, request: Request, problem: str = "", status: int = 200) -> Response:
-        host = _host(request)
-        return self._frame.page(
+    async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
+        host = parameter(request, "host")
+        return self._renderer.page(
             request,
             "moves.html",
             status=status,
@@ -84,114 +76,118 @@ class MovePages:
             problem=problem,
         )
 
+    async def events(self, request: Request) -> Response:
+        return self._updates.stream(request, lambda: self._part(request))
+
+    async def stop_drain(self, request: Request) -> Response:
+        fields = await self._renderer.form(request)
+        root, name = uuid_in(fields.get("root", "")), fields.get("act", "")
+        if not root or name not in ("stop", "stop-and-open"):
+            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on drains.")
+        try:
+            state = await self._context.operations.drains.stop(root, name == "stop-and-open")
+        except OperationRefused as refused:
+            return await self.page(request, str(refused), 409)
+        finally:
+            self._drains.forget()
+        log.info("%s: %s of the drain of %s: %s", user_of(request), name, root, state)
+        return RedirectResponse("/moves", status_code=303)
+
     async def _part(self, request: Request) -> str:
-        host = _host(request)
-        stirred = self._room.hearing.moving.count
-        with self._pace.asking():
-            moves, drains = await asyncio.gather(self._moves.at((host, stirred)), self._drains.at(""))
+        host = parameter(request, "host")
+        moves, drains = await asyncio.gather(self._lists.get(host), self._drains.get(None))
         if host:
-            kept = tuple(drain for drain in drains.drains if host in (drain.host, drain.root))
-            drains = DrainsSeen(kept, 0, drains.problem)
-        return self._frame.part(
+            of_host = tuple(drain for drain in drains.drains if host in (drain.host, drain.root))
+            drains = DrainsFound(of_host, 0, drains.problem)
+        return self._renderer.part(
             "moves_part.html",
-            **self._frame.of_visitor(request),
+            **self._renderer.of_visitor(request),
             moves=moves,
             drains=drains,
             host=host,
-            now=self._room.clock.now(),
+            now=self._context.clock.now(),
         )
 
-    async def _seen(self, host: str) -> MovesSeen:
-        open_ = FindMoves(cell="any", host=host, under_way=True, limit=UNDER_WAY + 1)
-        going, silent = await self._asked(open_)
-        lately, _ = await self._asked(FindMoves(cell="any", host=host, limit=200))
-        over = sorted((move for move in lately if move.ended), key=lambda move: -move.ended)
-        return MovesSeen(
-            under_way=tuple(map(move_shown, going[:UNDER_WAY])),
-            ended=tuple(map(move_shown, over[:ENDED])),
-            more=len(going) > UNDER_WAY,
+    async def _list(self, host: str) -> MovesListed:
+        running, silent = await self._query(
+            FindMoves(cell="any", host=host, under_way=True, limit=RUNNING + 1)
+        )
+        recent, _ = await self._query(FindMoves(cell="any", host=host, limit=200))
+        ended = sorted((move for move in recent if move.ended), key=lambda move: -move.ended)
+        return MovesListed(
+            running=tuple(map(move_shown, running[:RUNNING])),
+            ended=tuple(map(move_shown, ended[:ENDED])),
+            more=len(running) > RUNNING,
             silent=tuple(silent),
         )
 
-    async def _asked(self, question: FindMoves) -> tuple[list[MoveStands], list[str]]:
-        """Ask all cells in parallel. Return the moves, and the cells that did not answer."""
-        looking = self._room.looking
-        cells = looking.cell_names(await looking.seen())
+    async def _query(self, find: FindMoves) -> Found:
+        """Query all cells in parallel."""
+        ask, cells = self._context.queries.moves, await self._context.status.cells()
         replies: list[Reply[MovesFound]] = await asyncio.gather(
-            *(
-                heard(f"cell {cell}", self._room.questions.moves, structs.replace(question, cell=cell))
-                for cell in cells
-            )
+            *(query(f"cell {cell}", ask, structs.replace(find, cell=cell)) for cell in cells)
         )
         found = [move for reply in replies if reply.answer for move in reply.answer.moves]
-        return told_by_one(found), [reply.who for reply in replies if reply.problem]
+        return merged_moves(found), [reply.source for reply in replies if reply.problem]
 
-    # One
+    # One move
 
-    async def one(self, request: Request) -> Response:
-        return await self._one(request)
-
-    async def one_events(self, request: Request) -> Response:
+    async def move(self, request: Request, problem: str = "", status: int = 200) -> Response:
         id_ = _id(request)
-
-        async def told() -> str:
-            with pace.asking():
-                found, silent = await self._asked(FindMoves(cell="any", moves=(id_,)))
-            return self._one_part(request, found[0] if found else None, silent)
-
-        pace = Pace()
-        return live(request, told, SECONDS, self._room.hearing.moving, pace)
-
-    async def steer(self, request: Request) -> Response:
-        fields = await self._frame.form(request)
-        what = fields.get("act", "")
-        if what not in STEERINGS:
-            raise PageRefused(400, "Not done", f"A move cannot be told to {what[:40]!r}.")
-        found, _ = await self._asked(FindMoves(cell="any", moves=(_id(request),)))
-        if not found:
-            raise PageRefused(404, "There is no such move", "No cell that answers knows it.")
-        try:
-            said = await self._room.means.steer(found[0], what)
-        except ActRefused as refused:
-            return await self._one(request, problem=str(refused), status=409)
-        finally:
-            self._moves.forget()
-        _note(request, "%s of move %s: %s", what, found[0].move, said)
-        return RedirectResponse(f"/moves/{found[0].move}", status_code=303)
-
-    async def _one(self, request: Request, problem: str = "", status: int = 200) -> Response:
-        id_ = _id(request)
-        found, silent = await self._asked(FindMoves(cell="any", moves=(id_,)))
+        found, silent = await self._find(id_)
         if not found:
             unheard = f" ({', '.join(silent)} did not answer.)" if silent else ""
-            raise PageRefused(
-                404,
-                "There is no such move",
-                f"No cell knows it; of one that waits or was refused /builds/{id_} tells.{unheard}",
-            )
-        return self._frame.page(
+            text = f"No cell knows it; /builds/{id_} shows one that waits or was refused.{unheard}"
+            raise PageRefused(404, "There is no such move", text)
+        return self._renderer.page(
             request,
             "move.html",
             status=status,
-            part=self._one_part(request, found[0], silent),
+            part=self._move_part(request, found[0], silent),
             id=id_,
             kind=found[0].kind,
             problem=problem,
         )
 
-    def _one_part(self, request: Request, found: MoveStands | None, silent: list[str]) -> str:
-        return self._frame.part(
+    async def move_events(self, request: Request) -> Response:
+        id_ = _id(request)
+
+        async def part() -> str:
+            found, silent = await self._moves.get(id_)
+            return self._move_part(request, found[0] if found else None, silent)
+
+        return self._move_updates.stream(request, part)
+
+    async def steer(self, request: Request) -> Response:
+        fields = await self._renderer.form(request)
+        name = fields.get("act", "")
+        if name not in STEERINGS:
+            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on moves.")
+        found, _ = await self._find(_id(request))
+        if not found:
+            raise PageRefused(404, "There is no such move", "No cell that answers knows it.")
+        try:
+            state = await self._context.operations.steer(found[0], name)
+        except OperationRefused as refused:
+            return await self.move(request, str(refused), 409)
+        finally:
+            self._lists.forget()
+            self._moves.forget()
+        log.info("%s: %s of move %s: %s", user_of(request), name, found[0].move, state)
+        return RedirectResponse(f"/moves/{found[0].move}", status_code=303)
+
+    async def _find(self, id_: str) -> Found:
+        return await self._query(FindMoves(cell="any", moves=(id_,)))
+
+    def _move_part(self, request: Request, found: MoveStands | None, silent: list[str]) -> str:
+        return self._renderer.part(
             "move_part.html",
-            **self._frame.of_visitor(request),
+            **self._renderer.of_visitor(request),
             one=move_shown(found) if found else None,
-            decision=shown(found.decision, self._room.means.scores) if found else None,
+            decision=shown(found.decision, self._context.operations.scores) if found else None,
             silent=silent,
-            now=self._room.clock.now(),
+            now=self._context.clock.now(),
         )
-
-
-def _host(request: Request) -> str:
-    return request.query_params.get("host", "").strip()[:255]
 
 
 def _id(request: Request) -> str:
@@ -199,7 +195,3 @@ def _id(request: Request) -> str:
     if not id_:
         raise PageRefused(404, "There is no such move", "That is not the uuid of a move.")
     return id_
-
-
-def _note(request: Request, what: str, *said: object) -> None:
-    log.info("%s: " + what, who(request), *said)

@@ -1,119 +1,121 @@
-"""The waiting room: requests that wait for a host, in their order, and the act that ends a wait."""
+"""The waiting room: requests that wait for a host, in their order, and the operation that ends a wait."""
 
 import logging
-from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.queries import FindWaiting, WaitingFound
-from control_room.operations import ActRefused
-from control_room.pages.frame import Frame, OpenRoom, PageRefused, who
-from control_room.pages.ids import uuid_in
-from control_room.pages.live import live
-from control_room.queries import Reply, heard
-from control_room.shared_queries import SharedLooks
+from control_room.operations import OperationRefused
+from control_room.pages.frame import (
+    PageContext,
+    PageGroup,
+    PageRefused,
+    Renderer,
+    parameter,
+    user_of,
+    uuid_in,
+)
+from control_room.pages.page_updates import PageUpdates
+from control_room.queries import Reply, query
+from control_room.shared_data import SPACING, TIMES, Freshness, SharedData
 
 log = logging.getLogger(__name__)
 
 SECONDS = 5.0  # seconds between two updates without changes: the waiting times grow
-A_PAGE = 50
-MADE = 64  # parts that are kept
+PAGE_SIZE = 50
 _DEEPEST = 1_000_000
 
 
 @dataclass(frozen=True)
-class WaitsLooked:
-    """A project's or everybody's, and behind how many."""
+class WaitingQuery:
+    """The project, empty for all, and how many requests are skipped."""
 
     project: str
     after: int
 
     def address(self, path: str, after: int | None = None) -> str:
-        asked = {"project": self.project, "after": self.after if after is None else after}
-        said = urlencode({name: value for name, value in asked.items() if value})
-        return f"{path}?{said}" if said else path
+        parameters = {"project": self.project, "after": self.after if after is None else after}
+        text = urlencode({name: value for name, value in parameters.items() if value})
+        return f"{path}?{text}" if text else path
 
 
-class WaitingPages:
-    def __init__(self, room: OpenRoom, frame: Frame) -> None:
-        self._room = room
-        self._frame = frame
-        self._looks: SharedLooks[WaitsLooked, Reply[WaitingFound]] = SharedLooks(
-            self._asked, room.clock, room.hearing.waiting, SECONDS * 0.9
+@dataclass(frozen=True)
+class WaitingData:
+    reply: Reply[WaitingFound]
+    # rendered once for all who may only read (""), and once for each form token of those who may act
+    parts: dict[str, str] = field(default_factory=dict)
+
+
+class WaitingPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        super().__init__(context, renderer)
+        changes = context.events.waiting
+        freshness = Freshness(seconds=SECONDS * 0.9, times=TIMES, spacing=SPACING)
+        self._data: SharedData[WaitingQuery, WaitingData] = SharedData(
+            context.tasks, context.clock, self._read, freshness, changes
         )
-        self._made: OrderedDict[tuple[WaitsLooked, str], tuple[Reply[WaitingFound], str]] = OrderedDict()
+        self._updates = PageUpdates(SECONDS, changes, self._data.interval)
 
-    async def page(self, request: Request) -> Response:
-        return await self._page(request)
-
-    async def events(self, request: Request) -> Response:
+    async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
         wanted = _wanted(request)
-
-        async def told() -> str:
-            return self._part(request, wanted, await self._looks.latest(wanted))
-
-        return live(request, told, SECONDS, self._room.hearing.waiting, self._looks.pace)
-
-    async def act(self, request: Request) -> Response:
-        """Ends one's wait."""
-        fields = await self._frame.form(request)
-        id_ = uuid_in(fields.get("request", ""))
-        if not id_:
-            raise PageRefused(400, "Not done", f"{fields.get('request', '')[:60]!r} is no id of a request.")
-        try:
-            said = await self._room.means.end_wait(id_)
-        except ActRefused as refused:
-            return await self._page(request, problem=str(refused), status=409)
-        finally:
-            self._looks.forget()
-        log.info("%s: ended the wait of %s: %s", who(request), id_, said)
-        return RedirectResponse(f"/waiting?{urlencode({'ended': id_})}", status_code=303)
-
-    async def _page(self, request: Request, problem: str = "", status: int = 200) -> Response:
-        wanted = _wanted(request)
-        return self._frame.page(
+        return self._renderer.page(
             request,
             "waiting.html",
             status=status,
-            part=self._part(request, wanted, await self._looks.at(wanted)),
+            part=self._part(request, wanted, await self._data.get(wanted)),
             live=wanted.address("/waiting/events"),
             wanted=wanted,
             problem=problem,
             ended=uuid_in(request.query_params.get("ended", "")),
         )
 
-    def _part(self, request: Request, wanted: WaitsLooked, reply: Reply[WaitingFound]) -> str:
-        """Render the part once for all who may only read, and once for each who may act, with his form."""
-        visitor = self._frame.of_visitor(request)
-        for_whom = wanted, visitor["form_token"] if visitor["may_act"] else ""
-        before, part = self._made.get(for_whom, (None, ""))
-        if before is not reply:
-            with self._looks.pace.making():
-                part = self._frame.part(
+    async def events(self, request: Request) -> Response:
+        wanted = _wanted(request)
+
+        async def part() -> str:
+            return self._part(request, wanted, await self._data.latest(wanted))
+
+        return self._updates.stream(request, part)
+
+    async def end_wait(self, request: Request) -> Response:
+        fields = await self._renderer.form(request)
+        id_ = uuid_in(fields.get("request", ""))
+        if not id_:
+            raise PageRefused(400, "Not done", f"{fields.get('request', '')[:60]!r} is no id of a request.")
+        try:
+            answer = await self._context.operations.end_wait(id_)
+        except OperationRefused as refused:
+            return await self.page(request, str(refused), 409)
+        finally:
+            self._data.forget()
+        log.info("%s: ended the wait of %s: %s", user_of(request), id_, answer)
+        return RedirectResponse(f"/waiting?{urlencode({'ended': id_})}", status_code=303)
+
+    def _part(self, request: Request, wanted: WaitingQuery, data: WaitingData) -> str:
+        visitor = self._renderer.of_visitor(request)
+        token = visitor["form_token"] if visitor["may_act"] else ""
+        if token not in data.parts:
+            kinds = data.reply.answer.kinds if data.reply.answer else ()
+            with self._updates.interval.rendering():
+                data.parts[token] = self._renderer.part(
                     "waiting_part.html",
                     **visitor,
-                    reply=reply,
+                    reply=data.reply,
                     wanted=wanted,
-                    most=max((kind.requests for kind in reply.answer.kinds), default=1)
-                    if reply.answer
-                    else 1,
-                    now=self._room.clock.now(),
+                    most=max((kind.requests for kind in kinds), default=1),
+                    now=self._context.clock.now(),
                 )
-            self._made[for_whom] = reply, part
-            self._made.move_to_end(for_whom)
-            while len(self._made) > MADE:
-                self._made.popitem(last=False)
-        return part
+        return data.parts[token]
 
-    async def _asked(self, wanted: WaitsLooked) -> Reply[WaitingFound]:
-        question = FindWaiting(project=wanted.project, after=wanted.after, limit=A_PAGE)
-        return await heard("the scheduler", self._room.questions.waiting, question)
+    async def _read(self, wanted: WaitingQuery) -> WaitingData:
+        find = FindWaiting(project=wanted.project, after=wanted.after, limit=PAGE_SIZE)
+        return WaitingData(await query("the scheduler", self._context.queries.waiting, find))
 
 
-def _wanted(request: Request) -> WaitsLooked:
+def _wanted(request: Request) -> WaitingQuery:
     after = request.query_params.get("after", "")
     number = int(after[:9]) if after.isascii() and after.isdigit() else 0
-    return WaitsLooked(request.query_params.get("project", "").strip()[:255], min(number, _DEEPEST))
+    return WaitingQuery(parameter(request, "project"), min(number, _DEEPEST))

@@ -10,42 +10,38 @@ from starlette.responses import Response
 
 from bus.queries import WhatIf, WhatIfAnswered
 from control_room.core.decisions import DecisionShown, shown
-from control_room.core.what_if_form import FIELDS, MORE_FIELDS, BadForm, said_in, supposed
-from control_room.operations import ActRefused
-from control_room.pages.frame import Frame, OpenRoom
-from control_room.queries import heard
+from control_room.core.what_if_form import FIELDS, MORE_FIELDS, InvalidForm, form_texts, parse_request
+from control_room.operations import OperationRefused
+from control_room.pages.frame import PageGroup
+from control_room.queries import query
 
 
-class WhatIfPages:
-    def __init__(self, room: OpenRoom, frame: Frame) -> None:
-        self._room = room
-        self._frame = frame
-
+class WhatIfPages(PageGroup):
     async def page(self, request: Request) -> Response:
-        said = said_in(request.query_params)
+        texts = form_texts(request.query_params)
         answer: WhatIfAnswered | None = None
         notes: Sequence[str] = ()
         problems: Sequence[str] = ()
         try:
-            wanted = supposed(said)
+            wanted = parse_request(texts)
             if wanted is not None:
-                asked, notes = await self._room.means.what_if_request(wanted)
-                question = WhatIf(request=asked, room=True)
-                reply = await heard("the scheduler", self._room.questions.what_if, question)
+                build, notes = await self._context.operations.what_if_request(wanted)
+                what_if = WhatIf(request=build, room=True)
+                reply = await query("the scheduler", self._context.queries.what_if, what_if)
                 answer = reply.answer
                 if answer is None:
                     problems = (f"The scheduler does not answer: {reply.problem}.",)
-        except BadForm as bad:
-            problems = bad.args
-        except ActRefused as refused:
+        except InvalidForm as invalid:
+            problems = invalid.args
+        except OperationRefused as refused:
             problems = (str(refused),)
-        return self._frame.page(
+        return self._renderer.page(
             request,
             "what_if.html",
             fields=FIELDS,
             more_fields=MORE_FIELDS,
-            said=said,
-            more=any(said[field.name] for field in MORE_FIELDS),
+            texts=texts,
+            more=any(texts[field.name] for field in MORE_FIELDS),
             problems=problems,
             notes=notes,
             answer=answer,
@@ -55,8 +51,5 @@ class WhatIfPages:
 
     def _decision(self, answer: WhatIfAnswered) -> DecisionShown:
         """Return the decision without its remedies, which the page shows above."""
-        return replace(shown(answer.decision, self._room.means.scores, _first(answer)), helps=())
-
-
-def _first(answer: WhatIfAnswered) -> str:
-    return answer.placed[0].root if answer.placed else ""
+        chosen = answer.placed[0].root if answer.placed else ""
+        return replace(shown(answer.decision, self._context.operations.scores, chosen), helps=())

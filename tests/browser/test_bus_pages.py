@@ -64,7 +64,7 @@ async def test_who_may_only_look_finds_nothing_to_press(tab: Tab, berth: OpenBer
 
 async def test_dead_letters_are_counted_where_somebody_looks(tab: Tab, berth: OpenBerth) -> None:
     await tab.open("/bus")
-    await tab.sees("Queues nobody reads")  # it has been counted
+    await tab.sees("Queues without consumer")  # it has been counted
     before = int(await tab.text(".figures a"))
     await store_dead_letter(berth, "one-more")
     await tab.sees(str(before + 1), ".figures a")

@@ -184,7 +184,7 @@ def an_end(number: int, **given: Any) -> BuildEnded:
 
 
 async def test_what_is_heard_is_shown(room: VisitedRoom) -> None:
-    lately = room.hearing.lately
+    history = room.events.history
     await room.bus.publish(an_end(1))
     await room.bus.publish(an_end(2, reply_to="somebody-else"))
     await room.bus.publish(an_end(3, status="error", reason="<b>disk</b> 7 is full"))
@@ -196,10 +196,10 @@ async def test_what_is_heard_is_shown(room: VisitedRoom) -> None:
     hosts = (HostState(root=uid(1, "a"), host="h1"), HostState(root=uid(2, "a"), host="h2"))
     await room.bus.publish(HostReported(cell="c1", agent="a1", sequence=1, hosts=hosts))
     await room.bus.publish(SchedulerAlive(scheduler="s1"))
-    await until(lambda: len(lately.recent) == 5 and room.hearing.roll.schedulers(0.0))
-    await until(lambda: room.hearing.roll.agents(0.0) and lately._ticks[-1].host_failures)
-    heard = {end.build: end for end in lately.recent}
-    assert (heard[uid(1)].status, heard[uid(1)].seconds) == ("active", 0.25)
+    await until(lambda: len(history.recent) == 5 and room.events.heartbeats.schedulers(0.0))
+    await until(lambda: room.events.heartbeats.agents(0.0) and history._ticks[-1].host_failures)
+    query = {end.build: end for end in history.recent}
+    assert (query[uid(1)].status, query[uid(1)].seconds) == ("active", 0.25)
     room.clock.now += 10.0
     page = await room.page("/?wait=1")
     assert "&lt;b&gt;disk&lt;/b&gt; … is full" in page

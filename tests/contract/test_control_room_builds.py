@@ -9,7 +9,7 @@ from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
 from bus.moves import MovesFound, MoveStands
 from bus.queries import BuildsFound, BuildStands, CapacityLeft, DecisionFound, PlacedThere, WhatIfAnswered
 from bus.requests import BuildSpec, Flavor
-from control_room.core.windows import EndHeard
+from control_room.core.windows import EndedBuild
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 
@@ -75,7 +75,7 @@ async def test_one_without_a_host_says_why_and_is_asked_for_now() -> None:
 
 async def test_what_nobody_knows_is_said_with_who_was_silent() -> None:
     async with a_visited_room(told=NOTHING) as room:
-        assert "Nobody knows it" in await room.page(f"/builds/{uid(7)}", 404)
+        assert "Unknown id" in await room.page(f"/builds/{uid(7)}", 404)
     async with a_visited_room() as alone:
         assert "the scheduler, cell c1 did not answer" in await alone.page(f"/builds/{uid(7)}", 404)
         assert "There is no such build" in await alone.page("/builds/x", 404)
@@ -85,9 +85,9 @@ async def test_those_that_ended_lately_are_listed_and_those_that_failed_alone() 
     async with a_visited_room() as room:
         assert "None was heard to end" in await room.page("/builds")
         for number, status in ((1, "active"), (2, "error")):
-            end = EndHeard(build=uid(number), status=status, at=room.clock.now, host="h1", attempts=1)  # type: ignore[arg-type]
-            room.hearing.lately.handle(end)
-        room.hearing.stirring.stir()
+            end = EndedBuild(build=uid(number), status=status, at=room.clock.now, host="h1", attempts=1)  # type: ignore[arg-type]
+            room.events.history.add(end)
+        room.events.changes.notify()
         every, failed = await room.page("/builds"), await room.page("/builds?failed=1")
         assert uid(1) in every and uid(2) in every
         assert uid(1) not in failed and uid(2) in failed

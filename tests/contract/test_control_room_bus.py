@@ -91,15 +91,15 @@ async def test_every_topic_is_there_with_what_waits_in_its_queues_and_who_reads(
     assert "build one or several instances" in page and "placement.claim.{cell}" in page
     row = re.search(rf"<tr><td class=\"mono\">{QUEUE}</td>.*?</tr>", page, re.S)
     assert row is not None and '<td class="n">3</td><td class="n">0</td>' in row[0]
-    assert "nobody reads it" in row[0]
+    assert "no consumer" in row[0]
     assert "1 message could not be handled" in page
     of_topic = await room.page("/bus?topic=build.placed.%7Bcell%7D")
-    assert "conductor.c1:build.placed.c1" in of_topic and "not there" in of_topic
-    assert "Where something waits" in await room.page("/bus?topic=nothing")
+    assert "conductor.c1:build.placed.c1" in of_topic and "not declared" in of_topic
+    assert "Queues with messages" in await room.page("/bus?topic=nothing")
 
 
 async def test_an_empty_bus_says_so(room: VisitedRoom) -> None:
-    assert "Nothing waits in any queue" in await counted(room)
+    assert "All queues are empty" in await counted(room)
     assert "There is none: every message was handled" in await room.page("/bus/dead")
 
 

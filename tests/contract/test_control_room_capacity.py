@@ -14,6 +14,7 @@ from bus.cells import CellsFound
 from bus.host_marks import DISABLED
 from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
+from control_room import shared_data
 from control_room.core.plan import Plan
 from control_room.core.planning import PlanAnswer, PlanStopped, planned
 from control_room.pages import capacity
@@ -137,7 +138,7 @@ async def test_a_plan_ends_when_its_last_reader_has_left(monkeypatch: pytest.Mon
         raise PlanStopped
 
     monkeypatch.setattr(capacity, "planned", endless)
-    monkeypatch.setattr(capacity, "GRACE", 0.01)
+    monkeypatch.setattr(shared_data, "GRACE", 0.01)
     async with a_visited_room(told=nothing_known()) as room:
         left = asyncio.Event()
 

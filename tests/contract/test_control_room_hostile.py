@@ -197,7 +197,7 @@ async def test_a_reader_changes_nothing_and_an_admin_only_what_makes_sense(
 ) -> None:
     transport = httpx.ASGITransport(room.app)
     async with httpx.AsyncClient(transport=transport, base_url=room.browser.base_url) as browser:
-        admin = VisitedRoom(browser, room.hearing, room.bus, room.app, room.clock)
+        admin = VisitedRoom(browser, room.events, room.tasks, room.bus, room.app, room.clock)
         await admin.sign_in("admin")
         token, own = await admin.form_token(), await room.form_token()
         for name in FORMS[path]:

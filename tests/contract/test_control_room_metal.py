@@ -151,7 +151,7 @@ async def test_what_placement_commits_is_listened_to_only_while_a_page_is_open(
     ironic.have(1)
     node, stranger = node_number(1), node_number(8)
     async with a_room(READS, dict(ironic.nodes[node])) as room:
-        news = room.hearing.metal
+        changes = room.events.metal
 
         async def commit() -> None:
             changes = tuple(
@@ -162,7 +162,7 @@ async def test_what_placement_commits_is_listened_to_only_while_a_page_is_open(
         await commit()
         async with room.following("/metal/events") as told:
             await until(lambda: "on the board" in "".join(told) or "held" in "".join(told))
-            assert news.count == 0
+            assert changes.count == 0
             ironic.change(1, power_state="power on")
 
             async def seen() -> bool:
@@ -170,4 +170,4 @@ async def test_what_placement_commits_is_listened_to_only_while_a_page_is_open(
                 return "power on" in "".join(told)
 
             await until(seen)
-        assert stranger not in news.nodes
+        assert stranger not in changes.nodes

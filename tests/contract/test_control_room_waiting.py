@@ -10,7 +10,7 @@ from bus.messages import BuildCancelled, BuildCancelRequested, SchedulerAlive
 from bus.queries import FindWaiting, WaitingFound, WaitingKind, WaitingRequest
 from bus.worker import Worker, on
 from control_room.pages import waiting as pages
-from control_room.shared_queries import SPACED, SharedLooks
+from control_room.shared_data import SPACING, TIMES, Freshness, SharedData
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 from tests.support.waiting import until
@@ -148,16 +148,16 @@ async def test_who_comes_and_who_goes_is_on_every_open_page_at_once_and_asked_fo
         room.following("/waiting/events") as one,
         room.following("/waiting/events") as other,
     ):
-        await until(lambda: all("1 × m1" in "".join(heard) for heard in (one, other)))
+        await until(lambda: all("1 × m1" in "".join(query) for query in (one, other)))
         assert len(asked) == 1
         there.append(waits(2))
         await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))
-        await until(lambda: all("1 × m2" in "".join(heard) for heard in (one, other)))
+        await until(lambda: all("1 × m2" in "".join(query) for query in (one, other)))
         assert len(asked) == 2
         there.clear()
         await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))  # nothing new
         await room.bus.publish(SchedulerAlive(scheduler="s1", waits=2))
-        await until(lambda: all("Nobody waits" in "".join(heard) for heard in (one, other)))
+        await until(lambda: all("Nobody waits" in "".join(query) for query in (one, other)))
         assert len(asked) == 3
 
 
@@ -169,19 +169,22 @@ async def test_where_it_changes_all_the_time_it_is_asked_for_a_few_times_a_secon
         return WaitingFound(waiting=(waits(len(asked)),), count=1)
 
     async with a_visited_room(told={"waiting": told}) as room:
-        looks = SharedLooks(told, room.bus.clock, room.hearing.waiting, 5.0)
+        freshness = Freshness(seconds=5.0, times=TIMES, spacing=SPACING)
+        data: SharedData[FindWaiting, WaitingFound] = SharedData(
+            room.tasks, room.bus.clock, told, freshness, room.events.waiting
+        )
 
-        async def look(project: str) -> None:
+        async def read(project: str) -> None:
             while not over.is_set():
-                room.hearing.waiting.stir()
-                await looks.latest(FindWaiting(project=project))
+                room.events.waiting.notify()
+                await data.latest(FindWaiting(project=project))
                 await asyncio.sleep(0)
 
         over = asyncio.Event()
         began = room.bus.clock.monotonic()
         async with asyncio.TaskGroup() as group:
             for project in ("", "", "web", "web", "db"):
-                group.create_task(look(project))
+                group.create_task(read(project))
             await until(lambda: len(asked) == 6)
             over.set()
-        assert room.bus.clock.monotonic() - began >= 5 * SPACED
+        assert room.bus.clock.monotonic() - began >= 5 * SPACING

@@ -66,8 +66,8 @@ def test_every_worker_is_looked_at() -> None:
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
 def test_every_topic_is_heard_and_said_by_somebody(topic: Topic[Any]) -> None:
-    heard = [worker.name for worker in WORKERS for row in worker.consumes if row.address.topic is topic]
-    assert heard or topic.outsiders
+    query = [worker.name for worker in WORKERS for row in worker.consumes if row.address.topic is topic]
+    assert query or topic.outsiders
     assert topology.hearers(topic, WORKERS)
     assert topology.emitters(topic, WORKERS)
 

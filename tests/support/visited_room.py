@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from berth.control_room_setup import access, means, questions
+from berth.control_room_setup import access, operations, queries
 from berth.room_drains import drains_here
 from berth.settings import Settings
 from bus.clock import Clock
@@ -18,10 +18,10 @@ from bus.errors import Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker
 from control_room.access import Sessions, sweep
-from control_room.background import beside_the_pages
-from control_room.events import Hearing
-from control_room.looking import Looking
-from control_room.queries import RoomQuestions
+from control_room.background import BackgroundTasks, background_tasks
+from control_room.cloud_status import StatusReader
+from control_room.events import Events
+from control_room.queries import Queries
 from control_room.worker import control_room
 from tests.support.buses import serving
 
@@ -40,7 +40,8 @@ class SetClock:
 @dataclass
 class VisitedRoom:
     browser: httpx.AsyncClient
-    hearing: Hearing
+    events: Events
+    tasks: BackgroundTasks
     bus: Bus
     app: Any
     clock: "SetClock"
@@ -106,9 +107,9 @@ def _telling(answer: Any) -> Any:
     return answer if callable(answer) else saying(answer)
 
 
-def asked_of(bus: Bus, answered: Collection[str]) -> RoomQuestions:
-    every = [field.name for field in fields(RoomQuestions)]
-    return replace(questions(bus), **{name: nobody for name in every if name not in answered})
+def asked_of(bus: Bus, answered: Collection[str]) -> Queries:
+    every = [field.name for field in fields(Queries)]
+    return replace(queries(bus), **{name: nobody for name in every if name not in answered})
 
 
 @asynccontextmanager
@@ -120,32 +121,32 @@ async def a_visited_room(
     cells: Sequence[str] = ("c1",),
 ) -> AsyncIterator[VisitedRoom]:
     from control_room.pages.app import pages_app
-    from control_room.pages.frame import OpenRoom
+    from control_room.pages.frame import PageContext
 
     broker = LocalBroker()
     set_clock = SetClock()
     clock = set_clock.clock
-    hearing = Hearing(clock)
+    events = Events(clock)
     async with (
-        serving(lambda: LocalTransport(broker), control_room(hearing), *workers) as bus,
+        serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus,
         drains_here(bus) as drains,
-        beside_the_pages() as beside,
+        background_tasks() as tasks,
     ):
         sessions = Sessions()
         asks = asked_of(bus, answered)
         asks = replace(asks, **{name: _telling(answer) for name, answer in (told or {}).items()})
-        room = OpenRoom(
-            questions=asks,
-            hearing=hearing,
-            looking=Looking(asks, clock, cells),
+        context = PageContext(
+            queries=asks,
+            events=events,
+            status=StatusReader(asks, tasks, clock, cells),
             access=access(settings or Settings()),
             sessions=sessions,
             clock=clock,
-            means=means(bus, settings or Settings(), drains),
-            beside=beside,
+            operations=operations(bus, settings or Settings(), drains),
+            tasks=tasks,
         )
-        beside.begin(sweep(sessions, clock))
-        app = pages_app(room)
+        tasks.start(sweep(sessions, clock))
+        app = pages_app(context)
         way = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=way, base_url="http://127.0.0.1:8780") as browser:
-            yield VisitedRoom(browser, hearing, bus, app, set_clock)
+            yield VisitedRoom(browser, events, tasks, bus, app, set_clock)

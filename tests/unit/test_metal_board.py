@@ -1,21 +1,24 @@
 """The board of bare metal: where a node is on it, what berth believes of it, what keeps it from a claim."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from control_room.core.metal import BerthBelief, IronicWord, MetalSeen, NodeOnBoard, board, shown
+from control_room.core.metal import BoardNode, IronicState, MetalNodes, PlacementRecord, board, shown
 
 NOW = 1000.0
-SAID = {"state": "available", "power": "power off", "resource_class": "baremetal"}
-OPEN = {"closed": False, "told": 940.0}
-CLOSED = {"closed": True, "told": 940.0}
-USED = {"closed": False, "told": 940.0, "used": True, "holder": "b1"}
+SAID: dict[str, Any] = {"state": "available", "power": "power off", "resource_class": "baremetal"}
+OPEN: dict[str, Any] = {"closed": False, "updated": 940.0}
+CLOSED: dict[str, Any] = {"closed": True, "updated": 940.0}
+USED: dict[str, Any] = {"closed": False, "updated": 940.0, "used": True, "holder": "b1"}
 
 
-def a_node(said: dict[str, object] | None, has: dict[str, object] | None, **more: object) -> NodeOnBoard:
-    return NodeOnBoard(
+def a_node(said: dict[str, Any] | None, has: dict[str, Any] | None, **more: object) -> BoardNode:
+    return BoardNode(
         id="n1",
-        ironic=None if said is None else IronicWord(**(SAID | said)),  # type: ignore[arg-type]
-        belief=None if has is None else BerthBelief(**has),  # type: ignore[arg-type]
+        ironic=None if said is None else IronicState(**(SAID | said)),
+        placement_record=None if has is None else PlacementRecord(**has),
         **more,  # type: ignore[arg-type]
     )
 
@@ -47,25 +50,25 @@ def a_node(said: dict[str, object] | None, has: dict[str, object] | None, **more
     ],
 )  # fmt: skip
 def test_a_node_by_ironics_word_and_berths_belief(
-    said: dict[str, object] | None, has: dict[str, object] | None, column: str, berth: str, keeps: object
+    said: dict[str, Any] | None, has: dict[str, Any] | None, column: str, berth: str, keeps: object
 ) -> None:
     one = shown(a_node(said, has), True, NOW)
-    assert (one.column, one.berth, one.keeps) == (column, berth, keeps)
+    assert (one.column, one.berth, one.obstacles) == (column, berth, keeps)
     assert one.age == (60.0 if has else None)
 
 
 @pytest.mark.parametrize(("has", "column"), [(OPEN, "free"), (CLOSED, "closed"), (USED, "held")])
-def test_where_ironic_is_not_read_the_belief_alone_tells(has: dict[str, object], column: str) -> None:
+def test_where_ironic_is_not_read_the_belief_alone_tells(has: dict[str, Any], column: str) -> None:
     assert shown(a_node(None, has), False, NOW).column == column
 
 
 def test_columns_come_in_order_those_that_differ_first_and_can_be_chosen() -> None:
     nodes = (
-        NodeOnBoard(id="n1", name="a", ironic=IronicWord(**SAID), belief=BerthBelief(**OPEN)),  # type: ignore[arg-type]
-        NodeOnBoard(id="n2", name="b", ironic=IronicWord(state="enroll")),
-        NodeOnBoard(id="n3", name="z", ironic=IronicWord(**SAID), belief=BerthBelief(**OPEN), differs=("x",)),  # type: ignore[arg-type]
+        replace(a_node({}, OPEN), name="a"),
+        BoardNode(id="n2", name="b", ironic=IronicState(state="enroll")),
+        replace(a_node({}, OPEN), id="n3", name="z", differs=("x",)),
     )
-    seen = MetalSeen(at=NOW, nodes=nodes, reads_ironic=True)
+    seen = MetalNodes(at=NOW, nodes=nodes, reads_ironic=True)
     found = board(seen, NOW)
     assert [(column.key, column.count) for column in found] == [("free", 2), ("not ready", 1)]
     assert [node.node.name for node in found[0].nodes] == ["z", "a"]

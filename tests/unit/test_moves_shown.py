@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from bus.messages import Attempt
 from bus.moves import MoveStands, PhaseOver
-from control_room.core.moves import move_shown, moved_away, told_by_one
+from control_room.core.moves import merged_moves, move_shown, moved_away
 from tests.support.ids import uid
 
 MOVE = MoveStands(
@@ -56,8 +56,8 @@ def test_of_one_that_two_cells_know_the_one_tells_that_sees_it_through() -> None
     left = replace(MOVE, cell="c1", in_cell="c2", since=1.0)
     here = replace(MOVE, cell="c2", since=2.0)
     other = replace(MOVE, move=uid(9), since=3.0)
-    assert told_by_one([left, other, here]) == [other, here]
-    assert told_by_one([left]) == [left]
+    assert merged_moves([left, other, here]) == [other, here]
+    assert merged_moves([left]) == [left]
 
 
 def test_what_has_left_a_host_is_counted_back_to_who_came_and_for_a_day() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from bus.protocol import BusDepths, QueueDepth
-from control_room.bus_load import KnownQueue, bus_shown, carried_by
-from control_room.dead_letters import MOST_BODY, letter_whole
+from control_room.bus_load import KnownQueue, bus_load, route_of
+from control_room.dead_letters import MOST_BODY, letter_details
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
 
@@ -26,7 +26,7 @@ from tests.support.ids import uid
     ],
 )
 def test_a_queue_carries_the_topic_or_the_query_of_its_key(queue: str, topic: str) -> None:
-    found = carried_by(queue)
+    found = route_of(queue)
     assert (found.name if found else "") == topic
 
 
@@ -37,19 +37,19 @@ def test_a_topic_has_all_its_queues_the_fullest_first() -> None:
         known[1].name: QueueDepth(5, 0),
         known[2].name: QueueDepth(0, 2),
     }
-    shown = bus_shown([*known, KnownQueue("strange", "?")], BusDepths(depths, dead=3, delayed=2))
+    shown = bus_load([*known, KnownQueue("strange", "?")], BusDepths(depths, dead=3, delayed=2))
     placed = shown.topic("build.placed.{cell}")
     assert placed is not None
-    assert [(queue.name[10:12], queue.there) for queue in placed.queues] == [
+    assert [(queue.name[10:12], queue.exists) for queue in placed.queues] == [
         ("c1", True),
         ("c0", True),
         ("c2", True),
         ("c3", False),
     ]
-    assert (placed.messages, placed.readers, placed.unread) == (6, 3, 1)
+    assert (placed.messages, placed.consumers, placed.unread) == (6, 3, 1)
     assert [queue.name for queue in shown.unread] == [known[1].name]
     assert [queue.name for queue in shown.fullest] == [known[1].name, known[0].name]
-    assert (shown.messages, shown.dead, shown.delayed, shown.queues) == (6, 3, 2, 3)
+    assert (shown.messages, shown.dead, shown.delayed, shown.existing) == (6, 3, 2, 3)
     assert [queue.name for queue in shown.others] == ["strange"]
     asked = shown.topic("placement.claim")
     assert asked is not None and not asked.queues and shown.topic("nothing") is None
@@ -67,13 +67,13 @@ def test_a_topic_has_all_its_queues_the_fullest_first() -> None:
     ],
 )
 def test_a_body_is_shown_whatever_it_is(body: bytes, shown: str, about: tuple[tuple[str, str], ...]) -> None:
-    whole = letter_whole(a_letter(body=body))
+    whole = letter_details(a_letter(body=body))
     assert shown in whole.body
     assert (whole.about, whole.cut) == (about, False)
 
 
 def test_what_is_cut_is_said_to_be() -> None:
-    whole = letter_whole(a_letter(body=b"x" * (MOST_BODY + 1), reason="r " * 400, died=1e300, cell="?"))
+    whole = letter_details(a_letter(body=b"x" * (MOST_BODY + 1), reason="r " * 400, died=1e300, cell="?"))
     assert (len(whole.body), whole.cut) == (MOST_BODY, True)
     assert whole.letter.reason.endswith(" …") and len(whole.reason) == 800
     assert (whole.letter.died, whole.letter.cell) == (0.0, "nobody knows which")

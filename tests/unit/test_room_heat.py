@@ -6,7 +6,15 @@ import pytest
 
 from bus.host_marks import DISABLED
 from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
-from control_room.core.heat import Fleet, HostHeat, ProviderHeat, as_columns, as_news, flavor_of, natural
+from control_room.core.heat import (
+    Fleet,
+    HostHeat,
+    ProviderHeat,
+    changed_columns,
+    columns,
+    natural,
+    parse_flavor,
+)
 
 Has = dict[str, tuple[int, int, int]]
 
@@ -58,7 +66,7 @@ def a_page(*hosts: tuple[str, int], traits: tuple[str, ...] = (), agent: str = "
 def test_hosts_are_read_from_what_placement_tells() -> None:
     fleet = Fleet(number=7)
     fleet.take(a_page(("h10", 4), ("h2", 0)), 7)
-    told = as_columns(fleet, {"VCPU": 16})
+    told = columns(fleet, {"VCPU": 16})
     assert (told["name"], told["group"], told["groups"]) == (["h2", "h10"], [0, 0], [("c1", "z1")])
     assert (told["capacity"], told["used"], told["fits"]) == ({"VCPU": [32, 32]}, {"VCPU": [0, 4]}, [2, 1])
     assert (told["closed"], told["number"]) == ([], 7)
@@ -80,9 +88,9 @@ def test_news_are_of_who_moved_and_the_layout_stays_until_one_comes_or_goes() ->
     fleet.take(a_page(("h2", 8), ("h3", 0)), 2)
     assert fleet.layout == layout
     fleet.number = 2
-    told = as_news(fleet, 1, {"VCPU": 8})
+    told = changed_columns(fleet, 1, {"VCPU": 8})
     assert (told["at"], told["used"], told["fits"]) == ([1], {"VCPU": [8]}, [3])
-    assert as_news(fleet, 2, {"VCPU": 8})["at"] == []
+    assert changed_columns(fleet, 2, {"VCPU": 8})["at"] == []
     fleet.take(a_page(("h4", 0)), 3)
     assert fleet.layout > layout
     layout = fleet.layout
@@ -95,7 +103,7 @@ def test_names_are_in_the_order_people_count() -> None:
 
 
 def test_a_flavor_is_read() -> None:
-    assert flavor_of(" VCPU:2, memory_mb:512,") == {"VCPU": 2, "MEMORY_MB": 512}
+    assert parse_flavor(" VCPU:2, memory_mb:512,") == {"VCPU": 2, "MEMORY_MB": 512}
     for wrong in ("", "VCPU", "VCPU:0", "VCPU:-1", "VCPU:x", "VCPU:99999999999"):
         with pytest.raises(ValueError, match="CLASS:AMOUNT"):
-            flavor_of(wrong)
+            parse_flavor(wrong)

@@ -10,7 +10,7 @@ import pytest
 from bus.host_marks import DISABLED, HELD
 from bus.reports import capacity_of
 from control_room.core.inventories import PlannedHost, PlannedStock
-from control_room.core.plan import BadPlan, plan_said
+from control_room.core.plan import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, PlanStopped, planned
 
 
@@ -36,7 +36,7 @@ def a_host(
 def plan(
     hosts: list[PlannedHost], *mix: str, add: str = "", without: str = "", zone: str = "", cell: str = ""
 ) -> PlanAnswer:
-    return planned(hosts, plan_said(mix, add.split(), without.split(), zone, cell))
+    return planned(hosts, parse_plan(mix, add.split(), without.split(), zone, cell))
 
 
 ALONE: dict[str, tuple[list[PlannedHost], str, int, int]] = {  # hosts, flavor, fit, would in one piece
@@ -240,8 +240,8 @@ def test_what_is_held_on_hosts_that_go_is_said() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(said: dict[str, list[str]], problem: str) -> None:
-    with pytest.raises(BadPlan) as bad:
-        planned(HALL, plan_said(said.get("mix", ["VCPU:1"]), said.get("add", ()), said.get("without", ())))
+    with pytest.raises(InvalidPlan) as bad:
+        planned(HALL, parse_plan(said.get("mix", ["VCPU:1"]), said.get("add", ()), said.get("without", ())))
     assert any(problem in arg for arg in bad.value.args)
 
 
@@ -265,7 +265,7 @@ def test_one_host_with_many_providers_costs_only_its_own() -> None:
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    with pytest.raises(BadPlan, match="400,000 inventories"):
+    with pytest.raises(InvalidPlan, match="400,000 inventories"):
         plan(hosts, "VCPU:2", add="20000xlike:h1")
     assert answer.now.flavors[0].fits == 9999 + 2998
     assert most < 50 << 20
@@ -274,4 +274,4 @@ def test_one_host_with_many_providers_costs_only_its_own() -> None:
 def test_a_plan_that_is_stopped_ends() -> None:
     polls = iter([False, False, True])
     with pytest.raises(PlanStopped):
-        planned([a_host(1, VCPU=2)], plan_said(["VCPU:1", "VCPU:2"], [], []), lambda: next(polls))
+        planned([a_host(1, VCPU=2)], parse_plan(["VCPU:1", "VCPU:2"], [], []), lambda: next(polls))

@@ -7,23 +7,23 @@ from msgspec.structs import replace
 
 from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints
-from control_room.core.what_if_form import BadForm, Supposition, address_of, said_in, supposed
+from control_room.core.what_if_form import InvalidForm, WhatIfRequest, address_of, form_texts, parse_request
 from tests.support.ids import uid
 
 USUAL = {"vcpus": "4", "memory_mb": "4096"}
 
 
-def read(**said: str) -> Supposition | None:
-    return supposed(said_in(said))
+def read(**said: str) -> WhatIfRequest | None:
+    return parse_request(form_texts(said))
 
 
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
-        ({}, Supposition(vcpus=4, memory_mb=4096, disk_gb=0)),
+        ({}, WhatIfRequest(vcpus=4, memory_mb=4096, disk_gb=0)),
         (
             {"count": "10", "at_least": "3"},
-            Supposition(vcpus=4, memory_mb=4096, disk_gb=0, count=10, at_least=3),
+            WhatIfRequest(vcpus=4, memory_mb=4096, disk_gb=0, count=10, at_least=3),
         ),
         (
             {
@@ -31,7 +31,7 @@ def read(**said: str) -> Supposition | None:
                 "traits": "CUSTOM_A !CUSTOM_B",
                 "specs": "hw:numa_nodes=2\n",
             },
-            Supposition(
+            WhatIfRequest(
                 vcpus=4,
                 memory_mb=4096,
                 disk_gb=0,
@@ -53,7 +53,7 @@ def read(**said: str) -> Supposition | None:
                 "host": "h1",
                 "avoid": "h2\nh3",
             },
-            Supposition(
+            WhatIfRequest(
                 vcpus=4,
                 memory_mb=4096,
                 disk_gb=0,
@@ -67,7 +67,7 @@ def read(**said: str) -> Supposition | None:
         ),
     ],
 )
-def test_what_is_said_is_meant(said: dict[str, str], meant: Supposition) -> None:
+def test_what_is_said_is_meant(said: dict[str, str], meant: WhatIfRequest) -> None:
     assert read(**USUAL, **said) == meant
 
 
@@ -85,17 +85,17 @@ def test_what_is_said_is_meant(said: dict[str, str], meant: Supposition) -> None
     ],
 )
 def test_what_makes_no_sense_is_said_of_its_field(said: dict[str, str], problem: str) -> None:
-    with pytest.raises(BadForm) as bad:
+    with pytest.raises(InvalidForm) as bad:
         read(**USUAL | said)
     assert any(problem in arg for arg in bad.value.args)
 
 
 def test_all_that_is_wrong_is_said_at_once_and_nothing_said_is_nothing_asked() -> None:
-    with pytest.raises(BadForm) as bad:
+    with pytest.raises(InvalidForm) as bad:
         read(vcpus="x", disk_gb="y", traits="z")
     assert len(bad.value.args) == 3
     assert read() is None and read(strange="1") is None
-    with pytest.raises(BadForm, match="at least one amount"):
+    with pytest.raises(InvalidForm, match="at least one amount"):
         read(zone="z1")
     assert read(specs="resources:CUSTOM_GPU=1") is not None
 

@@ -9,25 +9,25 @@ from control_room.core.windows import (
     RECENT,
     TICK,
     TICKS,
-    EndHeard,
+    BuildHistory,
+    EndedBuild,
     EndStatus,
-    HeardLately,
-    alike,
     latest,
     summed,
+    without_details,
 )
 
 BEGAN = 1000 * TICK
 
 
-def an_end(at: float = BEGAN, status: EndStatus = "active", **more: object) -> EndHeard:
-    return EndHeard(build="b", status=status, at=at, **more)  # type: ignore[arg-type]
+def an_end(at: float = BEGAN, status: EndStatus = "active", **more: object) -> EndedBuild:
+    return EndedBuild(build="b", status=status, at=at, **more)  # type: ignore[arg-type]
 
 
 def test_ends_are_counted_by_the_tick_and_the_one_under_way_is_left_out() -> None:
-    lately = HeardLately()
+    lately = BuildHistory()
     for at in (0.0, 1.0, TICK, 2 * TICK):
-        lately.handle(an_end(BEGAN + at))
+        lately.add(an_end(BEGAN + at))
     ticks = lately.ticks(BEGAN + 2 * TICK + 1)
     assert len(ticks) == TICKS
     assert [tick.ends["active"] for tick in ticks[-3:]] == [0, 2, 1]
@@ -35,33 +35,33 @@ def test_ends_are_counted_by_the_tick_and_the_one_under_way_is_left_out() -> Non
 
 
 def test_what_is_older_than_the_window_is_forgotten() -> None:
-    lately = HeardLately()
+    lately = BuildHistory()
     for number in range(3 * TICKS):
-        lately.handle(an_end(BEGAN + number * TICK, cause=f"c{number}"))
+        lately.add(an_end(BEGAN + number * TICK, cause=f"c{number}"))
     assert summed(lately.ticks(BEGAN + 3 * TICKS * TICK)).ends["active"] == TICKS
     assert len(lately._ticks) <= TICKS + 1
     assert summed(lately.ticks(BEGAN + 9 * TICKS * TICK)).ends == {}
 
 
 def test_a_clock_that_is_put_back_loses_nothing() -> None:
-    lately = HeardLately()
+    lately = BuildHistory()
     for at in (0.0, 4 * TICK, 2 * TICK, -9 * TICK):
-        lately.handle(an_end(BEGAN + at))
+        lately.add(an_end(BEGAN + at))
     assert summed(lately.ticks(BEGAN + 5 * TICK)).ends["active"] == 4
 
 
 def test_causes_beyond_a_number_count_together() -> None:
-    lately = HeardLately()
+    lately = BuildHistory()
     for number in range(MOST_CAUSES + 5):
-        lately.handle(an_end(status="error", cause="x" * (number + 1)))
+        lately.add(an_end(status="error", cause="x" * (number + 1)))
     causes = summed(lately.ticks(BEGAN + TICK)).causes
     assert (len(causes), causes[OTHER]) == (MOST_CAUSES + 1, 5)
 
 
 def test_only_the_last_builds_are_known_by_name() -> None:
-    lately = HeardLately()
+    lately = BuildHistory()
     for number in range(RECENT + 10):
-        lately.handle(an_end(status="error" if number % 2 else "active", attempts=1))
+        lately.add(an_end(status="error" if number % 2 else "active", attempts=1))
     assert len(lately.recent) == RECENT
     assert [end.status for end in latest(lately.recent, True, 3)] == ["error"] * 3
     assert len(list(latest(lately.recent, False, 10_000))) == RECENT
@@ -77,7 +77,7 @@ def test_only_the_last_builds_are_known_by_name() -> None:
     ],
 )
 def test_causes_are_alike_but_for_names_and_numbers(cause: str, kind: str) -> None:
-    assert alike(cause) == kind
+    assert without_details(cause) == kind
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.001, 0.0123, 0.5, 3.0, 250.0])

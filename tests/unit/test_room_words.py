@@ -6,8 +6,8 @@ import pytest
 
 from bus.messages import HostReported
 from bus.reports import HostState
-from control_room.core.agent_heartbeats import FORGOTTEN, RollCall
-from control_room.core.alarms import Questioned, alarms
+from control_room.core.agent_heartbeats import EXPIRY, Heartbeats
+from control_room.core.alarms import ProcessReply, alarms
 from control_room.core.charts import HEIGHT, WIDTH, chart, rounded_up
 from control_room.core.windows import Tick
 from control_room.core.words import duration, listed, rate, several
@@ -51,38 +51,40 @@ def a_report(agent: str, **host: object) -> HostReported:
     return HostReported(cell="c1", agent=agent, sequence=1, period=10.0, hosts=(state,))
 
 
-def test_the_roll_is_called() -> None:
-    roll = RollCall()
-    roll.handle(a_report("a1", instances=3, building=1), 0.0)
-    roll.handle(a_report("a2", enabled=False), 25.0)
-    first, second = roll.agents(31.0)
-    assert (first.lag(31.0), first.late(31.0), first.instances, first.closed) == (31.0, True, 3, 0)
-    assert (second.late(31.0), second.closed) == (False, 1)
-    roll.handle(a_report("a1"), 32.0)
-    assert not any(agent.late(33.0) for agent in roll.agents(33.0))
-    assert [agent.agent for agent in roll.agents(30.0 + FORGOTTEN)] == ["a1"]
-    roll.hear_scheduler("s1", 5.0)
-    assert roll.schedulers(6.0) == {"s1": 1.0}
-    assert roll.schedulers(6.0 + FORGOTTEN) == {}
+def test_late_agents_and_expired_heartbeats() -> None:
+    heartbeats = Heartbeats()
+    heartbeats.add(a_report("a1", instances=3, building=1), 0.0)
+    heartbeats.add(a_report("a2", enabled=False), 25.0)
+    first, second = heartbeats.agents(31.0)
+    assert (first.lag(31.0), first.late(31.0), first.instances) == (31.0, True, 3)
+    assert not second.late(31.0)
+    heartbeats.add(a_report("a1"), 32.0)
+    assert not any(agent.late(33.0) for agent in heartbeats.agents(33.0))
+    assert [agent.agent for agent in heartbeats.agents(30.0 + EXPIRY)] == ["a1"]
+    heartbeats.add_scheduler("s1", 5.0)
+    assert heartbeats.schedulers(6.0) == {"s1": 1.0}
+    assert heartbeats.schedulers(6.0 + EXPIRY) == {}
 
 
 def test_alarms_say_what_is_wrong() -> None:
-    assert alarms([Questioned(name="placement", seconds=0.1)], [], Tick(0), [], 0, 0.0) == []
-    roll = RollCall()
-    roll.handle(a_report("a1"), 0.0)
+    assert alarms([ProcessReply(name="placement", seconds=0.1)], [], Tick(0), [], 0, 0.0) == []
+    heartbeats = Heartbeats()
+    heartbeats.add(a_report("a1"), 0.0)
     tick = Tick(0, ends=Counter({"active": 5, "error": 1, "no host": 6}))
     asked = [
-        Questioned(name="the scheduler", problem="no answer in time"),
-        Questioned(name="placement", seconds=2.5),
+        ProcessReply(name="the scheduler", problem="no answer in time"),
+        ProcessReply(name="placement", seconds=2.5),
     ]
-    said = [(alarm.level, alarm.text) for alarm in alarms(asked, roll.agents(60.0), tick, ["c2"], 1, 60.0)]
+    said = [
+        (alarm.level, alarm.text) for alarm in alarms(asked, heartbeats.agents(60.0), tick, ["c2"], 1, 60.0)
+    ]
     assert said == [
         ("bad", "the scheduler does not answer: no answer in time"),
-        ("bad", "1 agent with 1 host was not heard in time (a1; the longest silence is 60 s)"),
+        ("bad", "no heartbeat in time of 1 agent with 1 host (a1; the oldest 60 s ago)"),
         ("bad", "50% of the builds that ended in the last minute found no host (6 of 12)"),
         ("warn", "placement took 2.5 s to answer"),
-        ("warn", "cell c2 is disabled: nothing new is placed there"),
-        ("warn", "1 request got a host only by the slow sweep: no change told of the room"),
+        ("warn", "cell c2 is disabled: no new builds are placed there"),
+        ("warn", "1 request got a host only by the periodic sweep: no event reported the free capacity"),
     ]
 
 

@@ -10,9 +10,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_room.access import WebSession, from_our_page
-from control_room.limits import TooMany, UnderWay
+from control_room.limits import RunningRequests, TooManyRequests
 from control_room.pages.cookies import session_cookie, set_session
-from control_room.pages.frame import Frame, OpenRoom, PageRefused, address_of, back_to
+from control_room.pages.frame import PageContext, PageRefused, Renderer, address_of, redirect_to
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +35,12 @@ LENGTH = re.compile(r"[0-9]{1,9}")
 _RETRY = 5  # seconds
 
 
-class Entry:
-    def __init__(self, app: ASGIApp, room: OpenRoom, frame: Frame) -> None:
+class AccessMiddleware:
+    def __init__(self, app: ASGIApp, context: PageContext, renderer: Renderer) -> None:
         self._app = app
-        self._room = room
-        self._frame = frame
-        self._under_way = UnderWay()
+        self._context = context
+        self._renderer = renderer
+        self._running = RunningRequests()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,46 +48,46 @@ class Entry:
             return
         headers = Headers(scope=scope)
         session = self._session(scope)
-        begun = False
+        started = False
 
-        async def told(message: Message) -> None:
-            nonlocal begun
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
-                begun = True
+                started = True
                 self._add_headers(scope, MutableHeaders(scope=message))
             await send(message)
 
         try:
             if scope["path"] == HEALTH:
-                await self._app(scope, receive, told)
+                await self._app(scope, receive, send_with_headers)
                 return
-            with self._under_way.one_more(session.id, session.visitor, address_of(scope)):
-                self._let_in(scope, headers, session)
-                await self._app(scope, receive, told)
-        except TooMany as too_many:
+            with self._running.count(session.id, session.visitor, address_of(scope)):
+                self._authorise(scope, headers, session)
+                await self._app(scope, receive, send_with_headers)
+        except TooManyRequests as too_many:
             refused = PageRefused(429, "Too many requests", f"{too_many}.", retry_after=_RETRY)
-            await self._refused(scope, refused)(scope, receive, told)
+            await self._refused(scope, refused)(scope, receive, send_with_headers)
         except PageRefused as refused:
-            await self._refused(scope, refused)(scope, receive, told)
+            await self._refused(scope, refused)(scope, receive, send_with_headers)
         except Exception:
             log.exception("%s %.200r failed", scope["method"], scope["path"])
-            if begun:
+            if started:
                 raise
             bug = PageRefused(
                 500, "That is a bug", "The page could not be made. What happened is in the log."
             )
-            await self._refused(scope, bug)(scope, receive, told)
+            await self._refused(scope, bug)(scope, receive, send_with_headers)
 
     def _session(self, scope: Scope) -> WebSession:
-        sessions = self._room.sessions
+        sessions = self._context.sessions
         cookie = HTTPConnection(scope).cookies.get(session_cookie(scope), "")
-        found = sessions.find(cookie, self._room.clock.now())
+        found = sessions.find(cookie, self._context.clock.now())
         session = found or sessions.new()
         scope["session"], scope["session.new"] = session, found is None
         return session
 
-    def _let_in(self, scope: Scope, headers: Headers, session: WebSession) -> None:
-        if not self._is_our_name(headers.get("host", "")):
+    def _authorise(self, scope: Scope, headers: Headers, session: WebSession) -> None:
+        if not self._is_allowed_name(headers.get("host", "")):
             raise PageRefused(
                 421,
                 "Not by this name",
@@ -106,17 +106,17 @@ class Entry:
         path = scope["path"]
         if path in OPEN or path.startswith("/static/"):
             return
-        if not self._room.access.may_look(session.visitor):
+        if not self._context.access.may_read(session.visitor):
             raise PageRefused(401 if session.visitor is None else 403, "Sign in", "")
 
-    def _is_our_name(self, host: str) -> bool:
+    def _is_allowed_name(self, host: str) -> bool:
         """Return whether requests may use this host name.
 
         With any name allowed, a page of another site could read the pages once its name resolves to this
         address.
         """
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        if name in ("localhost", *self._room.access.names):
+        if name in ("localhost", *self._context.access.names):
             return True
         try:
             ipaddress.ip_address(name.strip("[]"))
@@ -128,14 +128,14 @@ class Entry:
         request = Request(scope)
         page = "text/html" in request.headers.get("accept", "")
         if not page:
-            text = f"{refused.title}. {refused.says}\n"
+            text = f"{refused.title}. {refused.text}\n"
             return PlainTextResponse(text, refused.status, headers=refused.headers)
         if refused.title == "Sign in" and scope["method"] == "GET" and refused.status == 401:
-            return back_to("/login")
+            return redirect_to("/login")
         if refused.title == "Sign in":
             refused = PageRefused(403, "Not for you", "Your token's role may not look at this.")
-        answer = self._frame.page(
-            request, "refused.html", status=refused.status, title=refused.title, says=refused.says
+        answer = self._renderer.page(
+            request, "refused.html", status=refused.status, title=refused.title, text=refused.text
         )
         answer.headers.update(refused.headers)
         return answer

@@ -1,0 +1,231 @@
+"""Data of pages, read once for all readers and read again when it is old or has changed."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import thread_time
+from typing import Generic, TypeVar
+
+from bus.clock import Clock, monotonic
+from control_room.background import BackgroundTasks
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+SPACING = 0.15  # seconds between two queries for open pages, whatever they show
+SOONEST = 0.1  # seconds between two updates of a page
+GRACE = 5.0  # seconds that a read continues without a reader: a page may be followed by its event stream
+TIMES = 4.0  # a value is used for so many times as long as reading it took
+_PROCESSOR_SHARE = 0.02  # of a processor that repeated updates may take
+_QUERY_WEIGHT = 0.1  # of the time of a query counts as processor time: at most a sixth of the time is queries
+_MOST = 64  # values that are kept
+
+
+class Changes:
+    """A signal that counts changes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._waiting: set[asyncio.Event] = set()
+
+    def notify(self) -> None:
+        self.count += 1
+        for event in self._waiting:
+            event.set()
+
+    @contextmanager
+    def wake(self, event: asyncio.Event) -> Iterator[None]:
+        """Set the event at each change within the block."""
+        self._waiting.add(event)
+        try:
+            yield
+        finally:
+            self._waiting.discard(event)
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._waiting)
+
+
+class UpdateInterval:
+    """The interval between two updates, computed from the time that the last updates took."""
+
+    def __init__(self, share: float = _PROCESSOR_SHARE, soonest: float = SOONEST) -> None:
+        self.seconds = soonest
+        self._share = share
+        self._soonest = soonest
+
+    @contextmanager
+    def rendering(self) -> Iterator[None]:
+        """Measure a block without `await`, so that the time of other tasks is not counted."""
+        began = thread_time()
+        yield
+        self.add(thread_time() - began)
+
+    @contextmanager
+    def querying(self) -> Iterator[None]:
+        """Measure a block that waits for answers of other processes."""
+        began = monotonic()
+        yield
+        self.add((monotonic() - began) * _QUERY_WEIGHT)
+
+    def add(self, seconds: float) -> None:
+        self.seconds = max(self._soonest, 0.7 * self.seconds + 0.3 * seconds / self._share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freshness:
+    """How long a value is used: `seconds`, or `times` as long as reading it took if that is longer.
+
+    Reads of changed values begin at least `spacing` seconds apart.
+    """
+
+    seconds: float = 0.0
+    times: float = 0.0
+    spacing: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Value(Generic[V]):
+    value: V
+    changes: int  # the count of changes when the read began
+    began: float
+    expires: float
+
+
+@dataclass(eq=False, slots=True)
+class _Read(Generic[V]):
+    changes: int
+    task: asyncio.Task[V | Exception | None] = field(init=False)
+    readers: int = 0
+
+
+class SharedData(Generic[K, V]):
+    """Values by key. All readers of a key share one read, which ends GRACE seconds after they have left.
+
+    A value is read again if there is a reader and it has expired or `changes` has counted a change since.
+    """
+
+    def __init__(
+        self,
+        tasks: BackgroundTasks,
+        clock: Clock,
+        read: Callable[[K], Awaitable[V]],
+        freshness: Freshness,
+        changes: Changes | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._clock = clock
+        self._read = read
+        self._freshness = freshness
+        self._changes = changes or Changes()
+        self._known: OrderedDict[K, _Value[V]] = OrderedDict()
+        self._reads: dict[K, _Read[V]] = {}
+        self._turn = asyncio.Lock()  # of open pages
+        self._next = float("-inf")  # when the next read for an open page may begin
+        self.interval = UpdateInterval()
+
+    async def get(self, key: K, max_age: float = float("inf")) -> V:
+        """Return the value for a page that is loaded. A change of the last `spacing` seconds may be missing.
+        Raise the error of the read.
+        """
+        known = self._known.get(key)
+        if known is not None:
+            age = self._clock.monotonic() - known.began
+            if age < self._freshness.spacing or (age < max_age and self._is_fresh(known)):
+                return known.value
+        return await self._joined(key)
+
+    async def latest(self, key: K) -> V:
+        """Return the value for an open page, with all changes. The reads of all open pages are spaced by
+        their cost.
+        """
+        if (known := self._known.get(key)) is not None and self._is_fresh(known):
+            return known.value
+        async with self._turn:
+            if (known := self._known.get(key)) is not None and self._is_fresh(known):
+                return known.value
+            if (pause := self._next - self._clock.monotonic()) > 0:
+                await asyncio.sleep(pause)
+            self._next = self._clock.monotonic() + max(self._freshness.spacing, self.interval.seconds)
+            return await self._joined(key)
+
+    def known(self, key: K) -> V | None:
+        """Return the last value, whatever its age."""
+        known = self._known.get(key)
+        return known.value if known is not None else None
+
+    def refresh(self, key: K) -> asyncio.Task[V | Exception | None] | None:
+        """Begin to read an old value again in the background, to its end. Return the task, or None if that
+        was not necessary.
+        """
+        known = self._known.get(key)
+        if key in self._reads or (known is not None and self._is_fresh(known)):
+            return None
+        read = self._begin(key)
+        read.readers += 1
+        return read.task
+
+    def forget(self) -> None:
+        """Read again for the next reader, after an operation changed the data."""
+        self._known.clear()
+        self._reads.clear()
+
+    def _is_fresh(self, known: _Value[V]) -> bool:
+        return known.changes == self._changes.count and self._clock.monotonic() < known.expires
+
+    async def _joined(self, key: K) -> V:
+        """Return the value of the read that is under way, or of a new one if it has missed a change."""
+        changes = self._changes.count
+        while True:
+            read = self._reads.get(key) or self._begin(key)
+            value = await self._result(read)
+            if read.changes >= changes:
+                return value
+
+    async def _result(self, read: _Read[V]) -> V:
+        read.readers += 1
+        try:
+            result: V | Exception | None = await asyncio.shield(read.task)
+        finally:
+            read.readers -= 1
+            if not read.readers and not read.task.done():
+                asyncio.get_running_loop().call_later(GRACE, _end_unread, read)
+        if isinstance(result, Exception):
+            raise result
+        return result  # type: ignore[return-value]  # errors are returned, so there is a value
+
+    def _begin(self, key: K) -> _Read[V]:
+        read = self._reads[key] = _Read[V](self._changes.count)
+        read.task = self._tasks.start(self._run(key, read))
+        return read
+
+    async def _run(self, key: K, read: _Read[V]) -> V | Exception:
+        """Read and keep the value. An error is returned, because it concerns only the readers."""
+        began = self._clock.monotonic()
+        try:
+            with self.interval.querying():
+                value = await self._read(key)
+            if self._reads.get(key) is read:
+                now = self._clock.monotonic()
+                expires = now + max(self._freshness.seconds, self._freshness.times * (now - began))
+                self._keep(key, _Value(value, read.changes, began, expires))
+            return value
+        except Exception as problem:
+            return problem
+        finally:
+            if self._reads.get(key) is read:
+                del self._reads[key]
+
+    def _keep(self, key: K, value: _Value[V]) -> None:
+        self._known[key] = value
+        self._known.move_to_end(key)
+        while len(self._known) > _MOST:
+            self._known.popitem(last=False)
+
+
+def _end_unread(read: _Read[V]) -> None:
+    if not read.readers:
+        read.task.cancel()
