@@ -131,14 +131,6 @@ async def test_what_is_allowed(placement: Placement, edit: AggregateEdit) -> Non
     assert (await done(placement, edit)).number
 
 
-async def test_the_refusals_name_both_zones_and_the_host() -> None:
-    sentences = [refusal_reason(REFUSED[name][1]) for name in ("two zones by a host", "in use when it comes")]
-    assert sentences == [
-        "host-1 cannot be in zone 'w': it is in zone 'e' by aggregate east",
-        "host-3: hosts with instances would move from no zone to zone 'w'; use force to do it nevertheless",
-    ]
-
-
 async def test_a_host_the_api_put_into_two_zones_can_be_taken_out_of_one(placement: Placement) -> None:
     await has_hosts(placement, 1)
     await make(placement, EAST, "east", availability_zone="e")

@@ -8,12 +8,8 @@ import pytest
 
 from bus.reports import Inventory
 from bus.resources import (
-    ChangeProvider,
-    DropProvider,
-    EditRequested,
     FindProviders,
     LoadResult,
-    MakeProvider,
     ProviderLoad,
 )
 from placement_worker import Placement, bulk_load
@@ -87,14 +83,6 @@ async def test_what_is_not_named_stays(placement: Placement) -> None:
     assert (row.parent, row.traits, row.aggregates) == (None, (), ())
 
 
-async def test_one_bad_provider_takes_its_tree_with_it_and_no_other(placement: Placement) -> None:
-    bad = a_load(3, 1, traits=("HW_NO",))
-    results = await load(placement, a_load(1), a_load(2), bad, a_load(4, 2))
-    why = "providers[2].traits: no such trait HW_NO; those of your own begin with CUSTOM_"
-    assert outcomes(results) == [why, ("made", 1), why, ("made", 1)]
-    assert sorted(placement.memory.index.rows) == [uid(2, "a"), uid(4, "a")]
-
-
 async def test_what_is_stored_decides_which_trees_belong_together(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,14 +118,6 @@ async def test_trees_are_rearranged_in_one_load(url: str, placement: Placement) 
     tops = {row.uuid: (row.parent, row.root) for row in placement.memory.index.rows.values()}
     one, two, three, four = (uid(number, "a") for number in (1, 2, 3, 4))
     assert tops == {two: (None, two), one: (two, two), four: (None, four), three: (four, four)}
-
-
-async def test_names_of_others_are_not_taken(placement: Placement) -> None:
-    await load(placement, a_load(1), a_load(2))
-    clash = f"providers[0].name: 'host-2' is the name of provider {uid(2, 'a')}"
-    assert outcomes(await load(placement, a_load(3, name="host-2"), a_load(4))) == [clash, ("made", 1)]
-    await placement.providers.edit(EditRequested(edit=DropProvider(provider=uid(2, "a"))))
-    assert outcomes(await load(placement, a_load(3, name="host-2"))) == [("made", 1)]
 
 
 async def test_owners_reports_and_loads_go_together(placement: Placement) -> None:
@@ -188,13 +168,3 @@ async def test_a_provider_that_goes_while_it_is_looked_for_is_looked_for_again(
     results = await load(placement, a_load(1, traits=("COMPUTE_NODE",)), a_load(3))
     assert outcomes(results) == [("changed", 2), ("made", 1)]
     assert next(calls) == 3
-
-
-async def test_a_child_may_be_loaded_below_what_an_edit_made(placement: Placement) -> None:
-    await placement.providers.edit(EditRequested(edit=MakeProvider(provider=uid(1, "a"), name="one")))
-    await placement.providers.edit(EditRequested(edit=MakeProvider(provider=uid(2, "a"), name="two")))
-    await load(placement, a_load(3, 1))
-    move = ChangeProvider(provider=uid(1, "a"), name="one", parent=uid(2, "a"))
-    await placement.providers.edit(EditRequested(edit=move))
-    assert outcomes(await load(placement, a_load(3, 1), a_load(4, 3))) == [("nothing", 1), ("made", 1)]
-    assert {row.root for row in placement.memory.index.rows.values()} == {uid(2, "a")}

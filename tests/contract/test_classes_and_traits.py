@@ -13,7 +13,6 @@ from bus.names import (
     DropName,
     FindNames,
     MakeName,
-    NameEdit,
     NameEdited,
     NameKind,
     NameResult,
@@ -209,23 +208,6 @@ async def test_why_a_class_cannot_be_renamed(placement: Placement) -> None:
     same = await rename("CUSTOM_A", "CUSTOM_A")
     assert isinstance(same, NameEdited)
     assert await listed(placement, "resource class", prefix="CUSTOM_") == ["CUSTOM_A", "CUSTOM_B"]
-
-
-async def test_a_class_is_used_while_it_is_being_renamed_or_dropped(url: str, placement: Placement) -> None:
-    await has_host(placement)
-    async with a_placement(url) as other:
-        for turn in range(6):
-            old, new = f"CUSTOM_{turn}", f"CUSTOM_{turn}_NEW"
-            await edit_name(placement, "resource class", MakeName(name=old))
-            change: NameEdit = RenameName(name=old, to=new) if turn % 2 else DropName(name=old)
-            await asyncio.gather(
-                edit_name(placement, "resource class", change), set_inventories(other, "VCPU", old)
-            )
-            for one in (placement, other):
-                await one.memory.fresh()
-            there = set(await listed(placement, "resource class"))
-            assert placement.memory.index.rows[A].inventories.keys() <= there
-            assert seen_by(placement) == seen_by(other)
 
 
 @pytest.mark.services

@@ -88,35 +88,6 @@ async def test_a_thousand_providers_in_one_request(door: HttpPlacement) -> None:
     assert child["parent_provider_uuid"] == uid(1, "a")
 
 
-async def test_what_a_load_does_not_name_stays_as_it_is(near: HttpPlacement) -> None:
-    named = {"traits": ["CUSTOM_FAST"], "aggregates": [uid(1, "e")]}
-    first = [a_load_in_json(1), a_load_in_json(2, 1, **named)]
-    await near.made("/berth/providers", {"providers": first}, method="POST")
-    again = {"id": uid(2, "a"), "name": "host-2", "inventories": {"VCPU": {"total": 4}}}
-    at = f"/resource_providers/{uid(2, 'a')}"
-
-    async def kept() -> tuple[Any, Any, Any]:
-        return (
-            (await near.made(at, method="GET"))["parent_provider_uuid"],
-            (await near.made(f"{at}/traits", method="GET"))["traits"],
-            (await near.made(f"{at}/aggregates", method="GET"))["aggregates"],
-        )
-
-    told = await near.made("/berth/providers", {"providers": [again]}, method="POST")
-    assert [one["did"] for one in told["results"]] == ["changed"]
-    assert await kept() == (uid(1, "a"), ["CUSTOM_FAST"], [uid(1, "e")])
-    none: dict[str, Any] = again | {"parent": None, "traits": [], "aggregates": []}
-    await near.made("/berth/providers", {"providers": [none]}, method="POST")
-    assert await kept() == (None, [], [])
-
-
-async def test_a_tree_that_cannot_be_does_not_hold_up_the_others(door: HttpPlacement) -> None:
-    good, bad = a_load_in_json(1), a_load_in_json(2, inventories={"COW": {"total": 1}})
-    told = (await door.made("/berth/providers", {"providers": [good, bad]}, method="POST"))["results"]
-    assert [one["did"] for one in told] == ["made", "refused"]
-    assert "COW" in told[1]["why"]
-
-
 @pytest.mark.parametrize(
     ("body", "says"),
     [

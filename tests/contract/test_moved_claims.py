@@ -6,17 +6,13 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import text
 
 from bus.claims import (
     CLEANUP,
     MIGRATION,
     Claimed,
     ClaimRequested,
-    Full,
-    GroupPolicyViolated,
     Held,
-    NothingHeld,
     OutsideCell,
     Refused,
     Released,
@@ -24,16 +20,14 @@ from bus.claims import (
     holder_consumer,
 )
 from bus.clock import Clock
-from bus.groups import DropGroup, FindGroups, GroupEdited, GroupEditRequested, MakeGroup
 from bus.moves import BEGUN, SHELVED
-from bus.refused_edits import Contended, InUse
+from bus.refused_edits import Contended
 from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations
 from placement_worker import Placement, breaches, holdings, retired
 from placement_worker.store import changes
 from tests.support.every_commit import EveryCommit, every_commit
-from tests.support.http_placement import a_door
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -48,7 +42,6 @@ from tests.support.placement_calls import claim
 
 __all__ = ["every_commit"]
 
-GROUP = uid(1, "9")
 H1, H2, H3 = (uid(number, "a") for number in (1, 2, 3))
 BUILD, KEEP, LEFT, MOVE = 1, 100, 101, 500
 BEGAN = Retired(why=BEGUN)
@@ -139,58 +132,6 @@ async def test_told_again_it_is_begun_whoever_asks_and_whatever_came_of_it(
     assert await held(placement) == {}
 
 
-async def test_of_two_in_one_batch_the_first_begins_it(placement: Placement) -> None:
-    first, second = await claim(placement, moves(2), moves(3))
-    assert (type(first), second) == (Claimed, BEGAN)
-
-
-async def test_the_second_best_begins_it_as_well(placement: Placement) -> None:
-    await claim(placement, an_order(a_claim(2, on_hosts(2, **FIVE))))
-    [done] = await claim(placement, moves(2, 3))
-    full = Full(provider=H2, resource_class="VCPU", asked=5, free=3)
-    assert isinstance(done, Claimed) and (done.choice, done.refused) == (1, (full,))
-    assert (await held(placement))[KEEP] == (on_hosts(1, **FIVE), MIGRATION, "mine")
-    assert await over(placement) == {uid(MOVE)}
-
-
-@pytest.mark.parametrize(
-    ("order", "answer"),
-    [
-        (moves(generation=7), Held(generation=1, allocations=on_hosts(1, **FIVE), roots=(H1,))),
-        (moves(9), Refused),
-        (moves(1), Refused),
-        (moves(keep=2), Held(generation=1, allocations=on_hosts(1, **FIVE), roots=(H1,))),
-        (moves(move=2), Refused),
-        (an_order(*moves().claims, a_claim(3, on_hosts(3, VCPU=9))), tuple),
-    ],
-    ids=["late", "gone", "full", "its keeper keeps something", "a consumer's name", "of an order that fails"],
-)
-async def test_what_fails_begins_nothing_and_may_be_tried_again(
-    placement: Placement, order: ClaimRequested, answer: Any
-) -> None:
-    await claim(placement, an_order(a_claim(2, on_hosts(3))))
-    before = await held(placement)
-    [result] = await claim(placement, order)
-    assert isinstance(result, answer) if isinstance(answer, type) else result == answer
-    assert await held(placement) == before
-    assert await over(placement) == set()
-    assert [type(one) for one in await claim(placement, moves())] == [Claimed]
-
-
-async def test_what_was_given_up_does_not_begin(placement: Placement) -> None:
-    assert isinstance(await release(placement, MOVE, None, "no host"), Released)
-    assert await claim(placement, moves()) == [Retired(why="no host")]
-    assert (await held(placement)).keys() == {BUILD}
-
-
-async def test_who_comes_back_from_nowhere_begins_it_without_leaving_anything(placement: Placement) -> None:
-    await release(placement, BUILD, 1)
-    [done] = await claim(placement, moves(generation=None, keep=None))
-    assert isinstance(done, Claimed) and done.generation == 1
-    assert await claim(placement, moves(generation=None, keep=None)) == [BEGAN]
-    assert (await held(placement)).keys() == {BUILD}
-
-
 async def test_a_move_that_begins_and_is_given_up_at_once_does_one_of_both(
     placement: Placement, url: str
 ) -> None:
@@ -256,13 +197,6 @@ async def test_on_the_way_back_it_has_just_what_it_had(placement: Placement) -> 
     assert placement.memory.index.rows[H2].free == {"VCPU": 8}
 
 
-async def test_what_nothing_may_be_left_of_is_given_back(placement: Placement) -> None:
-    await claim(placement, moves())
-    await claim(placement, goes_back())
-    assert (await held(placement)).keys() == {BUILD}
-    assert [placement.memory.index.rows[host].free["VCPU"] for host in (H1, H2)] == [3, 8]
-
-
 async def test_it_goes_back_where_there_is_no_room_any_more(placement: Placement) -> None:
     await claim(placement, moves())
     shut = a_report(1, sequence=2, inventories={"MEMORY_MB": Inventory(total=8), "VCPU": Inventory(total=1)})
@@ -272,35 +206,11 @@ async def test_it_goes_back_where_there_is_no_room_any_more(placement: Placement
     assert (await held(placement))[BUILD][0] == on_hosts(1, **FIVE)
 
 
-async def test_of_who_holds_nothing_there_is_nothing_to_take(placement: Placement) -> None:
-    nothing = Refused(refusals=(NothingHeld(consumer=uid(KEEP)),))
-    assert await claim(placement, goes_back(generation=1)) == [nothing]
-    assert (await held(placement)).keys() == {BUILD}
-
-
-async def test_there_and_back_in_one_batch(placement: Placement) -> None:
-    there, back = await claim(placement, moves(), goes_back(keep=LEFT))
-    assert (type(there), type(back)) == (Claimed, Claimed)
-    assert await held(placement) == {
-        BUILD: (on_hosts(1, **FIVE), "INSTANCE", "mine"),
-        LEFT: (on_hosts(2, **FIVE), CLEANUP, "mine"),
-    }
-
-
 def resized(vcpus: int, generation: int) -> ClaimRequested:
     bigger = a_claim(
         BUILD, on_hosts(1, VCPU=vcpus), generation=generation, keep=KEEP, begins=MOVE, project="mine"
     )
     return an_order(bigger)
-
-
-async def test_a_host_with_room_for_the_new_size_only_once_the_old_one_is_gone_is_refused(
-    placement: Placement,
-) -> None:
-    before = await held(placement)
-    full = Full(provider=H1, resource_class="VCPU", asked=6, free=3)
-    assert await claim(placement, resized(6, 1)) == [Refused(refusals=(full,))]
-    assert await held(placement) == before and await over(placement) == set()
 
 
 @pytest.mark.parametrize(
@@ -357,98 +267,7 @@ async def test_a_cell_takes_over_for_its_builds_and_begins_nothing(placement: Pl
 # In a server group
 
 
-async def grouped(placement: Placement, **policy: Any) -> None:
-    """The build joins a group that lets one be on a host, where there is room for more."""
-    room = {"VCPU": Inventory(total=20)}
-    await placement.reports.report_many([a_report(one, sequence=2, inventories=room) for one in (1, 2, 3)])
-    given: dict[str, Any] = {"policy": "anti-affinity", "max_per_host": 1} | policy
-    order = MakeGroup(group=GROUP, name="web", project="mine", **given)
-    assert isinstance(
-        (await placement.server_groups.edit(GroupEditRequested(edit=order))).result, GroupEdited
-    )
-    joins = a_claim(BUILD, on_hosts(1, VCPU=3), generation=1, group=GROUP, project="mine")
-    assert isinstance((await claim(placement, an_order(joins)))[0], Claimed)
-
-
-async def members(placement: Placement) -> tuple[Any, Any]:
-    [group] = (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
-    return group.members, group.left
-
-
-async def another(placement: Placement, number: int, host: int) -> Any:
-    [result] = await claim(placement, an_order(a_claim(number, on_hosts(host), group=GROUP, project="mine")))
-    return result
-
-
-async def test_a_resize_on_its_own_host_is_let_be_where_one_of_a_group_may_be(placement: Placement) -> None:
-    await grouped(placement)
-    [done] = await claim(placement, moves(1, generation=2))
-    assert isinstance(done, Claimed)
-    assert await members(placement) == ({uid(BUILD): (H1,)}, {uid(KEEP): (H1,)})
-    assert await breaches(placement.database) == []
-    crowded = Refused(
-        refusals=(GroupPolicyViolated(provider=H1, group=GROUP, policy="anti-affinity", members=1),)
-    )
-    assert await another(placement, 2, 1) == crowded
-    # Deleted meanwhile: both its guests may be there, and they are one instance's.
-    await release(placement, BUILD, 3, "deleted", keep=LEFT)
-    assert await members(placement) == ({}, {uid(KEEP): (H1,), uid(LEFT): (H1,)})
-    assert await breaches(placement.database) == []
-    assert await another(placement, 2, 1) == crowded
-    for one in (KEEP, LEFT):
-        await release(placement, one, None, fenced=False)
-    assert isinstance(await another(placement, 2, 1), Claimed)
-
-
-async def test_nobody_of_its_group_comes_to_the_place_it_may_go_back_to(placement: Placement) -> None:
-    await grouped(placement)
-    await claim(placement, moves(2, generation=2))
-    assert await members(placement) == ({uid(BUILD): (H2,)}, {uid(KEEP): (H1,)})
-    assert isinstance(await another(placement, 2, 1), Refused)
-    await claim(placement, goes_back(generation=3, keep=LEFT))
-    assert await members(placement) == ({uid(BUILD): (H1,)}, {uid(LEFT): (H2,)})
-    assert isinstance(await another(placement, 2, 2), Refused)
-    [on] = await claim(placement, moves(2, move=501, generation=4))
-    assert isinstance(on, Claimed)
-
-
-async def test_who_keeps_a_place_draws_nobody_and_is_no_member(placement: Placement) -> None:
-    await grouped(placement, policy="affinity")
-    await claim(placement, moves(2, generation=2))
-    assert isinstance(await another(placement, 2, 1), Refused)
-    assert isinstance(await another(placement, 2, 2), Claimed)
-    drop = GroupEditRequested(edit=DropGroup(group=GROUP))
-    assert (await placement.server_groups.edit(drop)).result == InUse(
-        what=GROUP, members=(uid(BUILD), uid(2))
-    )
-    await release(placement, BUILD, 3, "deleted")
-    await release(placement, 2, 1, "deleted")
-    assert (await placement.server_groups.edit(drop)).result == GroupEdited(changed=True)
-
-
-async def test_a_clean_up_of_before_is_somebody_of_its_own(placement: Placement) -> None:
-    await grouped(placement)
-    await claim(placement, moves(2, generation=2, begins=None))
-    async with placement.database.write() as tx:
-        await tx.execute(text("UPDATE consumers SET keeps_for = NULL"))
-    [back] = await claim(
-        placement, an_order(a_claim(BUILD, on_hosts(1), on_hosts(3), generation=3, project="mine"))
-    )
-    assert isinstance(back, Claimed) and back.choice == 1
-    assert await members(placement) == ({uid(BUILD): (H3,)}, {uid(KEEP): (H1,)})
-
-
 # Behind the other door
-
-
-async def test_the_api_shows_its_type_as_it_is(placement: Placement, url: str) -> None:
-    await claim(placement, moves())
-    async with a_door(url) as door:
-        one = await door.made(f"/allocations/{uid(KEEP)}", method="GET")
-        assert one["consumer_type"] == MIGRATION
-        assert one["allocations"][H1]["resources"] == FIVE
-        usages = await door.made("/usages?project_id=mine&consumer_type=MIGRATION", method="GET")
-        assert usages["usages"] == {MIGRATION: {"VCPU": 5, "consumer_count": 1}}
 
 
 # Whatever comes

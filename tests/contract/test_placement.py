@@ -1,7 +1,6 @@
 """Placement's operations, the same on both databases, under redelivery and reordering."""
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ from bus.claims import (
     NoSuchProvider,
     Refused,
     Released,
-    ReleaseRequested,
     Retired,
 )
 from bus.messages import InventoryReported
@@ -28,7 +26,7 @@ from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
-from placement_worker import Placement, breaches, holdings, metadata, retired
+from placement_worker import Placement, holdings, metadata, retired
 from placement_worker.index_reads import Forgotten
 from placement_worker.store import changes, claims, tree_reads
 from placement_worker.store.changes import CHANGES_A_MESSAGE
@@ -42,7 +40,6 @@ from tests.support.placement_builders import (
     a_report,
     an_order,
     gone,
-    keeps_its_index,
     looking_for,
     on_hosts,
     seen_by,
@@ -122,14 +119,6 @@ async def test_many_orders_share_a_transaction_and_each_gets_its_own_answer(plac
     assert sorted(await holdings(placement.database)) == [uid(1), uid(2)]
 
 
-async def test_an_order_is_taken_whole_even_over_several_hosts(placement: Placement) -> None:
-    await report(placement, a_report(1), a_report(2))
-    order = an_order(a_claim(1, on_hosts(1, 2, VCPU=4)), a_claim(2, on_hosts(1, 2, VCPU=4)))
-    (results,) = await claim(placement, order)
-    assert results == (Claimed(choice=0, generation=1, number=2),) * 2
-    assert await offered(placement) == []
-
-
 async def test_a_swap_moves_what_is_held_in_one_step(placement: Placement) -> None:
     await report(placement, a_report(1), a_report(2))
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
@@ -140,14 +129,6 @@ async def test_a_swap_moves_what_is_held_in_one_step(placement: Placement) -> No
         Held(generation=2, allocations=on_hosts(2, VCPU=8), roots=(uid(2, "a"),))
     ]
     assert await offered(placement) == ["host-1"]
-
-
-async def test_a_refused_swap_keeps_what_is_held(placement: Placement) -> None:
-    await report(placement, a_report(1), a_report(2))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))), an_order(a_claim(2, on_hosts(2))))
-    (refused,) = await claim(placement, an_order(a_claim(1, on_hosts(2, VCPU=8), generation=1)))
-    assert isinstance(refused, Refused)
-    assert (await holdings(placement.database))[uid(1)][:2] == (1, on_hosts(1, VCPU=8))
 
 
 async def held_by(placement: Placement) -> dict[str, tuple[Any, ...]]:
@@ -182,25 +163,6 @@ async def test_a_swap_may_keep_what_was_held_until_the_guest_is_gone(placement: 
     ]
 
 
-async def test_what_was_swapped_may_be_left_to_the_same_keeper(placement: Placement) -> None:
-    await report(placement, a_report(1, inventories=VCPU), a_report(2, inventories=VCPU))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5))))
-    await claim(placement, an_order(a_claim(1, on_hosts(2, VCPU=5), generation=1, keep=9)))
-    assert await release(placement, a_release(1, 2, "deleted", keep=9)) == [Released(number=4)]
-    both = {**on_hosts(1, VCPU=5), **on_hosts(2, VCPU=5)}
-    assert await held_by(placement) == {uid(9): ("CLEANUP", "p1", 2, both)}
-    assert await release(placement, a_release(9, None, fenced=False)) == [Released(number=5)]
-    assert await held_by(placement) == {}
-
-
-async def test_a_swap_that_keeps_needs_room_beside_what_it_keeps(placement: Placement) -> None:
-    await report(placement, a_report(1, inventories=VCPU))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5))))
-    (full,) = await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=4), generation=1, keep=9)))
-    assert full == Refused(refusals=(Full(provider=uid(1, "a"), resource_class="VCPU", asked=4, free=3),))
-    assert await held_by(placement) == {uid(1): ("INSTANCE", "p1", 1, on_hosts(1, VCPU=5))}
-
-
 @pytest.mark.parametrize("together", [True, False])
 async def test_a_release_may_keep_what_was_held(placement: Placement, together: bool) -> None:
     await report(placement, a_report(1, inventories=VCPU))
@@ -214,31 +176,6 @@ async def test_a_release_may_keep_what_was_held(placement: Placement, together: 
     assert await held_by(placement) == {uid(9): ("CLEANUP", "p7", 1, on_hosts(1, VCPU=5))}
     assert await release(placement, a_release(9, None, fenced=False)) == [Released(number=4)]
     assert await held_by(placement) == {}
-
-
-async def test_who_holds_nothing_has_nothing_to_keep(placement: Placement) -> None:
-    await report(placement, a_report(1, inventories=VCPU))
-    await claim(placement, an_order(a_claim(1, on_hosts(1), keep=9)))
-    await release(placement, a_release(2, None, "deleted", keep=8))
-    assert (await held_by(placement)).keys() == {uid(1)}
-
-
-async def test_what_is_kept_is_kept_beside_what_was_kept_before(placement: Placement) -> None:
-    await report(placement, a_report(1, inventories=VCPU), a_report(2, inventories=VCPU))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=2))), an_order(a_claim(2, on_hosts(1))))
-    await release(placement, a_release(1, 1, keep=9), a_release(2, 1, keep=9))
-    assert await held_by(placement) == {uid(9): ("CLEANUP", "p1", 2, on_hosts(1, VCPU=3))}
-
-
-async def test_claim_and_swap_in_one_batch(placement: Placement) -> None:
-    await report(placement, a_report(1), a_report(2))
-    first, second = await claim(
-        placement,
-        an_order(a_claim(1, on_hosts(1, VCPU=8))),
-        an_order(a_claim(1, on_hosts(2, VCPU=8), generation=1, type="MIGRATION")),
-    )
-    assert isinstance(first, Claimed) and isinstance(second, Claimed)
-    assert (await holdings(placement.database))[uid(1)][:2] == (2, on_hosts(2, VCPU=8))
 
 
 async def test_conflicts_are_tried_again_and_then_said(
@@ -278,18 +215,6 @@ async def test_the_retired_never_claim_again(placement: Placement) -> None:
     assert await holdings(placement.database) == {}
 
 
-async def test_consumers_of_one_order_change_places_on_full_providers(placement: Placement) -> None:
-    await report(placement, a_report(1), a_report(2))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8)), a_claim(2, on_hosts(2, VCPU=8))))
-    swap = an_order(
-        a_claim(1, on_hosts(2, VCPU=8), generation=1), a_claim(2, on_hosts(1, VCPU=8), generation=1)
-    )
-    (results,) = await claim(placement, swap)
-    assert [type(result) for result in results] == [Claimed, Claimed]
-    held = {uuid: allocations for uuid, (_, allocations, _) in (await holdings(placement.database)).items()}
-    assert held == {uid(1): on_hosts(2, VCPU=8), uid(2): on_hosts(1, VCPU=8)}
-
-
 async def test_an_empty_choice_gives_everything_back_and_forgets_the_consumer(placement: Placement) -> None:
     await report(placement, a_report(1))
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
@@ -313,45 +238,6 @@ async def test_without_a_fence_whatever_is_held_is_replaced_and_given_back(place
     assert await release(placement, a_release(1, None, fenced=False)) == [Released(number=5)]
     assert await release(placement, a_release(1, None, fenced=False)) == [Released(number=0)]
     assert await holdings(placement.database) == {}
-
-
-@pytest.mark.parametrize("generation", [None, 5])
-async def test_what_holds_nothing_can_be_retired(placement: Placement, generation: int | None) -> None:
-    await report(placement, a_report(1))
-    assert await release(placement, a_release(1, generation, "never placed")) == [Released()]
-    assert await claim(placement, an_order(a_claim(1, on_hosts(1)))) == [Retired(why="never placed")]
-
-
-@pytest.mark.parametrize("generation", [None, 2])
-async def test_a_release_that_does_not_know_the_generation_is_told(
-    placement: Placement, generation: int | None
-) -> None:
-    await report(placement, a_report(1))
-    await claim(placement, an_order(a_claim(1, on_hosts(1))))
-    held = Held(generation=1, allocations=on_hosts(1), roots=(uid(1, "a"),))
-    assert await release(placement, a_release(1, generation), a_release(1, generation, "ended")) == [
-        held,
-        held,
-    ]
-    assert await retired(placement.database) == set()
-
-
-async def test_a_released_consumer_may_claim_anew(placement: Placement) -> None:
-    await report(placement, a_report(1))
-    for number in (2, 4):
-        (taken,) = await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
-        assert taken == Claimed(choice=0, generation=1, number=number)
-        assert await release(placement, a_release(1, 1), a_release(1, 1)) == [
-            Released(number=number + 1),
-            Released(number=number + 1),
-        ]
-
-
-async def test_who_ended_for_want_of_a_host_is_told_so_again(placement: Placement) -> None:
-    asked = ReleaseRequested(consumer=uid(1), generation=None, retire="no host", unplaceable=True)
-    for expected in (Released(), Retired(why="no host", unplaceable=True)):
-        (answer,) = await placement.claims.release_many([asked])
-        assert answer.result == expected
 
 
 async def test_the_retired_are_forgotten_after_a_week(placement: Placement, wall: Wall) -> None:
@@ -415,21 +301,6 @@ async def test_a_claim_chosen_before_a_report_is_told_to_look_again(placement: P
     ]
 
 
-async def test_a_class_that_is_in_use_stays_closed_until_it_is_free(placement: Placement) -> None:
-    gpu = {"VCPU": Inventory(total=8), "CUSTOM_GPU": Inventory(total=2)}
-    await report(placement, a_report(1, inventories=gpu))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, CUSTOM_GPU=1))))
-    await report(placement, a_report(1, sequence=2))
-    (refused,) = await claim(placement, an_order(a_claim(2, on_hosts(1, CUSTOM_GPU=1))))
-    assert refused == Refused(
-        refusals=(Full(provider=uid(1, "a"), resource_class="CUSTOM_GPU", asked=1, free=0),)
-    )
-    assert await offered(placement) == ["host-1"]
-    await release(placement, a_release(1, 1))
-    await report(placement, a_report(1, sequence=3))
-    assert "CUSTOM_GPU" not in placement.memory.index.rows[uid(1, "a")].inventories
-
-
 async def test_a_provider_that_is_in_use_stays_closed_until_it_is_free(placement: Placement) -> None:
     await report(placement, a_report(1, a_provider(2, 1), a_provider(3, 2)))
     await claim(placement, an_order(a_claim(1, on_hosts(3))))
@@ -441,15 +312,6 @@ async def test_a_provider_that_is_in_use_stays_closed_until_it_is_free(placement
     await release(placement, a_release(1, 1))
     await report(placement, a_report(1, sequence=3))
     assert sorted(placement.memory.index.rows) == [uid(1, "a")]
-
-
-async def test_capacity_may_fall_below_what_is_used(placement: Placement) -> None:
-    await report(placement, a_report(1))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=6))))
-    await report(placement, a_report(1, sequence=2, inventories={"VCPU": Inventory(total=8, reserved=8)}))
-    assert await offered(placement) == []
-    smaller = an_order(a_claim(1, on_hosts(1, VCPU=5), generation=1))
-    assert isinstance((await claim(placement, smaller))[0], Claimed)
 
 
 async def test_a_tree_that_is_gone_is_removed_and_a_late_report_does_not_bring_it_back(
@@ -485,13 +347,6 @@ async def test_a_host_that_moves_to_another_agent_is_seen_there(placement: Place
     await report(placement, msgspec.structs.replace(a_report(1, sequence=2), agent="another"))
     assert placement.memory.index.rows[uid(1, "a")].agent == "another"
     assert figures(placement, 1)[0] == shape + 1
-
-
-async def test_names_change_hands_within_a_tree(placement: Placement) -> None:
-    await report(placement, a_report(1, a_provider(2, 1, name="x"), a_provider(3, 1, name="y")))
-    swapped = a_report(1, a_provider(2, 1, name="y"), a_provider(4, 1, name="x"), sequence=2)
-    assert await report(placement, swapped) == [""]
-    assert sorted(placement.memory.index.rows) == [uid(1, "a"), uid(2, "a"), uid(4, "a")]
 
 
 BAD = {
@@ -671,40 +526,3 @@ async def test_a_great_commit_is_announced_in_parts_that_fit_a_message(placement
         (2, 1),
     ]
     assert placement.memory.index.seen == 2
-
-
-async def test_random_operations_keep_the_books_and_the_index(placement: Placement) -> None:
-    chance = random.Random(11)
-    sequence = 0
-    generations: dict[int, int] = {}
-    for _ in range(60):
-        consumer, host = chance.randrange(8), chance.randrange(4)
-        sequence += 1
-        step = chance.random()
-        if step < 0.2:
-            stock = {"VCPU": Inventory(total=chance.randrange(1, 9))}
-            if chance.random() < 0.5:
-                stock["CUSTOM_GPU"] = Inventory(total=1)
-            children = [a_provider(10 + host, host)] if chance.random() < 0.5 else []
-            await report(placement, a_report(host, *children, sequence=sequence, inventories=stock))
-        elif step < 0.25:
-            await report(placement, gone(host, sequence))
-        elif step < 0.75:
-            wanted = on_hosts(host, VCPU=chance.randrange(1, 4))
-            if chance.random() < 0.3:
-                wanted |= on_hosts(10 + host)
-            order = an_order(a_claim(consumer, wanted, generation=generations.get(consumer)))
-            (result,) = await claim(placement, order)
-            if isinstance(result, Claimed):
-                generations[consumer] = result.generation
-        else:
-            (answer,) = await release(placement, a_release(consumer, generations.pop(consumer, None)))
-            assert isinstance(answer, Released)
-        assert await breaches(placement.database) == []
-    held = await holdings(placement.database)
-    assert {uuid: one[0] for uuid, one in held.items()} == {uid(one): g for one, g in generations.items()}
-    await keeps_its_index(placement)
-    await report(placement, *(gone(host, sequence + 1) for host in range(4)))
-    await release(placement, *(a_release(consumer, g) for consumer, g in generations.items()))
-    await placement.reports.sweep()
-    assert placement.memory.index.rows == {}

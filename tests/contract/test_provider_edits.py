@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bus.claims import Claimed, Full, Held, Moved, Refused
-from bus.names import DropName, MakeName, NameEdited, NameEditRequested
 from bus.refused_edits import Contended, InUse, Missing, Taken
 from bus.reports import Inventory
 from bus.resources import (
@@ -42,7 +41,6 @@ from tests.support.placement_builders import (
     a_claim,
     a_placement,
     a_provider,
-    a_release,
     a_report,
     an_order,
     keeps_its_index,
@@ -139,14 +137,6 @@ async def test_an_edit_that_changes_nothing_has_no_number(placement: Placement) 
     assert placement.memory.index.seen == seen
 
 
-async def test_a_ratio_is_kept_to_the_last_digit(placement: Placement) -> None:
-    await make(placement, (A, None))
-    await placement.memory.reload()
-    assert placement.memory.index.rows[A].inventories == STOCK
-    view = await read(placement, A)
-    assert view is not None and view.inventories == STOCK
-
-
 async def test_refusals_change_nothing_and_are_told_of_the_stored(placement: Placement) -> None:
     await make(placement, (A, None), (B, A))
     await claim(placement, an_order(a_claim(1, on_hosts(2, VCPU=2))))
@@ -168,25 +158,6 @@ async def test_refusals_change_nothing_and_are_told_of_the_stored(placement: Pla
     ]
     assert [await edit(placement, one) for one, _ in refusals] == [refusal for _, refusal in refusals]
     assert (seen_by(placement), placement.memory.index.seen) == (before, seen)
-
-
-async def test_edits_that_come_together_are_judged_in_turn(placement: Placement) -> None:
-    orders: list[tuple[Edit, type]] = [
-        (MakeProvider(provider=A, name="a"), Edited),
-        (MakeProvider(provider=B, name="b", parent=A), Edited),
-        (MakeProvider(provider=C, name="b"), Taken),
-        (ChangeProvider(provider=B, name="b2", parent=A), Edited),
-        (MakeProvider(provider=C, name="b"), Edited),
-        (SetInventories(provider=C, inventories=STOCK, generation=0), Edited),
-        (SetTraits(provider=C, traits=("COMPUTE_NODE",), generation=0), Stale),
-        (DropProvider(provider=A), HasChildren),
-        (DropProvider(provider=B), Edited),
-        (DropProvider(provider=A), Edited),
-        (MakeProvider(provider=A, name="b2"), Edited),
-    ]
-    answers = await placement.providers.edit_many([EditRequested(edit=one) for one, _ in orders])
-    assert [type(answer.result) for answer in answers] == [kind for _, kind in orders]
-    assert roots(placement) == {A: (A,), C: (C,)}
 
 
 async def test_a_provider_made_again_does_not_pass_for_what_it_was(placement: Placement) -> None:
@@ -217,17 +188,6 @@ async def test_claims_chosen_before_an_edit_are_told_to_look_again_unless_only_i
     assert isinstance(await take(1, shapes), Claimed)
     await edited(placement, SetTraits(provider=A, traits=("COMPUTE_NODE",)))
     assert await take(2, shapes) == Refused(refusals=(Moved(provider=A),))
-
-
-async def test_capacity_may_fall_below_what_is_used_and_then_nobody_gets_more(placement: Placement) -> None:
-    await make(placement, (A, None))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=6))))
-    smaller = SetInventory(provider=A, resource_class="VCPU", inventory=Inventory(total=4))
-    view = await edited(placement, smaller)
-    assert view is not None and view.used == {"VCPU": 6, "MEMORY_MB": 0}
-    full = Full(provider=A, resource_class="VCPU", asked=1, free=0)
-    assert await claim(placement, an_order(a_claim(2, on_hosts(1)))) == [Refused(refusals=(full,))]
-    await placement.claims.release_many([a_release(1, 1)])
 
 
 # Trees
@@ -275,13 +235,6 @@ async def test_owners_and_clients_change_the_same_tree(placement: Placement) -> 
     assert placement.memory.index.rows == {}
     assert await report(placement, a_report(1, sequence=3)) == [""]
     assert roots(placement) == {A: (A,)}
-
-
-async def test_what_is_under_another_root_cannot_be_reported_as_a_tree(placement: Placement) -> None:
-    await report(placement, a_report(1))
-    await make(placement, (C, None))
-    await edited(placement, ChangeProvider(provider=A, name="host-1", parent=C))
-    assert "belongs to the tree of" in (await report(placement, a_report(1, sequence=2)))[0]
 
 
 @pytest.mark.services
@@ -407,16 +360,6 @@ async def test_a_reshape_that_cannot_be_leaves_everything_as_it_was(
     assert found.generations == {A: 3, B: 0}
 
 
-async def test_a_reshape_may_claim_from_providers_it_does_not_change(placement: Placement) -> None:
-    await make_host(placement)
-    await make(placement, (D, None))
-    claims = [a_claim(1, on_hosts(4, VCPU=4), generation=1), a_claim(2, {}, generation=1)]
-    result = await edit(placement, Numa([(1, {}, 3)], claims).order())
-    assert isinstance(result, Edited)
-    assert placement.memory.index.rows[D].free["VCPU"] == 4
-    assert placement.memory.index.rows[A].inventories == {}
-
-
 # Races
 
 
@@ -440,28 +383,6 @@ async def test_who_comes_second_to_a_name_is_told_that_it_is_taken(url: str, pla
         await placement.memory.fresh()
         await other.memory.fresh()
         assert seen_by(placement) == seen_by(other)
-
-
-async def test_a_trait_that_was_dropped_and_made_again_elsewhere_is_not_taken_for_the_old_one(
-    url: str, placement: Placement
-) -> None:
-    async def name(placement: Placement, what: Any) -> Any:
-        return (await placement.classes_and_traits.edit(NameEditRequested(kind="trait", edit=what))).result
-
-    async with a_placement(url) as other:
-        await make(placement, (A, None))
-        await name(placement, MakeName(name="CUSTOM_OLD"))
-        await edited(other, SetTraits(provider=A, traits=("CUSTOM_OLD",)))
-        await edited(other, SetTraits(provider=A, traits=()))
-        assert isinstance(await name(placement, DropName(name="CUSTOM_OLD")), NameEdited)
-        await name(placement, MakeName(name="CUSTOM_NEW"))
-        gone = await edit(other, SetTraits(provider=A, traits=("CUSTOM_OLD",)))
-        assert gone == Missing(what="trait", names=("CUSTOM_OLD",))
-        await name(placement, MakeName(name="CUSTOM_OLD"))
-        view = await edited(other, SetTraits(provider=A, traits=("CUSTOM_OLD",)))
-        assert view is not None and view.traits == ("CUSTOM_OLD",)
-        await placement.memory.fresh()
-        assert placement.memory.index.rows[A].traits == ("CUSTOM_OLD",)
 
 
 async def test_one_that_always_loses_is_told_so(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, Moved, Refused, Released, ReleaseRequested, holder_consumer
+from bus.claims import Choice, Claimed, Released, ReleaseRequested, holder_consumer
 from bus.errors import Unavailable
 from bus.messages import BuildReshaped, InventoryReported
 from bus.refused_edits import Contended
@@ -153,20 +153,6 @@ async def test_their_conductors_are_told_of_builds_until_they_have_been(placemen
     assert await told(placement) == []
 
 
-async def test_a_report_that_comes_again_or_late_changes_nothing(placement: Placement) -> None:
-    await report(placement, flat())
-    await claim(placement, an_order(a_claim(1, of_host(2))))
-    says = GuestPlace(uid(1), 1, {CELL1: {"VCPU": 2, "MEMORY_MB": 8}})
-    assert await report(placement, in_cells(2, says)) == [""]
-    assert len(await told(placement)) == 1
-    seen, was = placement.memory.index.seen, await held(placement, 1)
-    other = GuestPlace(uid(1), 1, {CELL0: {"VCPU": 2, "MEMORY_MB": 8}})
-    for again in (in_cells(2, says), in_cells(1, other), in_cells(3, other), in_cells(4)):
-        assert await report(placement, again) == [""]
-    assert (placement.memory.index.seen, await held(placement, 1)) == (seen, was)
-    assert await told(placement) == []
-
-
 async def test_what_cannot_go_is_refused_as_a_whole_and_taken_when_it_can(placement: Placement) -> None:
     await report(placement, flat())
     await claim(placement, an_order(a_claim(1, of_host(2)), a_claim(2, of_host(5)), a_claim(3, of_host(5))))
@@ -181,26 +167,6 @@ async def test_what_cannot_go_is_refused_as_a_whole_and_taken_when_it_can(placem
     await placement.claims.release_many([a_release(1, 1)])
     assert await report(placement, in_cells(3, each=6)) == [""]
     assert await held(placement, 2, 3) == [{CELL0: of_host(5)[HOST]}, {CELL1: of_host(5)[HOST]}]
-
-
-async def test_one_host_that_cannot_keeps_no_other_back(placement: Placement) -> None:
-    await report(placement, flat(), a_report(5, inventories=has(VCPU=8)))
-    await claim(placement, an_order(a_claim(1, of_host(12))), an_order(a_claim(2, on_hosts(5, VCPU=2))))
-    below = a_provider(6, 5, inventories=has(VCPU=8))
-    move = InventoryMove(provider=uid(5, "a"), resource_class="VCPU", to=(uid(6, "a"),))
-    well = a_report(5, below, sequence=2, inventories=has(DISK_GB=1))
-    refused, taken = await report(placement, in_cells(2), replace(well, reshape=Reshaping(moves=(move,))))
-    assert "fits nowhere" in refused and taken == ""
-    assert await held(placement, 1, 2) == [of_host(12), {uid(6, "a"): {"VCPU": 2}}]
-
-
-async def test_who_chose_before_it_looks_again(placement: Placement) -> None:
-    await report(placement, flat())
-    shapes = {HOST: placement.memory.index.rows[HOST].shapes[HOST]}
-    await claim(placement, an_order(a_claim(1, of_host(2))))
-    await report(placement, in_cells())
-    [late] = await claim(placement, an_order(a_claim(2, Choice(of_host(1), shapes))))
-    assert late == Refused(refusals=(Moved(provider=HOST),))
 
 
 async def test_back_and_forth_all_is_kept(placement: Placement, every_commit: EveryCommit) -> None:
@@ -218,17 +184,6 @@ async def test_back_and_forth_all_is_kept(placement: Placement, every_commit: Ev
     numbers = [reshaped.number for reshaped in await told(placement)]
     assert numbers == sorted(numbers) and len(numbers) == 2 * 6
     assert every_commit.broken == []
-
-
-async def test_guests_of_a_host_that_was_reported_without_a_word_are_moved_by_the_next_report(
-    placement: Placement,
-) -> None:
-    await report(placement, flat())
-    await claim(placement, an_order(a_claim(1, of_host(2))))
-    await report(placement, in_cells(2, move=False))
-    assert await held(placement, 1) == [of_host(2)]
-    await report(placement, in_cells(3))
-    assert await held(placement, 1) == [{CELL0: {"VCPU": 2, "MEMORY_MB": 8}}]
 
 
 # The wall

@@ -10,7 +10,6 @@ from bus.claims import (
     ConsumerClaim,
     GroupPolicyViolated,
     Held,
-    NoGroup,
     Refused,
     ReleaseRequested,
 )
@@ -25,15 +24,12 @@ from bus.groups import (
     ServerGroup,
 )
 from bus.refused_edits import InUse, Taken
-from bus.reports import Inventory
-from bus.vocabulary import Allocations
 from placement_worker import Placement, breaches
 from tests.support.http_placement import a_door, error_of
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
-    a_provider,
     a_release,
     a_report,
     on_hosts,
@@ -163,16 +159,6 @@ async def test_a_group_whose_members_are_gone_may_be_dropped(placement: Placemen
 # Judged in the claim
 
 
-@pytest.mark.parametrize("project", ["p1", "p2"])
-async def test_a_group_there_is_not_in_the_project_is_said_for_every_choice(
-    placement: Placement, project: str
-) -> None:
-    if project == "p2":
-        await make(placement)
-    [result] = await take(placement, a_claim(1, on_hosts(1), on_hosts(2), group=GROUP, project=project))
-    assert result == (Refused(refusals=(NoGroup(group=GROUP),) * 2))
-
-
 async def test_a_claim_joins_its_group_and_a_redelivered_one_is_held(placement: Placement) -> None:
     await make(placement)
     claim = a_claim(1, on_hosts(1), group=GROUP)
@@ -196,32 +182,6 @@ async def test_members_apart_take_the_next_choice_and_say_why(placement: Placeme
     assert isinstance(stranger, Claimed)
 
 
-async def test_so_many_may_be_on_a_host(placement: Placement) -> None:
-    await make(placement, most=2)
-    claims = [a_claim(number, on_hosts(1), on_hosts(2), group=GROUP) for number in (1, 2, 3)]
-    results = await take(placement, *claims)  # of one order, which see one another
-    assert [result.choice for result in results if isinstance(result, Claimed)] == [0, 0, 1]
-
-
-async def test_the_first_member_decides_for_all_that_are_to_be_together(placement: Placement) -> None:
-    await make(placement, "affinity")
-    results = await take(
-        placement, a_claim(1, on_hosts(2), group=GROUP), a_claim(2, on_hosts(1), on_hosts(2), group=GROUP)
-    )
-    assert [result.choice for result in results if isinstance(result, Claimed)] == [0, 1]
-    [third] = await take(placement, a_claim(3, on_hosts(3), group=GROUP))
-    assert third == Refused(refusals=(crowded(H3, 0, "affinity"),))
-
-
-@pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
-async def test_a_soft_policy_never_refuses(placement: Placement, policy: GroupPolicy) -> None:
-    await make(placement, policy)
-    for consumer, host in enumerate((1, 1, 2), 1):
-        [result] = await take(placement, a_claim(consumer, on_hosts(host), group=GROUP))
-        assert isinstance(result, Claimed)
-    assert (await found(placement)).members == {uid(1): (H1,), uid(2): (H1,), uid(3): (H2,)}
-
-
 async def test_a_swap_is_judged_by_the_group_that_was_joined(placement: Placement) -> None:
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
@@ -239,15 +199,6 @@ async def test_a_swap_is_judged_by_the_group_that_was_joined(placement: Placemen
     assert isinstance(late, Claimed)
 
 
-async def test_what_a_clean_up_keeps_draws_nobody_there(placement: Placement) -> None:
-    await make(placement, "affinity")
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
-    await take(placement, a_claim(1, on_hosts(2), generation=1, keep=100))
-    [second] = await take(placement, a_claim(2, on_hosts(1), on_hosts(2), group=GROUP))
-    assert isinstance(second, Claimed)
-    assert second.choice == 1
-
-
 async def test_who_leaves_makes_room_and_who_comes_again_is_in_no_group(placement: Placement) -> None:
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
@@ -259,60 +210,6 @@ async def test_who_leaves_makes_room_and_who_comes_again_is_in_no_group(placemen
     [gone] = await take(placement, a_claim(3, {}, generation=1))  # gives all back
     assert isinstance(gone, Claimed)
     assert (await found(placement)).members == {}
-
-
-async def test_a_claim_that_fails_changes_nothing_of_its_group(placement: Placement) -> None:
-    await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
-    before = await found(placement)
-    await take(
-        placement,
-        a_claim(1, on_hosts(2), generation=1, keep=100),
-        a_claim(2, on_hosts(3), group=GROUP),
-        a_claim(3, on_hosts(3, VCPU=99)),
-    )
-    assert await found(placement) == before
-
-
-async def test_two_members_change_places(placement: Placement) -> None:
-    await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
-    both = await take(placement, a_claim(1, on_hosts(2), generation=1), a_claim(2, on_hosts(1), generation=1))
-    assert all(isinstance(result, Claimed) for result in both)
-    assert (await found(placement)).members == {uid(1): (H2,), uid(2): (H1,)}
-
-
-async def test_what_is_shared_with_other_trees_says_nothing_of_where_a_guest_is(placement: Placement) -> None:
-    await make(placement)
-    pool = a_report(9, inventories={"DISK_GB": Inventory(total=100)}, traits=("MISC_SHARES_VIA_AGGREGATE",))
-    await placement.reports.report_many([pool])
-    disk = {uid(9, "a"): {"DISK_GB": 1}}
-
-    def on(host: int) -> Allocations:
-        return {**on_hosts(host), **disk}
-
-    await take(placement, a_claim(1, on(1), group=GROUP))
-    [second] = await take(placement, a_claim(2, on(1), on(2), group=GROUP))
-    assert isinstance(second, Claimed)
-    assert (second.choice, second.refused) == (1, (crowded(H1),))
-    [only_disk] = await take(placement, a_claim(3, disk, group=GROUP))
-    assert isinstance(only_disk, Claimed)
-    assert (await found(placement)).members == {uid(1): (H1,), uid(2): (H2,), uid(3): (uid(9, "a"),)}
-
-
-async def test_a_tree_is_one_host(placement: Placement) -> None:
-    await make(placement)
-    await placement.reports.report_many([a_report(5, a_provider(51, 5), a_provider(52, 5))])
-    await take(placement, a_claim(1, on_hosts(51), group=GROUP))
-    [second] = await take(placement, a_claim(2, on_hosts(52), group=GROUP))
-    assert second == Refused(refusals=(crowded(uid(5, "a")),))
-
-
-async def test_a_client_of_the_api_is_judged_as_everybody_is(placement: Placement) -> None:
-    await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
-    [moved] = await take(placement, a_claim(1, on_hosts(2), fenced=False))
-    assert moved == Refused(refusals=(crowded(H2),))
 
 
 async def test_the_api_tells_a_client_why(url: str, placement: Placement) -> None:
@@ -361,15 +258,6 @@ async def test_an_audit_says_which_group_is_broken(
     assert await breaches(placement.database) == []
     await _set_policy(placement, policy)
     assert await breaches(placement.database) == ([said] if said else [])
-    await _set_policy(placement, "soft-affinity")
-
-
-async def test_an_audit_says_which_members_are_apart(placement: Placement) -> None:
-    await make(placement, "soft-affinity")
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
-    await _set_policy(placement, "affinity")
-    said = f"server group {GROUP} (affinity): its members are apart, on {H1}, {H2}"
-    assert await breaches(placement.database) == [said]
     await _set_policy(placement, "soft-affinity")
 
 

@@ -60,9 +60,9 @@ def _has_revision(connection: Connection) -> bool:
 def _heard(upgrade: Upgrade, connection: Connection, folder: Path, names: list[str]) -> tuple[str, SpecValue]:
     said: SpecValue = []
 
-    def handle(_: Any, __: Any, statement: str, parameters: Any, ___: Any, ____: bool) -> None:
+    def handle(_: Any, __: Any, statement: str, parameters: Any, ___: Any, many: bool) -> None:
         if not statement.lstrip().startswith(("SELECT", "PRAGMA")):
-            said.append((statement, parameters))
+            said.extend((statement, values) for values in (parameters if many else [parameters]))
 
     event.listen(connection, "before_cursor_execute", handle)
     try:
