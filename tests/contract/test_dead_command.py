@@ -10,7 +10,6 @@ from rich.console import Console
 from berth import wiring
 from berth.commands import dead
 from berth.settings import BadSetting, Settings
-from bus.errors import NoSuchLetter
 from bus.local import LocalBroker, LocalTransport
 from bus.protocol import DeadLetter, QueueSpec
 from tests.support.envelopes import a_letter
@@ -105,13 +104,6 @@ async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say
     )
 
 
-async def test_a_letter_with_an_odd_id_is_named_as_it_is_printed(broker: LocalBroker, say: Console) -> None:
-    broker.store_dead_letter(a_json_letter(ESC))
-    broker.store_dead_letter(a_json_letter("other"))
-    assert await dead.drop(Settings(), [r"\x1b[2J"], say) == 0
-    assert list(broker.dead) == ["other"]
-
-
 # Pages
 
 
@@ -138,14 +130,6 @@ async def test_as_json_all_are_told(
     assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == [
         str(number) for number in range(2500)
     ]
-
-
-async def test_a_page_behind_a_letter_that_is_gone_is_refused(broker: LocalBroker, say: Console) -> None:
-    with pytest.raises(ExceptionGroup) as group:
-        await dead.list_letters(Settings(), say, after="gone")
-    (problem,) = group.value.exceptions
-    assert isinstance(problem, NoSuchLetter)
-    assert str(problem) == "there is no dead letter gone any more; begin again with the oldest"
 
 
 # Which letters are meant

@@ -1,6 +1,5 @@
 """Queries for providers, allocations and usages: equal on both databases, never stale."""
 
-import random
 from typing import Any
 
 import pytest
@@ -236,83 +235,3 @@ async def test_usages_look_at_no_other_projects_consumers(placement: Placement) 
 
 
 # Against a slow search that is obviously right
-
-
-def fits(provider: Provider, resources: dict[str, int]) -> bool:
-    for name, amount in resources.items():
-        stock = provider.inventories.get(name)
-        if (
-            stock is None
-            or provider.used[name] + amount > (stock.total - stock.reserved) * stock.allocation_ratio
-        ):
-            return False
-        if not stock.min_unit <= amount <= stock.max_unit or amount % stock.step_size:
-            return False
-    return True
-
-
-def meets(provider: Provider, group: ResourceGroup) -> bool:
-    return (
-        fits(provider, group.resources)
-        and set(group.required) <= set(provider.traits)
-        and not set(group.forbidden) & set(provider.traits)
-        and all(set(some) & set(provider.traits) for some in group.required_any)
-        and all(set(some) & set(provider.aggregates) for some in group.member_of)
-        and not set(group.not_member_of) & set(provider.aggregates)
-    )
-
-
-async def test_what_is_found_is_what_a_search_one_by_one_would_find(placement: Placement) -> None:
-    chance = random.Random(3)
-    classes, traits = ("VCPU", "DISK_GB", "CUSTOM_GPU"), ("COMPUTE_NODE", "CUSTOM_GOLD", "CUSTOM_OLD")
-    groups = (X, Y, uid(3, "e"))
-
-    def some(of: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(chance.sample(of, chance.randrange(len(of))))
-
-    def stock() -> Inventory:
-        ratio, reserved = chance.choice((1.0, 1.5, 1 / 3, 16.0)), chance.randrange(3)
-        least, step = chance.randrange(1, 3), chance.randrange(1, 3)
-        return Inventory(
-            total=chance.randrange(3, 9),
-            reserved=reserved,
-            min_unit=least,
-            max_unit=chance.randrange(1, 9),
-            step_size=step,
-            allocation_ratio=ratio,
-        )
-
-    await make(
-        placement,
-        *(
-            a_load(
-                number,
-                inventories={name: stock() for name in some(classes)},
-                traits=some(traits),
-                aggregates=some(groups),
-            )
-            for number in range(60)
-        ),
-    )
-    await placement.claims.claim_many(
-        [
-            an_order(a_claim(number, on_hosts(chance.randrange(60), VCPU=chance.randrange(1, 4))))
-            for number in range(40)
-        ]
-    )
-    everything = await find_providers(placement)
-    assert any(sum(provider.used.values()) for provider in everything)
-    sizes = set()
-    for _ in range(120):
-        group = ResourceGroup(
-            resources={name: chance.randrange(1, 6) for name in some(classes)},
-            required=some(traits)[:1],
-            forbidden=some(traits)[:1],
-            required_any=tuple(filter(None, [some(traits)])),
-            member_of=tuple(filter(None, [some(groups)])),
-            not_member_of=some(groups)[:1],
-        )
-        expected = {provider.id for provider in everything if meets(provider, group)}
-        assert await ids(placement, like=group) == expected, group
-        sizes.add(len(expected))
-    assert len(sizes) > 5

@@ -4,11 +4,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from decimal import Decimal
 
 import msgspec
 import pytest
-from aio_pika import ExchangeType, Message, connect
+from aio_pika import ExchangeType, connect
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 from bus.errors import BrokerRefused, Unavailable
@@ -86,20 +85,6 @@ async def test_what_waits_for_one_key_shares_amqp_messages(
     envelopes = [entry for message in messages for entry in json.loads(message.body)]
     assert [entry["body"]["n"] for entry in envelopes] == list(range(1000))
     assert max(len(json.loads(message.body)) for message in messages) == 256
-
-
-async def test_what_is_published_while_the_broker_is_busy_waits_for_company(
-    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
-) -> None:
-    await transport.declare(QUEUE)
-
-    async def publish_after(turns: int) -> None:
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        await publish(transport, an_envelope(turns))
-
-    await asyncio.gather(*(publish_after(turns) for turns in range(300)))
-    assert len(await fetch(channel, f"{bus_name}:q")) <= 100
 
 
 async def test_frames_stay_small(transport: RabbitTransport, channel: AbstractChannel, bus_name: str) -> None:
@@ -337,39 +322,6 @@ async def test_what_is_published_after_closing_is_refused(transport: RabbitTrans
 
 
 # What strangers may send
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {"priority": 255, "content_type": "\x00"},
-        {"headers": {"first-died": "1e300", "x-died": [1, 2], "x-attempt": {"a": 1}}},
-        {"headers": {"x-died": 3e38, "x-first-died": -1, "attempt": 2**63 - 1, "x-attempt": -(2**63)}},
-        {"headers": {"x-reason": bytearray(b"\xff\x1b[2J"), "x-queue": 5, "x-key": None}},
-        {"headers": {"x-delivery-count": "many", "x-type": Decimal("1.5")}},
-        {"timestamp": datetime(9999, 12, 31, tzinfo=UTC), "message_type": "\x1b[2J"},
-    ],
-)
-async def test_forged_properties_hold_up_neither_readers_nor_those_who_look_at_dead_letters(
-    transport: RabbitTransport, channel: AbstractChannel, bus_name: str, forged: dict[str, object]
-) -> None:
-    inbox = await transport.consume(QUEUE, 10)
-    await transport.store_dead_letter(DeadLetter("1", "q", "k", "T", "why", 1.0, 1.0, 1, "", b""))
-    under = await channel.get_underlay_channel()
-    for exchange, key in ((bus_name, "build.requested"), (f"{bus_name}.dead", "letter")):
-        said = Message(b'{"n":7}').properties
-        for name, value in forged.items():
-            setattr(said, name, value)
-        await under.basic_publish(b'{"n":7}', exchange=exchange, routing_key=key, properties=said)
-    delivery = await take(inbox)
-    assert number_in(delivery) == 7
-    await transport.delay("q", delivery.envelope, 0.1)  # it can be sent on
-    delivery.done()
-    (await take(inbox)).done()
-    first, second = await transport.dead_letters()
-    assert (first.id, second.body) == ("1", b'{"n":7}')
-    await transport.store_dead_letter(second)  # and buried again
-    assert await transport.remove_dead_letters([second.id]) == 1
 
 
 async def test_a_message_amqp_cannot_carry_is_refused_with_a_sentence(transport: RabbitTransport) -> None:

@@ -124,15 +124,6 @@ async def test_what_was_committed_is_told_at_once(placement: Placement, wire: Re
     assert [tree.root for tree, _ in unpacked(told.trees)] == [host]  # found in the log, known from memory
 
 
-async def test_in_the_order_of_commits(placement: Placement, wire: RememberingBus) -> None:
-    await change(placement, 3)
-    async with relaying((placement, wire)):
-        await wire.holds(3)
-        await change(placement, 2)
-        await wire.holds(5)
-    assert wire.numbers == [1, 2, 3, 4, 5]
-
-
 async def test_what_was_rolled_back_is_not_told(placement: Placement, wire: RememberingBus) -> None:
     with pytest.raises(KeyError):
         async with placement.database.write() as tx:
@@ -227,20 +218,6 @@ async def test_what_follows_what_was_told_last_is_not_read_again(
     assert wire.told == [PlacementChanged(number=number, changes=(a_change(),)) for number in wire.numbers]
 
 
-async def test_what_another_process_committed_in_between_is_told_in_its_turn(
-    url: str, placement: Placement, wire: RememberingBus
-) -> None:
-    async with a_placement(url) as other, relaying((placement, wire)):
-        for number in range(1, 10, 3):
-            await commit(placement, 2)
-            await change(other)
-            await commit(placement)
-            await wire.holds(number + 2)
-        await wire.holds(12)
-        await told_up_to(placement, 12)
-    assert wire.numbers == list(range(1, 13))
-
-
 async def test_what_there_is_no_room_for_in_memory_the_log_remembers(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,16 +262,6 @@ async def test_an_older_database_that_was_put_back_is_told_of_anew(
 # When the bus fails
 
 
-async def test_a_bus_that_is_away_costs_nothing_but_time(placement: Placement, wire: RememberingBus) -> None:
-    wire.failures = [Unavailable("no broker") for _ in range(4)]
-    async with relaying((placement, wire)):
-        await change(placement)
-        await change(placement)
-        await wire.holds(2)
-        await told_up_to(placement, 2)
-    assert wire.numbers == [1, 2]
-
-
 async def test_a_bus_that_never_answers_is_tried_again(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,18 +291,6 @@ async def test_a_relay_that_dies_while_publishing_leaves_it_to_the_next(
     async with a_placement(url) as another, relaying((another, wire)):
         await wire.holds(2)
     assert wire.numbers == [1, 2]
-
-
-async def test_the_next_begins_where_the_last_one_stopped(
-    url: str, placement: Placement, wire: RememberingBus
-) -> None:
-    async with relaying((placement, wire)):
-        await change(placement, 2)
-        await told_up_to(placement, 2)
-    async with a_placement(url) as another, relaying((another, wire)):
-        await change(another)
-        await wire.holds(3)
-    assert wire.numbers == [1, 2, 3]
 
 
 async def test_while_it_publishes_others_write(

@@ -1,7 +1,5 @@
 """Reports in parallel with operators' edits and claims: origins are kept, and nothing is over-allocated."""
 
-import asyncio
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +19,7 @@ from bus.resources import (
     SetInventory,
     SetTraits,
 )
-from placement_worker import Placement, breaches
+from placement_worker import Placement
 from placement_worker.store import tree_reads
 from tests.support.ids import uid
 from tests.support.placement_builders import (
@@ -160,47 +158,3 @@ async def test_an_operator_may_open_what_is_withheld(placement: Placement) -> No
     await must_edit(placement, opened)
     await placement.reports.sweep()
     assert (await shown(placement, B)).inventories["VCPU"].reserved == 0
-
-
-async def test_whoever_reports_and_claims_at_once_no_vcpu_is_sold_twice(
-    url: str, placement: Placement
-) -> None:
-    await must_report(placement, a_shape(0, 1))
-    chance, ending, looks = random.Random(3), asyncio.Event(), 0
-
-    async def claim(placement: Placement, consumers: range) -> None:
-        held: dict[int, int] = {}
-        while not ending.is_set():
-            consumer = chance.choice(consumers)
-            if consumer in held:
-                await placement.claims.release_many([a_release(consumer, held.pop(consumer))])
-                continue
-            order = an_order(
-                a_claim(consumer, *(on_hosts(host, VCPU=chance.randint(1, 3)) for host in (1, 2, 3, 4)))
-            )
-            (result,) = (await placement.claims.claim_many([order]))[0].results
-            if isinstance(result, Claimed):
-                held[consumer] = result.generation
-
-    async def reshape(placement: Placement) -> None:
-        for sequence in range(2, 42):
-            await must_report(placement, a_shape(chance.choice((0, 1, 2)), sequence))
-            if sequence % 3 == 0:
-                await placement.reports.sweep()
-        ending.set()
-
-    async def look(placement: Placement) -> None:
-        nonlocal looks
-        while not ending.is_set():
-            figures = await sold(placement)
-            assert sum(figures) <= TOTAL, figures
-            looks += 1
-
-    async with a_placement(url) as other, a_placement(url) as third, asyncio.TaskGroup() as group:
-        group.create_task(look(third))
-        group.create_task(reshape(placement))
-        group.create_task(claim(other, range(1, 8)))
-        group.create_task(claim(placement, range(8, 15)))
-    await placement.memory.fresh()
-    assert looks > 20
-    assert await breaches(placement.database) == []

@@ -36,46 +36,6 @@ async def a_world(*schedulers: str) -> AsyncIterator[WaitingWorld]:
 
 
 @in_virtual_time
-async def test_each_of_200_takes_the_node_that_becomes_free_in_its_turn() -> None:
-    async with a_world() as world:
-        for number in range(1, 101):
-            await world.node(number, free=False)
-        for number in range(1, 201):
-            await world.ask(number)
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(1.0)
-        assert (await world.waiting()).count == 200
-        order = random.Random(1).sample(range(1, 101), 100)
-        for index, number in enumerate(order, 1):
-            before = world.clock.monotonic()
-            await world.node(number)
-            await world.until(index, world.placed)
-            assert world.placed[-1][0] - before < 0.1
-        assert world.hosts() == [f"host-{number}" for number in order]
-        assert world.requests() == [uid(number, "a") for number in range(1, 101)]
-        await asyncio.sleep(100.0)  # past a sweep
-        found = await world.waiting()
-        assert (found.count, found.rescued, len(world.placed)) == (100, 0, 100)
-        assert found.waiting[0].position == 1
-
-
-@in_virtual_time
-async def test_the_highest_priority_goes_first() -> None:
-    async with a_world() as world:
-        await world.node(1, free=False)
-        for number, priority in enumerate((0, 3, 9, 3), 1):
-            await world.ask(number, priority=priority)
-            await asyncio.sleep(0.1)
-        found = await world.waiting()
-        assert [request.request for request in found.waiting] == [uid(number, "a") for number in (3, 2, 4, 1)]
-        assert [request.position for request in found.waiting] == [1, 2, 3, 4]
-        for number in range(2, 6):
-            await world.node(number)
-            await world.until(number - 1, world.placed)
-        assert world.requests() == [uid(number, "a") for number in (3, 2, 4, 1)]
-
-
-@in_virtual_time
 async def test_a_new_request_never_takes_what_became_free_for_one_that_waits() -> None:
     async with a_world() as world:
         for index in range(1, 41):
@@ -125,28 +85,6 @@ async def test_a_request_that_comes_again_waits_once() -> None:
 
 
 @in_virtual_time
-async def test_a_request_without_patience_never_waits() -> None:
-    async with a_world() as world:
-        await world.node(1, free=False)
-        await world.ask(1, wait="")
-        await world.until(1, world.unplaceable)
-        assert (await world.waiting()).count == 0
-
-
-@in_virtual_time
-async def test_all_instances_of_a_request_wait_together() -> None:
-    async with a_world() as world:
-        await world.node(1, free=False)
-        await world.ask(1, instances=2)
-        await world.node(1)
-        await asyncio.sleep(1.0)
-        assert world.placed == []
-        await world.node(2)
-        await world.until(2, world.placed)
-        assert sorted(world.hosts()) == ["host-1", "host-2"]
-
-
-@in_virtual_time
 async def test_another_flavor_that_would_do_is_waited_for_as_well() -> None:
     silver = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1"})
     gold = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1"})
@@ -188,8 +126,6 @@ WAKES = {
     "an aggregate gets it": "aggregate",
     "its cell is enabled": "cell",
 }
-
-SAID = {"enabled": {"enabled": False}, "forced_down": {"forced_down": True}, "building": {"building": 20}}
 
 
 @pytest.mark.parametrize("change", WAKES.values(), ids=WAKES.keys())

@@ -20,9 +20,7 @@ from tests.support.placement_builders import (
     a_release,
     a_report,
     an_order,
-    gone,
     on_hosts,
-    seen_by,
 )
 
 pytestmark = pytest.mark.services
@@ -101,55 +99,6 @@ async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(databas
                 assert isinstance(release, Released)
                 assert uid(consumer) in over and uid(consumer) not in held
         assert await breaches(racers[0].database) == []
-
-
-async def test_claims_swaps_releases_and_reports_at_once_keep_the_books(database_url: str) -> None:
-    async with AsyncExitStack() as stack:
-        racers = await placements(stack, database_url)
-        await racers[0].reports.report_many([a_report(host) for host in range(6)])
-        sequences = iter(range(2, 10_000))
-
-        async def live(placement: Placement, seed: int) -> None:
-            chance = random.Random(seed)
-            known: dict[int, int | None] = {}
-            for _ in range(40):
-                picked = chance.sample(range(12), 4)
-                orders = [
-                    an_order(
-                        a_claim(
-                            one,
-                            on_hosts(*chance.sample(range(6), 2), VCPU=chance.randrange(1, 4)),
-                            on_hosts(chance.randrange(6), CUSTOM_GPU=1),
-                            on_hosts(chance.randrange(6), VCPU=1),
-                            generation=known.get(one),
-                        )
-                    )
-                    for one in picked
-                ]
-                for one, answer in zip(picked, await placement.claims.claim_many(orders), strict=True):
-                    (result,) = answer.results
-                    if isinstance(result, Claimed | Held):
-                        known[one] = result.generation or None
-                leaving = chance.choice(picked)
-                (let_go,) = await placement.claims.release_many([a_release(leaving, known.get(leaving))])
-                known[leaving] = let_go.result.generation if isinstance(let_go.result, Held) else None
-                if chance.random() < 0.2:
-                    host, total = chance.randrange(6), chance.randrange(4, 12)
-                    stock = {"VCPU": Inventory(total=total, allocation_ratio=100.0)}
-                    if chance.random() < 0.7:
-                        stock["CUSTOM_GPU"] = Inventory(total=4)
-                    await placement.reports.report_many(
-                        [a_report(host, sequence=next(sequences), inventories=stock)]
-                    )
-                elif chance.random() < 0.05:
-                    await placement.reports.report_many([gone(chance.randrange(6), next(sequences))])
-                    await placement.reports.sweep()
-
-        await asyncio.gather(*(live(placement, seed) for seed, placement in enumerate(racers)))
-        assert await breaches(racers[0].database) == []
-        for racer in racers:
-            await racer.memory.fresh()
-        assert all(seen_by(racer) == seen_by(racers[0]) for racer in racers)
 
 
 async def test_the_same_tree_reported_by_many_at_once_ends_at_the_highest_sequence(database_url: str) -> None:

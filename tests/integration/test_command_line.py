@@ -12,9 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from berth.__main__ import app
 from tests.support.berth_processes import Up
 from tests.support.forking import run_berth
 
@@ -72,19 +70,6 @@ def complains(done: Done, code: int) -> str:
 
 
 # Help
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_and_every_option_says_what_it_is_for(command: str) -> None:
-    done = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
-    told = done.stdout
-    assert done.exit_code == 0
-    assert "Usage: " in told
-    assert re.search(r"Usage:.*\n\s*\n [A-Z].+\.", told), "no sentence under the usage"
-    rows = [re.split(r"\s{2,}", line.strip("│ *")) for line in told.splitlines() if line.startswith("│")]
-    explained = [row for row in rows if re.search(r"[a-z]{2}.*\.( \[.*\])?$", row[-1])]
-    assert len(rows) >= 1
-    assert [row for row in rows if row not in explained] == [], "without a word of help"
 
 
 def test_help_may_be_asked_for_in_two_ways(user: User) -> None:
@@ -159,11 +144,6 @@ def test_a_boot_is_followed_to_its_end(berth: Up) -> None:
     assert re.fullmatch(rf"{UUID} active on c[12]-host\d+ in cell c[12]\n", told)
 
 
-def test_several_are_booted_together(berth: Up) -> None:
-    told = says(berth.berth("boot", "--count", "3", "--wait"))
-    assert len(re.findall(rf"^{UUID} active on ", told, re.MULTILINE)) == 3
-
-
 def test_without_waiting_it_names_the_builds(berth: Up) -> None:
     assert re.fullmatch(rf"(asked for {UUID}\n){{2}}", says(berth.berth("boot", "--count", "2")))
     asked = json.loads(says(berth.berth("boot", "--json")))
@@ -177,14 +157,6 @@ def test_no_host_comes_with_its_reasons(berth: Up) -> None:
     assert "closest c" in told
     said = json.loads(says(berth.berth("boot", "--vcpus", "999", "--wait", "--json"), code=1))
     assert said["decision"]["removals"][0]["left"] == 0
-
-
-def test_a_build_is_taken_down(berth: Up) -> None:
-    ended = json.loads(says(berth.berth("boot", "--wait", "--json")))
-    done = berth.berth("delete", ended["build"], "--cell", ended["cell"], "--wait")
-    assert says(done) == f"{ended['build']} deleted\n"
-    counted = json.loads(says(berth.berth("audit", "--json")))["builds"]
-    assert counted["deleted"] >= 1
 
 
 def test_a_build_of_another_cell_is_not_taken_down_and_not_said_to_be(berth: Up) -> None:
@@ -212,21 +184,6 @@ def test_a_node_comes_out_of_cleaning_and_is_built_on(berth: Up) -> None:
     assert f" active on {node[0]} in cell c1" in built
     again = says(berth.berth("boot", "--flavor", "metal", "--wait"), code=1)
     assert "CUSTOM_BAREMETAL" in again
-
-
-def test_dead_letters_can_be_listed_shown_and_dropped(berth: Up) -> None:
-    assert says(berth.berth("dead", "list")) == "no dead letters\n"
-    says(berth.berth("node", "set", "odd", "--trait", "lower-case"))
-    berth.wait_until(lambda: "to the dead letters" in berth.log, "a dead letter")
-    (line,) = says(berth.berth("dead", "list")).splitlines()
-    assert line.endswith("traits: 'lower-case' is not the name of a trait")
-    id_ = line.split()[0]
-    shown = says(berth.berth("dead", "show", id_[:8]))
-    assert f"id: {id_}\n" in shown
-    assert '"traits":["lower-case"]' in shown
-    assert says(berth.berth("dead", "drop", "all")) == "1 dropped\n"
-    assert says(berth.berth("dead", "list")) == "no dead letters\n"
-    assert says(berth.berth("dead", "drop", id_), code=1).startswith("no dead letter's id begins with ")
 
 
 def test_a_load_of_the_running_berth(berth: Up) -> None:
@@ -273,17 +230,6 @@ def test_a_load_with_a_berth_of_its_own(user: User) -> None:
     assert list(user.directory.iterdir()) == []
 
 
-def test_the_topology_in_two_forms(user: User) -> None:
-    assert re.search(
-        r"^build\.requested +BuildRequested +.*scheduler", says(user.berth("topology")), re.MULTILINE
-    )
-    assert says(user.berth("topology", "--markdown")).startswith("| topic or query | message |")
-
-
-def test_the_asyncapi_document_is_json(user: User) -> None:
-    assert json.loads(says(user.berth("asyncapi")))["asyncapi"].startswith("3.")
-
-
 def test_the_settings_say_where_they_come_from_and_keep_secrets(user: User) -> None:
     (user.directory / "berth.toml").write_text("hosts = 5\n")
     secrets = {**NOWHERE, "BERTH_HOST": "7"}
@@ -303,14 +249,6 @@ def test_the_settings_say_where_they_come_from_and_keep_secrets(user: User) -> N
     assert "geheim" not in done.stdout + as_json.stdout
 
 
-def test_migrate_says_what_it_did(user: User) -> None:
-    told = says(user.berth("migrate", "--cells", "1"))
-    assert re.fullmatch(
-        r"(placement: applied \w+\n)+(cell_c1: applied \w+\n)+(scheduler: applied \w+\n)+", told
-    )
-    assert says(user.berth("migrate", "--cells", "1")) == "every database is up to date\n"
-
-
 # Mistakes
 
 
@@ -318,10 +256,7 @@ def test_migrate_says_what_it_did(user: User) -> None:
     ("arguments", "sentence"),
     [
         ("boot", "no berth answers at .berth/bus.sock"),
-        ("boot --wait", "no berth answers at .berth/bus.sock"),
-        ("node set n", "no berth answers at .berth/bus.sock"),
         ("dead list", "no berth answers at .berth/bus.sock"),
-        ("load --attach", "no berth answers at .berth/bus.sock"),
         ("audit", "no berth has ever kept its state in .berth"),
         ("run placement", "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL"),
         ("up --state-dir /dev/null/x", "/dev/null/x: Not a directory"),
@@ -337,15 +272,8 @@ def test_what_cannot_be_done_now_is_a_sentence(user: User, arguments: str, sente
     ("arguments", "sentence"),
     [
         ("--set host=5 settings", "--set host: there is no setting 'host'; did you mean hosts?"),
-        ("--set hosts=many settings", "--set hosts: hosts takes a whole number, not a text of 4 characters"),
-        ("--config nowhere.toml settings", "nowhere.toml: cannot be read: No such file or directory"),
         ("up --build-time long", "--build-time: build_time = 'long': 'long' is not a duration: constant:s"),
-        ("up --cells A", "--cells: cells = ('A',): a cell's name has lower-case letters"),
-        ("up --cells 0", "--cells: cells = (): name at least one"),
         ("run nobody", "there is no worker 'nobody'; there are: placement, scheduler"),
-        ("run conductor", "conductor belongs to a cell: say which with --cell (c1, c2, c3, c4)"),
-        ("run placement --cell c1", "placement belongs to no cell; leave --cell out"),
-        ("boot --extra-spec fast", "--extra-spec takes KEY=VALUE, not 'fast'"),
         ("delete mine --cell c1", "'mine' is not the uuid of a build"),
         ("node set n --cell a.b", "NodeChanged: "),
     ],
@@ -358,11 +286,7 @@ def test_what_was_said_wrong_is_a_sentence(user: User, arguments: str, sentence:
     ("arguments", "words"),
     [
         ("boot --vcpus -1", "--vcpus"),
-        ("boot --count 0", "--count"),
-        ("up --hosts none", "--hosts"),
-        ("demo --fail 2", "--fail"),
         ("boot --colour red", "No such option: --colour"),
-        ("dance", "No such command 'dance'"),
         ("--set hosts settings", "--set takes NAME=VALUE: there is no = in a text of 5 characters"),
     ],
 )

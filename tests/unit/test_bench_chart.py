@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from bench.chart import boot_bars, chart_svg
+from bench.chart import chart_svg
 from bench.figures import BenchRun, Figure, MachineFacts, Measured, Yardstick
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -25,19 +25,6 @@ def a_run(
     return BenchRun(
         at="", commit=commit, long=False, machine=MACHINE, benches=dict.fromkeys(benches, measured)
     )
-
-
-def test_what_was_stands_above_what_is_and_parts_add_up() -> None:
-    bars = boot_bars(a_run(), a_run("old", 4.0))
-    assert [(bar.load, bar.now) for bar in bars] == [
-        ("one flavor", False),
-        ("one flavor", True),
-        ("several flavors", False),
-        ("several flavors", True),
-    ]
-    assert [sum(bar.parts.values()) for bar in bars] == pytest.approx([3.6, 0.9] * 2)
-    assert [bar.speed for bar in bars] == [500.0, 2000.0] * 2
-    assert bars[1].parts["others"] == pytest.approx(0.399)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +53,3 @@ def test_everything_is_on_the_page_and_in_its_half(run: BenchRun, before: BenchR
         )
         assert starts >= 0
         assert starts + long <= width
-
-
-def test_it_names_both_runs() -> None:
-    words = "".join(ElementTree.fromstring(chart_svg(a_run("<new>"), a_run("old"))).itertext())
-    assert words.startswith("berth <new>, beside old")
-    assert "no boots were measured" in chart_svg(a_run(benches=()), None)

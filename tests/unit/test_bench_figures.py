@@ -12,11 +12,7 @@ from bench.figures import (
     Measured,
     Yardstick,
     compared,
-    machine_ratio,
-    middle,
-    middle_of,
     rows,
-    told,
 )
 
 MACHINE = MachineFacts(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
@@ -77,12 +73,6 @@ def test_what_was_not_measured_before_is_new() -> None:
     assert compared(a_run([was]), a_run([was], name="another"))[0].ratio is None
 
 
-def test_nothing_is_divided_by_nothing() -> None:
-    (one,) = compared(a_run([Figure("f", 0.0, "", "down", "")]), a_run([Figure("f", 3.0, "", "down", "")]))
-    assert one.ratio is None
-    assert not one.worse
-
-
 def test_the_table_has_ratios_first_and_marks_what_is_worse() -> None:
     before = a_run([Figure("boots/s", 1000.0, "/s", "up"), Figure("p99", 40.0, "ms", "down")])
     now = [
@@ -95,34 +85,3 @@ def test_the_table_has_ratios_first_and_marks_what_is_worse() -> None:
         ("", "p99", "0.50 ×", "80 ms", "40 ms", "WORSE"),
         ("", "fresh", "new", "1.50", "", ""),
     ]
-
-
-def test_how_quick_the_machine_is_says_the_middle_of_its_yardsticks() -> None:
-    def several(*clocks: float) -> BenchRun:
-        benches = {f"b{clock}": Measured((), Yardstick(clock * 2, clock * 3), 1.0) for clock in clocks}
-        return BenchRun(at="", commit="", long=False, machine=MACHINE, benches=benches)
-
-    assert machine_ratio(a_run([], clock=50.0), a_run([], clock=100.0)).clock == 0.5
-    assert machine_ratio(a_run([], processor=300.0), a_run([])).processor == 3.0
-    assert machine_ratio(several(1.0, 2.0), several(3.0)) == Yardstick(1.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "words"),
-    [
-        (1234.5, "/s", "1,234 /s"),
-        (0.8764, "ms", "0.88 ms"),
-        (14.26, "ms", "14.3 ms"),
-        (10.0, "MB", "10 MB"),
-        (0.0, "", "0"),
-        (-3.25, "MB", "-3.25 MB"),
-    ],
-)
-def test_a_figure_is_told_with_three_digits(value: float, unit: str, words: str) -> None:
-    assert told(value, unit) == words
-
-
-def test_the_middle_of_several_runs() -> None:
-    assert middle([3.0, 1.0, 100.0]) == 3.0
-    assert middle([]) == 0.0
-    assert middle_of([{"a": 1.0, "b": 5.0}, {"a": 2.0}, {"a": 9.0, "b": 7.0}]) == {"a": 2.0, "b": 5.0}

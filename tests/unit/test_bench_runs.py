@@ -10,10 +10,8 @@ from bench import machine, runs
 from bench.boot_profile import summed
 from bench.embedded_boots import embedded_boots
 from bench.figures import Figure, MachineFacts
-from bench.overload import pace
-from bench.processes import in_all, kind, share_of
+from bench.processes import kind
 from bench.suite import SUITE, Benchmark, BenchSizes
-from berth.loadtest import Boot
 
 MACHINE = MachineFacts(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
 
@@ -56,12 +54,6 @@ def test_a_run_is_kept_and_the_next_is_compared_with_the_recorded_one(
     assert str(Path.home()) not in words
 
 
-def test_a_part_of_the_suite_is_not_recorded(kept: Path, suite: dict[str, list[Figure]]) -> None:
-    assert bench.main(["one", "--record"]) == 0
-    assert not (kept / "recorded.json").exists()
-    assert [runs.read(path).benches.keys() for path in (kept / "runs").glob("*.json")] == [{"one"}]
-
-
 def test_one_that_fails_leaves_the_others_be(
     kept: Path, suite: dict[str, list[Figure]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,12 +62,6 @@ def test_one_that_fails_leaves_the_others_be(
     assert "FAILED: one: KeyError: 'one'" in capsys.readouterr().err
     assert runs.read(kept / "mine.json").benches.keys() == {"two"}
     assert not (kept / "recorded.json").exists()
-
-
-def test_runs_of_other_sizes_are_not_compared(kept: Path, suite: dict[str, list[Figure]]) -> None:
-    bench.main(["--record"])
-    assert runs.last(long=False) is not None
-    assert runs.last(long=True) is None
 
 
 @pytest.mark.parametrize("words", [["three"], ["--mix", "1"], ["--mix", "100000"]])
@@ -95,24 +81,6 @@ def test_a_tiny_run_from_end_to_end(
     figures = runs.read(kept / "tiny.json").benches["embedded"].figures
     assert [figure.name for figure in figures] == ["boots/s", "processor a boot, the load's too"]
     assert all(figure.value > 0 for figure in figures)
-
-
-def test_the_pace_of_boots_that_came_too_fast() -> None:
-    boots = [
-        Boot(asked=number / 10, ended=number / 5 + 0.2) for number in range(101)
-    ]  # ten a second, five end
-    offered, meanwhile, afterwards = pace(boots)
-    assert offered == pytest.approx(10.1)
-    assert meanwhile == pytest.approx(5.0)
-    assert afterwards == pytest.approx(51 / 10.2)
-
-
-def test_processor_time_is_told_by_kind_and_who_measures_does_not_count() -> None:
-    before = {(1, "scheduler"): 1.0, (2, "load"): 1.0}
-    after = {(1, "scheduler"): 3.0, (2, "load"): 9.0, (3, "conductor"): 0.5, (4, "conductor"): 0.5}
-    cost = share_of(before, after, 1000)
-    assert cost == {"scheduler": 2.0, "load": 8.0, "conductor": 1.0}
-    assert in_all(cost) == 3.0
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.codec import encode
@@ -49,24 +48,6 @@ def index_of(*trees: Tree) -> Index:
     return index
 
 
-def fits(tree: Tree, query: FindCandidates) -> bool:
-    """The few lines that are obviously right."""
-    (host,), (group,) = tree.providers, query.groups
-    return (
-        query.cell in ("", tree.cell)
-        and set(group.required) <= set(host.traits)
-        and not set(group.forbidden) & set(host.traits)
-        and all(set(choice) & set(host.aggregates) for choice in group.member_of)
-        and all(
-            name in host.inventories
-            and host.used.get(name, 0) + asked <= host.inventories[name].capacity
-            and host.inventories[name].min_unit <= asked <= host.inventories[name].max_unit
-            and asked % host.inventories[name].step_size == 0
-            for name, asked in group.resources.items()
-        )
-    )
-
-
 inventories = st.builds(
     lambda total, reserved, ratio, least, most, step: Inventory(
         total=total,
@@ -94,11 +75,6 @@ def trees(draw: st.DrawFn, number: int) -> Tree:
     return a_tree(
         number, stock, used, tuple(sorted(traits)), tuple(sorted(aggregates)), draw(st.sampled_from(CELLS))
     )
-
-
-@st.composite
-def fleets(draw: st.DrawFn) -> list[Tree]:
-    return [draw(trees(number)) for number in range(draw(st.integers(0, 12)))]
 
 
 @st.composite
@@ -135,27 +111,6 @@ def pages(index: Index, query: FindCandidates, limit: int) -> list[CandidatesFou
     return found
 
 
-@settings(max_examples=150, deadline=None)
-@given(fleets(), queries(), st.integers(1, 5))
-def test_pages_offer_each_host_that_fits_exactly_once(
-    fleet: list[Tree], query: FindCandidates, limit: int
-) -> None:
-    index = index_of(*fleet)
-    expected = sorted(tree.host for tree in fleet if fits(tree, query))
-    found = pages(index, query, limit)
-    assert sorted(candidate.host for some in found for candidate in some.candidates) == expected
-    for some in found:
-        assert some.fitting == len(expected)
-        assert some.considered == len(fleet)
-        assert len(some.candidates) <= limit
-    left = len(fleet)
-    for removal in found[0].removals:
-        assert removal.removed > 0 and removal.left == left - removal.removed
-        left = removal.left
-    assert left == len(expected)
-    assert bool(found[0].nearest) == (not expected and bool(fleet))
-
-
 @pytest.mark.parametrize("limit", [1, 5, 12, 13])
 @pytest.mark.parametrize("seed", ["", "a", "bc", "q", "zz"])
 def test_pages_go_once_round_from_wherever_they_begin(seed: str, limit: int) -> None:
@@ -164,59 +119,6 @@ def test_pages_go_once_round_from_wherever_they_begin(seed: str, limit: int) -> 
     hosts = [candidate.host for page in pages(index, query, limit) for candidate in page.candidates]
     begin = int(hosts[0].removeprefix("host-"))
     assert hosts == [f"host-{(begin + step) % 13}" for step in range(13)]
-
-
-changes = st.lists(
-    st.tuples(st.integers(0, 5), st.sampled_from(["use", "put", "drop"]), st.integers(0, 9)), max_size=25
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(changes, st.randoms(use_true_random=False))
-def test_changes_lead_to_the_same_index_in_whatever_order_they_arrive(
-    steps: list[tuple[int, str, int]], chance: object
-) -> None:
-    stands: dict[int, Tree] = {}
-    commits: list[tuple[int, tuple[ProviderChange, ...], dict[str, Tree]]] = []
-    for number, (host, step, figure) in enumerate(steps, 1):
-        root = uid(host, "a")
-        before = stands.get(host)
-        if step == "use" and before is not None:
-            provider = replace(before.providers[0], used={"VCPU": figure}, generation=number)
-            stands[host] = replace(before, providers=(provider,))
-            change, shaped = ProviderChange(root, root, number, {"VCPU": figure}), {}
-        elif step == "drop" and before is not None:
-            del stands[host]
-            change = ProviderChange(root, root, number, {}, True, True)
-            shaped = {root: replace(before, providers=())}
-        else:
-            used = before.providers[0].used if before is not None else {"VCPU": 0}
-            tree = a_tree(host, {"VCPU": Inventory(total=20 + figure)}, used, shape=number)
-            stands[host] = replace(tree, providers=(replace(tree.providers[0], generation=number),))
-            change, shaped = ProviderChange(root, root, number, used, True), {root: stands[host]}
-        commits.append((number, (change,), shaped))
-    straight, shuffled = Index(), Index()
-    for commit in commits:
-        straight.accept(*commit)
-    for at in range(len(commits) - 1):
-        if chance.random() < 0.5:  # type: ignore[attr-defined]
-            commits[at], commits[at + 1] = commits[at + 1], commits[at]
-    for commit in commits:
-        shuffled.accept(*commit)
-    assert straight.seen == shuffled.seen == len(steps)
-
-    def offered(index: Index) -> dict[str, object]:
-        return {
-            candidate.root: (candidate.free, candidate.shapes)
-            for candidate in page(index, looking_for({"VCPU": 1})).candidates
-        }
-
-    fresh = index_of(*stands.values())
-    assert offered(straight) == offered(fresh)
-    assert offered(shuffled) == offered(fresh)
-    assert {uuid: row.free for uuid, row in shuffled.rows.items()} == {
-        uuid: row.free for uuid, row in fresh.rows.items()
-    }
 
 
 def test_a_change_is_taken_in_once_and_a_hole_is_remembered() -> None:
@@ -259,14 +161,6 @@ def test_seeds_begin_at_different_hosts_and_the_same_seed_at_the_same() -> None:
     assert begins == [first(f"seed-{number}") for number in range(50)]
 
 
-def test_an_answer_stays_small_enough_to_travel() -> None:
-    traits = tuple(f"CUSTOM_{number:04d}_{'X' * 60}" for number in range(100))
-    index = index_of(*(a_tree(number, traits=traits) for number in range(300)))
-    found = pages(index, looking_for({"VCPU": 1}), 256)
-    assert sum(len(page.candidates) for page in found) == 300
-    assert all(len(page.candidates) < 120 for page in found)
-
-
 def test_why_nothing_fits() -> None:
     index = index_of(
         a_tree(1, {"VCPU": Inventory(total=8)}, traits=("HW_A",)),
@@ -306,22 +200,6 @@ def test_who_wants_metal_is_told_of_nodes_that_are_taken_not_of_hypervisors() ->
     found = page(index, looking_for({"CUSTOM_METAL": 1}))
     assert [miss.host for miss in found.nearest[:2]] == ["host-20", "host-21"]
     assert found.nearest[0].lacks == "1 CUSTOM_METAL: asked 1, free 0"
-
-
-@pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        (looking_for({"CUSTOM_NONE": 1}), "resource class CUSTOM_NONE: nobody has it"),
-        (looking_for({"VCPU": 1}, required=("CUSTOM_NONE",)), "trait CUSTOM_NONE: nobody has it"),
-        (looking_for({"VCPU": 1}, member_of=((uid(9, "e"),),)), f"aggregate {uid(9, 'e')}"),
-        (looking_for({"VCPU": 1}, cell="c9"), "cell c9"),
-    ],
-)
-def test_what_nobody_has_fits_nowhere_and_is_named(query: FindCandidates, says: str) -> None:
-    found = page(index_of(a_tree(1)), query)
-    (removal,) = found.removals
-    assert (removal.constraint, removal.removed, removal.left) == (says, 1, 0)
-    assert (found.fitting, found.considered, len(found.nearest)) == (0, 1, 1)
 
 
 def test_a_page_fits_a_message_however_long_the_names_are() -> None:

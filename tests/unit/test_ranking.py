@@ -5,7 +5,7 @@ import weakref
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from bus.groups import ServerGroup
 from bus.reports import HostState
 from bus.requests import Flavor
-from bus.vocabulary import Resources
 from placement_worker import IndexedSource
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.alternative import Alternative
@@ -24,10 +23,9 @@ from scheduler_worker.core.rule import Rule
 from tests.support.exact_worlds import FilledMemory
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, state, tree
-from tests.support.ranking_builders import ONE, Hall, a_hall, free, hosts_of, ranked, take
-from tests.support.scheduler_builders import METAL, a_candidate, a_request, a_state
+from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, ranked, take
+from tests.support.scheduler_builders import a_candidate, a_request, a_state
 
-FULL: Resources = {"VCPU": 0}
 CELL = "cell1"
 
 
@@ -41,11 +39,6 @@ def best_first(ranking: Ranking) -> list[str]:
 
 def spares(ranking: Ranking, several: int, beside: Collection[str] = (), cell: str = CELL) -> list[str]:
     return [way.host for way in ranking.spares(cell, several, beside)]
-
-
-def test_best_first() -> None:
-    ranking = ranked(free(1, 2048), free(2, 8192), free(3, 4096))
-    assert best_first(ranking) == ["host2", "host3", "host1"]
 
 
 def test_a_loaded_host_comes_after_an_idle_one() -> None:
@@ -83,18 +76,6 @@ def test_one_of_the_best_is_drawn_where_that_is_wanted() -> None:
     assert [winner(draw) for draw in range(4)] == ["host9", "host8", "host7", "host9"]
 
 
-@pytest.mark.parametrize(
-    "policy", [ChoicePolicy(), ChoicePolicy.from_names(weighers=[])], ids=["weighed", "all alike"]
-)
-@pytest.mark.parametrize("metal", [False, True])
-def test_equal_builds_on_as_many_equal_hosts_land_one_each(policy: ChoicePolicy, metal: bool) -> None:
-    fields: dict[str, Any] = {"flavor": METAL} if metal else {}
-    room = {"CUSTOM_BAREMETAL": 1} if metal else None
-    ranking = ranked(*(a_candidate(number, free=room) for number in range(300)), policy=policy, **fields)
-    assert set(Counter(take(ranking).root for _ in range(300)).values()) == {1}
-    assert (ranking.take() is None) == metal
-
-
 def test_what_is_taken_counts_as_used_until_nothing_is_left() -> None:
     ranking = ranked(free(1, 2048), free(2, 4096))
     order = [hosts_of(take(ranking))[0] for _ in range(6)]
@@ -120,25 +101,6 @@ def test_hosts_to_avoid_come_only_when_there_is_no_other() -> None:
     second = uid(2, "c")
     assert hosts_of(take(ranked(free(1, 2048), free(2, 8192)), 3, [second])) == ["host1"]
     assert hosts_of(take(ranked(free(2, 8192)), 3, [second])) == ["host2"]
-
-
-def test_what_is_put_back_was_never_taken() -> None:
-    hall = a_hall(free(1, 1024), free(2, 8192), free(3, 4096))
-    ranking = hall.rank()
-    before = best_first(ranking)
-    picks = [take(ranking) for _ in range(5)]
-    ranking.put_back(picks)
-    assert best_first(ranking) == before
-    assert hall.pending.unsettled == []
-    assert hosts_of(take(ranking)) == before[:1]
-
-
-def test_what_is_put_back_after_all_was_used_up_can_be_had_again() -> None:
-    ranking = ranked(*(a_candidate(number, free=ONE) for number in range(5)))
-    picks = [take(ranking) for _ in range(5)]
-    assert ranking.take() is None
-    ranking.put_back(picks)
-    assert {take(ranking).root for _ in range(5)} == {pick.root for pick in picks}
 
 
 # Alternates

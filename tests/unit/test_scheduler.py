@@ -34,7 +34,6 @@ from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource, PlainSourceSearch
 from tests.support.scheduler_builders import (
-    METAL,
     SMALL,
     FakePlacement,
     Holding,
@@ -147,12 +146,6 @@ async def test_the_decision_is_recorded() -> None:
     assert message.decision.scores == {"cpu": 0.666667, "total": 0.666667}
 
 
-async def test_bare_metal() -> None:
-    placement = hosts(3, free={"CUSTOM_BAREMETAL": 1})
-    messages = await placed(a_scheduler(placement), *(a_request(number, flavor=METAL) for number in range(3)))
-    assert len({message.chosen.root for message in messages}) == 3
-
-
 async def test_requests_of_one_shape_share_a_search_and_spread() -> None:
     placement = hosts(40)
     messages = await placed(a_scheduler(placement), *(a_request(number) for number in range(40)))
@@ -224,11 +217,6 @@ async def test_alternates_are_of_the_chosen_cell_and_none_is_chosen_for_a_sister
             == {message.cell}
             == {cells[message.chosen.root]}
         )
-
-
-async def test_no_alternates_when_none_are_wanted() -> None:
-    (message,) = await placed(a_scheduler(hosts(5)), a_request(alternates=0))
-    assert message.alternates == ()
 
 
 # Delivered more than once
@@ -619,11 +607,6 @@ async def test_what_nobody_can_meet_is_unplaceable_by_the_field(
     message = await unplaceable(scheduler, request)
     assert message.reason == reason
     assert placement.retired == {request.instances[0]: reason}
-
-
-async def test_a_zone_is_unknown_too_where_no_host_names_one() -> None:
-    message = await unplaceable(a_scheduler(hosts(2, zone="")), a_request(zone="z9"))
-    assert message.reason == "zone: no hosts in zone 'z9'; no host names a zone"
 
 
 async def test_a_full_cell_is_not_an_unknown_one() -> None:
