@@ -13,13 +13,13 @@ from rich.table import Table
 
 from bench import machine, runs
 from bench.chart import chart_svg
-from bench.figures import BenchRun, Measured, compared, machine_ratio, rows, told
+from bench.figures import BenchRun, Measured, compared, machine_ratio, rows, with_unit
 from bench.suite import LONG, SHORT, SUITE, BenchSizes
 from berth.commands.terminal import console
 from berth.loadtest import MIX, MOST_MIXED
 
 _BY_THEMSELVES = (
-    "amqp_client, boot_profile, boots, candidates, claims, draining, hops, placement_side_by_side, replica,"
+    "boot_profile, boots, candidates, claims, draining, hops, placement_side_by_side, replica,"
     " scaling, schedulers"
 )
 
@@ -92,7 +92,9 @@ def measured(names: Sequence[str], sizes: BenchSizes, long: bool) -> BenchRun:
             continue
         seconds = time.perf_counter() - began
         benches[name] = Measured(figures, machine.between(before, machine.yardstick()), round(seconds, 1))
-        print(f"{seconds:.0f} s: {figures[0].name} {told(figures[0].value, figures[0].unit)}", flush=True)
+        print(
+            f"{seconds:.0f} s: {figures[0].name} {with_unit(figures[0].value, figures[0].unit)}", flush=True
+        )
     return BenchRun(at=at, commit=runs.commit(), long=long, machine=facts, benches=benches, failed=failed)
 
 

@@ -4,7 +4,6 @@ A berth is up once, so that its hosts and queues are there, and is ended. The re
 broker alone, which keeps them; then the berth comes up again, and all of them have to end.
 """
 
-import argparse
 import asyncio
 from contextlib import ExitStack
 
@@ -47,17 +46,3 @@ async def _worked_off(berth: BenchBerth, plan: LoadPlan, hosts: int) -> tuple[Lo
             await asyncio.to_thread(stack.enter_context, berth_up(berth.environment, hosts))
             outcome = await running
             return outcome, memory("VmHWM")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--hosts", type=int, default=10_000)
-    parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
-    given = parser.parse_args()
-    for figure in measure(given.requests, given.hosts, given.mix):
-        print(f"{figure.name}: {figure.value:.1f} {figure.unit}")
-
-
-if __name__ == "__main__":
-    main()

@@ -20,7 +20,7 @@ from bench.loading import a_berth
 from bench.processes import ProcessorTime, processor_time
 from berth.loadtest import LoadPlan, mixed
 
-_ROOMS = (
+_PACKAGES = (
     "bus",
     "placement_worker",
     "scheduler_worker",
@@ -55,7 +55,7 @@ def main() -> None:
         for kind, milliseconds in sorted(run.cost.items(), key=lambda one: -one[1]):
             print(f"\n{kind}: {milliseconds:.3f} ms a boot")
             if kind in _KINDS:
-                _tell(kept, kind, milliseconds, given.top)
+                _print_samples(kept, kind, milliseconds, given.top)
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def _sampled(processes: ProcessorTime, kept: Path, hertz: int) -> Iterator[None]
             popen.wait()
 
 
-def _tell(kept: Path, kind: str, milliseconds: float, top: int) -> None:
+def _print_samples(kept: Path, kind: str, milliseconds: float, top: int) -> None:
     counts = summed([raw.read_text() for raw in sorted(kept.glob(f"{kind}.*.raw"))], os.getcwd() + os.sep)
     for title, counted in counts.items():
         total = counted.total() or 1
@@ -96,7 +96,7 @@ def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
     """Return the samples by package, by owner of the running code, and by function of berth. A line is a
     stack and its count.
     """
-    rooms: Counter[str] = Counter()
+    packages: Counter[str] = Counter()
     below: Counter[str] = Counter()
     functions: Counter[str] = Counter()
     for line in (line for raw in raws for line in raw.splitlines()):
@@ -104,25 +104,25 @@ def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
         frames = stack.split(";")
         if any(place in frames[-1] for place in _WAITING):
             continue
-        ours = next((frame for frame in reversed(frames) if _room(frame, here)), None)
-        rooms[_room(ours, here) if ours else "event loop"] += int(count)
+        ours = next((frame for frame in reversed(frames) if _own_package(frame, here)), None)
+        packages[_own_package(ours, here) if ours else "event loop"] += int(count)
         functions[ours.replace(here, "") if ours else "event loop"] += int(count)
         below[_package(frames[-1], here)] += int(count)
-    return {"room": rooms, "whose code": below, "function": functions}
+    return {"package": packages, "whose code": below, "function": functions}
 
 
-def _room(frame: str, here: str) -> str:
+def _own_package(frame: str, here: str) -> str:
     """Return the package that a frame is in: `bus/delivery`, `cell_conductor/core`, ..., or an empty text."""
     path = frame[frame.rfind("(") + 1 :]
     if not path.startswith(here) or "site-packages" in path:
         return ""
     parts = path[len(here) :].split(os.sep)
-    return os.sep.join(parts[:-1]) if parts[0] in _ROOMS else ""
+    return os.sep.join(parts[:-1]) if parts[0] in _PACKAGES else ""
 
 
 def _package(frame: str, here: str) -> str:
-    if room := _room(frame, here):
-        return room
+    if own := _own_package(frame, here):
+        return own
     path = frame[frame.rfind("(") + 1 :]
     if "site-packages" in path:
         return path.split("site-packages" + os.sep)[1].split(os.sep)[0]

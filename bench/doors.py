@@ -4,7 +4,6 @@ One placement worker as a process, RabbitMQ and PostgreSQL. Over the bus, 100 cl
 as by schedulers; over HTTP each client sends one request after the other.
 """
 
-import argparse
 import asyncio
 import subprocess
 import sys
@@ -114,16 +113,3 @@ def measure(hosts: int = 1000, seconds: float = 4.0) -> tuple[Figure, ...]:
     with broker_and_database() as (amqp_url, database_url):
         with _placement(of_berth(amqp_url, database_url, 1, 1), port):
             return tuple(uvloop.run(measured(amqp_url, database_url, port, hosts, seconds)))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--hosts", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=4.0, help="for each figure")
-    given = parser.parse_args()
-    for figure in measure(given.hosts, given.seconds):
-        print(f"{figure.name}: {figure.value:,.0f} {figure.unit}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,5 @@
 """Boots in one process, on the in-process bus and SQLite; what `make demo` takes once all is installed."""
 
-import argparse
 import os
 import subprocess
 import sys
@@ -60,17 +59,3 @@ def _alone(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--boots", type=int, default=3000)
-    parser.add_argument("--hosts", type=int, default=1000)
-    parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
-    given = parser.parse_args()
-    for figure in (*embedded_boots(given.boots, given.hosts, given.mix), *demo()):
-        print(f"{figure.name}: {figure.value:.2f} {figure.unit}")
-
-
-if __name__ == "__main__":
-    main()

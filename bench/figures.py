@@ -136,8 +136,8 @@ def rows(found: Sequence[Compared]) -> list[tuple[str, str, str, str, str, str]]
                 bench if bench != last else "",
                 figure.name,
                 f"{ratio:.2f} ×" if ratio is not None else "new" if was is None else "–",
-                told(figure.value, figure.unit),
-                told(was, figure.unit) if was is not None else "",
+                with_unit(figure.value, figure.unit),
+                with_unit(was, figure.unit) if was is not None else "",
                 "WORSE" if one.worse else "",
             )
         )
@@ -145,7 +145,7 @@ def rows(found: Sequence[Compared]) -> list[tuple[str, str, str, str, str, str]]
     return shown
 
 
-def told(value: float, unit: str) -> str:
+def with_unit(value: float, unit: str) -> str:
     """With three digits, or all there are before the point."""
     size = abs(value)
     digits = 0 if size >= 100 or value == int(value) else 1 if size >= 10 else 2

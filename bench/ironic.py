@@ -56,52 +56,48 @@ class Watch:
         self.roles = roles
         self.bus = bus
         self.ask = bus.asker(topics.FIND_CANDIDATES)
-        self.heard = 0
+        self.received = 0
         self.delays: list[float] = []
         self.opened: dict[str, float] = {}  # node → time of the last notification that it is available
         self._closed: set[str] = set()
         self._opening: dict[str, float] = {}
-        self._looking: set[str] = set()
+        self._polled: set[str] = set()
 
     async def ironic(self) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:
-            for said in map(opened, bodies):
-                self.heard += 1
-                if isinstance(said, ReceivedNotification) and said.node is not None:
-                    self._handle(said)
+            for received in map(opened, bodies):
+                self.received += 1
+                if isinstance(received, ReceivedNotification) and received.node is not None:
+                    self._handle(received)
 
         await Notifications(self.site.amqp_url, queue="bench.watch", quorum=False).run(handle, lambda: None)
 
-    def _handle(self, said: ReceivedNotification) -> None:
-        assert said.node is not None
-        asked = said.event in ("update", "maintenance_set", "create", "delete") and said.phase != "end"
-        if asked:
+    def _handle(self, received: ReceivedNotification) -> None:
+        assert received.node is not None
+        if received.event in ("update", "maintenance_set", "create", "delete") and received.phase != "end":
             return
-        if reserved(said.node):
-            self._closed.add(said.uuid)
-            self._opening.pop(said.uuid, None)
-        elif said.uuid in self._closed:
-            self._closed.discard(said.uuid)
-            self._opening[said.uuid] = self.opened[said.uuid] = said.at
+        if reserved(received.node):
+            self._closed.add(received.uuid)
+            self._opening.pop(received.uuid, None)
+        elif received.uuid in self._closed:
+            self._closed.discard(received.uuid)
+            self._opening[received.uuid] = self.opened[received.uuid] = received.at
 
     async def placement(self, group: asyncio.TaskGroup) -> None:
         changes = await self.bus.listen(topics.PLACEMENT_CHANGED.at())
         while True:
-            said = await changes.get()
-            open_now = (
-                set()
-                if said.trees is None
-                else {tree.root for tree, _ in unpacked(said.trees) if _open(tree)}
-            )
-            for root in {change.root for change in said.changes if change.reshaped} & self._opening.keys():
+            message = await changes.get()
+            trees = unpacked(message.trees) if message.trees is not None else ()
+            open_now = {tree.root for tree, _ in trees if _open(tree)}
+            for root in {change.root for change in message.changes if change.reshaped} & self._opening.keys():
                 if root in open_now:
                     self.delays.append(now() - self._opening.pop(root))
-                elif said.trees is None and root not in self._looking:
-                    self._looking.add(root)
-                    group.create_task(self._look(root))
+                elif message.trees is None and root not in self._polled:
+                    self._polled.add(root)
+                    group.create_task(self._poll(root))
 
-    async def _look(self, root: str) -> None:
-        """Is it offered now? It is asked again until it is, or Ironic has closed it."""
+    async def _poll(self, root: str) -> None:
+        """Query placement until the node is offered or Ironic has closed it."""
         while (at := self._opening.get(root)) is not None:
             group = ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}, in_tree=root)
             if (await self.ask(FindCandidates(groups=(group,), limit=1))).candidates:
@@ -109,7 +105,7 @@ class Watch:
                     self.delays.append(now() - at)
                 break
             await asyncio.sleep(0.001)
-        self._looking.discard(root)
+        self._polled.discard(root)
 
     async def fitting(self, resource_class: str = "CUSTOM_BAREMETAL") -> int:
         """Return how many nodes can be claimed now."""
@@ -120,7 +116,7 @@ class Watch:
             return -1
 
     def spending(self) -> Callable[[], str]:
-        """Ask what it gives for the seconds of processor time that were spent since."""
+        """Return a function that describes the processor time spent since this call."""
         before = processor_time()
 
         def spent() -> str:
@@ -142,7 +138,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class SteadyNews:
-    """Some time of events at a steady rate: how long nodes took to be claimable, in milliseconds."""
+    """Events at a steady rate: the milliseconds until nodes were claimable."""
 
     rate: float
     seconds: float
@@ -165,25 +161,21 @@ async def _steady(watch: Watch, seconds: float, boots: float = 0.0) -> SteadyNew
     await watch.until(lambda: _most(watch, 0.7), "the nodes are known")
     if not boots:
         return await _measured(watch, seconds)
-    await watch.until(lambda: _virtual(watch), "the hosts are known")
+    await watch.until(lambda: _has(watch, watch.site.hosts, "VCPU"), "the hosts are known")
     plan = LoadPlan(boots=int(boots * (_SETTLES + seconds)), rate=boots)
     async with asyncio.TaskGroup() as group:
         load = group.create_task(Load(watch.bus, plan).run())
-        said = await _measured(watch, seconds)
+        steady = await _measured(watch, seconds)
     refuse_the_unclean(load.result())
-    return replace(said, boots=load.result().per_second)
-
-
-async def _virtual(watch: Watch) -> bool:
-    return await watch.fitting("VCPU") == watch.site.hosts
+    return replace(steady, boots=load.result().per_second)
 
 
 async def _measured(watch: Watch, seconds: float) -> SteadyNews:
     await asyncio.sleep(_SETTLES)
     watch.delays.clear()
-    heard, began, spent = watch.heard, monotonic(), watch.spending()
+    received, began, spent = watch.received, monotonic(), watch.spending()
     await asyncio.sleep(seconds)
-    rate = (watch.heard - heard) / (monotonic() - began)
+    rate = (watch.received - received) / (monotonic() - began)
     used = spent()
     delays = sorted(watch.delays)
     if not delays:
@@ -197,14 +189,14 @@ async def _most(watch: Watch, share: float) -> bool:
 
 async def _storm(watch: Watch, api: IronicApi) -> str:
     site = watch.site
-    await watch.until(lambda: _exactly(watch, site.nodes - site.waiting), "the nodes are known")
+    await watch.until(lambda: _has(watch, site.nodes - site.waiting), "the nodes are known")
     await asyncio.sleep(5.0)  # the first sweep has ended
     async with httpx.AsyncClient(trust_env=False, timeout=60.0) as client:
         answer = await client.put(f"{site.url}/sim/storm", json={"target": "provide", "count": site.waiting})
         answer.raise_for_status()
     await watch.until(lambda: _some_open(api), "the first has been cleaned")
     spent = watch.spending()
-    await watch.until(lambda: _exactly(watch, site.nodes), "all are claimable")
+    await watch.until(lambda: _has(watch, site.nodes), "all are claimable")
     done, used = now(), spent()
     opened = await _opened(api)
     if len(opened) != site.waiting:
@@ -223,15 +215,15 @@ async def _some_open(api: IronicApi) -> bool:
 
 
 async def _opened(api: IronicApi) -> list[float]:
-    """When the nodes of the storm became available, as Ironic has it."""
+    """Return the times at which the nodes of the storm became available, by Ironic."""
     fields = ("uuid", "name", "provision_updated_at")
     pages = api.nodes(fields=fields, provision_state="available", **_NEWEST)
     nodes = [node async for page in pages for node in page if str(node["name"]).startswith(STORM)]
     return sorted(ironic_node.seconds(node["provision_updated_at"]) for node in nodes)
 
 
-async def _exactly(watch: Watch, count: int) -> bool:
-    return await watch.fitting() == count
+async def _has(watch: Watch, count: int, resource_class: str = "CUSTOM_BAREMETAL") -> bool:
+    return await watch.fitting(resource_class) == count
 
 
 async def _next_build(watch: Watch, api: IronicApi) -> str:
@@ -259,14 +251,14 @@ async def _next_build(watch: Watch, api: IronicApi) -> str:
 
 
 async def _first_of(ended: Listener[BuildEnded], lost: Listener[BuildUnplaceable]) -> str:
-    """The node the build is active on; empty when it is nowhere."""
+    """Return the node that the build is active on, or an empty text if it failed."""
     async with asyncio.TaskGroup() as group:
         fates = [group.create_task(ended.get()), group.create_task(lost.get())]
         done, late = await asyncio.wait(fates, return_when=asyncio.FIRST_COMPLETED)
         for task in late:
             task.cancel()
-    (said,) = (task.result() for task in done)
-    return said.root if isinstance(said, BuildEnded) and said.status == "active" else ""
+    (end,) = (task.result() for task in done)
+    return end.root if isinstance(end, BuildEnded) and end.status == "active" else ""
 
 
 def _request(kind: str) -> BuildRequested:
@@ -293,12 +285,12 @@ async def _stage(site: Site, work: Stage[R]) -> R:
     with processes(site) as roles:
         async with site.api() as api, site.bus("bench") as bus, asyncio.TaskGroup() as group:
             watch = Watch(site, bus, roles)
-            looks = [watch.ironic(), watch.placement(group)] if work is not _storm else []
-            beside = [group.create_task(look) for look in looks]
+            receivers = [watch.ironic(), watch.placement(group)] if work is not _storm else []
+            tasks = [group.create_task(receiver) for receiver in receivers]
             try:
                 return await work(watch, api)
             finally:
-                for task in beside:
+                for task in tasks:
                     task.cancel()
 
 
@@ -320,10 +312,7 @@ def main() -> None:
     # Cleaning takes so long that all have begun it before the first ends.
     stages: dict[str, tuple[dict[str, Any], Stage[str]]] = {
         "rate": ({"churn": wanted.rate, "hosts": wanted.hosts if wanted.boots else 0}, at_rate),
-        "storm": (
-            {"waiting": wanted.storm, "step_time": "constant:10"},
-            _storm,
-        ),
+        "storm": ({"waiting": wanted.storm, "step_time": "constant:10"}, _storm),
         "builds": ({"alone": wanted.builds}, _next_build),
     }
     for name, (more, work) in stages.items():

@@ -69,6 +69,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     def api(self) -> IronicApi:
         return IronicApi(Access(url=self.url))
 
+    def ironic(self) -> FollowedIronic:
+        return FollowedIronic(
+            selection=NodeSelection(cell=CELL), notifications=Notifications(self.amqp_url), api=self.api()
+        )
+
     def herd(self) -> list[SimNode]:
         now = Clock().now()
         herd = enrolled(self.nodes - self.waiting, now=now)
@@ -85,8 +90,8 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
 
     def agent() -> Worker:
         (one,) = fleet((VIRTUAL_CELL,), site.hosts)
-        ask = bus.asker(topics.CELL_PROVIDERS)
-        return compute_sim(one.agent, VIRTUAL_CELL, one.hosts, clock=clock, providers=ask)
+        providers = bus.asker(topics.CELL_PROVIDERS)
+        return compute_sim(one.agent, VIRTUAL_CELL, one.hosts, clock=clock, providers=providers)
 
     def conductor(cell: str) -> Worker:
         return cell_conductor(
@@ -114,11 +119,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
         "conductor of c2": lambda: conductor(VIRTUAL_CELL),
         "agent of c2": agent,
         "ironic_sync": lambda: ironic_sync(
-            FollowedIronic(
-                selection=NodeSelection(cell=CELL),
-                notifications=Notifications(site.amqp_url),
-                api=site.api(),
-            ),
+            site.ironic(),
             bus.publish,
             bus.asker(topics.PROVIDERS),
             clock=clock,
@@ -174,9 +175,9 @@ async def prepare(site: Site) -> None:
 @contextmanager
 def processes(site: Site) -> Iterator[dict[int, str]]:
     """All of them, from start to end: process id → role."""
-    told = msgspec.json.encode(site).decode()
+    text = msgspec.json.encode(site).decode()
     roles = site.roles
-    running = [subprocess.Popen([sys.executable, "-m", "bench.ironic_site", role, told]) for role in roles]
+    running = [subprocess.Popen([sys.executable, "-m", "bench.ironic_site", role, text]) for role in roles]
     try:
         yield {process.pid: role for process, role in zip(running, roles, strict=True)}
     finally:
@@ -190,8 +191,8 @@ def processes(site: Site) -> Iterator[dict[int, str]]:
 
 
 def main() -> None:
-    role, told = sys.argv[1:]
-    work = _serve(msgspec.convert(json.loads(told), Site), role)
+    role, text = sys.argv[1:]
+    work = _serve(msgspec.convert(json.loads(text), Site), role)
     try:
         import uvloop
 

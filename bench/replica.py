@@ -109,14 +109,14 @@ def measure(hosts: int, claims: int) -> dict[str, float]:
         asyncio.run(answering(amqp_url))
         before = processor_time()
         following = stack.enter_context(process("bench.replica", "--follow", amqp_url))
-        loaded = _said(following)
+        loaded = _figures(following)
         spent: defaultdict[str, float] = defaultdict(float)
         for one, seconds in processor_time().items():
             spent[one[1]] += seconds - before.get(one, 0.0)
         last = asyncio.run(claim(amqp_url, hosts, claims))
         assert following.stdin is not None
         print(last, file=following.stdin, flush=True)
-        followed = _said(following)
+        followed = _figures(following)
     return {
         "loading, s": loaded["seconds"],
         "processor time of it, s": loaded["processor"],
@@ -129,26 +129,26 @@ def measure(hosts: int, claims: int) -> dict[str, float]:
     }
 
 
-def _said(one: "subprocess.Popen[str]") -> dict[str, float]:
+def _figures(one: "subprocess.Popen[str]") -> dict[str, float]:
     assert one.stdout is not None
-    told: dict[str, float] = json.loads(one.stdout.readline())
-    return told
+    figures: dict[str, float] = json.loads(one.stdout.readline())
+    return figures
 
 
-def way(url: str) -> RabbitTransport:
+def transport(url: str) -> RabbitTransport:
     return RabbitTransport(url, exchange="berth", quorum=True, coalesce=True, name="bench")
 
 
 async def answering(url: str) -> None:
     """Placement has started."""
-    async with Bus(way(url)) as bus:
+    async with Bus(transport(url)) as bus:
         await bus.asker(topics.CHANGES, timeout=120.0)(FindChanges(after=0))
 
 
 async def claim(url: str, hosts: int, claims: int) -> int:
     """Take something of many hosts; the number of the last change."""
     last = 0
-    async with Bus(way(url)) as bus:
+    async with Bus(transport(url)) as bus:
         ask = bus.asker_of_many(topics.CLAIM, timeout=60.0)
         for first in range(0, claims, A_ORDER):
             orders = [
@@ -180,7 +180,7 @@ async def follow(url: str) -> None:
     """Run the replica's process: print the cost of loading, then that of following to a given change
     number.
     """
-    async with Bus(way(url)) as bus, asyncio.TaskGroup() as group:
+    async with Bus(transport(url)) as bus, asyncio.TaskGroup() as group:
         kept, worker = replica(
             bus.asker(topics.TREES),
             bus.asker(topics.CHANGES),
@@ -193,16 +193,18 @@ async def follow(url: str) -> None:
         stopping = asyncio.Event()
         group.create_task(bus.serve(worker, stopping))
         await kept.loaded()
-        say(seconds=monotonic() - began, processor=process_time() - spent, megabytes=_megabytes() - before)
+        print_figures(
+            seconds=monotonic() - began, processor=process_time() - spent, megabytes=_megabytes() - before
+        )
         spent, seen = process_time(), kept.index.seen
         last = int(await asyncio.to_thread(sys.stdin.readline))
         while kept.index.seen < last:
             await asyncio.sleep(0.01)
-        say(processor=process_time() - spent, messages=last - seen)
+        print_figures(processor=process_time() - spent, messages=last - seen)
         stopping.set()
 
 
-def say(**figures: Any) -> None:
+def print_figures(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
 
 

@@ -1,5 +1,6 @@
 """Files of runs: each run in a file, and the recorded run in the repository."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,11 +14,12 @@ KEPT = HERE / "runs"
 
 
 def keep(run: BenchRun, path: Path | None = None) -> Path:
-    """Write it down, by itself under its time and commit."""
+    """Write the run to a file, by default one named after its time and commit: a line for each figure."""
     if path is None:
         path = KEPT / f"{run.at.replace(':', '').replace('-', '')}-{run.commit}.json"
         path.parent.mkdir(exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
+    text = msgspec.json.format(msgspec.json.encode(run), indent=1)
+    path.write_bytes(re.sub(rb"\{[^{}]*\}", lambda found: b" ".join(found[0].split()), text) + b"\n")
     return path
 
 

@@ -133,24 +133,11 @@ class RabbitMQ(Server):
     def environment(self) -> dict[str, str]:
         """Write the configuration files, and return the environment for the server and rabbitmqctl."""
         home = self.directory
-        configuration = home / "rabbitmq.conf"
-        lines = [
-            f"listeners.tcp.default = 127.0.0.1:{self.port}",
-            "log.console = true",
-            "log.console.level = info",
-        ]
-        if self.certificate is not None:
-            lines += [
-                f"listeners.ssl.default = 127.0.0.1:{self.tls_port}",
-                f"ssl_options.certfile = {self.certificate.certificate}",
-                f"ssl_options.keyfile = {self.certificate.key}",
-                "ssl_options.verify = verify_none",  # clients authenticate with a password
-            ]
-        configuration.write_text("\n".join(lines) + "\n")
+        (home / "rabbitmq.conf").write_text("\n".join(self._configuration()) + "\n")
         plugins = home / "enabled_plugins"
         plugins.write_text("[].\n")
-        nothing = home / "rabbitmq-env.conf"
-        nothing.write_text("")
+        empty = home / "rabbitmq-env.conf"
+        empty.write_text("")
         environment = {
             key: value
             for key, value in os.environ.items()
@@ -168,8 +155,8 @@ class RabbitMQ(Server):
             RUNNING_UNDER_SYSTEMD="true",
             RABBITMQ_NODENAME="rabbit@localhost",
             RABBITMQ_DIST_PORT=str(self._distribution_port),
-            RABBITMQ_CONF_ENV_FILE=str(nothing),
-            RABBITMQ_CONFIG_FILE=str(configuration),
+            RABBITMQ_CONF_ENV_FILE=str(empty),
+            RABBITMQ_CONFIG_FILE=str(home / "rabbitmq.conf"),
             RABBITMQ_CONFIG_FILES=str(home / "conf.d"),
             RABBITMQ_ADVANCED_CONFIG_FILE=str(home / "advanced.config"),
             RABBITMQ_ENABLED_PLUGINS_FILE=str(plugins),
@@ -182,6 +169,21 @@ class RabbitMQ(Server):
             RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="+S 2:2 -kernel inet_dist_use_interface {127,0,0,1}",
         )
         return environment
+
+    def _configuration(self) -> list[str]:
+        lines = [
+            f"listeners.tcp.default = 127.0.0.1:{self.port}",
+            "log.console = true",
+            "log.console.level = info",
+        ]
+        if self.certificate is not None:
+            lines += [
+                f"listeners.ssl.default = 127.0.0.1:{self.tls_port}",
+                f"ssl_options.certfile = {self.certificate.certificate}",
+                f"ssl_options.keyfile = {self.certificate.key}",
+                "ssl_options.verify = verify_none",  # clients authenticate with a password
+            ]
+        return lines
 
     def _ready(self) -> bool:
         # The protocol header; a broker that is up answers with a method frame (Connection.Start).

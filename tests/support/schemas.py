@@ -73,4 +73,4 @@ def _heard(upgrade: Upgrade, connection: Connection, folder: Path, names: list[s
 
 def _say(raw: sqlite3.Connection, said: SpecValue) -> None:
     for statement, parameters in said:
-        raw.execute(statement, parameters)
+        (raw.executemany if isinstance(parameters, list) else raw.execute)(statement, parameters)

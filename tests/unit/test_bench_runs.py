@@ -106,10 +106,10 @@ def test_samples_belong_to_the_innermost_function_of_ours() -> None:
         "main (/lib/python3/runpy.py:1);poll (/here/.venv/lib/site-packages/uvloop/loop.py:4) 5",
         "run (/here/berth/commands/terminal.py:7);run (/lib/python3/asyncio/runners.py:118) 90",  # it waits
     ])  # fmt: skip
-    told = summed([raw], "/here/")
-    assert told["room"] == {"bus": 3, "bus/delivery": 2, "event loop": 5}
-    assert told["whose code"] == {"python: decoder": 3, "python: selectors": 2, "uvloop": 5}
-    assert told["function"] == {
+    samples = summed([raw], "/here/")
+    assert samples["package"] == {"bus": 3, "bus/delivery": 2, "event loop": 5}
+    assert samples["whose code"] == {"python: decoder": 3, "python: selectors": 2, "uvloop": 5}
+    assert samples["function"] == {
         "decode (bus/codec.py:3)": 3,
         "run (bus/delivery/runner.py:1)": 2,
         "event loop": 5,
