@@ -1,9 +1,8 @@
 """Boots per second, end to end, on RabbitMQ and PostgreSQL with every worker a process, and the processor
 time per boot.
 
-Throughput depends on other work of the machine; processor time per boot hardly does. Both are printed with
-and without frames, so that the ratio comes from one run. p50 and p99 are from request to end and include the
-simulated build, 0.1 s on average.
+Throughput depends on other work of the machine; processor time per boot hardly does. p50 and p99 are from
+request to end and include the simulated build, 0.1 s on average.
 """
 
 import argparse
@@ -26,33 +25,25 @@ def main() -> None:
     parser.add_argument(
         "--cells-a-process", type=int, default=1, help="conductors, and agents, in one process"
     )
-    parser.add_argument("--frames", choices=("on", "off", "both"), default="both")
-    parser.add_argument("--picture", type=Path, help="an SVG file for the run with frames")
+    parser.add_argument("--picture", type=Path, help="an SVG file of the latencies")
     arguments = parser.parse_args()
-    modes = {"on": (True,), "off": (False,), "both": (True, False)}[arguments.frames]
+    plan = LoadPlan(boots=arguments.boots, rate=arguments.rate, flavors=mixed(arguments.mix))
+    with a_berth(
+        arguments.hosts, arguments.cells, fail=arguments.fail, cells_a_process=arguments.cells_a_process
+    ) as berth:
+        run = berth.load(plan)
+        berth.judge()
+    cost = [(name, run.cost[name]) for name in sorted(run.cost, key=lambda name: -run.cost[name])]
+    parts = ", ".join(f"{name} {milliseconds:.2f}" for name, milliseconds in cost if name not in BESIDE)
+    print(f"{'boots/s':>8} {'p50 ms':>7} {'p99 ms':>7} {'CPU ms/boot':>12}  of which")
     print(
-        f"{'frames':7} {'boots/s':>8} {'p50 ms':>7} {'p99 ms':>7} {'CPU ms/boot':>12}  of which", flush=True
+        f"{run.outcome.per_second:8.0f} {run.latency(0.5):7.0f} {run.latency(0.99):7.0f} "
+        f"{run.in_all:12.2f}  {parts}; the load: {run.cost['load']:.2f}"
     )
-    for coalesce in modes:
-        boots = arguments.boots if coalesce else max(arguments.boots // 5, 500)
-        plan = LoadPlan(boots=boots, rate=arguments.rate, flavors=mixed(arguments.mix))
-        switch = str(coalesce).lower()
-        together = arguments.cells_a_process
-        with a_berth(
-            arguments.hosts, arguments.cells, fail=arguments.fail, coalesce=switch, cells_a_process=together
-        ) as berth:
-            run = berth.load(plan)
-            berth.judge()
-        cost = [(name, run.cost[name]) for name in sorted(run.cost, key=lambda name: -run.cost[name])]
-        parts = ", ".join(f"{name} {milliseconds:.2f}" for name, milliseconds in cost if name not in BESIDE)
-        print(
-            f"{'on' if coalesce else 'off':7} {run.outcome.per_second:8.0f} {run.latency(0.5):7.0f} "
-            f"{run.latency(0.99):7.0f} {run.in_all:12.2f}  {parts}; the load: {run.cost['load']:.2f}",
-            flush=True,
-        )
-        if arguments.picture and coalesce:
-            title = f"{boots} boots on {arguments.hosts} hosts: {run.outcome.per_second:.0f} boots/s"
-            arguments.picture.write_text(latency_svg(run.outcome, title), encoding="utf-8")
+    if arguments.picture:
+        boots = f"{arguments.boots} boots on {arguments.hosts} hosts"
+        picture = latency_svg(run.outcome, f"{boots}: {run.outcome.per_second:.0f} boots/s")
+        arguments.picture.write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":

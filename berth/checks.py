@@ -10,16 +10,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
+from msgspec.structs import asdict
+
 from berth.settings import (
     BadSetting,
-    ComputeSettings,
+    CellAccountLimits,
     RequestSettings,
     SchedulerSettings,
     Settings,
+    SimulatorSettings,
     by_name,
     described,
-    shown,
 )
+from bus.masking import masked
 
 if TYPE_CHECKING:
     from berth.choice import Refuse
@@ -32,21 +36,26 @@ DATABASE_PARAMETERS = frozenset(
 )  # fmt: skip
 
 _AT_LEAST = {
-    "hosts": 1, "candidates": 1, "max_attempts": 1, "agents_per_cell": 1, "max_builds_in_flight": 1,
-    "cells_a_process": 1,
-    "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_reads_at_once": 1,
-    "ironic_full_every": 1, "ironic_agents_per_cell": 1, "agent_lease": 0.5,
+    "hosts": 1, "max_attempts": 1, "agents_per_cell": 1, "cells_a_process": 1, "baremetal": 0,
+    "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_agents_per_cell": 1, "agent_lease": 0.5,
     "placement_http_connections": 1, "max_wait": 0,
-    "host_subset_size": 1, "scheduler_near": 0, "cell_connections": 1, "cell_channels": 10,
-    "cell_queue_bytes": 1024 * 1024, "cell_database_connections": 5, "cell_temp_bytes": 0,
+    "host_subset_size": 1, "scheduler_near": 0,
 }  # fmt: skip
 _FINITE = (
-    "agent_lease", "build_timeout", "delete_timeout", "cleanup_timeout", "max_wait",
-    "build_failures_halved_after",
-    "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second",
-    "ironic_deaf_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
-    "placement_http_idle", "placement_http_slow", "cell_statement_seconds", "cell_transaction_seconds",
-    "cell_lock_seconds",
+    "agent_lease",
+    "build_timeout",
+    "delete_timeout",
+    "cleanup_timeout",
+    "max_wait",
+    "heartbeat",
+    "drain",
+    "ironic_sweep_seconds",
+    "ironic_build_patience",
+    "ironic_maintenance_patience",
+)
+_LEAST_LIMITS = CellAccountLimits(
+    connections=1, channels=10, queue_bytes=1024 * 1024, database_connections=5, statement_seconds=0,
+    transaction_seconds=0, lock_seconds=0, temp_bytes=0,
 )  # fmt: skip
 _CHOICES = {
     "queue_type": ("quorum", "classic"),
@@ -63,7 +72,7 @@ def check(settings: Settings, told: Mapping[str, Any], origins: Mapping[str, str
     values = {**by_name(settings), **told}
 
     def refuse(name: str, why: str) -> None:
-        value = described(values[name]) if name in _CHOICES else repr(shown(name, values[name]))
+        value = described(values[name]) if name in _CHOICES else repr(masked(values[name]))
         raise BadSetting(f"{origins.get(name, 'default')}: {name} = {value}: {why}")
 
     _check_numbers(values, refuse)
@@ -74,6 +83,7 @@ def check(settings: Settings, told: Mapping[str, Any], origins: Mapping[str, str
         if not values[name]:
             refuse(name, "must not be empty")
     _check_cells(values, refuse)
+    _check_cell_limits(settings, refuse)
     _check_addresses(values, refuse)
     _check_http(settings, refuse)
     _check_names(settings, refuse)
@@ -91,9 +101,8 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
         if not math.isfinite(values[name]):
             refuse(name, "must be a finite number of seconds")
     for name in (
-        "agent_lease", "build_timeout", "delete_timeout", "cleanup_timeout", "build_failures_halved_after",
-        "heartbeat", "ironic_sweep_seconds", "ironic_deaf_sweep_seconds",
-        "ironic_build_patience", "ironic_maintenance_patience", "placement_http_idle", "placement_http_slow",
+        "agent_lease", "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
+        "ironic_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
     ):  # fmt: skip
         if values[name] <= 0:
             refuse(name, "must be more than 0 seconds")
@@ -121,6 +130,18 @@ def _check_cells(values: Mapping[str, Any], refuse: Refuse) -> None:
         for cell in values[name]:
             if cell not in cells:
                 refuse(name, f"there is no cell {cell!r}; there are: {', '.join(cells)}")
+
+
+def _check_cell_limits(settings: Settings, refuse: Refuse) -> None:
+    try:
+        limits = settings.cell_limits
+    except msgspec.ValidationError:
+        known = ", ".join(CellAccountLimits.__struct_fields__)
+        refuse("cell_limits", f"takes numbers, whole ones except of seconds, with the names {known}")
+    else:
+        for name, least in asdict(_LEAST_LIMITS).items():
+            if not least <= getattr(limits, name) < math.inf:
+                refuse("cell_limits", f"{name} must be at least {least}, and finite")
 
 
 def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
@@ -217,13 +238,13 @@ def _check_names(settings: Settings, refuse: Refuse) -> None:
     """Check names of filters, weighers and aliases that were given explicitly: the modules that parse them
     load slowly.
     """
-    if _words_of(settings.compute) != _words_of(ComputeSettings()):
+    if _words_of(settings.compute) != _words_of(SimulatorSettings()):
         _check_simulation(settings.compute, refuse)
     if (settings.scheduler, settings.requests) != (SchedulerSettings(), RequestSettings()):
         _check_choice(settings, refuse)
 
 
-def _words_of(compute: ComputeSettings) -> tuple[object, ...]:
+def _words_of(compute: SimulatorSettings) -> tuple[object, ...]:
     return (
         compute.build_time,
         compute.move_time,
@@ -233,7 +254,7 @@ def _words_of(compute: ComputeSettings) -> tuple[object, ...]:
     )
 
 
-def _check_simulation(compute: ComputeSettings, refuse: Refuse) -> None:
+def _check_simulation(compute: SimulatorSettings, refuse: Refuse) -> None:
     from compute_sim import BadMachine, Durations, machines
 
     for name, words in (("build_time", compute.build_time), ("move_time", compute.move_time)):
@@ -261,7 +282,7 @@ def _check_choice(settings: Settings, refuse: Refuse) -> None:
     chosen(settings, refuse)
 
 
-def _said_by(problem: str, compute: ComputeSettings) -> str:
+def _said_by(problem: str, compute: SimulatorSettings) -> str:
     """Return the name of the setting about machines that caused the problem."""
     for name, path in (
         ("compute_machines", compute.machines),

@@ -36,10 +36,8 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
                 weighers or None,
                 options=options,
                 own=own,
-                max_builds=said.max_builds_in_flight,
                 subset=said.subset,
                 near=said.near,
-                halved_after=said.build_failures_halved_after,
                 cells=settings.cell_names,
             )
         except BadChoice as problem:

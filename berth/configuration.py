@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from berth.checks import check
-from berth.settings import FORMER_NAMES, KINDS, BadSetting, Settings, described
+from berth.settings import KINDS, SIMULATOR, BadSetting, Settings, described
 from bus.masking import masked
 
 ENV_PREFIX = "BERTH_"
@@ -51,7 +51,6 @@ def read(
     origins: dict[str, str] = {}
 
     def take(name: str, value: Any, origin: str) -> None:
-        name = FORMER_NAMES.get(name, name)
         if name not in KINDS:
             like = get_close_matches(name, KINDS, n=1, cutoff=0.8)
             there = f"did you mean {like[0]}?" if like else f"there are: {', '.join(KINDS)}"
@@ -61,6 +60,7 @@ def read(
     for name, value, origin in _from_environment(environment):
         take(name, value, origin)
     told, told_by = _from_file(named), str(named or DEFAULT_FILE)
+    _flatten_simulator(told, told_by)
     tables = _spread_tables_of_cells(told, told_by)
     for name, value in told.items():
         take(name, value, told_by)
@@ -88,7 +88,7 @@ def _inherited(given: str) -> Effective:
 
 
 def _unknown(environment: Mapping[str, str]) -> set[str]:
-    known = {ENV_PREFIX + name.upper() for name in (*KINDS, *FORMER_NAMES)}
+    known = {ENV_PREFIX + name.upper() for name in KINDS}
     known |= {f"{key}_FILE" for key in known} | set(_OTHER_VARIABLES)
     return {key for key in environment if key.startswith(ENV_PREFIX) and key not in known}
 
@@ -96,7 +96,7 @@ def _unknown(environment: Mapping[str, str]) -> set[str]:
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """BERTH_NAME=value; or BERTH_NAME_FILE=path, for secrets kept in files. What is empty is not set."""
     found = []
-    for name in (*FORMER_NAMES, *KINDS):
+    for name in KINDS:
         key = ENV_PREFIX + name.upper()
         if environment.get(key):
             found.append((name, environment[key], key))
@@ -120,6 +120,19 @@ def _from_file(named: Path | None) -> dict[str, Any]:
         raise BadSetting(f"{path}: cannot be read: {problem.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise BadSetting(f"{path}: not TOML: {problem}") from None
+
+
+def _flatten_simulator(told: dict[str, Any], told_by: str) -> None:
+    """Replace the table [simulator] by its settings."""
+    if misplaced := sorted(SIMULATOR & told.keys()):
+        raise BadSetting(f"{told_by}: {misplaced[0]} is a setting of the simulator: put it below [simulator]")
+    table = told.pop("simulator", {})
+    if not isinstance(table, dict):
+        raise BadSetting(f"{told_by}: simulator must be a table")
+    if strange := sorted(table.keys() - SIMULATOR):
+        known = ", ".join(sorted(SIMULATOR))
+        raise BadSetting(f"{told_by}: simulator has no setting {masked(strange[0])!r}; it has: {known}")
+    told |= table
 
 
 def _spread_tables_of_cells(told: dict[str, Any], told_by: str) -> set[str]:

@@ -12,6 +12,7 @@ from bus.worker import Worker
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent import NodeLease, metal_agent, news_of
 from ironic_sync.agent.listing import nodes_of
+from ironic_sync.clouds import cloud_access
 from ironic_sync.core.selection import AGENT
 
 _LEASE_TIMEOUT = 1.0  # seconds: a later answer would give little time to act
@@ -26,32 +27,16 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     for name in ("ironic_exchange", "ironic_queue", "ironic_topics"):
         if not by_name(settings)[name]:
             refuse(name, "must not be empty")
-    if ironic.sweeps.pages_per_second <= 0:
-        refuse("ironic_pages_per_second", "must be more than 0")
     _check_access(settings, refuse)
     _check_selection(settings, refuse)
 
 
 def _check_access(settings: Settings, refuse: Callable[[str, str], None]) -> None:
-    api = settings.ironic.api
-    if api.auth not in ("none", "basic", "keystone"):
-        refuse("ironic_auth", "is none, basic or keystone")
-    if api.url and not api.url.startswith(("http://", "https://")):
-        refuse("ironic_api_url", "must begin with http:// or https://")
-    if api.key_file and not api.cert_file:
-        refuse("ironic_cert_file", "name the certificate that ironic_key_file belongs to")
-    if api.auth_url and not api.auth_url.startswith(("http://", "https://")):
-        refuse("ironic_auth_url", "must begin with http:// or https://")
     try:
-        if settings.ironic.is_read or api.auth != "none":
+        if settings.ironic.is_read:
             _access(settings)
     except ValueError as problem:
-        guilty = "ironic_api_url"
-        if api.auth == "basic" and not api.user:
-            guilty = "ironic_user"
-        if "auth_url" in str(problem):
-            guilty = "ironic_auth_url"
-        refuse(guilty, str(problem))
+        refuse("ironic_cloud" if settings.ironic.api.cloud else "ironic_api_url", str(problem))
 
 
 def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> None:
@@ -78,20 +63,21 @@ def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> 
 
 
 def access(settings: Settings) -> Access:
-    """Return how to reach the API. Certificate files have been checked."""
+    """Return how to reach the API, after reading its certificate files."""
     found = _access(settings)
-    for name in ("ironic_ca_file", "ironic_cert_file"):
-        if path := by_name(settings)[name]:
-            try:
-                found.trust()
-            except OSError as problem:
-                why = problem.strerror or str(problem)
-                raise BadSetting(f"{name} = {path!r}: {why}") from None
+    if found.ca_file or found.cert_file:
+        try:
+            found.trust()
+        except OSError as problem:
+            files = ", ".join(filter(None, (found.ca_file, found.cert_file, found.key_file)))
+            why = problem.strerror or str(problem)
+            raise BadSetting(f"ironic_cloud = {settings.ironic.api.cloud!r}: {files}: {why}") from None
     return found
 
 
 def _access(settings: Settings) -> Access:
-    return Access(**asdict(settings.ironic.api))
+    api = settings.ironic.api
+    return cloud_access(api.cloud, api.url) if api.cloud else Access(url=api.url)
 
 
 def selection(settings: Settings) -> NodeSelection:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from berth.settings import SECRETS, Settings, by_name
+from berth.settings import Settings, by_name
 from bus.context import envelopes_handled
 from bus.masking import masked_text
 from bus.protocol import Envelope
@@ -71,9 +71,11 @@ def this_is(process: str) -> None:
 def secrets_of(settings: Settings) -> tuple[str, ...]:
     """Return texts that must not be logged, the longest first."""
     found: set[str] = set()
-    for name, value in by_name(settings).items():
-        if name in SECRETS:
-            found.add(str(value))
+    if cloud := settings.ironic.api.cloud:
+        from ironic_sync.clouds import secrets_of_cloud  # imports an HTTP client, which loads slowly
+
+        found |= secrets_of_cloud(cloud)
+    for value in by_name(settings).values():
         for one in value.values() if isinstance(value, dict) else (value,):
             if isinstance(one, str) and "://" in one:
                 found |= set(_passwords(one))

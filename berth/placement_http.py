@@ -23,11 +23,7 @@ def placement_http(placement: Placement, settings: Settings) -> Callable[[], Cor
         await serve(
             app,
             listener,
-            limits=HttpLimits(
-                idle=settings.placement.http_idle,
-                slow=settings.placement.http_slow,
-                connections=settings.placement.http_connections,
-            ),
+            limits=HttpLimits(connections=settings.placement.http_connections),
             drain=settings.process.drain,
             tell_refusal=tell_refusal,
             closing=app.state.closing.set,

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from berth import settings
-from berth.settings import CELLS, GROUP_OF, KINDS, SECRETS, Settings, SettingsGroup, by_name
+from berth.settings import CELLS, GROUP_OF, KINDS, Settings, SettingsGroup, by_name
 
 _OF_CELLS = {
     "cells": "the names of all cells; or `[cells.NAME]`, a table each, in a file",
@@ -30,14 +30,13 @@ class Setting:
     kind: str
     default: Any
     says: str
-    secret: bool
 
 
 def settings_there_are() -> list[Setting]:
     says, titles = _words(), _titles()
     defaults = by_name(Settings())
     return [
-        Setting(name, titles[group], _kind(KINDS[name]), defaults[name], says.get(name, ""), name in SECRETS)
+        Setting(name, titles[group], _kind(KINDS[name]), defaults[name], says.get(name, ""))
         for name, group in GROUP_OF.items()
     ]
 

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import field
 
-from bus.masking import masked
-
 
 class BadSetting(ValueError):
     """A setting that cannot be used; the text names it, its value and where it came from."""
@@ -46,7 +44,6 @@ class BusSettings(SettingsGroup, frozen=True, kw_only=True):
     amqp_url: str = ""  # of the RabbitMQ; empty: the in-process bus
     exchange: str = "berth"  # where all topics are published
     queue_type: str = "quorum"  # of durable queues; or classic
-    coalesce: bool = True  # pack waiting messages into frames
 
 
 class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
@@ -56,13 +53,13 @@ class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
     state_dir: str = ".berth"  # the directory of all that is kept without a PostgreSQL
 
 
-class CellLimitSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"cell_{name}"):
-    """Limits of a cell's RabbitMQ user and PostgreSQL login, which `berth cell add` sets (docs/cells.md)."""
+class CellAccountLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of a cell's RabbitMQ user and PostgreSQL login."""
 
-    connections: int = 100  # of the cell's RabbitMQ user
+    connections: int = 100  # of the RabbitMQ user
     channels: int = 2000  # of that user, over all its connections
     queue_bytes: int = 64 * 1024 * 1024  # of messages in each queue that the cell declares or alone fills
-    database_connections: int = 30  # of the cell's PostgreSQL login: five for each conductor process
+    database_connections: int = 30  # of the PostgreSQL login: five for each conductor process
     statement_seconds: float = 300.0  # until PostgreSQL ends a statement of that login
     transaction_seconds: float = 60.0  # until PostgreSQL ends a session that is idle in a transaction
     lock_seconds: float = 60.0  # that a statement of that login waits for a lock
@@ -72,7 +69,6 @@ class CellLimitSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda 
 class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     """Choosing hosts (docs/scheduler.md)."""
 
-    candidates: int = 256  # ignored: all hosts are evaluated
     # in this order; empty: the default ones. A custom filter is module:function
     filters: tuple[str, ...] = field(default=(), name="scheduler_filters")
     # name: multiplier; empty: the default ones
@@ -81,9 +77,6 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     rules: dict[str, dict[str, Any]] = field(default_factory=dict, name="scheduler_rules")
     subset: int = field(default=1, name="host_subset_size")  # among so many of the best one is drawn
     near: float = field(default=0.0, name="scheduler_near")  # scores no further apart count as equal
-    # builds in progress per host, unless the option of io_ops sets another limit
-    max_builds_in_flight: int = 8
-    build_failures_halved_after: float = 300.0  # seconds until a host's failed build counts half
 
 
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
@@ -112,8 +105,6 @@ class PlacementHttpSettings(
     enforce_new_defaults: bool = False  # a lone `admin` may no longer do everything
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call the API (CORS)
     noauth_anywhere: bool = False  # noauth2 also where other machines can reach it
-    http_idle: float = 75.0  # seconds that a connection may be idle
-    http_slow: float = 30.0  # seconds to send a request, or to read a part of a response
     http_connections: int = 1000  # concurrent connections; at most half of the process's file limit
 
 
@@ -145,35 +136,17 @@ class IronicNewsSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
 
 
 class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Ironic's API and the credentials for it."""
+    """Ironic's API."""
 
-    url: str = field(default="", name="ironic_api_url")  # empty: no reads; with Keystone: from the catalogue
-    auth: str = "none"  # or basic, or keystone
-    user: str = ""  # with basic or keystone
-    password: str = ""  # of that user
-    auth_url: str = ""  # Keystone's
-    user_domain: str = "Default"  # Keystone's, of the user
-    project: str = ""  # the token's project, with Keystone
-    project_domain: str = "Default"  # Keystone's, of the project
-    system_scope: str = ""  # all, instead of a project
-    application_credential_id: str = ""  # instead of a user
-    application_credential_secret: str = ""  # of that credential
-    region: str = ""  # of Keystone's catalogue; empty: the first
-    interface: str = "public"  # of the catalogue; or internal, admin
-    ca_file: str = ""  # empty: the authorities this machine trusts
-    cert_file: str = ""  # ours, where it asks for one
-    key_file: str = ""  # of that certificate
-    insecure: bool = False  # accept any server certificate
+    url: str = field(default="", name="ironic_api_url")  # empty: from ironic_cloud; without both, no reads
+    # the entry of clouds.yaml with the credentials; envvars: the OS_* variables; empty: no authentication
+    cloud: str = ""
 
 
 class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
     """Reading Ironic's nodes: how often and how fast."""
 
-    reads_at_once: int = 16  # requests to the API that may be under way
     sweep_seconds: float = 60.0  # from one sweep over recent changes to the next
-    deaf_sweep_seconds: float = 5.0  # the same while no notifications can be received
-    full_every: int = 10  # every so many sweeps, all nodes are read
-    pages_per_second: float = 4.0  # at most, of a sweep
     share_gone: float = 0.1  # the largest share of nodes that is removed in one sweep
     skip_reserve_in_use: bool = False  # an available node with an instance stays open
 
@@ -213,7 +186,7 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def is_read(self) -> bool:
-        return bool(self.api.url) or self.api.auth == "keystone"
+        return bool(self.api.url or self.api.cloud)
 
     @property
     def is_heard(self) -> bool:
@@ -221,7 +194,7 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Building in a cell: attempts and time limits."""
+    """Building in a cell: attempts, time limits, and the limits of its accounts."""
 
     max_attempts: int = 3  # hosts that are tried for one build
     build_timeout: float = 300.0  # without a report of the agent; then the next host is tried
@@ -230,10 +203,12 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
     )
     cleanup_timeout: float = 86400.0  # then that agent is given up, and the room is free
     agent_lease: float = 2.0  # seconds for which an agent may act on bare metal without renewing its lease
+    # of the accounts that `berth cell add` makes (docs/cells.md): connections, queue_bytes, ...
+    cell_limits: dict[str, float] = field(default_factory=dict)
 
 
-class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The simulated agents."""
+class SimulatorSettings(SettingsGroup, frozen=True, kw_only=True):
+    """The simulated agents; in a TOML file these are in the table [simulator]."""
 
     agents_per_cell: int = 1  # that share its simulated hosts
     hosts: int = 200  # over all cells
@@ -255,7 +230,7 @@ class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):
     move_time: str = ""  # how long a phase takes; empty: as builds
     crash_after: int = 0  # an agent loses power after so many builds, and comes back
     seed: int = 1  # of all random faults
-    # After a restore: guests that placement knows nothing of are left stopped and named, not destroyed
+    # after a restore, stop guests without a record in placement instead of destroying them
     spare_unknown_guests: bool = False
 
 
@@ -277,19 +252,22 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     bus: BusSettings = BusSettings()
     database: DatabaseSettings = DatabaseSettings()
     cells: tuple[Cell, ...] = tuple(map(Cell, ("c1", "c2", "c3", "c4")))
-    cell_limits: CellLimitSettings = CellLimitSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     requests: RequestSettings = RequestSettings()
     placement: PlacementHttpSettings = PlacementHttpSettings()
     control_room: ControlRoomSettings = ControlRoomSettings()
     ironic: IronicSettings = IronicSettings()
     conductor: ConductorSettings = ConductorSettings()
-    compute: ComputeSettings = ComputeSettings()
     process: ProcessSettings = ProcessSettings()
+    compute: SimulatorSettings = SimulatorSettings()
 
     @property
     def embedded(self) -> bool:
         return not self.bus.amqp_url
+
+    @property
+    def cell_limits(self) -> CellAccountLimits:
+        return msgspec.convert(self.conductor.cell_limits, CellAccountLimits, strict=False)
 
     @property
     def cell_names(self) -> tuple[str, ...]:
@@ -351,6 +329,9 @@ KINDS: Mapping[str, Any] = {name: kind for name, _, kind in _DECLARED}
 GROUP_OF: Mapping[str, str] = {name: " ".join(path[:-1]) for name, path, _ in _DECLARED}
 
 
+SIMULATOR = frozenset(name for name, group in GROUP_OF.items() if group == "compute")
+
+
 def by_name(settings: Settings) -> dict[str, Any]:
     """Every setting's value by its name outside."""
     found: dict[str, Any] = {}
@@ -388,16 +369,6 @@ def _made(kind: type[G], values: Mapping[str, Any]) -> G:
 def names_a_file(database_url: str) -> bool:
     """Return whether the URL is an SQLite file, which can hold the store of one worker only."""
     return database_url.startswith("sqlite") and not database_url.endswith("/")
-
-
-FORMER_NAMES = {"filters": "scheduler_filters", "weighers": "scheduler_weighers"}  # still understood
-
-SECRETS = ("ironic_password", "ironic_application_credential_secret")
-
-
-def shown(name: str, value: Any) -> Any:
-    """A setting's value as people may see it."""
-    return "****" if name in SECRETS and value else masked(value)
 
 
 def described(value: Any) -> str:

@@ -198,7 +198,6 @@ def _rabbit(settings: Settings, url: str, name: str, *, keeps: bool) -> RabbitTr
         url,
         exchange=settings.bus.exchange,
         quorum=settings.bus.queue_type == "quorum",
-        coalesce=settings.bus.coalesce,
         name=f"berth {name}",
         keeps=keeps,
         central=central_queues() if url == settings.bus.amqp_url else (),

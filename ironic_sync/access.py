@@ -1,11 +1,11 @@
-"""Authentication at Ironic's API (anonymous, basic, or a Keystone token) and TLS trust."""
+"""Authentication at Ironic's API (none, HTTP basic, or a Keystone token) and TLS trust."""
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -13,7 +13,7 @@ from bus.errors import Unavailable
 
 if TYPE_CHECKING:
     from keystoneauth1.access import AccessInfo
-    from keystoneauth1.identity.v3 import ApplicationCredential, Password
+    from keystoneauth1.identity import BaseIdentityPlugin
     from keystoneauth1.session import Session
 
 SERVICE = "baremetal"
@@ -38,36 +38,62 @@ class Access:
     """The address of Ironic's API and the credentials for it."""
 
     url: str = ""  # empty: from Keystone's catalogue
-    auth: Literal["none", "basic", "keystone"] = "none"
-    user: str = ""
-    password: str = field(default="", repr=False)
+    auth_type: str = "none"  # or http_basic, or an identity plugin of keystoneauth1, such as password
+    auth: Mapping[str, str] = field(default_factory=dict, repr=False)  # options of the plugin
+    region: str = ""  # of Keystone's catalogue; empty: the first
+    interface: str = "public"  # of the catalogue
     ca_file: str = ""  # empty: the certificate authorities that this machine trusts
     cert_file: str = ""  # our client certificate, if Ironic requires one
     key_file: str = ""
-    insecure: bool = False
+    insecure: bool = False  # accept any server certificate
     timeout: float = 30.0
-    # For Keystone
-    auth_url: str = ""
-    user_domain: str = "Default"
-    project: str = ""
-    project_domain: str = "Default"
-    system_scope: str = ""  # "all" instead of a project: system scope
-    application_credential_id: str = ""  # instead of a user
-    application_credential_secret: str = field(default="", repr=False)
-    region: str = ""
-    interface: str = "public"
 
     def __post_init__(self) -> None:
-        if not self.url and self.auth != "keystone":
-            raise ValueError("the url of Ironic's API is missing; only Keystone's catalogue could tell it")
-        if self.url and httpx.URL(self.url).userinfo:
-            raise ValueError("the url of Ironic's API names a user: say user and password by themselves")
-        if self.auth == "basic" and not self.user:
-            raise ValueError("basic authentication takes a user and a password")
-        if self.auth_url and httpx.URL(self.auth_url).userinfo:
-            raise ValueError("the auth_url of Keystone names a user: say user and password by themselves")
-        if self.auth == "keystone" and not self.auth_url:
-            raise ValueError("Keystone authentication takes the auth_url of Keystone")
+        for what, url in (("url of Ironic's API", self.url), ("auth_url", self.auth.get("auth_url", ""))):
+            if url and not url.startswith(("http://", "https://")):
+                raise ValueError(f"the {what} must begin with http:// or https://")
+            if url and httpx.URL(url).userinfo:
+                raise ValueError(f"the {what} contains a user name: give username and password separately")
+        if self.key_file and not self.cert_file:
+            raise ValueError("a key without its certificate")
+        if self.has_tokens:
+            self.identity()
+        elif not self.url:
+            raise ValueError("the url of Ironic's API is missing; only Keystone's catalogue could supply it")
+        elif self.auth_type == "http_basic" and not self.auth.get("username"):
+            raise ValueError("http_basic requires a username and a password")
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.auth_type not in ("none", "http_basic")
+
+    def identity(self) -> "BaseIdentityPlugin":
+        """Return the plugin of keystoneauth1 that fetches tokens."""
+        from keystoneauth1 import exceptions
+        from keystoneauth1.identity import BaseIdentityPlugin
+        from keystoneauth1.loading import get_plugin_loader  # slow to import, and rarely needed
+
+        if not self.auth.get("auth_url"):
+            raise ValueError("the auth_url of Keystone is missing")
+        try:
+            loader: Any = get_plugin_loader(self.auth_type)
+            known = {option.dest for option in loader.get_options()}
+            if strange := self.auth.keys() - known:
+                raise ValueError(f"{', '.join(sorted(strange))}: unknown to the auth_type {self.auth_type}")
+            plugin = loader.load_from_options(**self.auth)
+        except exceptions.NoMatchingPlugin:
+            raise ValueError(f"{self.auth_type!r} is no auth_type of keystoneauth1") from None
+        except (exceptions.MissingRequiredOptions, exceptions.OptionError) as problem:
+            raise ValueError(str(problem)) from None
+        if not isinstance(plugin, BaseIdentityPlugin):
+            raise ValueError(f"the auth_type {self.auth_type} fetches no tokens from Keystone")
+        return plugin
+
+    def http_auth(self) -> "httpx.BasicAuth | Keystone | None":
+        """Return the authentication of requests."""
+        if self.auth_type == "http_basic":
+            return httpx.BasicAuth(self.auth["username"], self.auth.get("password", ""))
+        return Keystone(self) if self.has_tokens else None
 
     def trust(self) -> ssl.SSLContext:
         """Return the TLS context, reading the certificate files."""
@@ -84,8 +110,8 @@ class Keystone(httpx.Auth):
     """Adds a token to every request. keystoneauth1 blocks, so it runs in a thread."""
 
     def __init__(self, access: Access) -> None:
-        self._way_in = access
-        self._made: tuple[Session, Password | ApplicationCredential] | None = None
+        self._access = access
+        self._made: tuple[Session, BaseIdentityPlugin] | None = None
         self._held: AccessInfo | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -101,10 +127,10 @@ class Keystone(httpx.Auth):
         """Return Ironic's address from Keystone's catalogue."""
         await self._token()
         assert self._held is not None
-        way_in = self._way_in
-        with _our_errors(way_in.auth_url):
+        access = self._access
+        with _our_errors(access.auth["auth_url"]):
             found = self._held.service_catalog.url_for(
-                service_type=SERVICE, interface=way_in.interface, region_name=way_in.region or None
+                service_type=SERVICE, interface=access.interface, region_name=access.region or None
             )
         return str(found)
 
@@ -119,37 +145,17 @@ class Keystone(httpx.Auth):
     def _ask(self) -> "AccessInfo":
         from keystoneauth1.session import Session  # slow to import, and rarely needed
 
-        way_in = self._way_in
+        access = self._access
         if self._made is None:
             session = Session(
-                verify=(way_in.ca_file or True) if not way_in.insecure else False,
-                cert=(way_in.cert_file, way_in.key_file) if way_in.cert_file else None,
-                timeout=way_in.timeout,
+                verify=(access.ca_file or True) if not access.insecure else False,
+                cert=(access.cert_file, access.key_file) if access.cert_file else None,
+                timeout=access.timeout,
             )
-            self._made = session, self._identity()
+            self._made = session, access.identity()
         session, identity = self._made
-        with _our_errors(way_in.auth_url):
+        with _our_errors(access.auth["auth_url"]):
             return identity.get_auth_ref(session)
-
-    def _identity(self) -> "Password | ApplicationCredential":
-        from keystoneauth1.identity.v3 import ApplicationCredential, Password
-
-        way_in = self._way_in
-        if way_in.application_credential_id:
-            return ApplicationCredential(
-                way_in.auth_url,
-                application_credential_id=way_in.application_credential_id,
-                application_credential_secret=way_in.application_credential_secret,
-            )
-        return Password(
-            way_in.auth_url,
-            username=way_in.user,
-            password=way_in.password,
-            user_domain_name=way_in.user_domain,
-            system_scope=way_in.system_scope or None,
-            project_name=None if way_in.system_scope else way_in.project or None,
-            project_domain_name=None if way_in.system_scope else way_in.project_domain,
-        )
 
 
 @contextmanager

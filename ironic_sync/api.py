@@ -64,7 +64,7 @@ class IronicApi:
         self, access: Access, clock: Clock | None = None, *, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self._access = access
-        self._keystone = Keystone(access) if access.auth == "keystone" else None
+        self._auth = access.http_auth()
         self._chance = (clock or Clock()).chance
         self._transport = transport  # given by tests; by default TCP
         self._client: httpx.AsyncClient | None = None
@@ -81,11 +81,8 @@ class IronicApi:
 
     async def open(self) -> None:
         access = self._access
-        auth: httpx.Auth | None = self._keystone
-        if access.auth == "basic":
-            auth = httpx.BasicAuth(access.user, access.password)
         self._client = httpx.AsyncClient(
-            auth=auth,
+            auth=self._auth,
             verify=False if access.url.startswith("http://") else access.trust(),  # no TLS, nothing to trust
             transport=self._transport,
             timeout=httpx.Timeout(access.timeout, connect=min(5.0, access.timeout)),
@@ -273,8 +270,8 @@ class IronicApi:
         if not self._root:
             url = self._access.url
             if not url:
-                assert self._keystone is not None
-                url = await self._keystone.endpoint()
+                assert isinstance(self._auth, Keystone)
+                url = await self._auth.endpoint()
             self._root = url.rstrip("/").removesuffix("/v1")
         return self._root
 

@@ -26,7 +26,7 @@ from deploy.servers import (
 )
 from tests.support.certificates import Authority
 from tests.support.overdue import limited
-from tests.support.schemas import BY_ALEMBIC, said_again
+from tests.support.schemas import BY_ALEMBIC, replaying
 from tests.support.servers import MEMORY, ExternalServer, a_database, installed, roomy, url_of
 
 _ORDER = ("unit", "contract", "browser", "simulation", "integration")
@@ -84,7 +84,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _new_databases_are_soon_made() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migrations, "_upgrade", said_again(BY_ALEMBIC))
+        patch.setattr(migrations, "_upgrade", replaying(BY_ALEMBIC))
         yield
 
 

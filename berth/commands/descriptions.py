@@ -10,7 +10,8 @@ from rich.table import Table
 
 from berth.commands.options import Json
 from berth.commands.terminal import complain, effective, say, write_json
-from berth.settings import GROUP_OF, by_name, shown
+from berth.settings import GROUP_OF, by_name
+from bus.masking import masked
 
 commands = typer.Typer()
 
@@ -163,7 +164,7 @@ def settings_command(
     found = effective()
     values = by_name(found.settings)
     told = {
-        name: {"value": shown(name, values[name]), "from": found.origins.get(name, "default"), "group": group}
+        name: {"value": masked(values[name]), "from": found.origins.get(name, "default"), "group": group}
         for name, group in GROUP_OF.items()
     }
     if as_json:

@@ -60,7 +60,7 @@ Rate = Annotated[
 Confirms = Annotated[bool, typer.Option(help="Wait for the broker to confirm each notification.")]
 Seed = Annotated[int, typer.Option(help="Of names, times, failures and churn.")]
 User = Annotated[str, typer.Option(help="Let in this user only (basic authentication).")]
-Password = Annotated[str, typer.Option(envvar="BERTH_IRONIC_PASSWORD", help="The user's.")]
+Password = Annotated[str, typer.Option(envvar="BERTH_SIM_IRONIC_PASSWORD", help="The user's password.")]
 
 
 class Sides(NamedTuple):

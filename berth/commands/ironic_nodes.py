@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from berth.commands.ironic_trouble import HERE, Json, Node, Run, Url, add_trouble, way
+from berth.commands.ironic_trouble import HERE, Json, Node, Run, Url, access_of, add_trouble
 from berth.commands.terminal import CommandRefused, tell, write_json
 from berth.configuration import Effective
 from berth.settings import BadSetting, Settings
@@ -297,11 +297,10 @@ def _add_state(app: typer.Typer, reach: Reach, say: Console) -> None:
 
 
 async def _with_api(settings: Settings, url: str, work: Work) -> int | None:
-    from berth.ironic import access
     from ironic_sync.api import IronicApi, IronicRefused
 
     try:
-        async with IronicApi(access(way(settings, url))) as api:
+        async with IronicApi(access_of(settings, url)) as api:
             return await work(api)
     except IronicRefused as refused:
         raise CommandRefused(str(refused)) from None

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -12,6 +12,9 @@ from berth.commands.options import Json as AsJson
 from berth.commands.terminal import CommandRefused, tell
 from berth.configuration import Effective
 from berth.settings import BadSetting, Settings
+
+if TYPE_CHECKING:
+    from ironic_sync import Access
 
 Run = Callable[[Coroutine[Any, Any, int | None]], None]
 Json = dict[str, Any]
@@ -30,7 +33,7 @@ def add_trouble(app: typer.Typer, settings: Callable[[], Effective], run: Run, s
     """The sub-commands of `berth ironic node` that make trouble."""
 
     def ask(url: str, path: str, body: Json, told: str, as_json: bool) -> None:
-        run(_trouble(way(settings().settings, url), path, body, told, say, as_json))
+        run(_trouble(access_of(settings().settings, url), path, body, told, say, as_json))
 
     @app.command()
     def fail(
@@ -78,17 +81,14 @@ def add_trouble(app: typer.Typer, settings: Callable[[], Effective], run: Run, s
         ask(url, "storm", {"target": target, "count": count}, "", as_json)
 
 
-async def _trouble(settings: Settings, path: str, body: Json, told: str, say: Console, as_json: bool) -> int:
+async def _trouble(access: "Access", path: str, body: Json, told: str, say: Console, as_json: bool) -> int:
     import httpx
 
     from ironic_sync.api import IronicUnavailable
 
-    at, user = settings.ironic.api.url.rstrip("/"), settings.ironic.api.user
-    auth = (
-        httpx.BasicAuth(user, settings.ironic.api.password) if settings.ironic.api.auth == "basic" else None
-    )
+    at = access.url.rstrip("/")
     try:
-        async with httpx.AsyncClient(auth=auth, timeout=30.0, trust_env=False) as client:
+        async with httpx.AsyncClient(auth=access.http_auth(), timeout=30.0, trust_env=False) as client:
             answer = await client.put(f"{at}/sim/{path}", json=body)
     except httpx.TransportError as problem:
         raise IronicUnavailable(f"Ironic at {at} cannot be reached: {problem}") from None
@@ -110,18 +110,19 @@ def _sentence(text: str) -> str:
         return text
 
 
-def way(settings: Settings, url: str) -> Settings:
-    """Return the settings with the Ironic of the command; another Ironic than the configured one gets no
-    password.
-    """
+def access_of(settings: Settings, url: str) -> "Access":
+    """Return the access to the Ironic of the command: that of the settings, unless it names another one."""
+    from berth.ironic import access
+    from ironic_sync import Access
+
     if not url:
-        return settings if settings.ironic.is_read else settings.having(ironic_api_url=HERE)
+        return access(settings) if settings.ironic.is_read else Access(url=HERE)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadSetting("--url takes a URL of Ironic's API, such as http://127.0.0.1:6385")
-    return settings.having(
-        ironic_api_url=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}",
-        ironic_auth="basic" if parts.username else "none",
-        ironic_user=unquote(parts.username or ""),
-        ironic_password=unquote(parts.password or ""),
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return Access(
+        url=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}",
+        auth_type="http_basic" if user else "none",
+        auth={"username": user, "password": password} if user else {},
     )

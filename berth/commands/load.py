@@ -85,7 +85,7 @@ def demo_command(
     found = effective(
         cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, amqp_url="",
         database_url="", cell_database_urls={}, cell_amqp_urls={}, cell_ferry_urls={}, ironic_amqp_url="",
-        ironic_api_url="", ironic_auth="none", compute_drivers=drivers_named(driver),
+        ironic_api_url="", ironic_cloud="", compute_drivers=drivers_named(driver),
         control_room_http=control_room,
     )  # fmt: skip
     plan = LoadPlan(boots=boots, flavors=mixed(mix or MIX), seed=seed or 1)

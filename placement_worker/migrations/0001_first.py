@@ -62,7 +62,7 @@ def upgrade() -> None:
         sa.Column("cells", sa.Text),
         sa.PrimaryKeyConstraint("number", name="pk_change_log"),
     )
-    changes = op.create_table(
+    op.create_table(
         "changes",
         sa.Column("id", sa.Integer, autoincrement=False, nullable=False),
         sa.Column("number", sa.BigInteger, nullable=False),
@@ -266,4 +266,5 @@ def upgrade() -> None:
     )
     op.create_index("ix_resource_provider_traits_trait_id", "resource_provider_traits", ["trait_id"])
 
-    op.bulk_insert(changes, [{"id": 1, "number": 0}, {"id": 5, "number": 0}])
+    # the numbers of the last change, and of the last published change
+    op.execute("INSERT INTO changes (id, number) VALUES (1, 0), (5, 0)")

@@ -217,13 +217,6 @@ async def test_what_is_no_request_is_refused_in_the_same_form(tmp_path: Path) ->
         assert (await door.ask("GET", "/"))[0] == 200
 
 
-async def test_a_request_left_half_said_is_refused_in_the_same_form(tmp_path: Path) -> None:
-    async with a_door_process(tmp_path, "--set", "placement_http_slow=0.1", *alone(tmp_path)) as door:
-        answer = await door.raw(as_http("POST", "/resource_providers", {"name": "n"})[:-3])
-        assert answer.startswith(b"HTTP/1.1 408 Request Timeout")
-        assert b"x-openstack-request-id: req-" in answer
-
-
 async def test_idle_connections_do_not_use_up_the_files_of_a_process(tmp_path: Path) -> None:
     async with a_door_process(tmp_path, *alone(tmp_path), files=160) as door:
         idle = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(400)]

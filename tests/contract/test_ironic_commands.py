@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.commands.ironic import Sides, add_diff, show_diff, sweep_gone
-from berth.commands.ironic_trouble import way
+from berth.commands.ironic_trouble import access_of
 from berth.commands.terminal import CommandRefused
 from berth.settings import Settings
 from bus import topics
@@ -254,24 +254,34 @@ def test_the_commands_take_their_flags() -> None:
     assert ran == ["show_diff", "show_diff", "sweep_gone"]
 
 
+CLOUDS = """
+clouds:
+  ours:
+    auth_type: http_basic
+    auth: {endpoint: "https://ours", username: us, password: geheim}
+"""
+
+
 @pytest.mark.parametrize(
-    ("url", "at", "auth", "user", "password"),
+    ("url", "at", "auth"),
     [
-        ("", "https://ours", "basic", "us", "geheim"),
-        ("http://other:6385/", "http://other:6385", "none", "", ""),  # it gets to see no password of ours
-        ("http://me:p%40ss@other/baremetal/", "http://other/baremetal", "basic", "me", "p@ss"),
+        ("", "https://ours", {"username": "us", "password": "geheim"}),
+        ("http://other:6385/", "http://other:6385", {}),  # another Ironic does not receive our password
+        (
+            "http://me:p%40ss@other/baremetal/",
+            "http://other/baremetal",
+            {"username": "me", "password": "p@ss"},
+        ),
     ],
 )
 def test_nodes_are_those_of_the_settings_unless_another_ironic_is_named(
-    url: str, at: str, auth: str, user: str, password: str
+    url: str, at: str, auth: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = Settings().having(
-        ironic_api_url="https://ours", ironic_auth="basic", ironic_user="us", ironic_password="geheim"
-    )
-    chosen = way(ours, url)
-    assert (chosen.ironic.api.url, chosen.ironic.api.auth) == (at, auth)
-    assert (chosen.ironic.api.user, chosen.ironic.api.password) == (user, password)
-    assert way(Settings(), "").ironic.api.url == "http://127.0.0.1:6385"
+    monkeypatch.chdir(tmp_path)
+    Path("clouds.yaml").write_text(CLOUDS)
+    chosen = access_of(Settings().having(ironic_cloud="ours"), url)
+    assert (chosen.url, chosen.auth_type, chosen.auth) == (at, "http_basic" if auth else "none", auth)
+    assert access_of(Settings(), "").url == "http://127.0.0.1:6385"
 
 
 async def test_an_ironic_that_refuses_is_quoted(house: PlacementBesideIronic) -> None:

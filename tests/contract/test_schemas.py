@@ -9,7 +9,7 @@ from sqlalchemy import Connection, inspect, text
 from bus.sql import migrations
 from bus.sql.database import Database
 from tests.support.databases import EVERY_WAY
-from tests.support.schemas import BY_ALEMBIC, PACKAGES, said_again
+from tests.support.schemas import BY_ALEMBIC, PACKAGES, replaying
 
 DATABASES = EVERY_WAY
 
@@ -35,7 +35,7 @@ def described(connection: Connection) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-async def test_what_is_said_again_makes_what_migrations_make(
+async def test_replayed_statements_make_what_migrations_make(
     opening: dict[str, Any],
     open_database: Callable[..., Database],
     package: str,
@@ -47,7 +47,7 @@ async def test_what_is_said_again_makes_what_migrations_make(
         asked.append(given)
         return BY_ALEMBIC(*given)
 
-    monkeypatch.setattr(migrations, "_upgrade", said_again(upgrade))
+    monkeypatch.setattr(migrations, "_upgrade", replaying(upgrade))
     found = []
     for number in range(2):
         if "sqlite" in opening["url"]:

@@ -53,7 +53,7 @@ class CellMakersSite:
 
     async def add(self, **limits: int) -> str:
         told = io.StringIO()
-        what = NewCell(self.settings.having(**limits), CELL, self.file, False, "", "")
+        what = NewCell(self.settings.having(cell_limits=limits), CELL, self.file, False, "", "")
         assert await add(what, RegisterCell(cell=CELL), "", self.rabbitmqctl, False, Console(file=told)) == 0
         return told.getvalue()
 
@@ -174,9 +174,7 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
 async def test_a_cell_uses_no_more_connections_channels_and_bytes_than_its_limits(
     site: CellMakersSite,
 ) -> None:
-    await site.add(
-        cell_connections=3, cell_channels=10, cell_queue_bytes=1024**2, cell_database_connections=5
-    )
+    await site.add(connections=3, channels=10, queue_bytes=1024**2, database_connections=5)
     own = read(file=site.file, environment={}).settings
     broker, login = pika.URLParameters(own.bus.amqp_url), _dsn(own.database.url)
     with ExitStack() as opened:

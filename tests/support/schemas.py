@@ -15,23 +15,23 @@ from sqlalchemy.util import await_only
 from bus.sql import migrations
 
 Upgrade = Callable[[Connection, Path, list[str]], str]  # gives the oldest migration that code must know
-SpecValue = list[tuple[str, Any]]  # statements, and their parameters
+Statements = list[tuple[str, Any]]  # statements, and their parameters
 
 PACKAGES = ("placement_worker", "cell_conductor", "scheduler_worker")
 BY_ALEMBIC: Upgrade = migrations._upgrade
 _MIGRATIONS = {Path(__file__).parents[2] / package / "migrations" for package in PACKAGES}
 
 
-def said_again(upgrade: Upgrade) -> Upgrade:
+def replaying(upgrade: Upgrade) -> Upgrade:
     """In place of `bus.sql.migrations._upgrade`; what is no new database of a worker's goes its way."""
-    known: dict[tuple[Path, str], tuple[str, SpecValue]] = {}
+    known: dict[tuple[Path, str], tuple[str, Statements]] = {}
 
     def upgraded(connection: Connection, folder: Path, names: list[str]) -> str:
         which = folder.resolve(), connection.dialect.name
         if which[0] not in _MIGRATIONS or _has_revision(connection):
             return upgrade(connection, folder, names)
         if which not in known:
-            known[which] = _heard(upgrade, connection, folder, names)
+            known[which] = _recorded(upgrade, connection, folder, names)
             return known[which][0]
         oldest, said = known[which]
         raw = connection.connection.driver_connection
@@ -44,7 +44,7 @@ def said_again(upgrade: Upgrade) -> Upgrade:
                 else:
                     await_only(raw.execute(";\n".join(statement for statement, _ in several)))
         else:
-            await_only(raw.call(_say, raw.raw, said))
+            await_only(raw.call(_replay, raw.raw, said))
         return oldest
 
     return upgraded
@@ -57,8 +57,10 @@ def _has_revision(connection: Connection) -> bool:
     )
 
 
-def _heard(upgrade: Upgrade, connection: Connection, folder: Path, names: list[str]) -> tuple[str, SpecValue]:
-    said: SpecValue = []
+def _recorded(
+    upgrade: Upgrade, connection: Connection, folder: Path, names: list[str]
+) -> tuple[str, Statements]:
+    said: Statements = []
 
     def handle(_: Any, __: Any, statement: str, parameters: Any, ___: Any, many: bool) -> None:
         if not statement.lstrip().startswith(("SELECT", "PRAGMA")):
@@ -71,6 +73,6 @@ def _heard(upgrade: Upgrade, connection: Connection, folder: Path, names: list[s
         event.remove(connection, "before_cursor_execute", handle)
 
 
-def _say(raw: sqlite3.Connection, said: SpecValue) -> None:
+def _replay(raw: sqlite3.Connection, said: Statements) -> None:
     for statement, parameters in said:
         (raw.executemany if isinstance(parameters, list) else raw.execute)(statement, parameters)

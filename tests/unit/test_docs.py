@@ -44,6 +44,7 @@ NOT_SETTINGS = {
     "cell_disabled",
     "compute_capabilities",
     "compute_sim",
+    "database_connections",
     "ironic_",
     "conductor_group",
     "ironic_sync",

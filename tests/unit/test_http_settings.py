@@ -46,8 +46,6 @@ def test_what_may_be(flags: dict[str, Any]) -> None:
         ({"placement_http": "10.1.2.3:8778"}, "with noauth2"),
         ({"placement_http": "placement.example:8778"}, "with noauth2"),
         ({"placement_auth": "keystone"}, "placement_auth = a text of 8 characters: is noauth2 or tokens"),
-        ({"placement_http_idle": "0"}, "placement_http_idle = 0.0: must be more than 0 seconds"),
-        ({"placement_http_slow": "inf"}, "must be a finite number of seconds"),
         ({"placement_http_connections": "0"}, "must be at least 1"),
         ({"placement_auth": "tokens"}, "placement_tokens = '': name the file of tokens"),
     ],

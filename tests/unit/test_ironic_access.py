@@ -114,8 +114,15 @@ class FakeKeystone(AnsweringServer):
         )
 
     def access(self, **more: Any) -> Access:
-        same = {"url": "http://i", "auth": "keystone", "auth_url": f"http://127.0.0.1:{self.port}/v3"}
-        return Access(**{**same, "user": "me", "password": SECRET, "project": "service"} | more)
+        auth = more.pop("auth", None) or {
+            "username": "me",
+            "password": SECRET,
+            "user_domain_name": "Default",
+            "project_name": "service",
+            "project_domain_name": "Default",
+        }
+        auth = {"auth_url": f"http://127.0.0.1:{self.port}/v3", **auth}
+        return Access(**{"url": "http://i", "auth_type": "v3password", "auth": auth} | more)
 
 
 @pytest.fixture
@@ -180,7 +187,8 @@ async def test_a_token_about_to_end_is_renewed_before(keystone: FakeKeystone, ir
 
 async def test_an_application_credential_needs_no_user(keystone: FakeKeystone, ironic: FakeIronic) -> None:
     access = keystone.access(
-        user="", password="", application_credential_id="id", application_credential_secret=SECRET
+        auth_type="v3applicationcredential",
+        auth={"application_credential_id": "id", "application_credential_secret": SECRET},
     )
     async with IronicApi(access, transport=ironic.transport) as api:
         await api.node(UUID)
@@ -190,7 +198,10 @@ async def test_an_application_credential_needs_no_user(keystone: FakeKeystone, i
 
 
 async def test_the_whole_system_may_be_asked_for(keystone: FakeKeystone, ironic: FakeIronic) -> None:
-    async with IronicApi(keystone.access(system_scope="all"), transport=ironic.transport) as api:
+    async with IronicApi(
+        keystone.access(auth={"user_id": "u", "password": SECRET, "system_scope": "all"}),
+        transport=ironic.transport,
+    ) as api:
         await api.node(UUID)
     assert keystone.asked[0]["auth"]["scope"] == {"system": {"all": True}}
 

@@ -181,7 +181,7 @@ async def test_a_name_with_strange_signs_stays_one_name(ironic: FakeIronic) -> N
 
 
 async def test_basic_authentication(ironic: FakeIronic) -> None:
-    access = Access(url="http://i", auth="basic", user="me", password="s3cret")
+    access = Access(url="http://i", auth_type="http_basic", auth={"username": "me", "password": "s3cret"})
     async with IronicApi(access, transport=ironic.transport) as api:
         await api.node(UUID)
     expected = "Basic " + base64.b64encode(b"me:s3cret").decode()
@@ -196,9 +196,9 @@ async def test_nobody_says_who_he_is(ironic: FakeIronic) -> None:
 
 BAD = {
     "nowhere": ({}, "the url"),
-    "a user in the url": ({"url": "http://me:pw@i"}, "names a user"),
-    "basic without a user": ({"url": "http://i", "auth": "basic"}, "a user"),
-    "keystone without keystone": ({"auth": "keystone"}, "auth_url"),
+    "a user in the url": ({"url": "http://me:pw@i"}, "contains a user name"),
+    "basic without a user": ({"url": "http://i", "auth_type": "http_basic"}, "a username"),
+    "keystone without keystone": ({"auth_type": "password"}, "auth_url"),
 }
 
 
@@ -213,7 +213,7 @@ async def test_secrets_are_in_no_log_and_no_text(
     ironic: FakeIronic, caplog: pytest.LogCaptureFixture, waits: list[float]
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    access = Access(url="http://i", auth="basic", user="me", password="s3cret")
+    access = Access(url="http://i", auth_type="http_basic", auth={"username": "me", "password": "s3cret"})
     failing(ironic, AWAY["unreachable"], 99)
     async with IronicApi(access, transport=ironic.transport) as api:
         with pytest.raises(IronicUnavailable) as away:

@@ -12,10 +12,12 @@ import pytest
 from berth import ironic, simulated_agents, wiring
 from berth.checks import DATABASE_PARAMETERS
 from berth.configuration import EFFECTIVE_ENV, Effective, read
+from berth.logs import secrets_of
 from berth.request_options import request_options
 from berth.services import metrics_ports
-from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name, shown
+from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name
 from bus.delivery.runner import Bus
+from bus.masking import masked
 from bus.sql import tls
 from compute_sim import SimAgent
 from scheduler_worker import PciAlias
@@ -40,9 +42,9 @@ def test_without_anything_said_every_setting_is_its_default() -> None:
     [
         ({}, "", {}, {}, 200, None),
         ({"BERTH_HOSTS": "1"}, "", {}, {}, 1, "BERTH_HOSTS"),
-        ({"BERTH_HOSTS": "1"}, "hosts = 2", {}, {}, 2, "berth.toml"),
-        ({"BERTH_HOSTS": "1"}, "hosts = 2", {"hosts": "3"}, {}, 3, "--set hosts"),
-        ({"BERTH_HOSTS": "1"}, "hosts = 2", {"hosts": "3"}, {"hosts": 4}, 4, "--hosts"),
+        ({"BERTH_HOSTS": "1"}, "[simulator]\nhosts = 2", {}, {}, 2, "berth.toml"),
+        ({"BERTH_HOSTS": "1"}, "[simulator]\nhosts = 2", {"hosts": "3"}, {}, 3, "--set hosts"),
+        ({"BERTH_HOSTS": "1"}, "[simulator]\nhosts = 2", {"hosts": "3"}, {"hosts": 4}, 4, "--hosts"),
         ({"BERTH_HOSTS": "1"}, "", {}, {"hosts": None}, 1, "BERTH_HOSTS"),  # a flag that was not given
         ({"BERTH_HOSTS": ""}, "", {}, {}, 200, None),  # what is empty is not set
     ],
@@ -61,8 +63,8 @@ def test_environment_then_file_then_set_then_flags(
 
 
 def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
-    Path("berth.toml").write_text("hosts = 2")
-    Path("mine.toml").write_text("hosts = 3")
+    Path("berth.toml").write_text("[simulator]\nhosts = 2")
+    Path("mine.toml").write_text("[simulator]\nhosts = 3")
     assert read(file=Path("mine.toml"), environment={}).settings.compute.hosts == 3
     by_environment = read(environment={"BERTH_CONFIG": "mine.toml"})
     assert (by_environment.settings.compute.hosts, by_environment.origins) == (3, {"hosts": "mine.toml"})
@@ -74,8 +76,8 @@ def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
         ("amqp_url", "", ""),
         ("hosts", "17", 17),
         ("build_timeout", "2.5", 2.5),
-        ("coalesce", "false", False),
-        ("coalesce", "1", True),
+        ("tenant_aggregates", "false", False),
+        ("tenant_aggregates", "1", True),
         ("cells", "a, b,", ("a", "b")),
         ("scheduler_weighers", "ram=2, load=-1.5", {"ram": 2.0, "load": -1.5}),
         ("scheduler_filters", "up, ComputeFilter", ("up", "ComputeFilter")),
@@ -96,28 +98,13 @@ def test_a_variable_is_text_that_becomes_what_the_setting_is(name: str, text: st
 
 
 def test_a_file_may_say_it_in_tomls_own_types() -> None:
-    toml = 'cells = ["a", "b"]\ncoalesce = false\n[scheduler_weighers]\nram = 2\n[cell_database_urls]\na = "sqlite+aiosqlite:///a.db"\n'
+    toml = 'cells = ["a", "b"]\ntenant_aggregates = true\n[scheduler_weighers]\nram = 2\n'
+    toml += '[cell_database_urls]\na = "sqlite+aiosqlite:///a.db"\n'
     toml += "[scheduler_rules.io_ops]\nmax_io_ops_per_host = 4\n"
     settings = settings_of(toml=toml).settings
     assert settings.cells == (Cell("a", database="sqlite+aiosqlite:///a.db"), Cell("b"))
-    assert (settings.bus.coalesce, settings.scheduler.weighers) == (False, {"ram": 2.0})
+    assert (settings.requests.tenant_aggregates, settings.scheduler.weighers) == (True, {"ram": 2.0})
     assert settings.scheduler.rules == {"io_ops": {"max_io_ops_per_host": 4}}
-
-
-@pytest.mark.parametrize(
-    ("environment", "toml"),
-    [({"BERTH_FILTERS": "up", "BERTH_WEIGHERS": "ram=2"}, ""), ({}, 'filters = ["up"]\n[weighers]\nram = 2')],
-)
-def test_a_former_name_of_a_setting_is_understood(environment: dict[str, str], toml: str) -> None:
-    effective = settings_of(environment, toml)
-    scheduler = effective.settings.scheduler
-    assert (scheduler.filters, scheduler.weighers, effective.ignored) == (("up",), {"ram": 2.0}, ())
-    assert set(effective.origins) == {"scheduler_filters", "scheduler_weighers"}
-
-
-def test_the_name_of_today_counts_for_more_than_the_former_one() -> None:
-    environment = {"BERTH_SCHEDULER_FILTERS": "enabled", "BERTH_FILTERS": "up"}
-    assert settings_of(environment).settings.scheduler.filters == ("enabled",)
 
 
 # Cells
@@ -194,7 +181,7 @@ def test_a_cell_with_a_broker_of_its_own_has_a_ferry_and_its_workers_go_there(
 
 def test_the_way_to_a_cells_broker_is_shown_without_its_password() -> None:
     values = by_name(settings_of(SERVED, FERRIED).settings)["cell_ferry_urls"]
-    assert "geheim" not in str(shown("cell_ferry_urls", values)) and "geheim" in str(values)
+    assert "geheim" not in str(masked(values)) and "geheim" in str(values)
 
 
 def test_what_is_not_a_cells_own_is_everybodys() -> None:
@@ -239,12 +226,12 @@ def test_every_setting_is_in_one_group_and_may_be_replaced_by_its_name() -> None
     values = by_name(Settings())
     assert set(values) == set(KINDS) == set(GROUP_OF)
     assert list(dict.fromkeys(GROUP_OF.values())) == [
-        "bus", "database", "cells", "cell_limits", "scheduler", "requests", "placement", "control_room",
-        "ironic news", "ironic api", "ironic sweeps", "ironic builds", "ironic nodes", "conductor", "compute",
-        "process",
+        "bus", "database", "cells", "scheduler", "requests", "placement", "control_room",
+        "ironic news", "ironic api", "ironic sweeps", "ironic builds", "ironic nodes", "conductor", "process",
+        "compute",
     ]  # fmt: skip
     assert Settings().having(**values) == Settings()
-    assert Settings().having(ironic_user="u").ironic.api.user == "u"
+    assert Settings().having(ironic_cloud="c").ironic.api.cloud == "c"
     with pytest.raises(TypeError, match="no settings: hots"):
         Settings().having(hots=5)
 
@@ -294,15 +281,6 @@ def test_what_is_refused_is_told_without_its_password(variable: str, url: str, s
     assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "url", [f"u:{SECRET}@k", f"http://u:{SECRET}@k/v3", f"http://u:{SECRET} {SECRET}@k/v3"]
-)
-def test_keystones_url_names_no_user(url: str) -> None:
-    with pytest.raises(BadSetting, match=r"^--ironic-auth-url: ironic_auth_url = '") as refused:
-        settings_of(ironic_auth="keystone", ironic_user="u", ironic_auth_url=url)
-    assert SECRET not in str(refused.value)
-
-
 def test_nor_is_one_told_that_stands_where_a_name_should() -> None:
     with pytest.raises(BadSetting) as refused:
         read(sets={f"amqp://u:{SECRET}@h/?a": "b"}, environment={})
@@ -312,19 +290,9 @@ def test_nor_is_one_told_that_stands_where_a_name_should() -> None:
 # Ironic
 
 
-def test_passwords_for_ironic_are_stars_wherever_they_are_shown() -> None:
-    assert shown("ironic_password", SECRET) == "****"
-    assert shown("ironic_application_credential_secret", SECRET) == "****"
-    assert (shown("ironic_password", ""), shown("ironic_user", "u")) == ("", "u")
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"ironic_auth": "basic", "ironic_api_url": "http://h"}, "default: ironic_user = ''"),
-        ({"ironic_auth": "basic", "ironic_user": "u"}, "default: ironic_api_url = ''"),
-        ({"ironic_auth": "keystone", "ironic_user": "u"}, "default: ironic_auth_url = ''"),
-        ({"ironic_key_file": "key"}, "default: ironic_cert_file = ''"),
         ({"ironic_cells": {"rack1": "c1"}}, "default: ironic_cell_by = ''"),
         (
             {"ironic_amqp_url": "amqp://h", "ironic_shards": ("s1",)},
@@ -342,9 +310,29 @@ def test_what_ironic_takes_together_is_asked_for(given: dict[str, Any], says: st
     assert says in str(refused.value)
 
 
-def test_keystones_catalogue_may_tell_where_ironic_is() -> None:
-    settings = settings_of(ironic_auth="keystone", ironic_auth_url="http://k/v3", ironic_user="u").settings
-    assert (settings.ironic.is_read, settings.ironic.api.url) == (True, "")
+CLOUDS = """
+clouds:
+  ours:
+    auth: {auth_url: http://k/v3, username: u, password: geheim-eins}
+  secured:
+    auth_type: none
+    baremetal_endpoint_override: https://h
+    cacert: nowhere.pem
+"""
+
+
+def test_the_catalogue_of_a_cloud_may_say_where_ironic_is() -> None:
+    Path("clouds.yaml").write_text(CLOUDS)
+    settings = settings_of(ironic_cloud="ours").settings
+    assert (settings.ironic.is_read, ironic.access(settings).url) == (True, "")
+    assert secrets_of(settings) == ("geheim-eins",)
+
+
+def test_a_certificate_that_cannot_be_read_is_named() -> None:
+    Path("clouds.yaml").write_text(CLOUDS)
+    settings = settings_of(ironic_cloud="secured").settings
+    with pytest.raises(BadSetting, match=r"^ironic_cloud = 'secured': nowhere.pem: No such file"):
+        ironic.access(settings)
 
 
 @pytest.mark.parametrize(
@@ -419,14 +407,6 @@ def test_who_is_selected_belongs_to_the_agent_that_is_run() -> None:
     assert ironic.agent_of("c1") == wiring.metal_agent(settings, "c1")
 
 
-@pytest.mark.parametrize("name", ["ironic_ca_file", "ironic_cert_file"])
-def test_a_certificate_that_cannot_be_read_is_named(name: str) -> None:
-    given: dict[str, Any] = {"ironic_api_url": "https://h", name: "nowhere.pem"}
-    settings = settings_of(**given).settings
-    with pytest.raises(BadSetting, match=rf"^{name} = 'nowhere.pem': No such file"):
-        ironic.access(settings)
-
-
 @pytest.mark.parametrize(
     ("text", "alias"),
     [
@@ -485,7 +465,7 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         ("heartbeat", "soon", "heartbeat takes a number, not a text of 4 characters"),
         ("fail", "1.5", "fail = 1.5: is a share between 0 and 1"),
         ("hang", "nan", "hang = nan: is a share between 0 and 1"),
-        ("coalesce", "maybe", "coalesce takes true or false, not a text of 5 characters"),
+        ("tenant_aggregates", "maybe", "tenant_aggregates takes true or false, not a text of 5 characters"),
         ("queue_type", "mirrored", "queue_type = a text of 8 characters: is quorum or classic"),
         ("log_level", "loud", "log_level = a text of 4 characters: is debug, info, warning or error"),
         ("cells", ",", "cells = (): name at least one"),
@@ -571,15 +551,15 @@ def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, 
         ("nonsense = 5", "berth.toml: there is no setting 'nonsense'; there are: amqp_url, exchange, "),
         ("hosts 5", "berth.toml: not TOML: "),
         (
-            'compute_drivers = ["nuam"]',
+            '[simulator]\ncompute_drivers = ["nuam"]',
             "berth.toml: compute_drivers = ('nuam',): there is no machine 'nuam'; there are: flat, numa, ",
         ),
         (
-            'compute_machines = "no.toml"',
+            '[simulator]\ncompute_machines = "no.toml"',
             "berth.toml: compute_machines = 'no.toml': no.toml: cannot be read: No such file",
         ),
         (
-            'compute_provider_config = "no.yaml"',
+            '[simulator]\ncompute_provider_config = "no.yaml"',
             "berth.toml: compute_provider_config = 'no.yaml': no.yaml: cannot be read: No such file",
         ),
     ],
@@ -745,7 +725,7 @@ def test_a_supervisors_settings_come_whole_and_count_alone() -> None:
         database_url="postgresql://h/b",
     )
     environment = {EFFECTIVE_ENV: msgspec.json.encode(given).decode(), "BERTH_HOSTS": "9"}
-    effective = settings_of(environment, "hosts = 8", hosts=10)
+    effective = settings_of(environment, "[simulator]\nhosts = 8", hosts=10)
     assert effective.settings == given
     assert set(effective.origins.values()) == {"supervisor"}
 
