@@ -149,30 +149,3 @@ def test_what_is_gone_there_goes_when_told_to(
     code, said = import_("--verify", "--prune")
     assert "1 provider removed, 1 consumer released" in said
     assert (code, "both sides hold the same" in said) == (0, True), said
-
-
-def test_more_is_held_than_there_is_room_for(
-    api: PlacementApi, cloud: ImportedCloud, import_: Import
-) -> None:
-    cell = cloud.hosts[0][1][0]
-    at = f"/resource_providers/{cell}/inventories"
-    shrunk = {"total": 1, "min_unit": 1, "resource_provider_generation": cloud.generation(cell)}
-    cloud.api.do("PUT", f"{at}/VCPU", shrunk)
-    code, said = import_("--verify")
-    assert (code, "both sides hold the same" in said) == (0, True), said
-    assert api.get(f"{at}/VCPU")["total"] == 1
-
-
-def test_a_name_that_is_taken_is_told(api: PlacementApi, cloud: ImportedCloud, import_: Import) -> None:
-    api.do("POST", "/resource_providers", {"name": "host-0", "uuid": id_()})
-    code, said = import_()
-    assert code == 1
-    assert f"not brought over: {cloud.hosts[0][0]}: " in said
-    assert "14 providers made" in said and "2 consumers brought over" in said
-
-
-def test_a_source_that_is_no_placement(api: PlacementApi) -> None:
-    command = [str(BERTH), "-m", "berth", "import", "placement", "--to", api.wire.base_url]
-    for url, says in (("ftp://x", "takes an address"), ("http://127.0.0.1:9/", "cannot be reached")):
-        done = subprocess.run([*command, "--url", url], cwd=ROOT, capture_output=True, text=True, timeout=60)
-        assert done.returncode in (1, 2) and says in done.stderr

@@ -1,10 +1,8 @@
-"""Aggregates: what cannot be done to them, the zones of hosts above all; and what is doubtful."""
+"""x"""
 
 from typing import Any
-
 import pytest
 from msgspec.structs import replace
-
 from bus.aggregates import (
     ZONE,
     AggregateEdit,

@@ -71,19 +71,6 @@ async def test_what_fits_is_worked_out_of_what_placement_knows(
         assert one in page
 
 
-@pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("mix=VCPU", "a flavor is CLASS:AMOUNT"),
-        ("without=nobody", "Say at least one flavor"),
-        ("mix=VCPU:1&without=nobody", "There is no host &#39;nobody&#39; to take away"),
-        ("mix=VCPU:1&add=1xlike:<b>", "There is no host &#39;&lt;b&gt;&#39; to be like"),
-    ],
-)
-async def test_what_makes_no_sense_is_said(room: VisitedRoom, query: str, says: str) -> None:
-    assert says in await room.page(f"/what-if/capacity?wait=1&{query}")
-
-
 async def test_nothing_is_read_before_anything_is_asked() -> None:
     async with a_visited_room() as alone:
         assert "Say what is to fit" in await alone.page("/what-if/capacity")

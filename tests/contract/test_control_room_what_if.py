@@ -82,23 +82,6 @@ async def test_why_it_does_not_fit_and_what_would_change_it(
     assert "It cannot be meant: wanted_host" in await room.page("/what-if?vcpus=1&host=nobody")
 
 
-@pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("vcpus=x", "is no whole number"),
-        ("vcpus=1&at_least=9", "at_least"),
-        ("vcpus=1&zone=" + "z" * 300, "zone"),
-        ("vcpus=1&aggregates=nobody", "placement.aggregates"),
-    ],
-)
-async def test_what_makes_no_sense_is_not_asked(
-    room: VisitedRoom, scheduler: TellingScheduler, query: str, says: str
-) -> None:
-    page = await room.page(f"/what-if?{query}")
-    assert 'role="alert"' in page and says in page.partition('role="alert"')[2]
-    assert not scheduler.asked
-
-
 async def test_a_scheduler_that_does_not_answer_is_named() -> None:
     async with a_visited_room() as alone:
         assert "The scheduler does not answer: nobody listens there" in await alone.page("/what-if?vcpus=1")

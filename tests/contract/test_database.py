@@ -62,19 +62,6 @@ async def meanwhile(*work: Awaitable[Any]) -> AsyncIterator[list["asyncio.Task[A
 # All or nothing
 
 
-async def test_what_a_transaction_wrote_is_there_when_it_has_ended(things: Database) -> None:
-    async with things.write() as tx:
-        await tx.execute(ADD, {"id": "b", "used": 7})
-        assert (await tx.execute(USE, {"id": "a", "total": 9})).rowcount == 1
-    assert await used(things) == {"a": 1, "b": 7}
-
-
-async def test_many_rows_of_one_statement(things: Database) -> None:
-    async with things.write() as tx:
-        await tx.execute(ADD, [{"id": f"n{number}", "used": number} for number in range(300)])
-    assert len(await used(things)) == 301
-
-
 async def test_a_stroke_is_all_of_its_transaction(things: Database) -> None:
     rows = await things.write_single(PUT.of([("b", 1), ("c", 2)]))
     assert {row["id"] for row in rows} == {"b", "c"}
@@ -322,15 +309,6 @@ async def on_postgres(postgres: Postgres, database_url: str) -> AsyncIterator[Da
 
 
 @pytest.mark.services
-async def test_a_restarted_server_is_met_with_no_stale_connection(
-    postgres: Postgres, on_postgres: Database
-) -> None:
-    await asyncio.to_thread(postgres.restart)
-    for _ in range(8):
-        assert await used(on_postgres) == {"a": 0}
-
-
-@pytest.mark.services
 async def test_a_server_killed_in_mid_transaction_is_unavailable_and_one_failure_is_all(
     postgres: Postgres, on_postgres: Database
 ) -> None:
@@ -345,44 +323,6 @@ async def test_a_server_killed_in_mid_transaction_is_unavailable_and_one_failure
         await write()
     for _ in range(8):
         assert await used(on_postgres) == {"a": 0}
-
-
-@pytest.mark.services
-async def test_a_statement_cut_off_by_the_server_is_unavailable(on_postgres: Database) -> None:
-    other = Database(on_postgres._url)
-    async with meanwhile(sleep_long(on_postgres)) as (sleeping,):
-        ended = text(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-            " WHERE query LIKE '%sleep(99)%' AND pid <> pg_backend_pid()"
-        )
-
-        async def end() -> bool:
-            async with other.read() as tx:
-                return bool((await tx.execute(ended)).scalar_one())
-
-        async with asyncio.timeout(DEADLINE):
-            while not await end():
-                await asyncio.sleep(0.01)
-            with pytest.raises(Unavailable):
-                await sleeping
-    assert await used(on_postgres) == {"a": 0}
-    await other.close()
-
-
-async def sleep_long(database: Database) -> None:
-    async with database.write() as tx:
-        await tx.execute(text("SELECT pg_sleep(99)"))
-
-
-@pytest.mark.services
-async def test_a_server_that_does_not_answer_in_time_is_unavailable(database_url: str) -> None:
-    database = Database(database_url, statement_seconds=0.2, pool_size=1)
-    async with asyncio.timeout(DEADLINE):
-        with pytest.raises(Unavailable, match="no answer in time"):
-            await sleep_long(database)
-        async with database.read() as tx:
-            await tx.execute(text("SELECT 1"))
-    await database.close()
 
 
 # The driver's own statements, which only begin with one of SQLAlchemy's
@@ -552,24 +492,6 @@ async def test_a_server_that_is_away_is_unavailable_and_the_sentence_hides_the_p
         await on_postgres.write_single(Statement("DELETE FROM things RETURNING id").of())
     await asyncio.to_thread(postgres.start)
     assert await used(on_postgres) == {"a": 0}
-
-
-@pytest.mark.services
-async def test_a_server_with_no_room_for_one_more_is_unavailable(database_url: str) -> None:
-    crowd = Database(database_url, pool_size=300)
-    latecomers = 0
-
-    async def look() -> None:
-        nonlocal latecomers
-        try:
-            async with crowd.read() as tx:
-                await tx.execute(text("SELECT pg_sleep(1)"))
-        except Unavailable:
-            latecomers += 1
-
-    await asyncio.gather(*(look() for _ in range(220)))
-    assert latecomers > 0
-    await crowd.close()
 
 
 async def test_another_process_with_the_lock_on_the_file_makes_it_unavailable(

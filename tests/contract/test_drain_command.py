@@ -195,15 +195,6 @@ async def test_begun_again_it_follows_what_is_under_way(cloud: HostsToEmpty, ber
     assert any(line.endswith("1 stay") for line in told)
 
 
-async def test_a_dry_run_changes_nothing(cloud: HostsToEmpty, berth: Berth) -> None:
-    cloud.movers.have(an_instance_there(4, 2, "building"))
-    assert (await berth("drain", "host-1", "host-2", "--dry-run")).splitlines() == [
-        "host-1: would be disabled, and 2 instances moved",
-        "host-2: would be disabled, and 1 instances moved; waited for: 1 building",
-    ]
-    assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
-
-
 async def test_a_dry_run_of_evacuate_changes_nothing(cloud: HostsToEmpty, berth: Berth) -> None:
     assert (await berth("evacuate", "host-1", "--dry-run")).splitlines() == [
         "host-1: would be forced down, and 2 instances moved",

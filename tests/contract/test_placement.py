@@ -301,19 +301,6 @@ async def test_a_claim_chosen_before_a_report_is_told_to_look_again(placement: P
     ]
 
 
-async def test_a_provider_that_is_in_use_stays_closed_until_it_is_free(placement: Placement) -> None:
-    await report(placement, a_report(1, a_provider(2, 1), a_provider(3, 2)))
-    await claim(placement, an_order(a_claim(1, on_hosts(3))))
-    await report(placement, a_report(1, sequence=2))
-    assert sorted(placement.memory.index.rows) == [uid(1, "a"), uid(3, "a")]
-    assert (await claim(placement, an_order(a_claim(2, on_hosts(3)))))[0] == Refused(
-        refusals=(Full(provider=uid(3, "a"), resource_class="VCPU", asked=1, free=0),)
-    )
-    await release(placement, a_release(1, 1))
-    await report(placement, a_report(1, sequence=3))
-    assert sorted(placement.memory.index.rows) == [uid(1, "a")]
-
-
 async def test_a_tree_that_is_gone_is_removed_and_a_late_report_does_not_bring_it_back(
     placement: Placement,
 ) -> None:

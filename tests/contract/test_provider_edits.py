@@ -8,22 +8,19 @@ from typing import Any
 
 import pytest
 
-from bus.claims import Claimed, Full, Held, Moved, Refused
-from bus.refused_edits import Contended, InUse, Missing, Taken
+from bus.claims import Claimed, Moved, Refused
+from bus.refused_edits import Contended
 from bus.reports import Inventory
 from bus.resources import (
     AddInventory,
     ChangeProvider,
-    Denied,
     DropInventory,
     DropProvider,
     Edit,
     Edited,
     EditRequested,
-    EditResult,
     FindAllocations,
     FindProviders,
-    HasChildren,
     MakeProvider,
     Provider,
     Reshape,
@@ -31,7 +28,6 @@ from bus.resources import (
     SetInventories,
     SetInventory,
     SetTraits,
-    Stale,
 )
 from bus.sql.failures import Conflict
 from placement_worker import Placement
@@ -135,29 +131,6 @@ async def test_an_edit_that_changes_nothing_has_no_number(placement: Placement) 
         assert isinstance(result, Edited)
         assert (result.number, result.provider) == (0, await read(placement, A))
     assert placement.memory.index.seen == seen
-
-
-async def test_refusals_change_nothing_and_are_told_of_the_stored(placement: Placement) -> None:
-    await make(placement, (A, None), (B, A))
-    await claim(placement, an_order(a_claim(1, on_hosts(2, VCPU=2))))
-    before, seen = seen_by(placement), placement.memory.index.seen
-    refusals: list[tuple[Edit, EditResult]] = [
-        (MakeProvider(provider=A, name="new"), Taken(what="id", value=A)),
-        (MakeProvider(provider=C, name="2"), Taken(what="name", value="2")),
-        (ChangeProvider(provider=A, name="2"), Taken(what="name", value="2")),
-        (MakeProvider(provider=C, name="new", parent=D), Missing(what="parent", names=(D,))),
-        (
-            SetInventories(provider=A, inventories={"CUSTOM_NO": Inventory(total=1)}),
-            Missing(what="resource class", names=("CUSTOM_NO",)),
-        ),
-        (SetTraits(provider=A, traits=("HW_NO",), generation=1), Missing(what="trait", names=("HW_NO",))),
-        (SetInventories(provider=A, inventories={}, generation=7), Stale(provider=A, actual=1, given=7)),
-        (SetInventories(provider=B, inventories={}), InUse(what=B, classes=("VCPU",))),
-        (DropProvider(provider=A), HasChildren(provider=A)),
-        (DropProvider(provider=B), InUse(what=B)),
-    ]
-    assert [await edit(placement, one) for one, _ in refusals] == [refusal for _, refusal in refusals]
-    assert (seen_by(placement), placement.memory.index.seen) == (before, seen)
 
 
 async def test_a_provider_made_again_does_not_pass_for_what_it_was(placement: Placement) -> None:
@@ -313,51 +286,6 @@ async def test_a_reshape_moves_inventory_with_what_is_held_of_it(url: str, place
         (on_hosts(3, VCPU=3), 2),
     ]
     assert found.generations == {A: 6, B: 3, C: 3}
-
-
-FULL = Full(provider=B, resource_class="VCPU", asked=5, free=4)
-UNDONE = {
-    "a class that is still in use": (
-        Numa([(1, REST, 3), (2, HALF, 0)], [a_claim(1, BOTH, generation=1)]),
-        InUse(what=A, classes=("VCPU",)),
-    ),
-    "no room": (
-        Numa(
-            [(1, REST, 3), (2, HALF, 0)],
-            [a_claim(1, on_hosts(2, VCPU=5), generation=1), a_claim(9, on_hosts(1, MEMORY_MB=1))],
-        ),
-        Denied(results=(Refused(refusals=(FULL,)), Refused(refusals=()))),
-    ),
-    "a stale consumer": (
-        Numa([(2, HALF, 0)], [a_claim(1, BOTH, generation=7)]),
-        Denied(
-            results=(Held(generation=1, allocations=on_hosts(1, VCPU=4, MEMORY_MB=10), roots=(uid(1, "a"),)),)
-        ),
-    ),
-    "a stale provider": (Numa([(2, HALF, 0), (1, REST, 1)], []), Stale(provider=A, actual=3, given=1)),
-    "an unknown provider": (
-        Numa([(2, HALF, 0), (8, HALF, 0)], []),
-        Missing(what="provider", names=(uid(8, "a"),)),
-    ),
-    "an unknown class": (
-        Numa([(2, {"CUSTOM_NO": Inventory(total=1)}, 0)], []),
-        Missing(what="resource class", names=("CUSTOM_NO",)),
-    ),
-}
-
-
-@pytest.mark.parametrize("order, refusal", UNDONE.values(), ids=UNDONE.keys())
-async def test_a_reshape_that_cannot_be_leaves_everything_as_it_was(
-    placement: Placement, order: Numa, refusal: EditResult
-) -> None:
-    await make_host(placement)
-    seen = placement.memory.index.seen
-    assert await edit(placement, order.order()) == refusal
-    assert placement.memory.index.seen == seen
-    await keeps_its_index(placement)
-    found = await placement.lookups.allocations(FindAllocations(providers=(A, B)))
-    assert [(consumer.id, consumer.generation) for consumer in found.consumers] == [(uid(1), 1), (uid(2), 1)]
-    assert found.generations == {A: 3, B: 0}
 
 
 # Races

@@ -438,23 +438,3 @@ async def test_a_bus_that_was_away_is_told_everything_the_log_had_room_for(
         await told_up_to(placement, 3)
     await placement.log.trim()
     assert (wire.numbers, await kept(placement)) == ([1, 2, 3], [])
-
-
-async def test_who_hears_only_what_came_after_a_gap_reads_everything(
-    url: str, placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(changes, "KEEP", 1)
-    monkeypatch.setattr(changes, "KEEP_UNTOLD", 2)
-    async with a_placement(url) as listener:
-        for number in (1, 2, 3, 4):
-            await placement.reports.report_many([a_report(number)])
-        await placement.log.trim()
-        async with relaying((placement, wire)):
-            await told_up_to(placement, 4)
-        assert wire.numbers == [3, 4]
-        for message in wire.told:
-            await listener.memory.handle(message)
-        assert listener.memory.index.seen == 0  # it knows that something is missing
-        await listener.memory.fresh()
-        assert listener.memory.index.seen == 4
-        assert sorted(listener.memory.index.rows) == sorted(placement.memory.index.rows)

@@ -6,25 +6,19 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from bus.claims import Claimed
 from bus.messages import InventoryReported
 from bus.reports import Inventory
 from bus.resources import (
-    AddInventory,
     Edit,
     Edited,
-    MakeProvider,
     Provider,
-    SetAggregates,
     SetInventory,
-    SetTraits,
 )
 from placement_worker import Placement
 from placement_worker.store import tree_reads
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
-    a_placement,
     a_provider,
     a_release,
     a_report,
@@ -51,27 +45,6 @@ async def shown(placement: Placement, provider: str) -> Provider:
     return one
 
 
-async def test_what_others_put_there_stays(url: str, placement: Placement) -> None:
-    await must_report(
-        placement, a_report(1, a_provider(3, 1), traits=("CUSTOM_X",), aggregates=(uid(1, "e"),))
-    )
-    await placement.bulk_load.book.traits.ensure(placement.database, ["CUSTOM_GOLD"], 0.0)
-    await must_edit(placement, MakeProvider(provider=B, name="by hand", parent=A))
-    await must_edit(placement, SetTraits(provider=A, traits=("CUSTOM_GOLD", "CUSTOM_X")))
-    await must_edit(placement, SetAggregates(provider=A, aggregates=(uid(1, "e"), uid(2, "e"))))
-    await must_edit(
-        placement, AddInventory(provider=A, resource_class="DISK_GB", inventory=Inventory(total=5))
-    )
-    async with a_placement(url) as other:  # which knows only what is stored
-        await must_report(other, a_report(1, traits=("CUSTOM_Y",), sequence=2))
-    await placement.memory.fresh()
-    assert sorted(placement.memory.index.rows) == [A, B]
-    one = await shown(placement, A)
-    assert set(one.traits) == {"CUSTOM_GOLD", "CUSTOM_Y"}
-    assert one.aggregates == (uid(2, "e"),)
-    assert set(one.inventories) == {"VCPU", "DISK_GB"}
-
-
 def a_shape(children: int, sequence: int) -> InventoryReported:
     """All VCPUs at the root, or in so many children."""
     share = {"VCPU": Inventory(total=TOTAL // children)} if children else {}
@@ -94,26 +67,6 @@ async def sold(placement: Placement) -> tuple[int, int]:
         sums: Sequence[Any] = (await tx.execute(SOLD)).one()
     used, free = sums
     return int(used), int(free)
-
-
-async def test_a_flat_host_in_use_becomes_a_tree_and_opens_as_it_is_given_back(placement: Placement) -> None:
-    await must_report(placement, a_shape(0, 1))
-    await placement.claims.claim_many(
-        [an_order(a_claim(position, on_hosts(1, VCPU=2))) for position in (1, 2)]
-    )
-    await must_report(placement, a_shape(2, 2))
-    assert await sold(placement) == (4, 4)
-    taken = await placement.claims.claim_many([an_order(a_claim(3, on_hosts(2, 3, VCPU=2)))])
-    assert not isinstance(taken[0].results[0], Claimed)
-    await placement.claims.claim_many([an_order(a_claim(4, on_hosts(3, VCPU=4)))])
-    assert await sold(placement) == (8, 0)
-    await placement.claims.release_many([a_release(1, 1)])
-    await placement.reports.sweep()
-    assert await sold(placement) == (6, 2)
-    await placement.claims.release_many([a_release(2, 1)])
-    await must_report(placement, a_shape(2, 3))
-    assert await sold(placement) == (4, 4)
-    assert (await shown(placement, B)).inventories["VCPU"] == Inventory(total=4)
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1.5, 16.0])

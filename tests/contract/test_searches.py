@@ -1,14 +1,18 @@
-"""A long search lets other searches, claims and changes run in between."""
+"""Searches: where a scheduler searches, and what runs in parallel with a long search."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import count
 from unittest.mock import Mock
 
 import pytest
 
+from berth.searching import SharedMemory, candidate_source
 from bus.claims import Claimed
 from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable
+from bus.local import LocalBroker, LocalTransport
 from bus.queries import FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
@@ -24,6 +28,8 @@ from tests.support.placement_builders import (
     looking_for,
     on_hosts,
 )
+from tests.support.placement_calls import claim, report
+from tests.support.waiting import in_time
 
 CHILDREN = 200
 VFS = {"CUSTOM_VF": Inventory(total=4)}
@@ -132,3 +138,34 @@ async def test_a_search_that_is_given_up_holds_nothing(
     await asyncio.gather(searching, return_exceptions=True)
     assert placement.memory.index.snapshots == []
     assert (await placement.find_candidates(looking_for({"VCPU": 1}))).fitting == 2
+
+
+ONE = uid(1, "a")
+
+
+async def test_in_one_process_it_is_placements_own_and_nobody_keeps_another() -> None:
+    shared = SharedMemory()
+    place = candidate_source(Bus(LocalTransport(LocalBroker())), shared)
+    assert place.workers == ()
+    heard: list[str] = []
+
+    def handle(roots: Sequence[str], _: Sequence[str]) -> None:
+        heard.extend(roots)
+
+    place.source.watch(handle)
+    with pytest.raises(Unavailable, match="has not read"):
+        place.source.hosts()
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        await report(placement, a_report(1))
+        shared.give(placement.memory)
+        await in_time(place.loaded())
+        assert [host.uuid for host in place.source.hosts()] == [ONE]
+        await claim(placement, an_order(a_claim(1, on_hosts(1))))
+        assert place.source.seen == placement.memory.index.seen and heard == [ONE]
+
+
+def test_elsewhere_a_replica_is_kept_which_is_not_empty_but_unread() -> None:
+    place = candidate_source(Bus(LocalTransport(LocalBroker())), None)
+    assert [worker.name for worker in place.workers] == ["replica"]
+    with pytest.raises(Unavailable, match="has not been read"):
+        place.source.hosts()

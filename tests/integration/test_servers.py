@@ -102,53 +102,6 @@ def _assert_gone(pids: set[int]) -> None:
     assert left == {}
 
 
-async def _settings(server: Postgres) -> dict[str, str]:
-    connection = await asyncpg.connect(server.url.replace("+asyncpg", ""))
-    try:
-        names = ("fsync", "synchronous_commit", "full_page_writes", "listen_addresses", "max_connections")
-        return {name: await connection.fetchval(f"SHOW {name}") for name in names}
-    finally:
-        await connection.close()
-
-
-async def test_postgres_keeps_data_over_restart_and_crash(directory: Path) -> None:
-    before = _descendants(os.getpid())
-    server = Postgres(directory / "postgres")
-    server.start()
-    try:
-        url = server.url
-        started = _descendants(os.getpid()) - before
-        assert started
-        assert await _settings(server) == {
-            "fsync": "on",
-            "synchronous_commit": "on",
-            "full_page_writes": "on",
-            "listen_addresses": "127.0.0.1",
-            "max_connections": "200",
-        }
-
-        engine = create_async_engine(url)
-        async with engine.begin() as connection:
-            await connection.execute(text("CREATE TABLE note (word text)"))
-        for action in (server.restart, server.kill, server.stop):
-            async with engine.begin() as connection:
-                await connection.execute(text("INSERT INTO note VALUES ('kept')"))
-            await engine.dispose()
-            action()
-            server.start()
-        assert server.url == url
-        async with engine.connect() as connection:
-            count = (await connection.execute(text("SELECT count(*) FROM note"))).scalar_one()
-        await engine.dispose()
-        assert count == 3
-        started |= _descendants(os.getpid()) - before
-    finally:
-        server.stop()
-    assert not server.running
-    assert not _listening(server.port)
-    _assert_gone(started)
-
-
 async def test_postgres_wants_the_password(directory: Path) -> None:
     with Postgres(directory / "postgres") as server:
         wrong = server.url.replace("+asyncpg", "").replace(server.password, "wrong")
@@ -171,34 +124,6 @@ def _count(url: str, queue: str) -> int:
         return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
     finally:
         connection.close()
-
-
-@pytest.mark.slow
-def test_rabbitmq_keeps_confirmed_messages_over_restart_and_crash(directory: Path) -> None:
-    before = _descendants(os.getpid())
-    server = RabbitMQ(directory / "rabbitmq")
-    server.start()
-    try:
-        url = server.url
-        started = _descendants(os.getpid()) - before
-        assert started
-        _publish(url, "q")
-        server.restart()
-        assert server.url == url
-        assert _count(url, "q") == 1
-        _publish(url, "q")
-        started |= _descendants(os.getpid()) - before
-        server.kill()
-        assert not _listening(server.port)
-        server.start()
-        assert _count(url, "q") == 2
-        started |= _descendants(os.getpid()) - before
-    finally:
-        server.stop()
-    assert not server.running
-    for port in (server.port, server._epmd_port, server._distribution_port):
-        assert not _listening(port)
-    _assert_gone(started)
 
 
 def test_stop_twice_and_stop_before_start_do_nothing(directory: Path) -> None:

@@ -1,22 +1,32 @@
-"""The index finds the same candidates as a plain search, with reasons if there are none."""
+"""The index of hosts: pages, removals, changes, and free memory that stays with the process."""
 
+import random
+import subprocess
+import sys
 from dataclasses import replace
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from bus.candidates import Ints
 from bus.codec import encode
 from bus.decisions import NearMiss, Removal
 from bus.protocol import MAX_MESSAGE_BYTES
 from bus.queries import CandidatesFound, FindCandidates
-from bus.replication import ProviderChange
+from bus.replication import KnownTrees, ProviderChange
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
+from placement_worker.core.compact_trees import CARRIED, CARRIED_ROOM, ROOM, carried, unpacked
 from placement_worker.core.index import FIRST_ROWS, Index
 from placement_worker.core.search import page
 from placement_worker.core.trees import ProviderState, Tree
+from scheduler_worker.core.frontier import AHEAD, FIRST_PAGE, Frontier
+from scheduler_worker.core.tie_break import Uints
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
+from tests.support.provider_trees import state, tree
 
 CLASSES = ("VCPU", "MEMORY_MB", "CUSTOM_GPU")
 TRAITS = ("HW_A", "HW_B", "CUSTOM_C")
@@ -219,3 +229,96 @@ def test_a_page_fits_a_message_however_long_the_names_are() -> None:
 
 def the_page(query: FindCandidates, after: int) -> FindCandidates:
     return FindCandidates(groups=query.groups, limit=query.limit, after=after)
+
+
+MANY = 6 * AHEAD * FIRST_PAGE
+
+
+@pytest.mark.parametrize("count", [0, 1, FIRST_PAGE, 3 * FIRST_PAGE, MANY])
+@pytest.mark.parametrize("levels", [1, 2, 4, 40, 10**9], ids=lambda levels: f"{levels} worths")
+def test_all_pages_together_are_the_order(count: int, levels: int) -> None:
+    chance = random.Random(f"{count} {levels}")
+    worth = np.array([chance.randrange(levels) / 7 for _ in range(2 * count)])
+    ties: Uints = np.array(chance.sample(range(10**6), 2 * count), np.uint64)
+    among = np.array(sorted(chance.sample(range(2 * count), count)), np.intp)
+
+    def its_ties(indices: Ints) -> Uints:
+        return ties[indices]
+
+    frontier, seen, pages = Frontier(worth, among, its_ties), list[int](), list[int]()
+    while (page := frontier.page())[0].size:
+        assert page[1].tolist() == ties[page[0]].tolist()
+        seen += page[0].tolist()
+        pages.append(page[0].size)
+    assert seen == sorted(among.tolist(), key=lambda index: (-worth[index], ties[index]))
+    assert not pages or min(pages[0], count) <= 2 * FIRST_PAGE
+
+
+ROUNDS = 20
+WORK = f"""
+import resource, sys
+import numpy as np
+from berth.services import keep_freed_memory
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+def batch():
+    arrays = [np.ones(10_000) for _ in range(40)]
+batch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range({ROUNDS}):
+    batch()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // {ROUNDS})
+"""
+
+
+def faults_a_batch(how: str) -> int:
+    done = subprocess.run([sys.executable, "-c", WORK, how], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is glibc's")
+def test_what_is_freed_is_not_given_back_to_the_system() -> None:
+    assert faults_a_batch("kept") < 100  # of 800 pages
+
+
+def host(number: int, *, children: int = 0, traits: int = 0) -> Tree:
+    """With so many bytes of traits."""
+    said = [f"CUSTOM_{index:092}" for index in range(traits // 100)]
+    some = [state(100 * number + index, number, {"CUSTOM_VF": 4}) for index in range(1, children + 1)]
+    return tree(state(number, None, {"VCPU": 8}, {"VCPU": 2}, said), *some)
+
+
+def hosts(count: int) -> list[Tree]:
+    return [host(number) for number in range(1, count + 1)]
+
+
+def gone(number: int) -> Tree:
+    return replace(host(number), providers=())
+
+
+def as_told(tree: Tree) -> Tree:
+    return replace(tree, providers=tuple(replace(provider, id=0) for provider in tree.providers))
+
+
+@pytest.mark.parametrize(
+    ("trees", "go"),
+    [
+        pytest.param([], False, id="none"),
+        pytest.param([host(1)], True, id="one"),
+        pytest.param([host(1), host(2, children=3), host(3)], True, id="some"),
+        pytest.param([gone(1), host(2)], True, id="one that is gone"),
+        pytest.param([host(1, children=CARRIED - 1)], True, id="as many providers as may go"),
+        pytest.param([host(1, children=CARRIED)], False, id="one provider more"),
+        pytest.param(hosts(CARRIED), True, id="as many hosts as may go"),
+        pytest.param(hosts(CARRIED + 1), False, id="one host more"),
+        pytest.param([host(1, traits=CARRIED_ROOM // 2)], True, id="a large one"),
+        pytest.param([host(1, traits=CARRIED_ROOM)], False, id="one that is too large"),
+        pytest.param([host(1), host(2, traits=ROOM)], False, id="one that no answer would hold, either"),
+    ],
+)
+def test_few_and_small_ones_go_along(trees: list[Tree], go: bool) -> None:
+    packed = carried(trees)
+    assert (packed is not None) == go
+    if packed is not None:
+        arrived = msgspec.json.decode(msgspec.json.encode(packed), type=KnownTrees)
+        assert [tree for tree, left_out in unpacked(arrived) if not left_out] == list(map(as_told, trees))

@@ -1,13 +1,15 @@
-"""Results of a load test from the received ends."""
+"""Results of a load test, and their picture."""
 
 import asyncio
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from berth.commands.load import load_flavors
 from berth.commands.terminal import CommandRefused
-from berth.loadtest import MIX, MOST_MIXED, Boot, Load, LoadOutcome, LoadPlan, mixed, percentile
+from berth.loadtest import MIX, Boot, Load, LoadOutcome, LoadPlan, percentile
+from berth.picture import latency_svg
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
@@ -57,20 +59,6 @@ def test_the_figures_of_a_load() -> None:
         "reasons": {"no room": 1},
     }
     assert (a_result().lost, a_result().changed) == (1, 0)
-
-
-def test_a_load_of_nothing_has_figures_too() -> None:
-    nothing = LoadOutcome({}, 0.0)
-    assert (nothing.per_second, nothing.percentile(0.5), nothing.lost, nothing.reasons()) == (0.0, 0.0, 0, [])
-
-
-def test_only_the_most_frequent_reasons_are_told() -> None:
-    boots = {
-        f"{kind}{number}": Boot(asked=0.0, ended=1.0, status="unplaceable", reason=kind)
-        for kind, count in (("often", 3), ("twice", 2), ("once", 1))
-        for number in range(count)
-    }
-    assert LoadOutcome(boots, 1.0).reasons(2) == [("often", 3), ("twice", 2)]
 
 
 Answer = Callable[[Load, Sequence[BuildRequested]], Awaitable[Sequence[Sequence[Message]]]]
@@ -173,21 +161,6 @@ async def test_no_more_are_in_flight_than_the_window_allows() -> None:
     assert (result.statuses, most) == ({"active": 23}, 5)
 
 
-async def test_with_a_rate_boots_are_asked_for_in_their_time() -> None:
-    async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
-        return [[said("active h1", request)] for request in requests]
-
-    result = await load_with(answer, LoadPlan(boots=6, rate=50.0, patience=10.0))
-    asked = sorted(boot.asked for boot in result.boots.values())
-    assert all(when >= number / 50.0 - 0.001 for number, when in enumerate(asked))
-
-
-@pytest.mark.parametrize("several", [1, MIX, MOST_MIXED])
-def test_no_two_flavors_of_a_mix_are_alike(several: int) -> None:
-    sizes = {(flavor.vcpus, flavor.memory_mb, flavor.disk_gb) for flavor in mixed(several)}
-    assert len(sizes) == len({flavor.name for flavor in mixed(several)}) == several
-
-
 async def test_a_load_draws_its_flavors_by_its_seed() -> None:
     asked: list[list[str]] = []
 
@@ -202,21 +175,59 @@ async def test_a_load_draws_its_flavors_by_its_seed() -> None:
     assert len(set(asked[0])) > MIX / 2
 
 
-@pytest.mark.parametrize(
-    ("said", "names"),
-    [
-        ((None, None, None, None), [f"mix-{index + 1}" for index in range(MIX)]),
-        ((2, None, None, None), ["mix-1", "mix-2"]),
-        ((None, 4, None, None), ["load"]),
-        ((None, None, None, 0), ["load"]),
-    ],
-)
-def test_what_is_booted(
-    said: tuple[int | None, int | None, int | None, int | None], names: list[str]
-) -> None:
-    assert [flavor.name for flavor in load_flavors(*said)] == names
-
-
 def test_a_mix_and_one_flavor_are_not_both_to_be_had() -> None:
     with pytest.raises(CommandRefused, match="--mix and --memory-mb"):
         load_flavors(5, None, 1024, None)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def an_outcome(boots: int, seconds: float = 10.0, latency: float = 0.05) -> LoadOutcome:
+    return LoadOutcome(
+        {
+            str(number): Boot(
+                asked=seconds * number / boots, ended=seconds * number / boots + latency, status="active"
+            )
+            for number in range(boots)
+        },
+        seconds,
+    )
+
+
+def words_of(svg: str) -> list[str]:
+    return [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        an_outcome(1),
+        an_outcome(2, latency=0.0001),
+        an_outcome(100),
+        an_outcome(9000, latency=70.0),
+        LoadOutcome({"a": Boot(asked=0.0, ended=0.0, status="active")}, 0.0),
+        LoadOutcome({"a": Boot(asked=0.0)}, 0.0),
+        LoadOutcome({}, 0.0),
+    ],
+    ids=["one", "two quick ones", "a hundred", "thousands of slow ones", "at once", "all lost", "nothing"],
+)
+def test_it_is_well_formed_and_stays_inside_the_page(result: LoadOutcome) -> None:
+    page = ElementTree.fromstring(latency_svg(result, "a title"))
+    assert page.tag == f"{SVG}svg"
+    _, _, width, height = (float(number) for number in page.attrib["viewBox"].split())
+    for dot in page.iter(f"{SVG}circle"):
+        assert 0 <= float(dot.attrib["cx"]) <= width
+        assert 0 <= float(dot.attrib["cy"]) <= height
+    for bar in page.iter(f"{SVG}rect"):
+        assert not bar.attrib["width"].startswith("-")
+        assert not bar.attrib["height"].startswith("-")
+
+
+def test_of_very_many_boots_it_shows_some() -> None:
+    dots = list(ElementTree.fromstring(latency_svg(an_outcome(20_000), "many")).iter(f"{SVG}circle"))
+    assert 4_000 <= len(dots) <= 8_000
+
+
+def test_an_empty_load_says_so() -> None:
+    assert words_of(latency_svg(LoadOutcome({}, 0.0), "nothing")) == ["nothing", "no boot ended"]

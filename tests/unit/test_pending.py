@@ -1,11 +1,18 @@
-"""Choices are reserved until the replica shows them, the claim fails, or time expires."""
+"""Choices are reserved until visible, also for server groups."""
 
 import pytest
 
+from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
+from bus.messages import BuildPlaced
+from bus.requests import Hints
+from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Resources
+from scheduler_worker.core.joined_groups import Joined
 from scheduler_worker.pending_choices import PendingChoice, PendingChoices
+from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource
+from tests.support.scheduler_builders import ROOM, FakePlacement, TurnedClock, a_candidate, a_request
 
 ROOT = uid(1, "c")
 ONE: Resources = {"VCPU": 1, "MEMORY_MB": 512}
@@ -81,3 +88,98 @@ def test_numbers_that_start_over_do_not_hide_choices(source: PlainSource) -> Non
     pending.look(0)
     pending.confirm(chosen(pending), 2)
     assert source.taken(ROOT) == ONE
+
+
+GROUP = uid(1, "9")
+ASIDE = uid(999, "b")
+FEW = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 40}
+
+
+class Groups:
+    def __init__(self, placement: FakePlacement, policy: GroupPolicy) -> None:
+        self.placement = placement
+        self.policy = policy
+        self.left: dict[str, tuple[str, ...]] = {}
+
+    async def groups(self, question: FindGroups) -> GroupsFound:
+        held = self.placement.held.items()
+        members = {one: tuple(holding.allocations) for one, holding in held if one != ASIDE}
+        project = a_request().project
+        group = ServerGroup(
+            id=GROUP, name="g", policy=self.policy, project=project, members=members, left=self.left
+        )
+        return GroupsFound(groups=(group,))
+
+    async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        return AllocationsFound(consumers=(), generations={})
+
+    def scheduler(self) -> Scheduler:
+        placement = self.placement
+        return Scheduler(
+            placement.source,
+            placement.claim_many,
+            placement.release,
+            placement.providers,
+            clock=TurnedClock().clock,
+            groups=self.groups,
+            allocations=self.allocations,
+        )
+
+
+async def roots(scheduler: Scheduler, number: int, instances: int = 1) -> list[str]:
+    """Where the instances of one request come to be; nowhere where it has no host."""
+    request = a_request(number, instances=instances, hints=Hints(group=GROUP))
+    (said,) = await scheduler.place_many([request])
+    assert isinstance(said, list | tuple), said
+    return [one.chosen.root for one in said if isinstance(one, BuildPlaced)]
+
+
+async def test_who_was_refused_a_host_is_no_member_there() -> None:
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    placement.source.lag = True
+    placement.take(uid(1, "c"), ROOM)
+    assert await roots(Groups(placement, "affinity").scheduler(), 1, instances=2) == [uid(2, "c")] * 2
+
+
+@pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
+async def test_who_has_left_is_forgotten(policy: GroupPolicy) -> None:
+    """An empty group may go anywhere, also where its members were before."""
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    scheduler = Groups(placement, policy).scheduler()
+    (root,) = await roots(scheduler, 1)
+    placement.held.clear()
+    other = ({uid(1, "c"), uid(2, "c")} - {root}).pop()
+    taken = root if policy == "affinity" else other
+    placement.free[taken].update(VCPU=0)
+    assert await roots(scheduler, 2) == [other if policy == "affinity" else root]
+
+
+async def test_siblings_of_one_request_know_each_other() -> None:
+    placement = FakePlacement.of(*(a_candidate(number) for number in range(4)))
+    assert len(set(await roots(Groups(placement, "anti-affinity").scheduler(), 1, instances=4))) == 4
+
+
+async def test_a_host_from_which_a_guest_may_not_have_gone_yet_is_not_looked_at() -> None:
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    groups = Groups(placement, "anti-affinity")
+    groups.left = {ASIDE: (uid(1, "c"),)}
+    assert await roots(groups.scheduler(), 1) == [uid(2, "c")]
+
+
+def test_members_are_remembered_while_a_batch_is_under_way_that_may_not_have_been_told() -> None:
+    joined = Joined()
+    first = joined.begin()
+    joined.join("g", "a", "r1")
+    second = joined.begin()  # asks before the claim is answered
+    joined.join("g", "a", "r2")  # it was claimed elsewhere
+    third = joined.begin()  # asks after it
+    joined.end(first)
+    assert joined.of("g") == {"a": "r2"}
+    joined.end(second)
+    assert joined.of("g") == {}
+    joined.join("g", "b", "r1")
+    joined.leave("g", "b")
+    assert joined.of("g") == {}
+    joined.join("g", "c", "r1")
+    joined.end(third)
+    assert joined.of("g") == {} == joined._places

@@ -47,15 +47,6 @@ def test_a_loaded_host_comes_after_an_idle_one() -> None:
     assert best_first(ranking) == ["host2", "host3", "host1"]
 
 
-def test_ties_break_the_same_way_for_the_same_seed_and_otherwise_for_others() -> None:
-    def order(seed: str) -> list[str]:
-        return best_first(ranked(*(free(number, 4096) for number in range(20)), seed=seed))
-
-    assert order("one") == order("one")
-    assert order("one") != order("two")
-    assert sorted(order("one")) == sorted(order("two"))
-
-
 @pytest.mark.parametrize(("near", "strict"), [(0.0, True), (0.5, False)])
 def test_what_is_about_as_good_is_shuffled_as_well(near: float, strict: bool) -> None:
     policy = ChoicePolicy.from_names(near=near)
@@ -76,14 +67,6 @@ def test_one_of_the_best_is_drawn_where_that_is_wanted() -> None:
     assert [winner(draw) for draw in range(4)] == ["host9", "host8", "host7", "host9"]
 
 
-def test_what_is_taken_counts_as_used_until_nothing_is_left() -> None:
-    ranking = ranked(free(1, 2048), free(2, 4096))
-    order = [hosts_of(take(ranking))[0] for _ in range(6)]
-    assert order[:4] == ["host2", "host2", "host1", "host2"]
-    assert Counter(order) == {"host1": 2, "host2": 4}
-    assert ranking.take() is None
-
-
 def test_a_host_that_reaches_its_limit_of_builds_is_not_handed_out_again() -> None:
     ranking = ranked(free(1, 8192), policy=ChoicePolicy.from_names(max_builds=2))
     assert [hosts_of(take(ranking)) for _ in range(2)] == [["host1"], ["host1"]]
@@ -95,12 +78,6 @@ def test_the_next_best_come_along_and_only_the_first_is_promised() -> None:
     hall = a_hall(free(1, 2048), free(2, 8192), free(3, 4096))
     assert hosts_of(take(hall.rank(), several=3)) == ["host2", "host3", "host1"]
     assert [entry.root for entry in hall.pending.unsettled] == [uid(2, "c")]
-
-
-def test_hosts_to_avoid_come_only_when_there_is_no_other() -> None:
-    second = uid(2, "c")
-    assert hosts_of(take(ranked(free(1, 2048), free(2, 8192)), 3, [second])) == ["host1"]
-    assert hosts_of(take(ranked(free(2, 8192)), 3, [second])) == ["host2"]
 
 
 # Alternates
@@ -118,12 +95,6 @@ def test_alternates_leave_out_every_host_chosen_for_the_request() -> None:
     ranking = ranked(*(free(number, 8192 - number) for number in range(4)))
     chosen = {take(ranking).root for _ in range(2)}
     assert spares(ranking, 5, chosen) == ["host2", "host3"]
-
-
-def test_alternates_of_many_requests_spread_too() -> None:
-    ranking = ranked(*(free(number, 8192) for number in range(10)))
-    named = Counter(host for _ in range(5) for host in spares(ranking, 2))
-    assert set(named.values()) == {1}
 
 
 def test_an_alternate_named_often_counts_as_fuller() -> None:
@@ -208,11 +179,6 @@ def test_a_roomy_host_that_has_filled_is_named_no_more() -> None:
     assert spares(ranking, 2) == []
     ranking.put_back(picks[:2])
     assert len(spares(ranking, 2)) == 2
-
-
-def test_spread_builds_have_the_next_best_as_before() -> None:
-    ranking = ranked(*(free(position, 1024 * position) for position in range(20, 30)))
-    assert spares(ranking, 3) == ["host29", "host28", "host27"]
 
 
 # The record

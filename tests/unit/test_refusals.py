@@ -1,18 +1,25 @@
-"""Refusals: the named host comes first, codes and figures are true, reserved hosts are named as such."""
+"""Refusals: the named host first, true codes and figures, and every code is documented."""
 
+import ast
 import dataclasses
+import re
+from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
 from bus.host_marks import DISABLED, HELD
 from bus.messages import BuildUnplaceable
 from bus.queries import WhatIf
+from bus.reasons import CONSTRAINTS, ENDS, MOVES
 from bus.requests import Flavor
 from placement_worker import IndexedSource
+from placement_worker.core.groups import CODES
 from scheduler_worker.core.events import NoHost
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.rules import RULES
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting_hosts import beside
@@ -157,3 +164,41 @@ def test_the_host_of_the_instance_named_by_same_host_is_explained_first() -> Non
     alternative = dataclasses.replace(order.alternative, same=frozenset({uid(0, "a")}))
     _, reason = refused(hall, replace(order, alternatives=(alternative,)))
     assert reason.startswith("p0: 56 VCPU: asked 64, free 8. no valid host among 3: ")
+
+
+ROOT = Path(__file__).parents[2]
+SAYING = ("scheduler_worker", "placement_worker/core", "placement_worker/source.py")
+
+
+def literal_codes() -> set[str]:
+    found = set(CODES.values())
+    for place in SAYING:
+        at = ROOT / place
+        for file in [at] if at.is_file() else at.rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if (
+                    isinstance(node, ast.keyword)
+                    and node.arg == "code"
+                    and isinstance(node.value, ast.Constant)
+                ):
+                    assert isinstance(node.value.value, str)
+                    found.add(node.value.value)
+    return found
+
+
+def test_every_code_that_is_said_is_in_the_table() -> None:
+    codes = {rule.code for name, make in RULES.items() if (rule := make()) and rule.code}
+    known = CONSTRAINTS.keys() | ENDS.keys()
+    assert literal_codes() | codes <= known | MOVES.keys()
+    assert not MOVES.keys() & known
+    assert known & RULES.keys() == {"zone"}
+    assert not CONSTRAINTS.keys() & ENDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("table", "title"), [(CONSTRAINTS, "Of hosts"), (ENDS, "Of the whole"), (MOVES, "Of moves")]
+)
+def test_the_docs_have_the_same_table(table: dict[str, str], title: str) -> None:
+    text = (ROOT / "docs" / "reasons.md").read_text()
+    part = text.partition(f"### {title}")[2].partition("\n### ")[0]
+    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", part, re.MULTILINE)) == table

@@ -1,8 +1,9 @@
-"""The Bus page's figures, and dead letters as it shows them."""
+"""The Bus page: queues by topic and cell, and dead letters as shown."""
 
 import pytest
 
 from bus.protocol import BusDepths, QueueDepth
+from bus.worker import cell_of
 from control_room.bus_load import KnownQueue, bus_load, route_of
 from control_room.dead_letters import MOST_BODY, letter_details
 from tests.support.envelopes import a_letter
@@ -77,3 +78,20 @@ def test_what_is_cut_is_said_to_be() -> None:
     assert (len(whole.body), whole.cut) == (MOST_BODY, True)
     assert whole.letter.reason.endswith(" …") and len(whole.reason) == 800
     assert (whole.letter.died, whole.letter.cell) == (0.0, "nobody knows which")
+
+
+@pytest.mark.parametrize(
+    ("queue", "cell"),
+    [
+        ("conductor.c1:build.placed.c1", "c1"),
+        ("agent.c1.c1-agent1:agent.build.c1.c1-agent1", "c1"),
+        ("ask:cell.builds.c1", "c1"),
+        ("ask:cell.instances.c1", "c1"),
+        ("placement:inventory.reported.c1", ""),
+        ("ask:placement.claim.c1", ""),
+        ("ask:placement.cells", ""),
+        ("scheduler:build.requested", ""),
+    ],
+)
+def test_whose_a_queue_is(queue: str, cell: str) -> None:
+    assert cell_of(queue) == cell

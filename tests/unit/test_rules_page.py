@@ -46,18 +46,6 @@ def row_of(kind: str, name: str, **said: Any) -> dict[str, Any]:
             {"scheduler_rules": {"num_instances": {"max_instances_per_host": 3}}},
             {"on": True, "options": {"max_instances_per_host": 3}},
         ),
-        (
-            "filters",
-            "num_instances",
-            {
-                "scheduler_filters": ("up",),
-                "scheduler_rules": {"num_instances": {"max_instances_per_host": 3}},
-            },
-            {"on": False, "options": {"max_instances_per_host": 3}},
-        ),
-        ("filters", "metrics", {"scheduler_rules": {"metrics": {"weight_setting": {"t": 1}}}}, {"on": True}),
-        ("filters", "json", {"scheduler_filters": ("JsonFilter",)}, {"on": True, "called": ("JsonFilter",)}),
-        ("weighers", "ram", {}, {"on": True, "multiplier": 1.0, "called": ("RAMWeigher",)}),
         ("weighers", "ram", {"scheduler_weighers": {"cpu": 2.0}}, {"on": False, "multiplier": 1.0}),
         (
             "weighers",
@@ -65,24 +53,12 @@ def row_of(kind: str, name: str, **said: Any) -> dict[str, Any]:
             {"pci_aliases": {"gpu": "CUSTOM_GPU CUSTOM_HBM"}},
             {"options": {"classes": ["PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF", "CUSTOM_GPU"]}},
         ),
-        (
-            "weighers",
-            "pci",
-            {"pci_aliases": {"gpu": "CUSTOM_GPU"}, "scheduler_rules": {"pci": {"classes": ["A"]}}},
-            {"options": {"classes": ["A"]}},
-        ),
         ("weighers", "num_instances", {}, {"on": False, "multiplier": 0.0}),
     ],
 )
 def test_what_is_set_is_shown(kind: str, name: str, settings: dict[str, Any], shown: dict[str, Any]) -> None:
     row = row_of(kind, name, **settings)
     assert {key: row[key] for key in shown} == shown
-
-
-def test_filters_are_shown_in_the_order_in_which_they_are_asked() -> None:
-    rows = rule_table.filters(Settings().having(scheduler_filters=("io_ops", "up")))
-    assert [row.name for row in rows][:2] == ["io_ops", "up"]
-    assert [row.on for row in rows] == [True, True] + [False] * (len(RULES) - 2)
 
 
 def test_one_s_own_are_shown_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -103,27 +79,6 @@ def test_one_s_own_are_shown_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         policy(Settings().having(scheduler_filters=("my_rules:broken",)))
     with pytest.raises(BadSetting, match="there is no function 'none' in 'my_rules'"):
         policy(Settings().having(scheduler_filters=("my_rules:none",)))
-
-
-def test_one_s_own_of_another_name_is_shown_with_its_words_and_options(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "hot_rules.py").write_text(
-        "from scheduler_worker.core.rule import Rule, Weigher\n\n\n"
-        'def make_cool(*, most: float = 60.0):\n    """It is cool."""\n'
-        '    return Rule("cool", lambda host, wish: None)\n\n\n'
-        'def make_heat(*, ratio: float = 1.0):\n    """Heat."""\n'
-        '    return Weigher("heat", lambda view, wish: ratio)\n'
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    said = {
-        "scheduler_filters": ("hot_rules:make_cool",),
-        "scheduler_weighers": {"hot_rules:make_heat": 2.0},
-        "scheduler_rules": {"hot_rules:make_cool": {"most": 50.0}},
-    }
-    cool, heat = row_of("filters", "cool", **said), row_of("weighers", "heat", **said)
-    assert (cool["on"], cool["says"], cool["options"]) == (True, "It is cool.", {"most": 50.0})
-    assert (heat["multiplier"], heat["says"], heat["options"]) == (2.0, "Heat.", {"ratio": 1.0})
 
 
 def test_what_is_chosen_reaches_the_policy() -> None:

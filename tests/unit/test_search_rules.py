@@ -59,199 +59,145 @@ DISK = {"DISK_GB": 5}
 BOTH = {"VCPU": 1, "DISK_GB": 5}
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        pytest.param(asking(group(resources={"VCPU": 1})), only(1, 2), id="own providers"),
-        pytest.param(
-            asking(group(resources=BOTH)),
-            {("1+12",), ("1+5",), ("2",), ("2+5",)},
-            id="each class from the tree or from who shares with one of it",
+SERVES: dict[str, tuple[Any, ...]] = {
+    "own providers": (asking(group(resources={"VCPU": 1})), only(1, 2)),
+    "each class from the tree or from who shares with one of it": (
+        asking(group(resources=BOTH)),
+        {("1+12",), ("1+5",), ("2",), ("2+5",)},
+    ),
+    "of a pool alone there is one, not one a host": (asking(group(resources={"DISK_GB": 50})), only(5, 6)),
+    "so it is for a group with a suffix": (asking(group("1", DISK)), only(12, 2, 5, 6)),
+    "together": (asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}, required=(A,))), {("1+11",)}),
+    "a trait of who gives nothing": (asking(group(resources={"VCPU": 1}, required=(A,))), only(2)),
+    "none of them has a forbidden trait": (
+        asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}, forbidden=(A,))),
+        {("1+12",)},
+    ),
+    "any of some traits": (
+        asking(group(resources=BOTH, required_any=((A, B),))),
+        {("1+12",), ("1+5",), ("2",), ("2+5",)},
+    ),
+    "some trait and any of others": (
+        asking(group(resources=BOTH, required=(A,), required_any=((B, "CUSTOM_NONE"),))),
+        {("2",), ("2+5",)},
+    ),
+    "suffix: its own trait": (asking(group("1", {"CUSTOM_VF": 1}, required=(B,))), only(12)),
+    "suffix: one provider for all classes": (asking(group("1", BOTH)), only(2)),
+    "an aggregate of the root counts for its tree": (
+        asking(group(resources={"CUSTOM_VF": 1}, member_of=((uid(3, "e"),),))),
+        only(11, 12),
+    ),
+    "but not for a group with a suffix": (
+        asking(group("1", {"CUSTOM_VF": 1}, member_of=((uid(3, "e"),),))),
+        set(),
+    ),
+    "an aggregate of a child counts for itself": (
+        asking(group(resources={"CUSTOM_VF": 1}, member_of=((uid(2, "e"), uid(9, "e")),))),
+        only(12),
+    ),
+    "who shares from another tree must be a member itself": (
+        asking(group(resources=BOTH, member_of=((uid(3, "e"),),))),
+        {("1+12",)},
+    ),
+    "all of several choices": (
+        asking(group(resources=BOTH, member_of=((uid(0, "e"),), (uid(0, "e"), uid(1, "e"))))),
+        {("2",), ("2+5",)},
+    ),
+    "a forbidden aggregate of the root counts for its tree": (
+        asking(group(resources={"CUSTOM_VF": 1}, not_member_of=(uid(3, "e"),))),
+        set(),
+    ),
+    "and with a suffix does not": (
+        asking(group("1", {"CUSTOM_VF": 1}, not_member_of=(uid(3, "e"), uid(0, "e")))),
+        only(12),
+    ),
+    "unknown: no effect": (asking(group(resources={"VCPU": 1}, not_member_of=(uid(9, "e"),))), only(1, 2)),
+    "in_tree by any of its providers; who shares is in another": (
+        asking(group(resources=BOTH, in_tree=uid(11, "a"))),
+        {("1+12",)},
+    ),
+    "suffix: who shares serves others with in_tree naming its own": (
+        asking(group(resources={"VCPU": 1}), group("1", DISK, in_tree=uid(5, "a"))),
+        {("1", "5"), ("2", "5")},
+    ),
+    "without suffix nobody shares into another tree than in_tree": (
+        asking(group(resources=DISK, in_tree=uid(5, "a")), group("1", {"VCPU": 1})),
+        set(),
+    ),
+    "no such tree": (asking(group(resources=DISK, in_tree=uid(99, "a"))), set()),
+    "root trait": (asking(group(resources=BOTH), root_required=(A,)), {("2",), ("2+5",)}),
+    "the root of who shares is not asked": (
+        asking(group(resources=BOTH), root_forbidden=(A,)),
+        {("1+12",), ("1+5",)},
+    ),
+    "cell": (asking(group(resources=BOTH), cell="c2"), {("2",), ("2+5",)}),
+    "a disabled cell": (asking(group(resources=BOTH), not_cells=("c1", "c9")), {("2",), ("2+5",)}),
+    "an aggregate of the root, whatever serves the group": (
+        asking(group("1", {"CUSTOM_VF": 1}), root_member_of=((uid(3, "e"), uid(9, "e")),)),
+        only(11, 12),
+    ),
+    "all of several choices of the root": (
+        asking(group("1", {"CUSTOM_VF": 1}), root_member_of=((uid(3, "e"),), (uid(0, "e"),))),
+        set(),
+    ),
+    "a forbidden aggregate of the root; one nobody is in has no effect": (
+        asking(group(resources=BOTH), root_not_member_of=(uid(3, "e"), uid(9, "e"))),
+        {("2",), ("2+5",)},
+    ),
+    "what differs in the mapping only is different": (
+        asking(group("1", {"CUSTOM_VF": 1}), group("2", {"CUSTOM_VF": 1})),
+        {("11", "11"), ("11", "12"), ("12", "11"), ("12", "12")},
+    ),
+    "isolate": (
+        asking(group("1", {"CUSTOM_VF": 1}), group("2", {"CUSTOM_VF": 1}), group_policy="isolate"),
+        {("11", "12"), ("12", "11")},
+    ),
+    "isolate: not from the group without suffix": (
+        asking(
+            group(resources={"CUSTOM_VF": 1}),
+            group("1", {"CUSTOM_VF": 1}, required=(A,)),
+            group_policy="isolate",
         ),
-        pytest.param(
-            asking(group(resources={"DISK_GB": 50})),
-            only(5, 6),
-            id="of a pool alone there is one, not one a host",
+        {("11", "11"), ("12", "11")},
+    ),
+    "some groups isolated from each other, and from no others": (
+        asking(*(group(name, {"CUSTOM_VF": 1}) for name in "123"), isolated=("1", "3")),
+        {("11", "11", "12"), ("11", "12", "12"), ("12", "11", "11"), ("12", "12", "11")},
+    ),
+    "what one gives to several fits together": (
+        asking(group("1", {"CUSTOM_VF": 2}), group("2", {"CUSTOM_VF": 1})),
+        {("11", "12"), ("12", "11")},
+    ),
+    "never two of one tree": (asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}), nested=False), set()),
+    "never two of one tree: one of each of two trees may be": (
+        asking(group(resources=BOTH), nested=False),
+        {("1+5",), ("2",), ("2+5",)},
+    ),
+    "without resources: one that is there, and related": (
+        asking(group("1", {"CUSTOM_VF": 1}), group("2", required=(B,)), same_subtree=(("1", "2"),)),
+        {("12", "12")},
+    ),
+    "isolate: groups without resources as well": (
+        asking(
+            group("1", {"CUSTOM_VF": 1}),
+            group("2", required=(B,)),
+            same_subtree=(("2",),),
+            group_policy="isolate",
         ),
-        pytest.param(asking(group("1", DISK)), only(12, 2, 5, 6), id="so it is for a group with a suffix"),
-        # Traits: of a group without suffix together, of one with a suffix all at one provider.
-        pytest.param(
-            asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}, required=(A,))), {("1+11",)}, id="together"
-        ),
-        pytest.param(
-            asking(group(resources={"VCPU": 1}, required=(A,))), only(2), id="a trait of who gives nothing"
-        ),
-        pytest.param(
-            asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}, forbidden=(A,))),
-            {("1+12",)},
-            id="none of them has a forbidden trait",
-        ),
-        pytest.param(
-            asking(group(resources=BOTH, required_any=((A, B),))),
-            {("1+12",), ("1+5",), ("2",), ("2+5",)},
-            id="any of some traits",
-        ),
-        pytest.param(
-            asking(group(resources=BOTH, required=(A,), required_any=((B, "CUSTOM_NONE"),))),
-            {("2",), ("2+5",)},
-            id="some trait and any of others",
-        ),
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 1}, required=(B,))), only(12), id="suffix: its own trait"
-        ),
-        pytest.param(asking(group("1", BOTH)), only(2), id="suffix: one provider for all classes"),
-        # Aggregates.
-        pytest.param(
-            asking(group(resources={"CUSTOM_VF": 1}, member_of=((uid(3, "e"),),))),
-            only(11, 12),
-            id="an aggregate of the root counts for its tree",
-        ),
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 1}, member_of=((uid(3, "e"),),))),
-            set(),
-            id="but not for a group with a suffix",
-        ),
-        pytest.param(
-            asking(group(resources={"CUSTOM_VF": 1}, member_of=((uid(2, "e"), uid(9, "e")),))),
-            only(12),
-            id="an aggregate of a child counts for itself",
-        ),
-        pytest.param(
-            asking(group(resources=BOTH, member_of=((uid(3, "e"),),))),
-            {("1+12",)},
-            id="who shares from another tree must be a member itself",
-        ),
-        pytest.param(
-            asking(group(resources=BOTH, member_of=((uid(0, "e"),), (uid(0, "e"), uid(1, "e"))))),
-            {("2",), ("2+5",)},
-            id="all of several choices",
-        ),
-        pytest.param(
-            asking(group(resources={"CUSTOM_VF": 1}, not_member_of=(uid(3, "e"),))),
-            set(),
-            id="a forbidden aggregate of the root counts for its tree",
-        ),
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 1}, not_member_of=(uid(3, "e"), uid(0, "e")))),
-            only(12),
-            id="and with a suffix does not",
-        ),
-        pytest.param(
-            asking(group(resources={"VCPU": 1}, not_member_of=(uid(9, "e"),))),
-            only(1, 2),
-            id="unknown: no effect",
-        ),
-        # in_tree.
-        pytest.param(
-            asking(group(resources=BOTH, in_tree=uid(11, "a"))),
-            {("1+12",)},
-            id="in_tree by any of its providers; who shares is in another",
-        ),
-        pytest.param(
-            asking(group(resources={"VCPU": 1}), group("1", DISK, in_tree=uid(5, "a"))),
-            {("1", "5"), ("2", "5")},
-            id="suffix: who shares serves others with in_tree naming its own",
-        ),
-        pytest.param(
-            asking(group(resources=DISK, in_tree=uid(5, "a")), group("1", {"VCPU": 1})),
-            set(),
-            id="without suffix nobody shares into another tree than in_tree",
-        ),
-        pytest.param(asking(group(resources=DISK, in_tree=uid(99, "a"))), set(), id="no such tree"),
-        # Roots.
-        pytest.param(asking(group(resources=BOTH), root_required=(A,)), {("2",), ("2+5",)}, id="root trait"),
-        pytest.param(
-            asking(group(resources=BOTH), root_forbidden=(A,)),
-            {("1+12",), ("1+5",)},
-            id="the root of who shares is not asked",
-        ),
-        pytest.param(asking(group(resources=BOTH), cell="c2"), {("2",), ("2+5",)}, id="cell"),
-        pytest.param(
-            asking(group(resources=BOTH), not_cells=("c1", "c9")), {("2",), ("2+5",)}, id="a disabled cell"
-        ),
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 1}), root_member_of=((uid(3, "e"), uid(9, "e")),)),
-            only(11, 12),
-            id="an aggregate of the root, whatever serves the group",
-        ),
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 1}), root_member_of=((uid(3, "e"),), (uid(0, "e"),))),
-            set(),
-            id="all of several choices of the root",
-        ),
-        pytest.param(
-            asking(group(resources=BOTH), root_not_member_of=(uid(3, "e"), uid(9, "e"))),
-            {("2",), ("2+5",)},
-            id="a forbidden aggregate of the root; one nobody is in has no effect",
-        ),
-        # Together.
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 1}), group("2", {"CUSTOM_VF": 1})),
-            {("11", "11"), ("11", "12"), ("12", "11"), ("12", "12")},
-            id="what differs in the mapping only is different",
-        ),
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 1}), group("2", {"CUSTOM_VF": 1}), group_policy="isolate"),
-            {("11", "12"), ("12", "11")},
-            id="isolate",
-        ),
-        pytest.param(
-            asking(
-                group(resources={"CUSTOM_VF": 1}),
-                group("1", {"CUSTOM_VF": 1}, required=(A,)),
-                group_policy="isolate",
-            ),
-            {("11", "11"), ("12", "11")},
-            id="isolate: not from the group without suffix",
-        ),
-        pytest.param(
-            asking(*(group(name, {"CUSTOM_VF": 1}) for name in "123"), isolated=("1", "3")),
-            {("11", "11", "12"), ("11", "12", "12"), ("12", "11", "11"), ("12", "12", "11")},
-            id="some groups isolated from each other, and from no others",
-        ),
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 2}), group("2", {"CUSTOM_VF": 1})),
-            {("11", "12"), ("12", "11")},
-            id="what one gives to several fits together",
-        ),
-        pytest.param(
-            asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}), nested=False),
-            set(),
-            id="never two of one tree",
-        ),
-        pytest.param(
-            asking(group(resources=BOTH), nested=False),
-            {("1+5",), ("2",), ("2+5",)},
-            id="never two of one tree: one of each of two trees may be",
-        ),
-        # Groups without resources.
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 1}), group("2", required=(B,)), same_subtree=(("1", "2"),)),
-            {("12", "12")},
-            id="without resources: one that is there, and related",
-        ),
-        pytest.param(
-            asking(
-                group("1", {"CUSTOM_VF": 1}),
-                group("2", required=(B,)),
-                same_subtree=(("2",),),
-                group_policy="isolate",
-            ),
-            {("11", "12")},
-            id="isolate: groups without resources as well",
-        ),
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 1}), group("2", forbidden=(A, B)), same_subtree=(("1", "2"),)),
-            {("11", "1"), ("12", "1")},
-            id="without resources: a forbidden trait alone is a demand",
-        ),
-        pytest.param(
-            asking(group("1", {"VCPU": 1}), group("2", in_tree=uid(2, "a")), same_subtree=(("1", "2"),)),
-            {("2", "2")},
-            id="without resources: so is in_tree",
-        ),
-    ],
-)
+        {("11", "12")},
+    ),
+    "without resources: a forbidden trait alone is a demand": (
+        asking(group("1", {"CUSTOM_VF": 1}), group("2", forbidden=(A, B)), same_subtree=(("1", "2"),)),
+        {("11", "1"), ("12", "1")},
+    ),
+    "without resources: so is in_tree": (
+        asking(group("1", {"VCPU": 1}), group("2", in_tree=uid(2, "a")), same_subtree=(("1", "2"),)),
+        {("2", "2")},
+    ),
+}
+
+
+@pytest.mark.parametrize(("query", "expected"), SERVES.values(), ids=SERVES.keys())
 def test_who_serves(query: FindCandidates, expected: set[tuple[str, ...]]) -> None:
     assert offered(CLOUD, query) == expected
     hosts = {
@@ -283,46 +229,39 @@ PORT_A, PORT_B = group("_a", {"CUSTOM_VF": 1}, required=(A,)), group("_b", {"CUS
 CARD = group("_card", required=("CUSTOM_CARD",))
 
 
-@pytest.mark.parametrize(
-    ("groups", "sets", "expected"),
-    [
-        pytest.param(
-            (CPU, PORT_A), (), {("1", "11"), ("1", "21"), ("2", "11"), ("2", "21")}, id="not related"
-        ),
-        pytest.param((CPU, PORT_A), (("_c", "_a"),), {("1", "11"), ("2", "21")}, id="one above the other"),
-        pytest.param((PORT_A, PORT_B), (("_a", "_b"),), set(), id="siblings: their parent was not chosen"),
-        pytest.param(
-            (CARD, PORT_A, PORT_B),
-            (("_card", "_a", "_b"),),
-            {("10", "11", "12"), ("20", "21", "22")},
-            id="the one above was chosen",
-        ),
-        pytest.param(
-            (CPU, CARD, PORT_A),
-            (("_c", "_a"), ("_card", "_a")),
-            {("1", "10", "11"), ("2", "20", "21")},
-            id="each set by itself",
-        ),
-        pytest.param(
-            (CPU, CARD, PORT_A),
-            (("_c",), ("_card", "_a")),
-            {("1", "10", "11"), ("2", "10", "11"), ("1", "20", "21"), ("2", "20", "21")},
-            id="a set of one demands nothing",
-        ),
-        pytest.param(
-            (PORT_A, group("_d", {"CUSTOM_VF": 1}, required=(A,))),
-            (("_a", "_d"),),
-            {("11", "11"), ("21", "21")},
-            id="a provider is above itself",
-        ),
-        pytest.param(
-            (group("", {"MEMORY_MB": 1}), CPU, PORT_A, PORT_B),
-            (("_c", "_a", "_b"),),
-            {("0", "1", "11", "12"), ("0", "2", "21", "22")},
-            id="what lies between need not be chosen",
-        ),
-    ],
-)
+SUBTREES: dict[str, tuple[Any, ...]] = {
+    "not related": ((CPU, PORT_A), (), {("1", "11"), ("1", "21"), ("2", "11"), ("2", "21")}),
+    "one above the other": ((CPU, PORT_A), (("_c", "_a"),), {("1", "11"), ("2", "21")}),
+    "siblings: their parent was not chosen": ((PORT_A, PORT_B), (("_a", "_b"),), set()),
+    "the one above was chosen": (
+        (CARD, PORT_A, PORT_B),
+        (("_card", "_a", "_b"),),
+        {("10", "11", "12"), ("20", "21", "22")},
+    ),
+    "each set by itself": (
+        (CPU, CARD, PORT_A),
+        (("_c", "_a"), ("_card", "_a")),
+        {("1", "10", "11"), ("2", "20", "21")},
+    ),
+    "a set of one demands nothing": (
+        (CPU, CARD, PORT_A),
+        (("_c",), ("_card", "_a")),
+        {("1", "10", "11"), ("2", "10", "11"), ("1", "20", "21"), ("2", "20", "21")},
+    ),
+    "a provider is above itself": (
+        (PORT_A, group("_d", {"CUSTOM_VF": 1}, required=(A,))),
+        (("_a", "_d"),),
+        {("11", "11"), ("21", "21")},
+    ),
+    "what lies between need not be chosen": (
+        (group("", {"MEMORY_MB": 1}), CPU, PORT_A, PORT_B),
+        (("_c", "_a", "_b"),),
+        {("0", "1", "11", "12"), ("0", "2", "21", "22")},
+    ),
+}
+
+
+@pytest.mark.parametrize(("groups", "sets", "expected"), SUBTREES.values(), ids=SUBTREES.keys())
 def test_same_subtree(
     groups: tuple[ResourceGroup, ...], sets: tuple[tuple[str, ...], ...], expected: set[tuple[str, ...]]
 ) -> None:
@@ -374,74 +313,61 @@ def full(number: int) -> Iterable[Any]:
 RACK = an_index([tree(*full(10)), tree(*full(20)), tree(state(30, None, {"VCPU": 8}))])
 
 
-@pytest.mark.parametrize(
-    ("query", "removed", "nearest"),
-    [
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 1}, required=(B,))),
-            (("group 1: trait CUSTOM_B: nobody has it", 3, 0),),
-            "group 1: trait CUSTOM_B: nobody has it",
-            id="a trait nobody has",
+NOTHING_FITS: dict[str, tuple[Any, ...]] = {
+    "a trait nobody has": (
+        asking(group("1", {"CUSTOM_VF": 1}, required=(B,))),
+        (("group 1: trait CUSTOM_B: nobody has it", 3, 0),),
+        "group 1: trait CUSTOM_B: nobody has it",
+    ),
+    "no provider has so much": (
+        asking(group("1", {"CUSTOM_VF": 6})),
+        (("group 1: CUSTOM_VF: 6 free", 3, 0),),
+        "group 1: 2 CUSTOM_VF: asked 6, at most free 4",
+    ),
+    "each somewhere, but not all at one": (
+        asking(group("1", {"CUSTOM_VF": 1, "VCPU": 1})),
+        (("group 1: CUSTOM_VF: 1 free", 1, 2), ("group 1: all of it at one provider", 2, 0)),
+        "group 1: all of it at one provider",
+    ),
+    "not enough in all": (
+        asking(group("1", {"CUSTOM_VF": 3}), group("2", {"CUSTOM_VF": 3})),
+        (("group 1: CUSTOM_VF: 3 free", 1, 2), ("CUSTOM_VF: 6 free in all groups", 2, 0)),
+        "CUSTOM_VF: 6 free in all groups",
+    ),
+    "too few providers for isolate": (
+        asking(*(group(str(position), {"CUSTOM_VF": 1}) for position in range(3)), group_policy="isolate"),
+        (("group 0: CUSTOM_VF: 1 free", 1, 2), ("isolate: 3 providers", 2, 0)),
+        "isolate: 3 providers",
+    ),
+    "enough providers for isolate, but not of the kind": (
+        asking(
+            group("1", {"CUSTOM_VF": 2}),
+            group("2", {"CUSTOM_VF": 2}),
+            group("3", forbidden=(A,)),
+            same_subtree=(("3",),),
+            group_policy="isolate",
         ),
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 6})),
-            (("group 1: CUSTOM_VF: 6 free", 3, 0),),
-            "group 1: 2 CUSTOM_VF: asked 6, at most free 4",
-            id="no provider has so much",
+        (("group 1: CUSTOM_VF: 2 free", 1, 2), ("isolate: a provider of its own for each group", 2, 0)),
+        "isolate: a provider of its own for each group",
+    ),
+    "not related": (
+        asking(
+            group("1", {"CUSTOM_VF": 1}, required=(A,)),
+            group("2", {"CUSTOM_VF": 1}, forbidden=(A,)),
+            same_subtree=(("1", "2"),),
         ),
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 1, "VCPU": 1})),
-            (("group 1: CUSTOM_VF: 1 free", 1, 2), ("group 1: all of it at one provider", 2, 0)),
-            "group 1: all of it at one provider",
-            id="each somewhere, but not all at one",
-        ),
-        pytest.param(
-            asking(group("1", {"CUSTOM_VF": 3}), group("2", {"CUSTOM_VF": 3})),
-            (("group 1: CUSTOM_VF: 3 free", 1, 2), ("CUSTOM_VF: 6 free in all groups", 2, 0)),
-            "CUSTOM_VF: 6 free in all groups",
-            id="not enough in all",
-        ),
-        pytest.param(
-            asking(
-                *(group(str(position), {"CUSTOM_VF": 1}) for position in range(3)), group_policy="isolate"
-            ),
-            (("group 0: CUSTOM_VF: 1 free", 1, 2), ("isolate: 3 providers", 2, 0)),
-            "isolate: 3 providers",
-            id="too few providers for isolate",
-        ),
-        pytest.param(
-            asking(
-                group("1", {"CUSTOM_VF": 2}),
-                group("2", {"CUSTOM_VF": 2}),
-                group("3", forbidden=(A,)),
-                same_subtree=(("3",),),
-                group_policy="isolate",
-            ),
-            (
-                ("group 1: CUSTOM_VF: 2 free", 1, 2),
-                ("isolate: a provider of its own for each group", 2, 0),
-            ),
-            "isolate: a provider of its own for each group",
-            id="enough providers for isolate, but not of the kind",
-        ),
-        pytest.param(
-            asking(
-                group("1", {"CUSTOM_VF": 1}, required=(A,)),
-                group("2", {"CUSTOM_VF": 1}, forbidden=(A,)),
-                same_subtree=(("1", "2"),),
-            ),
-            (("group 1: trait CUSTOM_A", 1, 2), ("same_subtree 1+2", 2, 0)),
-            "same_subtree 1+2",
-            id="not related",
-        ),
-        pytest.param(
-            asking(group(resources={"VCPU": 1, "CUSTOM_VF": 2}, required=(A,), member_of=()), nested=False),
-            (("trait CUSTOM_A", 1, 2), ("never two providers of one tree", 2, 0)),
-            "never two providers of one tree",
-            id="two of one tree",
-        ),
-    ],
-)
+        (("group 1: trait CUSTOM_A", 1, 2), ("same_subtree 1+2", 2, 0)),
+        "same_subtree 1+2",
+    ),
+    "two of one tree": (
+        asking(group(resources={"VCPU": 1, "CUSTOM_VF": 2}, required=(A,), member_of=()), nested=False),
+        (("trait CUSTOM_A", 1, 2), ("never two providers of one tree", 2, 0)),
+        "never two providers of one tree",
+    ),
+}
+
+
+@pytest.mark.parametrize(("query", "removed", "nearest"), NOTHING_FITS.values(), ids=NOTHING_FITS.keys())
 def test_why_nothing_fits(
     query: FindCandidates, removed: tuple[tuple[str, int, int], ...], nearest: str
 ) -> None:

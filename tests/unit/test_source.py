@@ -6,9 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from msgspec import structs
 
-from bus.candidates import CandidateSource, Heard, SenselessQuery
+from bus.candidates import CandidateSource, Heard
 from bus.queries import FindCandidates
 from bus.replication import ProviderChange
 from bus.requests import ResourceGroup
@@ -390,14 +389,6 @@ def test_a_commit_says_which_roots_it_touched() -> None:
     moved = replace(world[1], providers=(*world[1].providers, replace(one, parent=world[1].root)))
     change = ProviderChange(one.uuid, world[1].root, 3, dict(one.used), reshaped=True)
     assert set(index.accept(2, (change,), {world[1].root: moved})) == {world[0].root, world[1].root}
-
-
-def test_a_question_that_cannot_be_meant_is_refused_as_over_the_bus() -> None:
-    chance = Random(9)
-    world = a_world(chance)
-    query = structs.replace(a_query(chance, world), root_required=("A",), root_forbidden=("A",))
-    with pytest.raises(SenselessQuery, match="root_forbidden"):
-        source_of(world).search(query)
 
 
 def test_arrays_are_of_the_moment_of_the_search_and_amounts_of_now() -> None:

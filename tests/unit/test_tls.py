@@ -1,4 +1,4 @@
-"""TLS parameters in database URLs, and the resulting driver options."""
+"""TLS parameters of database URLs, and the cause of a refused certificate."""
 
 import ssl
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
+from bus.certificates import distrusted
 from bus.sql.tls import secured
 
 PLAIN = "postgresql+asyncpg://u@h/b"
@@ -60,3 +61,36 @@ def an_authority() -> Path:
 def test_what_means_nothing_is_refused(said: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         secured(make_url(f"{PLAIN}?{said}"))
+
+
+def not_believed() -> ssl.SSLCertVerificationError:
+    problem = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    problem.verify_message = "certificate has expired."
+    return problem
+
+
+def caused_by(cause: BaseException) -> ConnectionError:
+    problem = ConnectionError("reset")
+    problem.__cause__ = cause
+    return problem
+
+
+def each_others() -> ConnectionError:
+    first, second = ConnectionError("reset"), ConnectionError("cannot be made")
+    first.__cause__, second.__context__ = second, first
+    return first
+
+
+@pytest.mark.parametrize(
+    ("problem", "says"),
+    [
+        (ConnectionError("reset"), ""),
+        (not_believed(), "its certificate is not believed: certificate has expired"),
+        (caused_by(not_believed()), "its certificate is not believed: certificate has expired"),
+        (caused_by(each_others()), ""),
+        (each_others(), ""),
+    ],
+    ids=["another", "itself", "its cause", "a circle behind it", "a circle"],
+)
+def test_it_is_found_and_a_circle_has_an_end(problem: BaseException, says: str) -> None:
+    assert distrusted(problem) == says
