@@ -1,8 +1,10 @@
-"""x"""
+"""Aggregates: what cannot be done to them, the zones of hosts above all; and what is doubtful."""
 
 from typing import Any
+
 import pytest
 from msgspec.structs import replace
+
 from bus.aggregates import (
     ZONE,
     AggregateEdit,
