@@ -1,4 +1,4 @@
-"""The start of workers: queues exist before any worker, start functions precede consumption, publishers wait."""
+"""The start of workers: queues exist before them, start functions precede consumption, publishers wait."""
 
 import asyncio
 import json
