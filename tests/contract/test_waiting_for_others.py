@@ -1,4 +1,4 @@
-"""Waiting requests: events other than free capacity wake them, and their end has the correlation of the request."""
+"""Waiting requests: events other than free capacity wake them; their end has the request's correlation."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

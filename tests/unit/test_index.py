@@ -8,16 +8,14 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from bus.candidates import Ints
 from bus.codec import encode
 from bus.decisions import NearMiss, Removal
 from bus.protocol import MAX_MESSAGE_BYTES
-from bus.queries import CandidatesFound, FindCandidates
+from bus.queries import FindCandidates
 from bus.replication import KnownTrees, ProviderChange
 from bus.reports import Inventory
-from bus.requests import ResourceGroup
 from placement_worker.core.compact_trees import CARRIED, CARRIED_ROOM, ROOM, carried, unpacked
 from placement_worker.core.index import FIRST_ROWS, Index
 from placement_worker.core.search import page
@@ -27,11 +25,6 @@ from scheduler_worker.core.tie_break import Uints
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
 from tests.support.provider_trees import state, tree
-
-CLASSES = ("VCPU", "MEMORY_MB", "CUSTOM_GPU")
-TRAITS = ("HW_A", "HW_B", "CUSTOM_C")
-AGGREGATES = (uid(1, "e"), uid(2, "e"))
-CELLS = ("c1", "c2")
 
 
 def a_tree(
@@ -53,72 +46,9 @@ def a_tree(
 
 def index_of(*trees: Tree) -> Index:
     index = Index()
-    for tree in trees:
-        index.put(tree, 1)
+    for each in trees:
+        index.put(each, 1)
     return index
-
-
-inventories = st.builds(
-    lambda total, reserved, ratio, least, most, step: Inventory(
-        total=total,
-        reserved=min(reserved, total),
-        allocation_ratio=ratio,
-        min_unit=least,
-        max_unit=most,
-        step_size=step,
-    ),
-    st.integers(0, 12),
-    st.sampled_from([0, 0, 2, 12]),
-    st.sampled_from([1.0, 1.5, 3e38]),
-    st.sampled_from([1, 1, 1, 2]),
-    st.sampled_from([2**31 - 1, 2**31 - 1, 3]),
-    st.sampled_from([1, 1, 1, 3]),
-)
-
-
-@st.composite
-def trees(draw: st.DrawFn, number: int) -> Tree:
-    stock = draw(st.dictionaries(st.sampled_from(CLASSES), inventories, min_size=1))
-    used = {name: draw(st.integers(0, 14)) for name in stock}
-    traits = draw(st.sets(st.sampled_from(TRAITS)))
-    aggregates = draw(st.sets(st.sampled_from(AGGREGATES)))
-    return a_tree(
-        number, stock, used, tuple(sorted(traits)), tuple(sorted(aggregates)), draw(st.sampled_from(CELLS))
-    )
-
-
-@st.composite
-def queries(draw: st.DrawFn) -> FindCandidates:
-    asked = draw(st.dictionaries(st.sampled_from((*CLASSES, "CUSTOM_NONE")), st.integers(1, 6), min_size=1))
-    some_traits = st.lists(st.sampled_from((*TRAITS, "CUSTOM_NONE")), max_size=2, unique=True).map(tuple)
-    some_aggregates = st.lists(st.sampled_from((*AGGREGATES, uid(3, "e"))), min_size=1, unique=True).map(
-        tuple
-    )
-    required = draw(some_traits)
-    group = ResourceGroup(
-        resources=asked,
-        required=required,
-        forbidden=tuple(trait for trait in draw(some_traits) if trait not in required),
-        member_of=tuple(draw(st.lists(some_aggregates, max_size=2))),
-    )
-    return FindCandidates(
-        groups=(group,), cell=draw(st.sampled_from(("", *CELLS, "c3"))), seed=draw(st.text(max_size=3))
-    )
-
-
-def pages(index: Index, query: FindCandidates, limit: int) -> list[CandidatesFound]:
-    found = [page(index, FindCandidates(groups=query.groups, cell=query.cell, seed=query.seed, limit=limit))]
-    while found[-1].more is not None:
-        assert len(found) < 100
-        found.append(
-            page(
-                index,
-                FindCandidates(
-                    groups=query.groups, cell=query.cell, seed=query.seed, limit=limit, after=found[-1].more
-                ),
-            )
-        )
-    return found
 
 
 @pytest.mark.parametrize("limit", [1, 5, 12, 13])
