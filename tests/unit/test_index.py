@@ -13,7 +13,7 @@ from bus.candidates import Ints
 from bus.codec import encode
 from bus.decisions import NearMiss, Removal
 from bus.protocol import MAX_MESSAGE_BYTES
-from bus.queries import FindCandidates
+from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import KnownTrees, ProviderChange
 from bus.reports import Inventory
 from placement_worker.core.compact_trees import CARRIED, CARRIED_ROOM, ROOM, carried, unpacked
@@ -49,6 +49,15 @@ def index_of(*trees: Tree) -> Index:
     for each in trees:
         index.put(each, 1)
     return index
+
+
+def pages(index: Index, query: FindCandidates, limit: int) -> list[CandidatesFound]:
+    query = msgspec.structs.replace(query, limit=limit)
+    found = [page(index, query)]
+    while found[-1].more is not None:
+        assert len(found) < 100
+        found.append(page(index, msgspec.structs.replace(query, after=found[-1].more)))
+    return found
 
 
 @pytest.mark.parametrize("limit", [1, 5, 12, 13])
