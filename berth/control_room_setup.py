@@ -8,22 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from berth.settings import BadSetting, Settings
-from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker
 from control_room.access import AccessRules, Credential, Sessions, Visitor, sweep
-from control_room.background import background_tasks
 from control_room.cloud_status import StatusReader
 from control_room.events import Events
 from control_room.operations import Drains, MetalOperations, Operations
 from control_room.queries import Queries
+from control_room.shared_data import background_tasks
 from control_room.worker import control_room
 
 if TYPE_CHECKING:
     from placement_worker.http.auth import Identity
 
-SECONDS = 3.0  # for an answer that a page shows
-LONG = 20.0  # for an answer that takes computation
 MOST_NAME = 255  # characters of a user name without a token file
 SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
 
@@ -37,12 +34,12 @@ def operators_page(settings: Settings, bus: Bus) -> Worker:
         from control_room.pages.app import pages_app
         from control_room.pages.frame import PageContext
 
-        asks, sessions = queries(bus), Sessions()
+        queries, sessions = Queries(bus), Sessions()
         async with drains_here(bus) as drains, background_tasks() as tasks:
             context = PageContext(
-                queries=asks,
+                queries=queries,
                 events=events,
-                status=StatusReader(asks, tasks, bus.clock, settings.cell_names),
+                status=StatusReader(queries, tasks, bus.clock, settings.cell_names),
                 access=access(settings),
                 sessions=sessions,
                 clock=bus.clock,
@@ -60,23 +57,6 @@ def operators_page(settings: Settings, bus: Bus) -> Worker:
             )
 
     return control_room(events, [serve])
-
-
-def queries(bus: Bus) -> Queries:
-    return Queries(
-        cells=bus.asker(topics.CELLS, SECONDS),
-        providers=bus.asker(topics.PROVIDERS, LONG),
-        trees=bus.asker(topics.TREES, LONG),
-        changes=bus.asker(topics.CHANGES, LONG),
-        aggregates=bus.asker(topics.AGGREGATES, LONG),
-        waiting=bus.asker(topics.WAITING, SECONDS),
-        decision=bus.asker(topics.DECISION, SECONDS),
-        what_if=bus.asker(topics.WHAT_IF, LONG),
-        health=bus.asker(topics.HOST_HEALTH, SECONDS),
-        builds=bus.asker(topics.FIND_BUILDS, SECONDS),
-        instances=bus.asker(topics.FIND_INSTANCES, SECONDS),
-        moves=bus.asker(topics.FIND_MOVES, SECONDS),
-    )
 
 
 def operations(bus: Bus, settings: Settings, drains: Drains) -> Operations:

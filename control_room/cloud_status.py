@@ -9,10 +9,9 @@ from bus.cells import CellsFound, FindCells
 from bus.clock import Clock
 from bus.host_health import FindHostHealth, HostHealthFound
 from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
-from control_room.background import BackgroundTasks
 from control_room.core.alarms import ProcessReply
 from control_room.queries import Queries, Reply, query
-from control_room.shared_data import Freshness, SharedData
+from control_room.shared_data import BackgroundTasks, Freshness, SharedData
 
 SECONDS = 4.0  # that an answer is used
 COUNT_TIMES = 25.0  # placement's counts are used for so many times as long as counting took

@@ -1,7 +1,7 @@
 """Dead letters prepared for a page: their text is escaped, and each cut is marked."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -12,50 +12,32 @@ from bus.protocol import DeadLetter
 MOST_BODY = 200_000  # characters that are shown
 _SHORT = 300
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_BUILDS = ("build", "request", "move")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LetterRow:
-    id: str
-    name: str  # the id as it may be shown
-    queue: str
-    key: str
-    type: str
-    reason: str
-    cell: str  # for people; empty: no cell
-    died: float  # 0: unknown
-    first_died: float
-    attempt: int
-    correlation: str
-    size: int
+_WITH_PAGE = ("build", "request", "move")  # fields whose ids have a page
 
 
 @dataclass(frozen=True, kw_only=True)
 class LetterDetails:
-    letter: LetterRow
+    letter: DeadLetter
     reason: str
     traceback: str
     body: str
     cut: bool
-    about: tuple[tuple[str, str], ...]  # what it is about, that has a page: the field, its id
+    about: tuple[tuple[str, str], ...]  # field and id of what has a page
 
 
-def letter_row(letter: DeadLetter) -> LetterRow:
+def letter_row(letter: DeadLetter) -> DeadLetter:
+    """Return the letter with escaped texts except its id, a short reason, and 0 for invalid times."""
     reason = " ".join(letter.reason.split())
-    return LetterRow(
-        id=letter.id,
-        name=printable(letter.id),
+    return replace(
+        letter,
         queue=printable(letter.queue),
         key=printable(letter.key),
         type=printable(letter.type),
         reason=printable(reason[:_SHORT]) + (" …" if len(reason) > _SHORT else ""),
-        cell="nobody knows which" if letter.cell == "?" else printable(letter.cell),
+        cell="unknown" if letter.cell == "?" else printable(letter.cell),
         died=_moment(letter.died),
         first_died=_moment(letter.first_died),
-        attempt=letter.attempt,
         correlation=printable(letter.correlation),
-        size=len(letter.body),
     )
 
 
@@ -80,12 +62,12 @@ def _indented(body: bytes) -> str:
 
 def _about(body: bytes) -> tuple[tuple[str, str], ...]:
     try:
-        said = msgspec.json.decode(body)
+        fields = msgspec.json.decode(body)
     except NOT_JSON:
         return ()
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         return ()
-    found = [(name, said.get(name)) for name in _BUILDS]
+    found = [(name, fields.get(name)) for name in _WITH_PAGE]
     return tuple((name, id_) for name, id_ in found if isinstance(id_, str) and _ID.fullmatch(id_))
 
 

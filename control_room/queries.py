@@ -1,4 +1,4 @@
-"""Queries placement, schedulers and cells in parallel, each with a time limit, and names workers that do not
+"""Queries to placement, schedulers and cells, each with a time limit, whose replies name workers that do not
 answer.
 """
 
@@ -6,47 +6,34 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from bus.aggregates import AggregatesFound, FindAggregates
-from bus.cells import CellsFound, FindCells
+from bus import topics
 from bus.clock import monotonic
+from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
-from bus.host_health import FindHostHealth, HostHealthFound
-from bus.moves import FindMoves, MovesFound
-from bus.protocol import Ask
-from bus.queries import (
-    BuildsFound,
-    DecisionFound,
-    FindBuilds,
-    FindDecision,
-    FindInstances,
-    FindWaiting,
-    InstancesFound,
-    WaitingFound,
-    WhatIf,
-    WhatIfAnswered,
-)
-from bus.replication import ChangesFound, FindChanges, FindTrees, TreesFound
-from bus.resources import FindProviders, ProvidersFound
 
 R = TypeVar("R")
 
-NO_ANSWER = (Unavailable, Unroutable, AnswerRefused, Undecodable)  # what a question may raise
+SECONDS = 3.0  # for an answer that a page shows
+LONG = 20.0  # for an answer that takes computation
+NO_ANSWER = (Unavailable, Unroutable, AnswerRefused, Undecodable)  # what a query may raise
 
 
-@dataclass(frozen=True, kw_only=True)
 class Queries:
-    cells: Ask[FindCells, CellsFound]
-    providers: Ask[FindProviders, ProvidersFound]
-    trees: Ask[FindTrees, TreesFound]
-    changes: Ask[FindChanges, ChangesFound]
-    aggregates: Ask[FindAggregates, AggregatesFound]
-    waiting: Ask[FindWaiting, WaitingFound]
-    decision: Ask[FindDecision, DecisionFound]
-    what_if: Ask[WhatIf, WhatIfAnswered]
-    health: Ask[FindHostHealth, HostHealthFound]
-    builds: Ask[FindBuilds, BuildsFound]
-    instances: Ask[FindInstances, InstancesFound]
-    moves: Ask[FindMoves, MovesFound]
+    """The queries of the pages, as functions that raise NO_ANSWER."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.cells = bus.asker(topics.CELLS, SECONDS)
+        self.providers = bus.asker(topics.PROVIDERS, LONG)
+        self.trees = bus.asker(topics.TREES, LONG)
+        self.changes = bus.asker(topics.CHANGES, LONG)
+        self.aggregates = bus.asker(topics.AGGREGATES, LONG)
+        self.waiting = bus.asker(topics.WAITING, SECONDS)
+        self.decision = bus.asker(topics.DECISION, SECONDS)
+        self.what_if = bus.asker(topics.WHAT_IF, LONG)
+        self.health = bus.asker(topics.HOST_HEALTH, SECONDS)
+        self.builds = bus.asker(topics.FIND_BUILDS, SECONDS)
+        self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
+        self.moves = bus.asker(topics.FIND_MOVES, SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +54,7 @@ async def query(source: str, ask: Callable[[Any], Awaitable[R]], question: Any) 
     except NoAnswer:
         problem = "no answer in time"
     except Unroutable:
-        problem = "nobody listens there; it is not running"
+        problem = "no consumer; it is not running"
     except NO_ANSWER as error:
         problem = str(error)
     return Reply(source, answer, problem, monotonic() - began)

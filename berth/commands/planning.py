@@ -15,7 +15,7 @@ from bus.requests import Flavor
 from control_room.core.plan import InvalidPlan, parse_plan
 from control_room.core.planning import FlavorCapacity, PlanAnswer, planned
 from control_room.core.words import listed, several
-from control_room.known_hosts import known_hosts
+from control_room.host_reads import known_hosts
 
 SECONDS = 30.0  # an answer may take
 

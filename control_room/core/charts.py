@@ -1,10 +1,10 @@
-"""Lines and bars as an SVG draws them, in a box of WIDTH × HEIGHT."""
+"""Lines as an SVG draws them, in a box of WIDTH × HEIGHT."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 600, 120
-_STEPS = (1, 2, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Chart:
 
 
 def chart(series: Sequence[tuple[str, Sequence[float | None]]], least: float = 0.0) -> Chart:
-    """Lines over one scale from 0 to a round number; a gap where nothing is known."""
+    """Return lines over one scale from 0 to a round number, with a gap for each None."""
     known = [value for _, values in series for value in values if value is not None]
     top = rounded_up(max([*known, least]))
     lines = tuple(DrawnLine(name, _path(values, top)) for name, values in series)
@@ -32,12 +32,8 @@ def rounded_up(value: float) -> float:
     """Return the next larger number of 1, 2, 5, 10, 20, ...; also below 1."""
     if value <= 0:
         return 1.0
-    unit = 1e-6
-    while True:
-        for step in _STEPS:
-            if step * unit >= value * 0.999999:
-                return step * unit
-        unit *= 10
+    unit = 10.0 ** math.floor(math.log10(value))
+    return next(step * unit for step in (1, 2, 5, 10) if step * unit >= value * 0.999999)
 
 
 def _path(values: Sequence[float | None], top: float) -> str:
@@ -50,6 +46,6 @@ def _path(values: Sequence[float | None], top: float) -> str:
         x, y = place * across, HEIGHT - min(value / top, 1.0) * HEIGHT
         parts.append(f"{'L' if drawing else 'M'}{x:.0f} {y:.1f}")
         if not drawing and (place + 1 == len(values) or values[place + 1] is None):
-            parts.append("h2")  # one alone is a dot, and not nothing
+            parts.append("h2")  # a single value is a dot
         drawing = True
     return "".join(parts)

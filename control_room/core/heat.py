@@ -1,86 +1,15 @@
-"""The heat map's hosts, as columns: which cell and zone, how full by class, how many more of a flavor fit."""
+"""The heat map of all hosts as columns: cell and zone, usage by class, and how many more of a flavor fit."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bus.host_marks import DISABLED, FORCED_DOWN
-from bus.replication import KnownInventory, KnownTree, TreesFound
+from bus.replication import TreesFound
+from control_room.core.hosts import KnownHost, host_of_tree
 from control_room.core.plan import AMOUNT
 
-MOST_FIT = 9999
 MOST_CLASSES = 40
-
-
-@dataclass(frozen=True, slots=True)
-class TreeHost:
-    root: str
-    name: str
-    cell: str
-    zone: str
-    closed: bool
-
-
-def host_of_tree(found: TreesFound, tree: KnownTree, zones: Mapping[str, str]) -> TreeHost | None:
-    """Return the host of a tree, or None if it was deleted or no agent reports it. `zones`: by aggregate."""
-    if not tree.providers or not found.owners[tree.owner][1]:
-        return None
-    top, (cell, _, zone) = tree.providers[0], found.owners[tree.owner]
-    traits = found.traits[top.traits]
-    return TreeHost(
-        root=tree.root or top.id,
-        name=tree.host or top.name,
-        cell=cell,
-        zone=next((zones[one] for one in found.aggregates[top.aggregates] if one in zones), zone),
-        closed=DISABLED in traits or FORCED_DOWN in traits,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderHeat:
-    """Inventory and usage of one provider of a host: class → (capacity, used, max_unit)."""
-
-    has: Mapping[str, tuple[int, int, int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostHeat:
-    root: str
-    name: str
-    cell: str
-    zone: str
-    closed: bool
-    providers: tuple[ProviderHeat, ...]
-
-    @property
-    def layout(self) -> object:
-        """Return all of the host but its usage and whether it is closed."""
-        amounts = [{name: has[::2] for name, has in provider.has.items()} for provider in self.providers]
-        return self.name, self.cell, self.zone, amounts
-
-    def amounts(self, resource_class: str) -> tuple[int, int]:
-        """Capacity and what is used of it, over its whole tree."""
-        found = [
-            provider.has[resource_class] for provider in self.providers if resource_class in provider.has
-        ]
-        return sum(one[0] for one in found), sum(one[1] for one in found)
-
-    def fits(self, flavor: Mapping[str, int]) -> int:
-        """Return how many more of a flavor fit by amounts alone, without rules. Each class comes from the
-        provider with most of it, as for a flavor without groups.
-        """
-        if self.closed or not flavor:
-            return 0
-        fitting = []
-        for name, amount in flavor.items():
-            least = 0
-            for provider in self.providers:
-                capacity, used, at_once = provider.has.get(name, (0, 0, 0))
-                if amount <= at_once:
-                    least = max(least, (capacity - used) // amount)
-            fitting.append(least)
-        return max(0, min(min(fitting), MOST_FIT))
 
 
 @dataclass
@@ -88,7 +17,7 @@ class Fleet:
     """All hosts by their roots, as reported by placement; `number` is that of the last change included."""
 
     number: int = 0
-    hosts: dict[str, HostHeat] = field(default_factory=dict)
+    hosts: dict[str, KnownHost] = field(default_factory=dict)
     zones: dict[str, str] = field(default_factory=dict)  # aggregate → zone
     layout: int = 0  # moves with what is drawn where: hosts, their names and what they have in all
     down: frozenset[str] = frozenset()  # roots that are down, or closed by their agents
@@ -96,28 +25,33 @@ class Fleet:
     _drawn: tuple[int, list[str], list[str]] = (-1, [], [])  # layout, roots in order, classes
 
     def take(self, found: TreesFound, number: int = 0) -> None:
-        for host in hosts_in(found, self.zones):
-            known = self.hosts.get(host.root)
-            if not host.providers:
-                self.layout += self.hosts.pop(host.root, None) is not None
-                self.moved.pop(host.root, None)
-            elif known != host:
-                self.layout += known is None or known.layout != host.layout
-                self.hosts[host.root] = host
-                self.moved[host.root] = number
+        for tree in found.trees:
+            host = host_of_tree(found, tree, self.zones)
+            if host is not None:
+                self._put(host, number)
+            elif not tree.providers:
+                self.layout += self.hosts.pop(tree.root or "", None) is not None
+                self.moved.pop(tree.root or "", None)
+
+    def _put(self, host: KnownHost, number: int) -> None:
+        known = self.hosts.get(host.root)
+        if known != host:
+            self.layout += known is None or known.layout != host.layout
+            self.hosts[host.root] = host
+            self.moved[host.root] = number
 
     def set_down(self, down: frozenset[str]) -> None:
         """Take over which hosts are down; browsers draw all hosts anew if that has changed."""
         self.layout += down != self.down
         self.down = down
 
-    def is_closed(self, host: HostHeat) -> bool:
+    def is_closed(self, host: KnownHost) -> bool:
         return host.closed or host.root in self.down
 
-    def fits(self, host: HostHeat, flavor: Mapping[str, int]) -> int:
+    def fits(self, host: KnownHost, flavor: Mapping[str, int]) -> int:
         return 0 if host.root in self.down else host.fits(flavor)
 
-    def in_order(self) -> list[HostHeat]:
+    def in_order(self) -> list[KnownHost]:
         """By cell, zone and name: as they are drawn."""
         layout, roots, _ = self._drawn
         if layout != self.layout:
@@ -132,46 +66,9 @@ class Fleet:
         return self._drawn[2]
 
 
-def hosts_in(found: TreesFound, zones: Mapping[str, str]) -> list[HostHeat]:
-    """Return the hosts. A tree without providers was deleted; a tree that no agent reports is no host."""
-    hosts: list[HostHeat] = []
-    stocks = [[found.inventories[at] for at in stock] for stock in found.stocks]
-    for tree in found.trees:
-        if not tree.providers:
-            hosts.append(_deleted(tree.root or ""))
-            continue
-        host = host_of_tree(found, tree, zones)
-        if host is None:
-            continue
-        hosts.append(
-            HostHeat(
-                root=host.root,
-                name=host.name,
-                cell=host.cell,
-                zone=host.zone,
-                closed=host.closed,
-                providers=tuple(_heat(stocks[provider.stock], provider.used) for provider in tree.providers),
-            )
-        )
-    return hosts
-
-
-def _deleted(root: str) -> HostHeat:
-    return HostHeat(root=root, name="", cell="", zone="", closed=True, providers=())
-
-
-def _heat(stock: Sequence[KnownInventory], used: Sequence[int]) -> ProviderHeat:
-    has = {}
-    for inventory, taken in zip(stock, used, strict=False):
-        has[inventory.resource_class] = (inventory.capacity, taken, inventory.max_unit)
-    return ProviderHeat(has)
-
-
-def classes_of(hosts: Sequence[HostHeat]) -> list[str]:
+def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
     """Return the classes that most hosts have: each of them is a column for every host."""
-    found = Counter(
-        name for host in hosts for name in {name for provider in host.providers for name in provider.has}
-    )
+    found = Counter(name for host in hosts for name in {stock.resource_class for stock in host.stocks})
     return sorted((name for name, _ in found.most_common(MOST_CLASSES)), key=_usual_first)
 
 

@@ -1,44 +1,20 @@
-"""Hosts as a capacity plan counts them, and what they have of a class as arrays."""
+"""Inventories of all hosts as arrays, for capacity plans."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bus.vocabulary import MAX_CAPACITY
+from control_room.core.hosts import HostStock, KnownHost
 
 Counts = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStock:
-    """Inventory and usage of one class of one provider."""
-
-    resource_class: str
-    free: int
-    capacity: int
-    min_unit: int = 1
-    max_unit: int = MAX_CAPACITY
-    step: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedHost:
-    root: str
-    name: str
-    cell: str = ""
-    zone: str = ""
-    closed: bool = False
-    traits: frozenset[str] = frozenset()  # of all its providers
-    stocks: tuple[PlannedStock, ...] = ()
-    new: bool = False  # in thought
 
 
 class StockColumns:
     """All stocks of one class, in the order of their hosts."""
 
-    def __init__(self, hosts: Sequence[PlannedHost], resource_class: str) -> None:
+    def __init__(self, hosts: Sequence[KnownHost], resource_class: str) -> None:
         found = [
             (at, stock)
             for at, host in enumerate(hosts)
@@ -46,7 +22,7 @@ class StockColumns:
             if stock.resource_class == resource_class
         ]
 
-        def column(read: Callable[[PlannedStock], int]) -> Counts:
+        def column(read: Callable[[HostStock], int]) -> Counts:
             # bounded, so that sums over all hosts fit into 64 bits
             return np.array([max(0, min(read(stock), MAX_CAPACITY)) for _, stock in found], dtype=np.int64)
 

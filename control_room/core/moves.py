@@ -33,21 +33,11 @@ _ENDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhaseShown:
-    phase: str
-    host: str
-    outcome: str  # empty: done
-    cause: str
-    took: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class MoveShown:
     stands: MoveStands
     says: str
     state: str  # good, warn, bad, or empty: under way
     attempt: int  # number of the host that is tried
-    phases: tuple[PhaseShown, ...]
     took: float | None  # None: it runs
     may: tuple[str, ...]  # acts that an operator may choose
 
@@ -76,16 +66,6 @@ def move_shown(move: MoveStands) -> MoveShown:
         says=says,
         state="warn" if waits else state,
         attempt=sum(each.outcome != "built" for each in move.attempts) + 1,
-        phases=tuple(
-            PhaseShown(
-                phase=phase.phase,
-                host=phase.host,
-                outcome="" if phase.outcome == "done" else phase.outcome,
-                cause=phase.cause,
-                took=max(0.0, phase.ended - phase.began) if phase.ended else None,
-            )
-            for phase in move.phases
-        ),
         took=max(0.0, move.ended - move.since) if move.ended else None,
         may=_may(move, waits),
     )

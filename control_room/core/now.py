@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from control_room.core.agent_heartbeats import AgentHeartbeat
-from control_room.core.alarms import Alarm, ProcessReply
+from control_room.core.alarms import ProcessReply
 from control_room.core.charts import Chart, chart
-from control_room.core.latencies import percentiles, together
-from control_room.core.windows import TICK, BuildHistory, Tick, summed
+from control_room.core.windows import TICK, BuildHistory, Tick, percentiles, summed
 from control_room.core.words import duration, several
 
 SHARES = (0.5, 0.95, 0.99)
@@ -30,37 +29,10 @@ class CellNow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CauseNow:
-    cause: str
-    number: int
-    share: float  # of the most frequent
-
-
-@dataclass(frozen=True, kw_only=True)
 class WorkerNow:
     name: str
     state: str  # good, warn, bad
     text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class NowPage:
-    rate: float
-    in_flight: int | None
-    waiting: int | None
-    p50: str
-    p99: str
-    ended: Mapping[str, int]  # in ten minutes, by status
-    alarms: Sequence[Alarm]
-    cells: Sequence[CellNow]
-    speed: Chart
-    latency: Chart
-    causes: Sequence[CauseNow]
-    host_failures: int  # in ten minutes
-    workers: Sequence[WorkerNow]
-    agents: Sequence[AgentHeartbeat]
-    late: int
-    now: float
 
 
 @dataclass(frozen=True)
@@ -93,18 +65,10 @@ def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
         least=1.0,
     )
     spans = [ticks[max(0, end - _POINT) : end] for end in range(1, len(ticks) + 1)]
-    points = [
-        percentiles(together(tick.durations for tick in span if tick.durations), SHARES) for span in spans
-    ]
+    points = [percentiles(summed(span).durations, SHARES) for span in spans]
     names = ("p50", "p95", "p99")
     latency = chart([(name, [point[place] for point in points]) for place, name in enumerate(names)])
     return speed, latency
-
-
-def causes(whole: Tick, most: int = 8) -> list[CauseNow]:
-    found = whole.causes.most_common(most)
-    top = found[0][1] if found else 1
-    return [CauseNow(cause=cause, number=number, share=number / top) for cause, number in found]
 
 
 def workers(

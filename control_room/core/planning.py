@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from bus.host_marks import DISABLED, FORCED_DOWN, HELD
 from bus.vocabulary import MAX_CAPACITY
-from control_room.core.inventories import Counts, PlannedHost, PlannedStock, StockColumns
+from control_room.core.hosts import HostStock, KnownHost
+from control_room.core.inventories import Counts, StockColumns
 from control_room.core.plan import AddedHosts, InvalidPlan, Plan, PlannedFlavor
 
 MOST_STOCKS = 400_000  # inventories of all hosts that are added
@@ -89,7 +90,7 @@ class PlanStopped(Exception):
 
 
 def planned(
-    hosts: Sequence[PlannedHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
+    hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
     """Return how much fits, now and with the plan's changes.
 
@@ -115,8 +116,8 @@ def planned(
 # Which hosts
 
 
-def _named(hosts: Sequence[PlannedHost], names: Sequence[str]) -> list[PlannedHost]:
-    found: dict[str, PlannedHost] = {}
+def _named(hosts: Sequence[KnownHost], names: Sequence[str]) -> list[KnownHost]:
+    found: dict[str, KnownHost] = {}
     unknown = []
     for name in names:
         meant = [host for host in hosts if name == host.root or fnmatchcase(host.name, name)]
@@ -128,7 +129,7 @@ def _named(hosts: Sequence[PlannedHost], names: Sequence[str]) -> list[PlannedHo
     return list(found.values())
 
 
-def _added(wanted: AddedHosts, hosts: Sequence[PlannedHost]) -> list[PlannedHost]:
+def _added(wanted: AddedHosts, hosts: Sequence[KnownHost]) -> list[KnownHost]:
     if wanted.like:
         model = next((host for host in hosts if wanted.like in (host.root, host.name)), None)
         if model is None:
@@ -142,14 +143,14 @@ def _added(wanted: AddedHosts, hosts: Sequence[PlannedHost]) -> list[PlannedHost
         )
     else:
         stocks = tuple(
-            PlannedStock(resource_class=name, free=amount, capacity=amount)
+            HostStock(resource_class=name, free=amount, capacity=amount)
             for name, amount in wanted.amounts.items()
         )
-        made = PlannedHost(root="", name="", zone=wanted.zone, traits=wanted.traits, stocks=stocks)
+        made = KnownHost(root="", name="", zone=wanted.zone, traits=wanted.traits, stocks=stocks)
     return [replace(made, root="", name=f"new {wanted.name}", new=True)] * wanted.number
 
 
-def _held(hosts: Sequence[PlannedHost]) -> tuple[tuple[str, int], ...]:
+def _held(hosts: Sequence[KnownHost]) -> tuple[tuple[str, int], ...]:
     held: dict[str, int] = {}
     for host in hosts:
         for stock in host.stocks:
@@ -160,7 +161,7 @@ def _held(hosts: Sequence[PlannedHost]) -> tuple[tuple[str, int], ...]:
 # How much fits
 
 
-def _side(hosts: Sequence[PlannedHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
+def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
     there = [host for host in hosts if _is_there(host, plan)]
     hall = _Packing([host for host in there if not host.closed], plan.mix, stopped)
     mixes, left = hall.mixes()
@@ -179,7 +180,7 @@ def _side(hosts: Sequence[PlannedHost], plan: Plan, stopped: Callable[[], bool])
     )
 
 
-def _is_there(host: PlannedHost, plan: Plan) -> bool:
+def _is_there(host: KnownHost, plan: Plan) -> bool:
     """Return whether a host is in the plan's zone and cell. An added host without a zone or cell is."""
     anywhere = ("",) if host.new else ()
     return (not plan.cell or host.cell in (plan.cell, *anywhere)) and (
@@ -195,7 +196,7 @@ class _Packing:
     """
 
     def __init__(
-        self, hosts: Sequence[PlannedHost], mix: Sequence[PlannedFlavor], stopped: Callable[[], bool]
+        self, hosts: Sequence[KnownHost], mix: Sequence[PlannedFlavor], stopped: Callable[[], bool]
     ) -> None:
         self.mix = mix
         self.classes = list(dict.fromkeys(name for flavor in mix for name in flavor.amounts))
@@ -324,7 +325,7 @@ class _Packing:
         """Return the largest share that the flavor takes of a class."""
         return max(amount / max(1, int(self.free[name].sum())) for name, amount in flavor.amounts.items())
 
-    def _openness(self, host: PlannedHost) -> float:
+    def _openness(self, host: KnownHost) -> float:
         stocks = [
             stock for stock in host.stocks if stock.resource_class in self.classes and stock.capacity > 0
         ]

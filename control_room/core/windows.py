@@ -1,18 +1,18 @@
 """Counts ends of builds for each tick of time, and keeps the last ones by name."""
 
 import re
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
-
-from control_room.core.latencies import bucket
 
 TICK = 5.0  # seconds
 TICKS = 120
 RECENT = 2000
 MOST_CAUSES = 30  # causes with a separate count in a tick; the rest are counted together
 OTHER = "other causes"
+_BOUNDS = tuple(0.001 * 1.1**step for step in range(160))  # a millisecond to an hour, in steps of a tenth
 _CHANGING = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[\w.-]*\d[\w.-]*\b|'[^']*'")
 
 EndStatus = Literal["active", "error", "no host"]
@@ -129,3 +129,22 @@ def latest(recent: Sequence[EndedBuild], failed_only: bool, limit: int) -> Itera
         if not failed_only or end.status != "active" or end.attempts > 1:
             limit -= 1
             yield end
+
+
+def bucket(seconds: float) -> int:
+    return bisect_left(_BOUNDS, seconds)
+
+
+def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
+    """Return, for each share, the bound that this share did not exceed, or None without durations."""
+    total = sum(counts.values())
+    return [_percentile(counts, total, share) for share in shares]
+
+
+def _percentile(counts: Mapping[int, int], total: int, share: float) -> float | None:
+    passed = 0
+    for number in sorted(counts):
+        passed += counts[number]
+        if passed >= share * total:
+            return _BOUNDS[min(number, len(_BOUNDS) - 1)]
+    return None

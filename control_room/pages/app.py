@@ -1,5 +1,8 @@
 """The route table of the control room."""
 
+import hashlib
+from functools import cache
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -11,14 +14,13 @@ from control_room.pages.builds import BuildPages
 from control_room.pages.bus import BusPages
 from control_room.pages.capacity import CapacityPages
 from control_room.pages.dead_letters import DeadLetterPages
-from control_room.pages.frame import PageContext, PageRefused, Renderer
+from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.hosts import HeatPages, HostPages
 from control_room.pages.metal import MetalPages
 from control_room.pages.middleware import AccessMiddleware
 from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
 from control_room.pages.sign_in import SignInPages
-from control_room.pages.static_files import static_file
 from control_room.pages.waiting import WaitingPages
 from control_room.pages.what_if import WhatIfPages
 
@@ -98,3 +100,33 @@ async def _unknown(request: Request) -> Response:
 async def _wrong_method(request: Request, problem: Exception) -> Response:
     headers = problem.headers if isinstance(problem, HTTPException) else None
     return PlainTextResponse("This page does not support this method.\n", 405, headers=headers)
+
+
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@cache
+def _files() -> dict[str, tuple[bytes, str, str]]:
+    """Return name → content, media type and entity tag."""
+    found = {}
+    for path in (HERE / "static").iterdir():
+        if path.suffix in _TYPES:
+            content = path.read_bytes()
+            tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+            found[path.name] = (content, _TYPES[path.suffix], tag)
+    return found
+
+
+async def static_file(request: Request) -> Response:
+    found = _files().get(request.path_params["name"])
+    if found is None:
+        raise PageRefused(404, "There is no such file", "")
+    content, media_type, tag = found
+    headers = {"etag": tag, "cache-control": "no-cache"}  # kept, and asked about each time
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=media_type, headers=headers)

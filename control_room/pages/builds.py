@@ -12,12 +12,12 @@ from starlette.responses import RedirectResponse, Response
 from bus.messages import BuildRequested
 from bus.moves import FindMoves, MoveStands
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
-from control_room.core.decisions import DecisionShown, shown
-from control_room.core.timeline import AttemptShown, timeline
+from control_room.core.builds import AttemptShown, DecisionShown, shown, timeline
 from control_room.core.what_if_form import address_of
 from control_room.core.windows import latest
 from control_room.pages.frame import PageContext, PageGroup, PageRefused, Renderer, uuid_in
 from control_room.pages.page_updates import PageUpdates
+from control_room.pages.what_if import shown_answer
 from control_room.queries import Reply, query
 from control_room.shared_data import Freshness, SharedData
 
@@ -160,5 +160,4 @@ class BuildPages(PageGroup):
         reply = await query("the scheduler", self._context.queries.what_if, question)
         if reply.answer is None:
             return reply, None
-        chosen = reply.answer.placed[0].root if reply.answer.placed else ""
-        return reply, shown(reply.answer.decision, self._context.operations.scores, chosen)
+        return reply, shown_answer(reply.answer, self._context.operations.scores)

@@ -10,11 +10,11 @@ from weakref import WeakValueDictionary
 from starlette.requests import Request
 from starlette.responses import Response
 
-from control_room.core.inventories import PlannedHost
+from control_room.core.hosts import KnownHost
 from control_room.core.plan import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, planned
 from control_room.core.what_if_form import words
-from control_room.known_hosts import known_hosts
+from control_room.host_reads import known_hosts
 from control_room.pages.frame import PageContext, PageGroup, Renderer, address_of, session_of
 from control_room.pages.page_updates import PageUpdates, soon
 from control_room.queries import NO_ANSWER
@@ -49,7 +49,7 @@ class CapacityPages(PageGroup):
         tasks, clock = context.tasks, context.clock
         self._updates = PageUpdates(SECONDS)
         self._plans: SharedData[_PlanQuery, PlanResult] = SharedData(tasks, clock, self._plan, Freshness())
-        self._hosts: SharedData[None, Sequence[PlannedHost]] = SharedData(
+        self._hosts: SharedData[None, Sequence[KnownHost]] = SharedData(
             tasks, clock, self._known_hosts, Freshness(seconds=HOSTS_SECONDS)
         )
         self._planning = asyncio.Lock()
@@ -113,7 +113,7 @@ class CapacityPages(PageGroup):
             finally:
                 stop.set()  # or the thread continues after a cancellation
 
-    async def _known_hosts(self, _: None) -> Sequence[PlannedHost]:
+    async def _known_hosts(self, _: None) -> Sequence[KnownHost]:
         ask = self._context.queries
         return await known_hosts(ask.trees, ask.aggregates, ask.cells)
 

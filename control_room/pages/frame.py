@@ -13,14 +13,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
 from bus.clock import Clock
-from control_room.access import AccessRules, Sessions, WebSession
-from control_room.background import BackgroundTasks
+from bus.printing import printable
+from control_room.access import AccessRules, Sessions, WebSession, theme_cookie
 from control_room.cloud_status import StatusReader
 from control_room.core import words
 from control_room.events import Events
 from control_room.operations import Operations
-from control_room.pages.cookies import theme_cookie
 from control_room.queries import Queries
+from control_room.shared_data import BackgroundTasks
 
 HERE = Path(__file__).parents[1]
 NAVIGATION = (
@@ -78,6 +78,7 @@ class Renderer:
             several=words.several,
             rate=words.rate,
             listed=words.listed,
+            printable=printable,
             navigation=NAVIGATION,
             themes=THEMES,
         )

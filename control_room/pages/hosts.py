@@ -16,9 +16,9 @@ from bus.moves import FindMoves
 from bus.queries import FindInstances
 from bus.resources import FindProviders, Provider
 from control_room.core.heat import Fleet, changed_columns, columns, parse_flavor
-from control_room.core.provider_rows import rows
+from control_room.core.hosts import rows
 from control_room.core.windows import latest
-from control_room.fleet import FleetReader
+from control_room.host_reads import FleetReader
 from control_room.operations import OperationRefused
 from control_room.pages.frame import PageContext, PageGroup, PageRefused, Renderer, user_of, uuid_in
 from control_room.pages.page_updates import PageUpdates

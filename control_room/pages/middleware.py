@@ -9,9 +9,8 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from control_room.access import WebSession, from_our_page
+from control_room.access import WebSession, from_our_page, session_cookie, set_session
 from control_room.limits import RunningRequests, TooManyRequests
-from control_room.pages.cookies import session_cookie, set_session
 from control_room.pages.frame import PageContext, PageRefused, Renderer, address_of, redirect_to
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.moves import FindMoves, MovesFound, MoveStands
-from control_room.core.decisions import shown
+from control_room.core.builds import shown
 from control_room.core.moves import MoveShown, merged_moves, move_shown
 from control_room.drained_hosts import DrainReader, DrainsFound
 from control_room.operations import OperationRefused

@@ -1,6 +1,7 @@
 """Now: the state of the cloud, sent again every two seconds while the page is open."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,9 +10,8 @@ from bus.host_health import not_up
 from control_room.cloud_status import CloudStatus
 from control_room.core.agent_heartbeats import AgentHeartbeat
 from control_room.core.alarms import alarms
-from control_room.core.latencies import percentiles
-from control_room.core.now import SHARES, CellNow, NowPage, TenMinutes, causes, ten_minutes, workers
-from control_room.core.windows import summed
+from control_room.core.now import SHARES, CellNow, TenMinutes, ten_minutes, workers
+from control_room.core.windows import percentiles, summed
 from control_room.core.words import duration
 from control_room.pages.frame import PageContext, PageGroup, Renderer
 from control_room.pages.page_updates import PageUpdates, soon
@@ -19,6 +19,7 @@ from control_room.shared_data import Freshness, SharedData, UpdateInterval
 
 SECONDS = 2.0
 SOONEST = 0.17  # seconds between two updates: people do not read more when builds end all the time
+CAUSES = 8  # shown
 SHARE = 0.01  # of a processor that it may take while builds end all the time
 
 
@@ -43,9 +44,9 @@ class NowPages(PageGroup):
     async def _render(self, _: None) -> str:
         status = await self._context.status.status()
         with self._updates.interval.rendering():
-            return self._renderer.part("now_part.html", page=self._page(status))
+            return self._renderer.part("now_part.html", **self._figures(status))
 
-    def _page(self, status: CloudStatus) -> NowPage:
+    def _figures(self, status: CloudStatus) -> dict[str, Any]:
         events, now = self._context.events, self._context.clock.now()
         history, agents = events.history, events.heartbeats.agents(now)
         past = self._ten_minutes = ten_minutes(history, now, self._ten_minutes)
@@ -56,24 +57,23 @@ class NowPages(PageGroup):
         waiting, building = status.waiting.answer, [cell.building for cell in cells]
         disabled = [cell.name for cell in cells if not cell.enabled]
         rescued = waiting.rescued if waiting else 0
-        return NowPage(
-            rate=history.rate(now),
-            in_flight=None if None in building else sum(filter(None, building)),
-            waiting=waiting.count if waiting else None,
-            p50=duration(p50),
-            p99=duration(p99),
-            ended=whole.ends,
-            alarms=alarms(status.replies, agents, minute, disabled, rescued, now),
-            cells=cells,
-            speed=past.speed,
-            latency=past.latency,
-            causes=causes(whole),
-            host_failures=whole.host_failures,
-            workers=workers(status.replies, events.heartbeats.schedulers(now), agents, now),
-            agents=[agent for agent in agents if agent.late(now)][:20],
-            late=sum(agent.late(now) for agent in agents),
-            now=now,
-        )
+        return {
+            "rate_now": history.rate(now),
+            "in_flight": None if None in building else sum(filter(None, building)),
+            "waiting": waiting.count if waiting else None,
+            "p50": duration(p50),
+            "p99": duration(p99),
+            "ended": whole.ends,
+            "alarms": alarms(status.replies, agents, minute, disabled, rescued, now),
+            "cells": cells,
+            "speed": past.speed,
+            "latency": past.latency,
+            "causes": whole.causes.most_common(CAUSES),
+            "host_failures": whole.host_failures,
+            "workers": workers(status.replies, events.heartbeats.schedulers(now), agents, now),
+            "late_agents": [agent for agent in agents if agent.late(now)],
+            "now": now,
+        }
 
     def _cells(self, status: CloudStatus, agents: Sequence[AgentHeartbeat], now: float) -> list[CellNow]:
         found, counts = status.cells.answer, status.counts

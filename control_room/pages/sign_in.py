@@ -5,8 +5,8 @@ import logging
 from starlette.requests import Request
 from starlette.responses import Response
 
+from control_room.access import set_session, set_theme
 from control_room.limits import SignInFailures
-from control_room.pages.cookies import set_session, set_theme
 from control_room.pages.frame import (
     THEMES,
     PageContext,

@@ -3,13 +3,12 @@ claimed.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.queries import WhatIf, WhatIfAnswered
-from control_room.core.decisions import DecisionShown, shown
+from control_room.core.builds import DecisionShown, Scores, shown
 from control_room.core.what_if_form import FIELDS, MORE_FIELDS, InvalidForm, form_texts, parse_request
 from control_room.operations import OperationRefused
 from control_room.pages.frame import PageGroup
@@ -45,11 +44,9 @@ class WhatIfPages(PageGroup):
             problems=problems,
             notes=notes,
             answer=answer,
-            helps=answer.decision.helps if answer else (),
-            decision=self._decision(answer) if answer else None,
+            decision=shown_answer(answer, self._context.operations.scores) if answer else None,
         )
 
-    def _decision(self, answer: WhatIfAnswered) -> DecisionShown:
-        """Return the decision without its remedies, which the page shows above."""
-        chosen = answer.placed[0].root if answer.placed else ""
-        return replace(shown(answer.decision, self._context.operations.scores, chosen), helps=())
+
+def shown_answer(answer: WhatIfAnswered, scores: Scores) -> DecisionShown:
+    return shown(answer.decision, scores, answer.placed[0].root if answer.placed else "")

@@ -172,7 +172,7 @@ async def test_what_is_wrong_is_said_in_words(room: VisitedRoom) -> None:
 
 async def test_with_nobody_there_it_says_who_does_not_answer(room: VisitedRoom) -> None:
     page = await room.page("/?wait=1")
-    assert "placement does not answer: nobody listens there; it is not running" in page
+    assert "placement does not answer: no consumer; it is not running" in page
     assert "the conductor of cell c1 does not answer" in page
     assert "Nothing in the last ten minutes." in page
 

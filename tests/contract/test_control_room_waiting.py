@@ -83,7 +83,7 @@ async def test_nobody_waiting_is_a_sentence_and_so_is_a_silent_scheduler() -> No
         assert "Nobody waits" in await room.page("/waiting")
         assert "Nobody of web waits" in await room.page("/waiting?project=web")
     async with a_visited_room() as alone:
-        assert "The scheduler does not answer: nobody listens there" in await alone.page("/waiting")
+        assert "The scheduler does not answer: no consumer" in await alone.page("/waiting")
 
 
 async def test_a_wait_that_should_have_ended_is_a_fault_that_is_told() -> None:

@@ -84,4 +84,4 @@ async def test_why_it_does_not_fit_and_what_would_change_it(
 
 async def test_a_scheduler_that_does_not_answer_is_named() -> None:
     async with a_visited_room() as alone:
-        assert "The scheduler does not answer: nobody listens there" in await alone.page("/what-if?vcpus=1")
+        assert "The scheduler does not answer: no consumer" in await alone.page("/what-if?vcpus=1")

@@ -4,12 +4,12 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from berth.control_room_setup import access, operations, queries
+from berth.control_room_setup import access, operations
 from berth.room_drains import drains_here
 from berth.settings import Settings
 from bus.clock import Clock
@@ -18,10 +18,10 @@ from bus.errors import Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker
 from control_room.access import Sessions, sweep
-from control_room.background import BackgroundTasks, background_tasks
 from control_room.cloud_status import StatusReader
 from control_room.events import Events
 from control_room.queries import Queries
+from control_room.shared_data import BackgroundTasks, background_tasks
 from control_room.worker import control_room
 from tests.support.buses import serving
 
@@ -107,9 +107,15 @@ def _telling(answer: Any) -> Any:
     return answer if callable(answer) else saying(answer)
 
 
-def asked_of(bus: Bus, answered: Collection[str]) -> Queries:
-    every = [field.name for field in fields(Queries)]
-    return replace(queries(bus), **{name: nobody for name in every if name not in answered})
+def queries_with(bus: Bus, answered: Collection[str], answers: Mapping[str, Any]) -> Queries:
+    """Return queries of which only `answered` reach the bus and those of `answers` have fixed answers."""
+    queries = Queries(bus)
+    for name in vars(queries):
+        if name in answers:
+            setattr(queries, name, _telling(answers[name]))
+        elif name not in answered:
+            setattr(queries, name, nobody)
+    return queries
 
 
 @asynccontextmanager
@@ -133,12 +139,11 @@ async def a_visited_room(
         background_tasks() as tasks,
     ):
         sessions = Sessions()
-        asks = asked_of(bus, answered)
-        asks = replace(asks, **{name: _telling(answer) for name, answer in (told or {}).items()})
+        queries = queries_with(bus, answered, told or {})
         context = PageContext(
-            queries=asks,
+            queries=queries,
             events=events,
-            status=StatusReader(asks, tasks, clock, cells),
+            status=StatusReader(queries, tasks, clock, cells),
             access=access(settings or Settings()),
             sessions=sessions,
             clock=clock,

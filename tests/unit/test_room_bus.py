@@ -77,7 +77,7 @@ def test_what_is_cut_is_said_to_be() -> None:
     whole = letter_details(a_letter(body=b"x" * (MOST_BODY + 1), reason="r " * 400, died=1e300, cell="?"))
     assert (len(whole.body), whole.cut) == (MOST_BODY, True)
     assert whole.letter.reason.endswith(" …") and len(whole.reason) == 800
-    assert (whole.letter.died, whole.letter.cell) == (0.0, "nobody knows which")
+    assert (whole.letter.died, whole.letter.cell) == (0.0, "unknown")
 
 
 @pytest.mark.parametrize(

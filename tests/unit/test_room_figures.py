@@ -1,7 +1,6 @@
 """Figures and texts of the control room: windows, durations, alarms, the heat map."""
 
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -14,14 +13,12 @@ from control_room.core.alarms import ProcessReply, alarms
 from control_room.core.charts import HEIGHT, WIDTH, chart, rounded_up
 from control_room.core.heat import (
     Fleet,
-    HostHeat,
-    ProviderHeat,
     changed_columns,
     columns,
     natural,
     parse_flavor,
 )
-from control_room.core.latencies import bucket, percentiles
+from control_room.core.hosts import HostStock, KnownHost
 from control_room.core.windows import (
     MOST_CAUSES,
     OTHER,
@@ -32,7 +29,9 @@ from control_room.core.windows import (
     EndedBuild,
     EndStatus,
     Tick,
+    bucket,
     latest,
+    percentiles,
     summed,
     without_details,
 )
@@ -200,9 +199,13 @@ def test_few_ends_are_no_alarm() -> None:
 Has = dict[str, tuple[int, int, int]]
 
 
-def a_host(*has: Has, name: str = "h1", **given: Any) -> HostHeat:
-    fields = {"root": f"r-{name}", "cell": "c1", "zone": "", "closed": False, **given}
-    return HostHeat(name=name, providers=tuple(ProviderHeat(one) for one in has), **fields)
+def a_host(*providers: Has, closed: bool = False) -> KnownHost:
+    stocks = [
+        HostStock(resource_class=name, capacity=capacity, free=capacity - used, max_unit=max_unit)
+        for has in providers
+        for name, (capacity, used, max_unit) in has.items()
+    ]
+    return KnownHost(root="r", name="h1", closed=closed, stocks=tuple(stocks))
 
 
 @pytest.mark.parametrize(

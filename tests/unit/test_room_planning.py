@@ -9,20 +9,20 @@ import pytest
 
 from bus.host_marks import DISABLED, HELD
 from bus.reports import capacity_of
-from control_room.core.inventories import PlannedHost, PlannedStock
+from control_room.core.hosts import HostStock, KnownHost
 from control_room.core.plan import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, PlanStopped, planned
 
 
 def a_host(
     number: int, *, closed: bool = False, zone: str = "z1", traits: str = "", **free: int
-) -> PlannedHost:
+) -> KnownHost:
     """`free` of ten times as much of each class; of a class with a tail (VCPU_1) another provider's."""
     stocks = tuple(
-        PlannedStock(resource_class=name.rpartition("_of")[0] or name, free=amount, capacity=10 * abs(amount))
+        HostStock(resource_class=name.rpartition("_of")[0] or name, free=amount, capacity=10 * abs(amount))
         for name, amount in free.items()
     )
-    return PlannedHost(
+    return KnownHost(
         root=f"r{number}",
         name=f"h{number}",
         cell="c1",
@@ -34,12 +34,12 @@ def a_host(
 
 
 def plan(
-    hosts: list[PlannedHost], *mix: str, add: str = "", without: str = "", zone: str = "", cell: str = ""
+    hosts: list[KnownHost], *mix: str, add: str = "", without: str = "", zone: str = "", cell: str = ""
 ) -> PlanAnswer:
     return planned(hosts, parse_plan(mix, add.split(), without.split(), zone, cell))
 
 
-ALONE: dict[str, tuple[list[PlannedHost], str, int, int]] = {  # hosts, flavor, fit, would in one piece
+ALONE: dict[str, tuple[list[KnownHost], str, int, int]] = {  # hosts, flavor, fit, would in one piece
     "nobody": ([], "VCPU:1", 0, 0),
     "the scarcest class counts": ([a_host(1, VCPU=8, MEMORY_MB=1000)], "VCPU:2,MEMORY_MB:400", 2, 2),
     "host by host": ([a_host(1, VCPU=3), a_host(2, VCPU=3)], "VCPU:2", 2, 3),
@@ -66,8 +66,8 @@ def test_a_flavor_by_itself(name: str) -> None:
     [({}, 8), ({"max_unit": 1}, 0), ({"min_unit": 3}, 0), ({"step": 4}, 0), ({"step": 2, "min_unit": 2}, 8)],
 )
 def test_a_provider_gives_only_amounts_that_it_may(limits: dict[str, int], fits: int) -> None:
-    stock = PlannedStock(resource_class="VCPU", free=16, capacity=16, **limits)
-    host = PlannedHost(root="r", name="h", stocks=(stock,))
+    stock = HostStock(resource_class="VCPU", free=16, capacity=16, **limits)
+    host = KnownHost(root="r", name="h", stocks=(stock,))
     assert plan([host], "VCPU:2").now.flavors[0].fits == fits
 
 
@@ -80,13 +80,13 @@ def test_what_is_left_over_is_too_small_or_beside_what_has_run_out() -> None:
     assert (memory.free, memory.taken, memory.small, memory.beside, memory.ends) == (11, 8, 1, 2, 1)
 
 
-WIDE_OPEN = PlannedHost(
+WIDE_OPEN = KnownHost(
     root="r1",
     name="h1",
     traits=frozenset("A"),
-    stocks=(PlannedStock(resource_class="VCPU", free=4, capacity=4),),
+    stocks=(HostStock(resource_class="VCPU", free=4, capacity=4),),
 )
-MIXES: dict[str, tuple[list[PlannedHost], tuple[str, ...], int, int]] = {
+MIXES: dict[str, tuple[list[KnownHost], tuple[str, ...], int, int]] = {
     "of one flavor": ([a_host(1, VCPU=8)], ("2xVCPU:1",), 4, 4),
     "together on one host": ([a_host(1, VCPU=8)], ("VCPU:3", "VCPU:1"), 2, 2),
     "the large one goes where nothing else would": (
@@ -248,7 +248,7 @@ def test_what_makes_no_sense_is_refused(said: dict[str, list[str]], problem: str
 @pytest.mark.parametrize("ratio", [16.0, 3e38, -1e308])
 def test_the_plan_counts_hosts_of_any_allocation_ratio(ratio: float) -> None:
     capacity = capacity_of(2**31 - 1, 0, ratio)
-    stock = PlannedStock(resource_class="VCPU", free=capacity, capacity=capacity)
+    stock = HostStock(resource_class="VCPU", free=capacity, capacity=capacity)
     hosts = [replace(a_host(number), stocks=(stock,)) for number in range(1000)]
     (room,) = plan(hosts, "VCPU:1").now.flavors
     assert room.in_sum == max(1000 * capacity, 0) < 2**63
@@ -256,7 +256,7 @@ def test_the_plan_counts_hosts_of_any_allocation_ratio(ratio: float) -> None:
 
 def test_one_host_with_many_providers_costs_only_its_own() -> None:
     many = replace(
-        a_host(1), stocks=tuple(PlannedStock(resource_class="VCPU", free=3, capacity=3) for _ in range(9999))
+        a_host(1), stocks=tuple(HostStock(resource_class="VCPU", free=3, capacity=3) for _ in range(9999))
     )
     hosts = [many, *(a_host(number, VCPU=2) for number in range(2, 3000))]
     tracemalloc.start()

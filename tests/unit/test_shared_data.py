@@ -8,9 +8,8 @@ import pytest
 
 from bus.cells import CellsFound, FindCells
 from control_room import cloud_status, shared_data
-from control_room.background import background_tasks
 from control_room.queries import Reply
-from control_room.shared_data import Changes, Freshness, SharedData
+from control_room.shared_data import Changes, Freshness, SharedData, background_tasks
 from tests.support.waiting import until
 
 

@@ -1,14 +1,72 @@
 """All hosts as placement reports them, read on demand: all at first, then only changes."""
 
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
+from bus.aggregates import ZONE, AggregatesFound, FindAggregates
+from bus.cells import CellsFound, FindCells
 from bus.clock import Clock
 from bus.host_health import every_health
-from bus.replication import FindChanges, FindTrees
+from bus.protocol import Ask
+from bus.replication import FindChanges, FindTrees, KnownTree, TreesFound
 from bus.vocabulary import MAX_ORDINAL
 from control_room.core.heat import Fleet
-from control_room.known_hosts import zones_by_aggregate
+from control_room.core.hosts import KnownHost, host_of_tree
 from control_room.queries import NO_ANSWER, Queries
+
+_PAGE = 2000
+
+
+async def known_hosts(
+    trees: Ask[FindTrees, TreesFound],
+    aggregates: Ask[FindAggregates, AggregatesFound],
+    cells: Ask[FindCells, CellsFound],
+) -> list[KnownHost]:
+    """Return all hosts. Raise the error of a process that does not answer."""
+    disabled = {cell.name for cell in (await cells(FindCells(counted=False))).cells if not cell.enabled}
+    zones = await zones_by_aggregate(aggregates)
+    # by id: a host that moves between pages in the meantime is listed once
+    found: dict[str, KnownHost] = {}
+    after: int | None = 0
+    while after is not None:
+        page = await trees(FindTrees(after=after, limit=_PAGE))
+        for tree in page.trees:
+            rest = await _rest(tree, trees) if tree.left_out else ()
+            if (host := host_of_tree(page, tree, zones, rest)) is not None:
+                found[host.root] = replace(host, closed=True) if host.cell in disabled else host
+        after = page.more
+    return list(found.values())
+
+
+async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -> dict[str, str]:
+    zones, after, more = dict[str, str](), "", True
+    while more:
+        page = await aggregates(FindAggregates(after=after))
+        zones.update(
+            {
+                aggregate.id: aggregate.metadata[ZONE]
+                for aggregate in page.aggregates
+                if ZONE in aggregate.metadata
+            }
+        )
+        more = page.more and bool(page.aggregates)
+        after = page.aggregates[-1].id if page.aggregates else ""
+    return zones
+
+
+async def _rest(tree: KnownTree, trees: Ask[FindTrees, TreesFound]) -> Sequence[TreesFound]:
+    """Return the providers of a large tree that did not fit into the answer."""
+    root, had, more = tree.root or tree.providers[0].id, len(tree.providers), list[TreesFound]()
+    while True:
+        page = await trees(FindTrees(roots=(root,), skip=had))
+        if not page.trees or not page.trees[0].providers:
+            return more
+        more.append(page)
+        had += len(page.trees[0].providers)
+        if not page.trees[0].left_out:
+            return more
+
 
 LONGEST_UNREAD = 300.0  # seconds after which changes are not followed: all is read anew
 _PAGE = 2000
