@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from time import process_time
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -29,8 +30,8 @@ from bus.resources import FindProviders, ProvidersFound
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.dependencies import REQUESTS_AT_ONCE, PlacementQueries, SchedulerOptions
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.worker import REQUESTS_AT_ONCE
 
 PERIOD = 600.0  # seconds: no host is taken for down while a slow machine decides
 PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}
@@ -67,6 +68,19 @@ class InstantPlacement:
         self.granted += len(order.claims)
         return [Claimed(choice=0, generation=1, number=number) for _ in order.claims]
 
+    async def unused(self, question: object) -> Any:
+        raise NotImplementedError
+
+    def queries(self) -> PlacementQueries:
+        return PlacementQueries(
+            claim_many=self.claim_many,
+            release=self.release,
+            providers=self.providers,
+            groups=self.unused,
+            allocations=self.unused,
+            usages=self.unused,
+        )
+
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:
         return ReleaseAnswered(result=Released())
 
@@ -87,12 +101,7 @@ async def decisions_a_second(
 ) -> tuple[float, int]:
     placement, clock = InstantPlacement(hosts), Clock(chance=random.Random(1))
     scheduler = Scheduler(
-        IndexedSource(placement),
-        placement.claim_many,
-        placement.release,
-        placement.providers,
-        policy(packing),
-        clock,
+        IndexedSource(placement), placement.queries(), clock, SchedulerOptions(policy=policy(packing))
     )
     await scheduler.opened()
     for row in placement.index.at[: placement.index.high]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from berth.searching import candidate_source
+from berth.searching import candidate_source, cell_queries, placement_queries
 from berth.services import settle_in, stop_on_signals
 from bus import topics
 from bus.clock import Clock
@@ -29,6 +29,7 @@ from compute_sim.ironic import IronicExchange, SimNode, SimPlan, Simulation, enr
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent import metal_agent, news_of
 from placement_worker import Placement, placement_worker
+from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.worker import scheduler_worker
 
 CELL = "c1"
@@ -108,11 +109,13 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
         ),
         "scheduler": lambda: scheduler_worker(
             place.source,
-            bus.asker_of_many(topics.CLAIM),
-            bus.asker(topics.RELEASE),
-            bus.asker(topics.PROVIDERS),
-            clock=clock,
-            loaded=place.loaded,
+            placement_queries(bus),
+            cell_queries(bus),
+            Database(site.database_url, namespace="scheduler"),
+            bus.publish,
+            clock,
+            SchedulerOptions(),
+            place.loaded,
         ),
         "replica": lambda: place.workers[0],
         "conductor": lambda: conductor(CELL),
@@ -164,6 +167,7 @@ async def _serve(site: Site, role: str) -> None:
 async def prepare(site: Site) -> None:
     schemas = [
         ("placement_worker", "placement"),
+        ("scheduler_worker", "scheduler"),
         *(("cell_conductor", f"cell_{cell}") for cell in site.cells),
     ]
     for package, name in schemas:

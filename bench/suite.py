@@ -14,7 +14,7 @@ from bench.figures import Figure, middle, middle_of
 from bench.loading import LoadedBoots, a_berth
 from bench.processes import BESIDE, in_all, memory
 from berth.loadtest import MIX, LoadPlan, mixed
-from scheduler_worker.worker import REQUESTS_AT_ONCE
+from scheduler_worker.dependencies import REQUESTS_AT_ONCE
 
 Figures = tuple[Figure, ...]
 _WARM = 1000  # boots before any is measured: what is loaded once is loaded

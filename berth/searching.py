@@ -1,4 +1,4 @@
-"""Where a scheduler searches: placement's own memory where that is in its process, else a replica of it."""
+"""A scheduler's access to placement and the cells: the index, or a replica of it, and its queries."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,6 +11,9 @@ from bus.errors import Unavailable
 from bus.worker import Worker
 from placement_worker import IndexedSource, Memory, replica
 from placement_worker.core.index import Index
+from scheduler_worker.dependencies import CellQueries, PlacementQueries
+
+CELL_SECONDS = 5.0  # a scheduler waits so long for a cell: other cells' moves are waiting with it
 
 
 class SharedMemory:
@@ -70,3 +73,22 @@ def candidate_source(bus: Bus, shared: SharedMemory | None) -> SearchPlace:
         bus.clock,
     )
     return SearchPlace(IndexedSource(kept), kept.loaded, (worker,))
+
+
+def placement_queries(bus: Bus) -> PlacementQueries:
+    return PlacementQueries(
+        claim_many=bus.asker_of_many(topics.CLAIM),
+        release=bus.asker(topics.RELEASE),
+        providers=bus.asker(topics.PROVIDERS),
+        groups=bus.asker(topics.GROUPS),
+        allocations=bus.asker(topics.ALLOCATIONS),
+        usages=bus.asker(topics.USAGES),
+    )
+
+
+def cell_queries(bus: Bus) -> CellQueries:
+    return CellQueries(
+        builds=bus.asker(topics.FIND_BUILDS, timeout=CELL_SECONDS),
+        instances=bus.asker(topics.FIND_INSTANCES, timeout=CELL_SECONDS),
+        moves=bus.asker(topics.FIND_MOVES, timeout=CELL_SECONDS),
+    )

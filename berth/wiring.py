@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from bus.sql.database import Database
 
 SOCKET = "bus.sock"
-CELL_SECONDS = 5.0  # a scheduler waits so long for a cell: other cells' moves are waiting with it
 WORKERS = {
     "placement": "keeps who has which resources, answers candidates and claims",
     "scheduler": "turns build requests into claimed hosts and alternates",
@@ -428,8 +427,8 @@ def _with_store(
     if role.worker == "scheduler":
         from berth.choice import policy
         from berth.request_options import request_options
-        from berth.searching import candidate_source
-        from scheduler_worker.client_door import ClientLookups
+        from berth.searching import candidate_source, cell_queries, placement_queries
+        from scheduler_worker.dependencies import SchedulerOptions
         from scheduler_worker.worker import scheduler_worker
 
         place = candidate_source(bus, shared)
@@ -437,26 +436,13 @@ def _with_store(
             *place.workers,
             scheduler_worker(
                 place.source,
-                bus.asker_of_many(topics.CLAIM),
-                bus.asker(topics.RELEASE),
-                bus.asker(topics.PROVIDERS),
-                policy(settings),
+                placement_queries(bus),
+                cell_queries(bus),
+                store,
+                bus.publish,
                 bus.clock,
-                loaded=place.loaded,
-                groups=bus.asker(topics.GROUPS),
-                allocations=bus.asker(topics.ALLOCATIONS),
-                options=request_options(settings),
-                database=store,
-                say=bus.publish,
-                builds=bus.asker(topics.FIND_BUILDS, timeout=CELL_SECONDS),
-                client_lookups=ClientLookups(
-                    allocations=bus.asker(topics.ALLOCATIONS),
-                    usages=bus.asker(topics.USAGES),
-                    groups=bus.asker(topics.GROUPS),
-                    builds=bus.asker(topics.FIND_BUILDS, timeout=CELL_SECONDS),
-                    instances=bus.asker(topics.FIND_INSTANCES, timeout=CELL_SECONDS),
-                    moves=bus.asker(topics.FIND_MOVES, timeout=CELL_SECONDS),
-                ),
+                SchedulerOptions(policy=policy(settings), requests=request_options(settings)),
+                place.loaded,
             ),
         ]
     from cell_conductor import cell_conductor

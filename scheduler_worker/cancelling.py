@@ -8,18 +8,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bus.claims import Held, OutsideCell, ReleaseAnswered, Released, ReleaseRequested, ReleaseResult, Retired
+from bus.claims import Held, OutsideCell, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.clock import Clock
 from bus.context import resumed
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
 from bus.moves import SHELVED, MoveRefused
-from bus.protocol import Ask
 from bus.refused_edits import Contended
 from bus.vocabulary import Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import refused
 from scheduler_worker.core.order import CANCELLED, DELETED
+from scheduler_worker.dependencies import PlacementQueries
 from scheduler_worker.releasing import Ending
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import FoundParked
@@ -45,13 +45,13 @@ class Cancelling:
         self,
         parking: Parking,
         ending: Ending,
-        release: Ask[ReleaseRequested, ReleaseAnswered],
+        placement: PlacementQueries,
         say: Says,
         clock: Clock,
     ) -> None:
         self._parking = parking
         self._ending = ending
-        self._release = release
+        self._placement = placement
         self._say = say
         self._clock = clock
 
@@ -172,7 +172,7 @@ class Cancelling:
     async def _retire(self, build: Id, generation: int | None, why: str) -> ReleaseResult:
         """Retire a consumer that holds nothing. Without a reason, only return its state."""
         question = ReleaseRequested(consumer=build, generation=generation, retire=why, unplaceable=True)
-        return (await self._release(question)).result
+        return (await self._placement.release(question)).result
 
     async def _remove_request(self, one: FoundParked, gone: set[Id]) -> None:
         """Remove the request, or some of its builds. The row tells another owner."""

@@ -26,14 +26,14 @@ from bus.clients import (
 )
 from bus.decisions import Decision
 from bus.errors import Poison, Unavailable, Unroutable
-from bus.groups import FindGroups, GroupsFound
+from bus.groups import GroupsFound
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
-from bus.protocol import Ask
-from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindInstances, InstancesFound, WhatIf
-from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
+from bus.queries import BuildsFound, DecisionFound, FindBuilds, WhatIf
+from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import UNSAID_ID, Id
+from scheduler_worker.dependencies import CellQueries, PlacementQueries
 from scheduler_worker.request_owners import Keeping
 from scheduler_worker.store import clients as store
 from scheduler_worker.what_if import WhatIfs
@@ -58,18 +58,6 @@ class NotAllowed(Exception):
     """The client may not do this. The text gives the reason and does not name other projects."""
 
 
-@dataclass(frozen=True)
-class ClientLookups:
-    """Questions to placement and cells on behalf of clients."""
-
-    allocations: Ask[FindAllocations, AllocationsFound]
-    usages: Ask[FindUsages, UsagesFound]
-    groups: Ask[FindGroups, GroupsFound]
-    builds: Ask[FindBuilds, BuildsFound]
-    instances: Ask[FindInstances, InstancesFound]
-    moves: Ask[FindMoves, MovesFound]
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """The project of each id that is known."""
@@ -87,13 +75,15 @@ class ClientDoor:
     def __init__(
         self,
         database: Database,
-        lookups: ClientLookups,
+        placement: PlacementQueries,
+        cells: CellQueries,
         keeping: Keeping,
         what_ifs: WhatIfs,
         source: CandidateSource,
     ) -> None:
         self._database = database
-        self._lookups = lookups
+        self._placement = placement
+        self._cells = cells
         self._keeping = keeping
         self._what_ifs = what_ifs
         self._source = source
@@ -151,7 +141,7 @@ class ClientDoor:
 
     async def _check_move(self, steer: MoveSteered) -> None:
         try:
-            found = await self._lookups.moves(FindMoves(cell=steer.cell, moves=(steer.move,)))
+            found = await self._cells.moves(FindMoves(cell=steer.cell, moves=(steer.move,)))
         except Unroutable:
             raise NotAllowed(f"cell {steer.cell} does not answer") from None
         if not any(move.build == steer.build for move in found.moves):
@@ -176,12 +166,12 @@ class ClientDoor:
             raise NotAllowed("a client's question is exactly one of the fields beside client")
         own = client.projects
         if asked.builds is not None:
-            builds = (await self._lookups.builds(asked.builds)).builds
+            builds = (await self._cells.builds(asked.builds)).builds
             mine = tuple(build for build in builds if build.placed.spec.project in own)
             return ClientAnswered(builds=BuildsFound(builds=mine))
         if asked.instances is not None:
             instances = structs.replace(asked.instances, project=_project(client, asked.instances.project))
-            return ClientAnswered(instances=await self._lookups.instances(instances))
+            return ClientAnswered(instances=await self._cells.instances(instances))
         if asked.moves is not None:
             return ClientAnswered(moves=await self._moves(asked.moves, client))
         if asked.waiting is not None:
@@ -199,16 +189,16 @@ class ClientDoor:
         if asked.allocations is not None:
             if not asked.allocations:
                 return ClientAnswered(allocations=())
-            held = await self._lookups.allocations(FindAllocations(consumers=asked.allocations))
+            held = await self._placement.allocations(FindAllocations(consumers=asked.allocations))
             return ClientAnswered(
                 allocations=tuple(consumer for consumer in held.consumers if consumer.project in own)
             )
         if asked.usages is not None:
             usages = structs.replace(asked.usages, project=_project(client, asked.usages.project))
-            return ClientAnswered(usages=await self._lookups.usages(usages))
+            return ClientAnswered(usages=await self._placement.usages(usages))
         assert asked.groups is not None
         groups = structs.replace(asked.groups, project=_project(client, asked.groups.project))
-        answer = await self._lookups.groups(groups)
+        answer = await self._placement.groups(groups)
         return ClientAnswered(
             groups=GroupsFound(
                 groups=tuple(group for group in answer.groups if group.project == groups.project)
@@ -227,7 +217,7 @@ class ClientDoor:
     async def _moves(self, question: FindMoves, client: RegisteredClient) -> MovesFound:
         if not question.moves and not question.builds:
             raise NotAllowed("moves: name the moves or builds")
-        found = await self._lookups.moves(question)
+        found = await self._cells.moves(question)
         known = await self._known((), {move.build for move in found.moves})
         return MovesFound(moves=tuple(move for move in found.moves if known.is_of(move.build, client)))
 
@@ -252,7 +242,7 @@ class ClientDoor:
         async with self._database.read() as tx:
             projects = await store.projects_of(tx, ids)
         for some in portions([id_ for id_ in ids if id_ not in projects], PLACEMENT_ASKED):
-            held = await self._lookups.allocations(FindAllocations(consumers=some))
+            held = await self._placement.allocations(FindAllocations(consumers=some))
             projects |= {
                 consumer.id: consumer.project for consumer in held.consumers if consumer.type not in KEEPERS
             }
@@ -272,7 +262,7 @@ class ClientDoor:
         found: dict[Id, str] = {}
         try:
             for some in portions(ids, BUILDS_ASKED):
-                builds = (await self._lookups.builds(FindBuilds(cell=cell, builds=some))).builds
+                builds = (await self._cells.builds(FindBuilds(cell=cell, builds=some))).builds
                 found |= {build.build: build.placed.spec.project for build in builds}
         except (Unavailable, Unroutable):
             pass

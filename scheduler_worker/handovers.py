@@ -15,17 +15,14 @@ from bus.claims import (
     Held,
     NothingHeld,
     Refused,
-    ReleaseAnswered,
     Released,
-    ReleaseRequested,
     Retired,
 )
 from bus.clock import Clock
 from bus.errors import Retry
 from bus.messages import BuildDeleteRequested
 from bus.moves import HandoverProgress, HandoverReported, MovePlaced
-from bus.protocol import Ask
-from bus.resources import AllocationsFound, FindAllocations
+from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import Id, Message
 from bus.worker import Outcome
@@ -40,7 +37,7 @@ from scheduler_worker.core.handover import (
     nobody_hears,
     taking_back,
 )
-from scheduler_worker.placing import Claims
+from scheduler_worker.dependencies import PlacementQueries
 from scheduler_worker.releasing import Ending
 from scheduler_worker.store import handovers as store
 
@@ -61,16 +58,12 @@ class Handovers:
     def __init__(
         self,
         database: Database,
-        claim_many: Claims,
-        release: Ask[ReleaseRequested, ReleaseAnswered],
-        allocations: Ask[FindAllocations, AllocationsFound],
+        placement: PlacementQueries,
         ending: Ending,
         clock: Clock,
     ) -> None:
         self._database = database
-        self._claim_many = claim_many
-        self._release = release
-        self._allocations = allocations
+        self._placement = placement
         self._ending = ending
         self._clock = clock
 
@@ -117,7 +110,7 @@ class Handovers:
                 generation, problem = await self._take_back(order, by)
                 after = structs.replace(order, state="back", by=by, generation=generation, problem=problem)
             case EndBuild(by=by):
-                match (await self._release(holding_nothing(order, deleted=True))).result:
+                match (await self._placement.release(holding_nothing(order, deleted=True))).result:
                     case Released() | Retired():
                         after = structs.replace(order, state="deleted", by=by)
                     case _:
@@ -139,7 +132,7 @@ class Handovers:
             claim = taking_back(order, generation)
             if claim is None:
                 return await self._shelve_again(order)
-            [answer] = await self._claim_many([ClaimRequested(claims=(claim,))])
+            [answer] = await self._placement.claim_many([ClaimRequested(claims=(claim,))])
             match answer.results[0]:
                 case Claimed(generation=claimed):
                     return claimed, ""
@@ -157,14 +150,14 @@ class Handovers:
         raise Retry(after=SOON, why=f"the claim of {order.placed.build} is contended")
 
     async def _shelve_again(self, order: Handover) -> tuple[int | None, str]:
-        match (await self._release(holding_nothing(order, deleted=False))).result:
+        match (await self._placement.release(holding_nothing(order, deleted=False))).result:
             case Released() | Retired():
                 return None, ""
             case _:
                 raise Retry(after=SOON, why=f"the claim of {order.placed.build} is contended")
 
     async def _held(self, build: Id) -> int | None:
-        found = (await self._allocations(FindAllocations(consumers=(build,)))).consumers
+        found = (await self._placement.allocations(FindAllocations(consumers=(build,)))).consumers
         return found[0].generation if found else None
 
     # Orders without a conductor

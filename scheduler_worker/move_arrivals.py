@@ -12,7 +12,6 @@ from bus.claims import (
     Held,
     NothingHeld,
     Refused,
-    ReleaseAnswered,
     Released,
     ReleaseRequested,
     ReleaseResult,
@@ -20,15 +19,14 @@ from bus.claims import (
 )
 from bus.errors import Retry
 from bus.moves import HandoverProgress, MovePlaced, MoveRefused, MoveRequested
-from bus.protocol import Ask
 from scheduler_worker.core.move_start import refused, taken_back, undoing, unheard
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict
 from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.placing import Claims, Scheduler
-from scheduler_worker.releasing import UNHEARD_SECONDS, log
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.releasing import log
 from scheduler_worker.waiting_requests import RefusedMoves
 
 KeepRefusals = Callable[[RefusedMoves], Awaitable[None]]
@@ -55,19 +53,13 @@ class MoveArrivals:
         self,
         scheduler: Scheduler,
         lookups: MoveLookups,
-        claim_many: Claims,
-        release: Ask[ReleaseRequested, ReleaseAnswered],
-        keep_refusals: KeepRefusals | None = None,
-        *,
-        handovers: Handovers | None = None,
-        unheard_for: float = UNHEARD_SECONDS,
+        handovers: Handovers,
+        keep_refusals: KeepRefusals,
     ) -> None:
-        self.courses = MoveCourses(scheduler, lookups, release, handovers, unheard_for=unheard_for)
+        self.courses = MoveCourses(scheduler, lookups, handovers)
         self._handovers = handovers
         self.parks: Parks | None = None
         self._scheduler = scheduler
-        self._claim_many = claim_many
-        self._release = release
         self._keep_refusals = keep_refusals
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
@@ -75,7 +67,7 @@ class MoveArrivals:
         courses = [MoveCourse(request) for request in requests]
         parks = self.parks(courses) if self.parks is not None else None
         new = [course for course in courses if course.verdict is None]
-        unknown = await self.courses.look(new, waits=parks is not None)
+        unknown = await self.courses.look(new)
         for course, look in zip(new, unknown, strict=True):
             if look is not None:
                 self.courses.not_yet(course, look)
@@ -88,8 +80,6 @@ class MoveArrivals:
 
     async def keep(self, courses: Sequence[MoveCourse]) -> None:
         """Store the refusals for later queries."""
-        if self._keep_refusals is None:
-            return
         ended = []
         for course in courses:
             said = course.verdict if isinstance(course.verdict, tuple | list) else ()
@@ -127,7 +117,7 @@ class MoveArrivals:
         )
 
     async def _never_left(self, told: HandoverProgress) -> MoveRefused | None:
-        if self._handovers is None or not await self._handovers.unheard(told):
+        if not await self._handovers.unheard(told):
             return None
         asked = MoveRequested(move=told.move, build=told.build, kind=told.kind, reply_to=told.reply_to)
         return refused(asked, unheard(told.cell), "no_conductor", told.decision)
@@ -142,8 +132,8 @@ class MoveArrivals:
                 retire=unheard(placed.cell),
                 unplaceable=True,
             )
-            return (await self._release(question)).result
-        [answer] = await self._claim_many([ClaimRequested(claims=(claim,))])
+            return (await self._scheduler.placement.release(question)).result
+        [answer] = await self._scheduler.placement.claim_many([ClaimRequested(claims=(claim,))])
         result = answer.results[0]
         if placed.kind == "unshelve" and isinstance(result, Claimed | Retired):
             await self.courses.asleep_again(placed.build, placed.cell)

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from bus.claims import Held, ReleaseAnswered, Released, ReleaseRequested, ReleaseResult, Retired
+from bus.claims import Held, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.errors import Poison, Retry
 from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
-from bus.protocol import Ask
 from bus.refused_edits import Contended
 from bus.vocabulary import Id
 from scheduler_worker.core.events import Begun, BegunBefore, End, Park, SayMove
@@ -26,7 +25,6 @@ from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups, NotYet, SeenThrough, Stopped
 from scheduler_worker.parallel import together
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.releasing import UNHEARD_SECONDS
 from scheduler_worker.waiting_hosts import beside
 
 MoveVerdict = Sequence[MovePlaced | MoveRefused | HandoverProgress] | Retry | Poison
@@ -64,27 +62,19 @@ class MoveCourses:
         self,
         scheduler: Scheduler,
         lookups: MoveLookups,
-        release: Ask[ReleaseRequested, ReleaseAnswered],
-        handovers: Handovers | None = None,
-        *,
-        unheard_for: float = UNHEARD_SECONDS,
+        handovers: Handovers,
     ) -> None:
         self.scheduler = scheduler
         self._lookups = lookups
-        self._release = release
         self._handovers = handovers
-        self._unheard_for = unheard_for
 
-    async def look(self, courses: Sequence[MoveCourse], *, waits: bool) -> list[NotYet | None]:
+    async def look(self, courses: Sequence[MoveCourse]) -> list[NotYet | None]:
         """Look up where each move begins; return what to publish for the moves without an answer if that
         lasts.
         """
         await self._handed_over_before(courses)
         open_ = [course for course in courses if course.verdict is None]
-        crosses = self._handovers is not None
-        looks = iter(
-            await self._lookups.look([course.asked for course in open_], waits=waits, crosses=crosses)
-        )
+        looks = iter(await self._lookups.look([course.asked for course in open_]))
         unknown: list[NotYet | None] = []
         for course in courses:
             look = None if course.verdict is not None else next(looks)
@@ -100,7 +90,7 @@ class MoveCourses:
 
     def not_yet(self, course: MoveCourse, look: NotYet) -> None:
         waited = self.scheduler.waiting.waited(course.asked.move)
-        if waited >= self._unheard_for:
+        if waited >= self.scheduler.unheard_for:
             course.barred, course.start = look.barred, look.start
         else:
             course.verdict = self._later(course.asked.move, look.barred.why)
@@ -174,7 +164,7 @@ class MoveCourses:
     async def _handed_over_before(self, courses: Sequence[MoveCourse]) -> None:
         """Continue existing handovers, whatever the cells report now."""
         crossing = [course for course in courses if course.asked.to_cell]
-        if self._handovers is None or not crossing:
+        if not crossing:
             return
         known = await self._handovers.known([course.asked.move for course in crossing])
         for course in crossing:
@@ -184,8 +174,6 @@ class MoveCourses:
 
     async def _hand_over(self, courses: Sequence[MoveCourse]) -> None:
         """Store the handover of a move to another cell before anything is published."""
-        if self._handovers is None:
-            return
         crossing: list[tuple[MoveCourse, Handover]] = []
         for course in courses:
             start, said = course.start, course.verdict
@@ -285,7 +273,7 @@ class MoveCourses:
         question = ReleaseRequested(
             consumer=name, generation=None, retire=why[:MAX_REASON], unplaceable=unplaceable and bool(why)
         )
-        return (await self._release(question)).result
+        return (await self.scheduler.placement.release(question)).result
 
     # Moves that had begun
 
@@ -319,7 +307,7 @@ class MoveCourses:
         """
         asked = course.asked
         waited = self.scheduler.waiting.waited(asked.move)
-        if waited < self._unheard_for and await self._lookups.held([asked.build]):
+        if waited < self.scheduler.unheard_for and await self._lookups.held([asked.build]):
             course.verdict = self._later(asked.move, "it has begun, and its cell does not know of its build")
         else:
             course.verdict = ()
@@ -349,5 +337,5 @@ class MoveCourses:
         A newer move that has begun, or an end, is left unchanged.
         """
         question = ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
-        if isinstance((await self._release(question)).result, Contended):
+        if isinstance((await self.scheduler.placement.release(question)).result, Contended):
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")

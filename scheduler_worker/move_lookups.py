@@ -13,11 +13,10 @@ from bus.candidates import CandidateSource
 from bus.chunks import portions
 from bus.claims import Held
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
-from bus.groups import FindGroups, GroupsFound
+from bus.groups import FindGroups
 from bus.moves import MoveRequested
-from bus.protocol import Ask
 from bus.queries import BuildsFound, BuildStands, FindBuilds
-from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
+from bus.resources import FindAllocations, FindProviders, Provider
 from bus.vocabulary import Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import (
@@ -29,6 +28,7 @@ from scheduler_worker.core.move_start import (
     stuck,
     unready,
 )
+from scheduler_worker.dependencies import CellQueries, PlacementQueries
 from scheduler_worker.parallel import together
 from scheduler_worker.releasing import Ending
 
@@ -76,16 +76,12 @@ class _Standing:
 class MoveLookups:
     source: CandidateSource
     ending: Ending
-    allocations: Ask[FindAllocations, AllocationsFound]
-    providers: Ask[FindProviders, ProvidersFound]
-    groups: Ask[FindGroups, GroupsFound]
-    builds: Ask[FindBuilds, BuildsFound]
+    placement: PlacementQueries
+    cells: CellQueries
 
-    async def look(
-        self, requests: Sequence[MoveRequested], *, waits: bool, crosses: bool = False
-    ) -> list[MoveLook]:
+    async def look(self, requests: Sequence[MoveRequested]) -> list[MoveLook]:
         """Return the beginning of each move."""
-        wrong = [misread(request, waits=waits, crosses=crosses) for request in requests]
+        wrong = [misread(request) for request in requests]
         standing = await self._standing(
             [one for one, barred in zip(requests, wrong, strict=True) if not barred]
         )
@@ -107,7 +103,7 @@ class MoveLookups:
         """Return the consumers' allocations, without empty ones."""
         ids = tuple(dict.fromkeys(consumers))
         questions = [FindAllocations(consumers=some) for some in portions(ids, PLACEMENT_ASKED)]
-        answers = [await self.allocations(question) for question in questions]
+        answers = [await self.placement.allocations(question) for question in questions]
         return {
             one.id: Held(generation=one.generation, allocations=one.allocations)
             for answer in answers
@@ -166,7 +162,7 @@ class MoveLookups:
 
     async def _ask_cell(self, cell: str, builds: tuple[Id, ...]) -> BuildsFound | str:
         try:
-            return await self.builds(FindBuilds(cell=cell, builds=builds))
+            return await self.cells.builds(FindBuilds(cell=cell, builds=builds))
         except Unroutable:
             return f"cell {cell!r}: no conductor answers there"
         except (NoAnswer, AnswerRefused) as problem:
@@ -181,7 +177,7 @@ class MoveLookups:
             FindProviders(ids=some, parts=("inventories", "traits", "owner"))
             for some in portions(ids, PLACEMENT_ASKED)
         ]
-        answers = [await self.providers(question) for question in questions]
+        answers = [await self.placement.providers(question) for question in questions]
         return {one.id: one for answer in answers for one in answer.providers}
 
     async def _groups(self, starts: Sequence[MoveStart]) -> dict[Id, Id]:
@@ -192,7 +188,7 @@ class MoveLookups:
         if made:
             ids = tuple(dict.fromkeys(one.group for one in made.values() if one.group))
             questions.append(FindGroups(ids=ids))
-        answers = [await self.groups(question) for question in questions]
+        answers = [await self.placement.groups(question) for question in questions]
         found = {group.id: group for answer in answers for group in answer.groups}
         groups = {member: group.id for group in found.values() for member in group.members if member in there}
         for build, start in made.items():

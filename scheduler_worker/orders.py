@@ -33,12 +33,10 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 class Orders:
     """Makes them. What it remembers holds until hosts come or go."""
 
-    def __init__(
-        self, source: CandidateSource, options: RequestOptions, policy: ChoicePolicy | None = None
-    ) -> None:
+    def __init__(self, source: CandidateSource, options: RequestOptions, policy: ChoicePolicy) -> None:
         self._source = source
         self._options = options
-        self._policy = policy or ChoicePolicy()
+        self._policy = policy
         unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
         self._apart = {**ITS_OWN, **unread}
         self._known: dict[tuple[bytes, object], tuple[Alternative, ...]] = {}

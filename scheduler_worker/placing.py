@@ -5,18 +5,15 @@ one search and one evaluation for equal requests, one claim for all, one lookup 
 contains no await, so nothing changes during it.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bus.candidates import Bools, CandidateSource
-from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
-from bus.protocol import Ask
 from bus.queries import Candidate
-from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.vocabulary import Id
 from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choice import HasReservations
@@ -53,22 +50,20 @@ from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.joined_groups import Joined
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.placing import PATIENCE, PlacingLimits, step
-from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.core.placing import PlacingLimits, step
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.hosts import GRACE, HostBook
+from scheduler_worker.dependencies import PlacementQueries, SchedulerOptions
+from scheduler_worker.hosts import HostBook
 from scheduler_worker.meters import CROSSED, count_claims
 from scheduler_worker.orders import Orders
 from scheduler_worker.pending_choices import PendingChoice, PendingChoices
 from scheduler_worker.related_instances import names_other_instances
-from scheduler_worker.releasing import UNHEARD_SECONDS, Ending, log
+from scheduler_worker.releasing import Ending, log
 from scheduler_worker.resolving import Resolving
 from scheduler_worker.retry_times import Waiting
 from scheduler_worker.roster import Roster
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
-Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
 HELP_SECONDS = 0.02  # of a batch: looking for what would have made its requests fit
@@ -78,7 +73,7 @@ BATCH_BYTES = 16 * 1024 * 1024  # flavors, images and metadata in a batch; a sin
 
 @dataclass(slots=True, eq=False)
 class _Course:
-    """An order on its way, and what it asks for."""
+    """An order in progress, and the effects it waits for."""
 
     order: Order
     asks: list[Effect] = field(default_factory=list)
@@ -91,34 +86,24 @@ class Scheduler:
     def __init__(
         self,
         source: CandidateSource,
-        claim_many: Claims,
-        release: Ask[ReleaseRequested, ReleaseAnswered],
-        providers: Ask[FindProviders, ProvidersFound],
-        policy: ChoicePolicy | None = None,
-        clock: Clock | None = None,
-        *,
-        patience: float = PATIENCE,
-        grace: float = GRACE,
-        unheard_for: float = UNHEARD_SECONDS,
-        groups: Ask[FindGroups, GroupsFound] | None = None,
-        allocations: Ask[FindAllocations, AllocationsFound] | None = None,
-        options: RequestOptions | None = None,
+        placement: PlacementQueries,
+        clock: Clock,
+        options: SchedulerOptions,
     ) -> None:
-        self.policy = policy or ChoicePolicy()
-        self.clock = clock or Clock()
+        self.policy = options.policy
+        self.clock = clock
         self.source = source
-        self.book = HostBook(self.clock.monotonic(), grace, self.policy.halved_after)
+        self.placement = placement
+        self.unheard_for = options.unheard_for
+        self.book = HostBook(self.clock.monotonic(), options.grace, self.policy.halved_after)
         self.pending = PendingChoices(source)
         self.waiting = Waiting(self.clock)
-        self.ending = Ending(release, providers, self.clock, unheard_for)
-        self._resolving = None
-        if groups is not None and allocations is not None:
-            self._resolving = Resolving(groups, allocations, self.ending)
-        self._orders = Orders(source, options or RequestOptions(), self.policy)
+        self.ending = Ending(placement, self.clock, options.unheard_for)
+        self._resolving = Resolving(placement, self.ending)
+        self._orders = Orders(source, options.requests, self.policy)
         self._hosts = HostMap(source, self.policy.cells)
         self.roster = Roster(self.clock)
-        self._limits = PlacingLimits(patience=patience)
-        self._claim_many = claim_many
+        self._limits = PlacingLimits(patience=options.patience)
         self._narrow: Narrow = lambda orders: orders
         self._joined = Joined()
 
@@ -191,7 +176,7 @@ class Scheduler:
         if level:
             await self.source.fresh()
             begun = [self._known_now(order, event) for order, event in begun]
-        if self._resolving is not None and any(names_other_instances(order.request) for order, _ in begun):
+        if any(names_other_instances(order.request) for order, _ in begun):
             begun = await self._resolving.resolve(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
@@ -374,14 +359,14 @@ class Scheduler:
         begun: Sequence[tuple[Order, Begun]] = [
             self._orders.begin(start.request(), 0.0, start) for start in starts
         ]
-        if self._resolving is not None and any(names_other_instances(order.request) for order, _ in begun):
+        if any(names_other_instances(order.request) for order, _ in begun):
             begun = await self._resolving.resolve(begun)
         return begun
 
     async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[tuple[Order, Begun]]:
         """Return the requests with the present hosts of the instances that they name."""
         begun: Sequence[tuple[Order, Begun]] = [self._orders.begin(request, 0.0) for request in requests]
-        if self._resolving is not None and any(names_other_instances(request) for request in requests):
+        if any(names_other_instances(request) for request in requests):
             begun = await self._resolving.resolve(begun)
         return begun
 
@@ -414,7 +399,7 @@ class Scheduler:
     async def _answers(self, questions: list[ClaimRequested]) -> Sequence[ClaimAnswered | AnswerRefused]:
         """One answer each. A question that placement cannot take fails the lot: then each by itself."""
         try:
-            return await self._claim_many(questions)
+            return await self.placement.claim_many(questions)
         except AnswerRefused as problem:
             if len(questions) == 1:
                 return [problem]

@@ -3,22 +3,21 @@
 import logging
 from collections.abc import Sequence
 
-from bus.claims import Held, ReleaseAnswered, Released, ReleaseRequested, ReleaseResult, Retired
+from bus.claims import Held, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.protocol import Ask
-from bus.resources import FindProviders, Provider, ProvidersFound
+from bus.resources import FindProviders, Provider
 from bus.vocabulary import Id
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.placing import LONGEST_PAUSE
+from scheduler_worker.dependencies import PlacementQueries
 from scheduler_worker.parallel import together
 
 log = logging.getLogger(__name__)
 
 PROVIDERS_ASKED = 500  # at a time
-UNHEARD_SECONDS = 60.0  # seconds: so long the placed build is published again
 UNHEARD = 50_000  # requests without a conductor that are remembered
 
 
@@ -27,13 +26,11 @@ class Ending:
 
     def __init__(
         self,
-        release: Ask[ReleaseRequested, ReleaseAnswered],
-        providers: Ask[FindProviders, ProvidersFound],
+        placement: PlacementQueries,
         clock: Clock,
-        unheard_for: float = UNHEARD_SECONDS,
+        unheard_for: float,
     ) -> None:
-        self._release = release
-        self._providers = providers
+        self._placement = placement
         self._clock = clock
         self._unheard_for = unheard_for
         self._unheard: dict[Id, float] = {}  # requests without a conductor, and since when
@@ -57,7 +54,7 @@ class Ending:
             consumer=fence.instance, generation=fence.generation, retire=fence.why, unplaceable=True
         )
         try:
-            return (await self._release(question)).result
+            return (await self._placement.release(question)).result
         except AnswerRefused as problem:
             return f"{fence.instance} cannot be fenced: {problem}"
 
@@ -75,7 +72,7 @@ class Ending:
             FindProviders(ids=ids[start : start + PROVIDERS_ASKED], parts=("traits", "owner"))
             for start in range(0, len(ids), PROVIDERS_ASKED)
         ]
-        answers = [await self._providers(question) for question in questions]
+        answers = [await self._placement.providers(question) for question in questions]
         return {provider.id: provider for answer in answers for provider in answer.providers}
 
     async def take_back(self, placed: BuildPlaced) -> BuildUnplaceable | None:
@@ -89,7 +86,7 @@ class Ending:
         question = ReleaseRequested(
             consumer=placed.build, generation=placed.generation, retire=why, unplaceable=True
         )
-        match (await self._release(question)).result:
+        match (await self._placement.release(question)).result:
             case Released():
                 log.warning("build %s: %s", placed.build, why)
             case Retired(why=told, unplaceable=True):

@@ -7,13 +7,13 @@ from msgspec import structs
 
 from bus.claims import Held
 from bus.errors import AnswerRefused
-from bus.groups import FindGroups, GroupsFound, ServerGroup
-from bus.protocol import Ask
-from bus.resources import AllocationsFound, FindAllocations
+from bus.groups import FindGroups, ServerGroup
+from bus.resources import FindAllocations
 from bus.vocabulary import Id
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.order import Order
+from scheduler_worker.dependencies import PlacementQueries
 from scheduler_worker.releasing import Ending
 
 Begins = tuple[Order, Begun]
@@ -27,8 +27,7 @@ class Resolving:
     find the wrong request.
     """
 
-    groups: Ask[FindGroups, GroupsFound]
-    allocations: Ask[FindAllocations, AllocationsFound]
+    placement: PlacementQueries
     ending: Ending
 
     async def resolve(self, begun: Sequence[Begins]) -> list[Begins]:
@@ -74,7 +73,7 @@ class Resolving:
         ids = tuple(dict.fromkeys(order.request.hints.group for order in orders if order.request.hints.group))
         if not ids:
             return {}
-        return {group.id: group for group in (await self.groups(FindGroups(ids=ids))).groups}
+        return {group.id: group for group in (await self.placement.groups(FindGroups(ids=ids))).groups}
 
     async def _instances(self, orders: Sequence[Order]) -> dict[Id, str]:
         """Instance → the root it is on."""
@@ -86,7 +85,9 @@ class Resolving:
             return {}
         held = []
         for start in range(0, len(ids), INSTANCES_ASKED):
-            found = await self.allocations(FindAllocations(consumers=ids[start : start + INSTANCES_ASKED]))
+            found = await self.placement.allocations(
+                FindAllocations(consumers=ids[start : start + INSTANCES_ASKED])
+            )
             for consumer in found.consumers:
                 held.append(
                     (consumer.id, Held(generation=consumer.generation, allocations=consumer.allocations))

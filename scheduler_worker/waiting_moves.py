@@ -169,7 +169,7 @@ class WaitingMoves:
             course.beside = self.parking.room.barred(kept.priority, kept.since)
             course.why_reserved = self.parking.why_reserved
             course.waited = max(now - kept.since, 0.0)
-        unknown = await self.arrivals.courses.look(courses, waits=True)
+        unknown = await self.arrivals.courses.look(courses)
         for course, kept, look in zip(courses, over, unknown, strict=True):
             if look is not None:
                 course.barred = Barred(code="waited", why=waited_for(kept, look.barred.why))
@@ -223,7 +223,7 @@ class WaitingMoves:
 
     async def _look(self, courses: Sequence[MoveCourse], *, later: bool = True) -> None:
         """Look up the moves; those without an answer keep waiting."""
-        unknown = await self.arrivals.courses.look(courses, waits=True)
+        unknown = await self.arrivals.courses.look(courses)
         for course, look in zip(courses, unknown, strict=True):
             if look is not None and later:
                 course.verdict = Retry(LONGEST_PAUSE, look.barred.why)

@@ -78,9 +78,7 @@ class TriesMoves(Protocol):
 class Parking:
     """All waiting requests of this scheduler."""
 
-    def __init__(
-        self, scheduler: Scheduler, database: Database, say: Says, name: str, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, database: Database, say: Says, name: str, clock: Clock) -> None:
         self.name = name
         self.database = database
         self.rescued = 0
@@ -94,7 +92,7 @@ class Parking:
         self.moves: TriesMoves | None = None
         self.told = WaitsTold(scheduler.roster, say)
         self._say = say
-        self._clock = clock or Clock()
+        self._clock = clock
         self._called = asyncio.Event()
         self._regroup = False  # classes are to be computed again
         self._shared: frozenset[str] = frozenset()

@@ -60,7 +60,7 @@ class WhatIfsOfMoves:
     async def answer(self, question: WhatIfMoves) -> WhatIfMovesAnswered:
         async with self._what_ifs.one:
             courses = [MoveCourse(move) for move in question.moves]
-            for course, look in zip(courses, await self._courses.look(courses, waits=True), strict=True):
+            for course, look in zip(courses, await self._courses.look(courses), strict=True):
                 course.barred = look.barred if look is not None else course.barred
             ready = [course for course in courses if course.begins]
             await self._courses.check_rebuilds([course for course in ready if course.asked.kind == "rebuild"])

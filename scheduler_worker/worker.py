@@ -5,14 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.candidates import CandidateSource
-from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
-from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.moves import MovePlaced, MoveRefused
-from bus.protocol import Ask
-from bus.queries import BuildsFound, FindBuilds
-from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.routing import Query
 from bus.sql.database import Database
 from bus.topics import (
@@ -55,17 +50,13 @@ from bus.vocabulary import Message
 from bus.worker import Answers, Every, On, Worker, answers, every, on, on_many
 from scheduler_worker.arrivals import Arrivals
 from scheduler_worker.cancelling import Cancelling
-from scheduler_worker.client_door import ClientDoor, ClientLookups
-from scheduler_worker.core.placing import PATIENCE
-from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.client_door import ClientDoor
+from scheduler_worker.dependencies import CellQueries, PlacementQueries, SchedulerOptions
 from scheduler_worker.handovers import TELL_AGAIN_SECONDS, Handovers
 from scheduler_worker.host_records import HostRecords
-from scheduler_worker.hosts import GRACE
 from scheduler_worker.move_arrivals import MoveArrivals
 from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.placing import Claims, Scheduler
-from scheduler_worker.releasing import UNHEARD_SECONDS
+from scheduler_worker.placing import Scheduler
 from scheduler_worker.request_owners import Keeping
 from scheduler_worker.roster import SAYS_SECONDS
 from scheduler_worker.waiting_moves import WaitingMoves
@@ -78,96 +69,49 @@ SWEEP_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 MEASURE_SECONDS = 15.0
 RECORD_SECONDS = 1.0  # after which a change of a host is stored at the latest
-REQUESTS_AT_ONCE = 1280  # of each kind among them all hosts are searched and weighed once
 MOVES_AT_ONCE = 128
 TRIES_UNHEARD = 3  # attempts to publish a build to its conductor before its age is checked
 
 
 def scheduler_worker(
     source: CandidateSource,
-    claim_many: Claims,
-    release: Ask[ReleaseRequested, ReleaseAnswered],
-    providers: Ask[FindProviders, ProvidersFound],
-    policy: ChoicePolicy | None = None,
-    clock: Clock | None = None,
-    *,
-    patience: float = PATIENCE,
-    grace: float = GRACE,
-    batch: int = REQUESTS_AT_ONCE,
-    concurrency: int = 2,
-    unheard_for: float = UNHEARD_SECONDS,
-    groups: Ask[FindGroups, GroupsFound] | None = None,
-    allocations: Ask[FindAllocations, AllocationsFound] | None = None,
-    options: RequestOptions | None = None,
-    loaded: Callable[[], Awaitable[None]] | None = None,
-    database: Database | None = None,
-    say: Says | None = None,
-    builds: Ask[FindBuilds, BuildsFound] | None = None,
-    client_lookups: ClientLookups | None = None,
+    placement: PlacementQueries,
+    cells: CellQueries,
+    database: Database,
+    say: Says,
+    clock: Clock,
+    options: SchedulerOptions,
+    loaded: Callable[[], Awaitable[None]],
 ) -> Worker:
-    """Return the worker.
-
-    With a database and a publisher, requests may wait for capacity; with `builds`, the query for builds of a
-    cell, moves are supported. With `client_lookups`, clients are served.
-    """
-    scheduler = Scheduler(
-        source,
-        claim_many,
-        release,
-        providers,
-        policy,
-        clock,
-        patience=patience,
-        grace=grace,
-        unheard_for=unheard_for,
-        groups=groups,
-        allocations=allocations,
-        options=options,
-    )
+    """Return the worker, which starts once `loaded` has returned."""
+    scheduler = Scheduler(source, placement, clock, options)
     what_ifs = WhatIfs(scheduler)
-    place_many, handle = scheduler.place_many, scheduler.handle
-    parking: Parking | None = None
-    parts: list[_Part] = []
-    if database is not None:
-        parts.append(_host_records(HostRecords(scheduler.book, source, database, scheduler.clock)))
-    if database is not None and say is not None:
-        parking = Parking(scheduler, database, say, scheduler.roster.name, scheduler.clock)
-        place_many, handle = Arrivals(scheduler, parking, scheduler.clock).place_many, parking.handle
-        cancelling = Cancelling(parking, scheduler.ending, release, say, scheduler.clock)
-        keeping = Keeping(parking, scheduler.clock)
-        parts.append(_those_that_wait(parking, cancelling, keeping))
-        if client_lookups is not None:
-            parts.append(_clients(ClientDoor(database, client_lookups, keeping, what_ifs, source)))
-    if builds is not None and groups is not None and allocations is not None:
-        handovers: Handovers | None = None
-        if database is not None:
-            handovers = Handovers(
-                database, claim_many, release, allocations, scheduler.ending, scheduler.clock
-            )
-            parts.append(_other_halves(handovers, concurrency))
-        moves = MoveArrivals(
-            scheduler,
-            MoveLookups(source, scheduler.ending, allocations, providers, groups, builds),
-            claim_many,
-            release,
-            None if parking is None else parking.keep_refusals,
-            handovers=handovers,
-            unheard_for=unheard_for,
-        )
-        parts.append(_moves(moves, WhatIfsOfMoves(scheduler, what_ifs, moves.courses), concurrency, parking))
+    parking = Parking(scheduler, database, say, scheduler.roster.name, clock)
+    keeping = Keeping(parking, clock)
+    cancelling = Cancelling(parking, scheduler.ending, placement, say, clock)
+    handovers = Handovers(database, placement, scheduler.ending, clock)
+    lookups = MoveLookups(source, scheduler.ending, placement, cells)
+    moves = MoveArrivals(scheduler, lookups, handovers, parking.keep_refusals)
+    parts = [
+        _host_records(HostRecords(scheduler.book, source, database, clock)),
+        _those_that_wait(parking, cancelling, keeping),
+        _clients(ClientDoor(database, placement, cells, keeping, what_ifs, source)),
+        _other_halves(handovers, options.concurrency),
+        _moves(moves, WhatIfsOfMoves(scheduler, what_ifs, moves.courses), options.concurrency, parking),
+    ]
     return Worker(
         "scheduler",
         consumes=[
             on_many(
                 BUILD_REQUESTED,
-                place_many,
+                Arrivals(scheduler, parking, clock).place_many,
                 emits=[BUILD_PLACED, BUILD_UNPLACEABLE],
-                batch=batch,
-                concurrency=concurrency,
+                batch=options.batch,
+                concurrency=options.concurrency,
                 unheard=scheduler.ending.take_back,
                 unheard_after=TRIES_UNHEARD,
             ),
-            on(HOST_REPORTED, handle, private=True),
+            on(HOST_REPORTED, parking.handle, private=True),
             on(HOST_FAILED, scheduler.hear_of_failure, private=True),
             on(SCHEDULER_ALIVE, scheduler.roster.handle, private=True),
             *[row for part in parts for row in part.consumes],
@@ -187,7 +131,7 @@ def scheduler_worker(
             *[timer for part in parts for timer in part.timers],
         ],
         starts=[
-            *([] if loaded is None else [loaded]),
+            loaded,
             *[start for part in parts for start in part.starts],
             scheduler.opened,
         ],
@@ -292,7 +236,7 @@ def _other_halves(handovers: Handovers, concurrency: int) -> _Part:
     )
 
 
-def _moves(moves: MoveArrivals, what_ifs: WhatIfsOfMoves, concurrency: int, parking: Parking | None) -> _Part:
+def _moves(moves: MoveArrivals, what_ifs: WhatIfsOfMoves, concurrency: int, parking: Parking) -> _Part:
     """Return the rows for moves, which may wait for capacity."""
     return _Part(
         consumes=[
@@ -307,5 +251,5 @@ def _moves(moves: MoveArrivals, what_ifs: WhatIfsOfMoves, concurrency: int, park
             )
         ],
         answers=[answers(WHAT_IF_MOVES, what_ifs.answer)],
-        runs=[] if parking is None else [WaitingMoves(parking, moves, parking.scheduler.clock).run],
+        runs=[WaitingMoves(parking, moves, parking.scheduler.clock).run],
     )

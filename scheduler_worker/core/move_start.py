@@ -191,7 +191,7 @@ def in_group(start: MoveStart, group: Id | None) -> MoveStart:
 # What cannot begin
 
 
-def misread(asked: MoveRequested, *, waits: bool, crosses: bool = True) -> Barred | None:
+def misread(asked: MoveRequested) -> Barred | None:
     """Return a refusal for a contradicting or impossible field, or None.
 
     `waits`: this scheduler can store waiting moves. `crosses`: it can store a move between cells.
@@ -216,14 +216,10 @@ def misread(asked: MoveRequested, *, waits: bool, crosses: bool = True) -> Barre
         says = "verify_for: means something only with verify"
     elif asked.wait and kind not in SEEKING:
         says = f"wait: a {kind} needs no room"
-    elif asked.wait and not waits:
-        says = "wait: nothing waits for room here; ask again when there is some"
     elif asked.wait and asked.to_cell:
         says = "wait: what goes to another cell does not wait for room; ask again when there is some"
     elif asked.to_cell and kind not in CROSSING:
         says = f"to_cell: only what is stopped leaves its cell, and not by a {kind}"
-    elif asked.to_cell and not crosses:
-        says = "to_cell: this scheduler has no database to keep such an order in"
     elif kind not in SEEKING:
         for name in ("wanted_host", "forced_host", "ignore_hosts"):
             if getattr(asked, name):

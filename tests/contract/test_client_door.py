@@ -38,7 +38,7 @@ from bus.requests import BuildSpec, Flavor, Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from scheduler_worker.client_door import UNKNOWN, ClientDoor, ClientLookups
+from scheduler_worker.client_door import UNKNOWN, ClientDoor
 from tests.support.ids import uid
 
 VM = Flavor(name="vm", vcpus=1)
@@ -133,11 +133,8 @@ async def cloud() -> FakeCloud:
 async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, "scheduler_worker")
-    lookups = ClientLookups(
-        cloud.allocations, cloud.usages, cloud.groups, cloud.builds, cloud.instances, cloud.moves
-    )
     fake = cast(Any, cloud)
-    made = ClientDoor(database, lookups, fake, fake, fake)
+    made = ClientDoor(database, fake, fake, fake, fake, fake)
     await made.edit(ClientEditRequested(client="shop", projects=("p1",)))
     await made.edit(ClientEditRequested(client="both", projects=("p1", "p2")))
     yield made

@@ -4,16 +4,16 @@ from collections import Counter
 
 import pytest
 
-from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor
-from placement_worker import IndexedSource, Placement
+from placement_worker import Placement
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, an_order
 from tests.support.scheduler_builders import a_request
+from tests.support.schedulers import scheduler_of
 
 NUMA = Flavor(
     name="numa",
@@ -46,12 +46,7 @@ async def cells(placement: Placement) -> Placement:
 
 
 async def a_scheduler_before(placement: Placement) -> Scheduler:
-    async def release(order: ReleaseRequested) -> ReleaseAnswered:
-        return (await placement.claims.release_many([order]))[0]
-
-    scheduler = Scheduler(
-        IndexedSource(placement.memory), placement.claims.claim_many, release, placement.lookups.providers
-    )
+    scheduler = scheduler_of(placement)
     for host in (1, 2):
         states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
         await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from berth.searching import placement_queries
+from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.topics import (
     ALLOCATIONS,
@@ -19,8 +21,9 @@ from bus.topics import (
 )
 from bus.worker import Worker, answers, answers_many
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.worker import scheduler_worker
+from scheduler_worker.dependencies import SchedulerOptions
 from tests.support.buses import Connect, serving
+from tests.support.cloud_workers import served_scheduler
 from tests.support.ids import uid
 from tests.support.move_builders import (
     BUILD,
@@ -42,6 +45,8 @@ def the_placement(placement: FakePlacement) -> Worker:
             answers_many(CLAIM, placement.claim_many),
             answers(RELEASE, placement.release),
             answers(PROVIDERS, placement.providers),
+            answers(ALLOCATIONS, placement.allocations),
+            answers(GROUPS, placement.find_groups),
         ],
     )
 
@@ -51,14 +56,8 @@ async def scheduling(
     connect: Connect, placement: FakePlacement, policy: ChoicePolicy | None = None
 ) -> AsyncIterator[Bus]:
     async with Bus(connect()) as asking:
-        worker = scheduler_worker(
-            placement.source,
-            asking.asker_of_many(CLAIM),
-            asking.asker(RELEASE),
-            asking.asker(PROVIDERS),
-            policy,
-            unheard_for=0.5,
-        )
+        options = SchedulerOptions(policy=policy or ChoicePolicy(), unheard_for=0.5)
+        worker = served_scheduler(asking, placement.source, placement_queries(asking), Clock(), None, options)
         async with serving(connect, the_placement(placement), worker) as bus:
             yield bus
 
@@ -99,26 +98,11 @@ async def test_the_hosts_of_a_cell_that_is_none_of_ours_are_not_offered(connect:
 @asynccontextmanager
 async def moving(connect: Connect, placement: MovingPlacement, cells: Cells) -> AsyncIterator[Bus]:
     """A conductor of cell1 answers how builds stand."""
-    known = Worker(
-        "placement",
-        answers=[
-            *the_placement(placement).answers,
-            answers(ALLOCATIONS, placement.allocations),
-            answers(GROUPS, placement.find_groups),
-        ],
-    )
+    known = the_placement(placement)
     conductor = Worker("conductor", answers=[answers(FIND_BUILDS, cells.find, cell="cell1")])
     async with Bus(connect()) as asking:
-        worker = scheduler_worker(
-            placement.source,
-            asking.asker_of_many(CLAIM),
-            asking.asker(RELEASE),
-            asking.asker(PROVIDERS),
-            unheard_for=0.5,
-            groups=asking.asker(GROUPS),
-            allocations=asking.asker(ALLOCATIONS),
-            builds=asking.asker(FIND_BUILDS),
-        )
+        options = SchedulerOptions(unheard_for=0.5)
+        worker = served_scheduler(asking, placement.source, placement_queries(asking), Clock(), None, options)
         async with serving(connect, known, conductor, worker) as bus:
             yield bus
 

@@ -9,7 +9,6 @@ from random import Random
 import pytest
 
 from bus.aggregates import AggregateEditRequested, MakeAggregate
-from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.errors import Unavailable
 from bus.messages import BuildPlaced, BuildRequested
 from bus.replication import FindTrees, PlacementChanged, TreesFound
@@ -20,7 +19,6 @@ from placement_worker import IndexedSource
 from placement_worker.lookups import Lookups
 from placement_worker.store import changes
 from scheduler_worker import RequestOptions
-from scheduler_worker.placing import Scheduler
 from tests.support.buses import Connect
 from tests.support.ids import uid
 from tests.support.placement_builders import (
@@ -34,6 +32,7 @@ from tests.support.placement_builders import (
 )
 from tests.support.placement_calls import claim, report
 from tests.support.replicated_placement import Doings, ReplicatedPlacement, replicated
+from tests.support.schedulers import scheduler_of
 from tests.support.waiting import DEADLINE, in_time, until
 
 # Each broker, and each database placement may have; what it does on the one is not the other's business.
@@ -164,17 +163,8 @@ async def test_a_scheduler_asks_before_it_says_that_there_is_no_host(
     kept = await world.follow(lambda _: True)
     await kept.loaded()
 
-    async def release(order: ReleaseRequested) -> ReleaseAnswered:
-        return (await placement.claims.release_many([order]))[0]
-
     options = RequestOptions(tenant_aggregates=True, tenant_aggregates_required=True)
-    place_many = Scheduler(
-        IndexedSource(kept),
-        placement.claims.claim_many,
-        release,
-        placement.lookups.providers,
-        options=options,
-    ).place_many
+    place_many = scheduler_of(placement, source=IndexedSource(kept), requests=options).place_many
     flavor = Flavor(name="small", vcpus=1)
 
     async def hosts(number: int) -> list[str]:

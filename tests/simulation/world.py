@@ -406,7 +406,7 @@ class SimulatedWorld:
             return placement_worker(Placement(self.databases["placement"], self.clock), bus.publish, CELLS)
 
         def scheduler(bus: Bus) -> Worker:
-            worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"], say=bus.publish)
+            worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"])
             self.parkings[bus.replica] = parking_of(worker)
             return hard_of_hearing(worker, self.chance) if self.deaf else worker
 

@@ -1,19 +1,22 @@
 """The workers that every small cloud of the tests has."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from berth.searching import cell_queries, placement_queries
 from bus import topics
+from bus.candidates import CandidateSource
 from bus.claims import ClaimAnswered, Claimed, ClaimRequested
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from placement_worker import IndexedSource, Placement, placement_worker, replica
-from scheduler_worker.placing import Claims
+from scheduler_worker.dependencies import Claims, PlacementQueries, SchedulerOptions
 from scheduler_worker.waiting_requests import Parking
 from scheduler_worker.worker import scheduler_worker
 
@@ -50,23 +53,51 @@ def a_scheduler(bus: Bus, clock: Clock, claim_many: Claims | None = None, **opti
 
 
 def a_scheduler_apart(
-    bus: Bus, clock: Clock, claim_many: Claims | None = None, *, waits: bool = True, **options: Any
+    bus: Bus,
+    clock: Clock,
+    claim_many: Claims | None = None,
+    *,
+    database: Database | None = None,
+    waits: bool = True,
+    **options: Any,
 ) -> tuple[Worker, Worker]:
     described = bus.asker(topics.AGGREGATES), bus.asker(topics.CELLS)
     memory, holder_consumer = replica(bus.asker(topics.TREES), bus.asker(topics.CHANGES), *described, clock)
-    scheduler = scheduler_worker(
+    queries = placement_queries(bus)
+    scheduler = served_scheduler(
+        bus,
         IndexedSource(memory),
-        claim_many or bus.asker_of_many(topics.CLAIM),
-        bus.asker(topics.RELEASE),
-        bus.asker(topics.PROVIDERS),
-        clock=clock,
-        groups=bus.asker(topics.GROUPS),
-        allocations=bus.asker(topics.ALLOCATIONS),
-        builds=bus.asker(topics.FIND_BUILDS),
-        loaded=memory.loaded if waits else None,
-        **options,
+        queries if claim_many is None else replace(queries, claim_many=claim_many),
+        clock,
+        database,
+        SchedulerOptions(**options),
+        memory.loaded if waits else at_once,
     )
     return holder_consumer, scheduler
+
+
+async def at_once() -> None: ...
+
+
+def served_scheduler(
+    bus: Bus,
+    source: CandidateSource,
+    queries: PlacementQueries,
+    clock: Clock,
+    database: Database | None,
+    options: SchedulerOptions,
+    loaded: Callable[[], Awaitable[None]] = at_once,
+) -> Worker:
+    """Return a scheduler's worker. Without a database it makes one in memory at its start."""
+    store = database or Database("sqlite+aiosqlite://", inline=True)
+    worker = scheduler_worker(source, queries, cell_queries(bus), store, bus.publish, clock, options, loaded)
+    if database is not None:
+        return worker
+
+    async def made() -> None:
+        await migrate(store, "scheduler_worker")
+
+    return replace(worker, starts=[made, *worker.starts], stops=[*worker.stops, store.close])
 
 
 def parking_of(worker: Worker) -> Parking:

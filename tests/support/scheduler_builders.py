@@ -21,12 +21,22 @@ from bus.claims import (
     Retired,
 )
 from bus.clock import Clock
+from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate
 from bus.reports import HostState
 from bus.requests import Flavor
-from bus.resources import FindProviders, Provider, ProvidersFound
+from bus.resources import (
+    AllocationsFound,
+    FindAllocations,
+    FindProviders,
+    FindUsages,
+    Provider,
+    ProvidersFound,
+    UsagesFound,
+)
 from bus.vocabulary import Allocations, Resources
+from scheduler_worker.dependencies import PlacementQueries
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource
 
@@ -137,6 +147,25 @@ class FakePlacement:
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:
         self.releases.append(question)
         return ReleaseAnswered(result=self._release(question))
+
+    async def find_groups(self, question: FindGroups) -> GroupsFound:
+        return GroupsFound(groups=())
+
+    async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        return AllocationsFound(consumers=(), generations={})
+
+    async def usages(self, question: FindUsages) -> UsagesFound:
+        raise NotImplementedError
+
+    def queries(self) -> PlacementQueries:
+        return PlacementQueries(
+            claim_many=self.claim_many,
+            release=self.release,
+            providers=self.providers,
+            groups=self.find_groups,
+            allocations=self.allocations,
+            usages=self.usages,
+        )
 
     async def providers(self, question: FindProviders) -> ProvidersFound:
         known = [self.hosts[id_] for id_ in question.ids if id_ in self.hosts]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from bus.claims import ReleaseAnswered, ReleaseRequested, holder_consumer
+from bus.claims import holder_consumer
 from bus.clock import Clock
 from bus.errors import Poison, Retry
 from bus.messages import (
@@ -50,15 +50,13 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.listing import Listing
 from cell_conductor.moves import CellMoves
-from placement_worker import IndexedSource, Placement
+from placement_worker import Placement
 from placement_worker.cell_rows import FromCell
 from scheduler_worker.handovers import Handovers
-from scheduler_worker.move_arrivals import MoveArrivals
-from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import a_request
+from tests.support.schedulers import moves_of, scheduler_of
 
 HOSTS = {1: "c1", 2: "c1", 3: "c2", 4: "c2"}
 LIMITS = AttemptLimits(3, 100.0, 50.0, 400.0)
@@ -233,44 +231,11 @@ class CellsApart:
         self.said: list[Message] = []
         self.failing = ""  # the phase that always does
         self.databases = databases
-        source, lookups = IndexedSource(placement.memory), placement.lookups
-        self.scheduler = Scheduler(
-            source,
-            placement.claims.claim_many,
-            self._release,
-            lookups.providers,
-            clock=clock,
-            groups=placement.server_groups.find,
-            allocations=lookups.allocations,
-            unheard_for=5000.0,
-        )
-        looks = MoveLookups(
-            source,
-            self.scheduler.ending,
-            lookups.allocations,
-            lookups.providers,
-            placement.server_groups.find,
-            self._find,
-        )
+        self.scheduler = scheduler_of(placement, clock=clock, unheard_for=5000.0)
         self.handovers = Handovers(
-            databases["scheduler"],
-            placement.claims.claim_many,
-            self._release,
-            lookups.allocations,
-            self.scheduler.ending,
-            clock,
+            databases["scheduler"], self.scheduler.placement, self.scheduler.ending, clock
         )
-        self.moves = MoveArrivals(
-            self.scheduler,
-            looks,
-            placement.claims.claim_many,
-            self._release,
-            handovers=self.handovers,
-            unheard_for=5000.0,
-        )
-
-    async def _release(self, order: ReleaseRequested) -> ReleaseAnswered:
-        return (await self.placement.claims.release_many([order]))[0]
+        self.moves = moves_of(self.scheduler, self._find, self.handovers)
 
     async def _find(self, question: FindBuilds) -> BuildsFound:
         return await self.cells[question.cell].builds.find(question)

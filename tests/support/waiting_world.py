@@ -107,7 +107,7 @@ class WaitingWorld:
 
     async def _live(self, options: dict[str, Any]) -> None:
         async with Bus(LocalTransport(self.broker), self.clock) as bus:
-            worker = a_scheduler(bus, self.clock, database=self.kept, say=bus.publish, **options)
+            worker = a_scheduler(bus, self.clock, database=self.kept, **options)
             await bus.serve(worker, asyncio.Event())
 
     async def handle(self) -> None:

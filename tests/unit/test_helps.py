@@ -29,6 +29,7 @@ from tests.support.scheduler_builders import (
     a_request,
     a_state,
 )
+from tests.support.schedulers import scheduler_of
 
 FREE: Resources = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 80}
 LITTLE: Resources = {"VCPU": 8, "MEMORY_MB": 2048, "DISK_GB": 80}
@@ -128,13 +129,7 @@ def test_looking_for_two_things_has_an_end(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def a_scheduler(placement: FakePlacement) -> Scheduler:
-    return Scheduler(
-        placement.source,
-        placement.claim_many,
-        placement.release,
-        placement.providers,
-        clock=TurnedClock().clock,
-    )
+    return scheduler_of(placement, clock=TurnedClock().clock)
 
 
 async def test_who_gets_no_host_reads_what_would_have_helped() -> None:
@@ -223,10 +218,9 @@ async def test_what_cannot_be_meant_is_said(request_: BuildRequested, refusal: s
 async def test_builds_that_rules_count_are_supposed_as_well() -> None:
     """Two hosts that may build two at a time: five do not fit, four do."""
     placement = FakePlacement.of(*HOSTS[:2])
-    scheduler = Scheduler(
-        placement.source, placement.claim_many, placement.release, placement.providers,
-        ChoicePolicy.from_names(("io_ops",), max_builds=2), TurnedClock().clock,
-    )  # fmt: skip
+    scheduler = scheduler_of(
+        placement, policy=ChoicePolicy.from_names(("io_ops",), max_builds=2), clock=TurnedClock().clock
+    )
     for number in (1, 2):
         await scheduler.handle(a_heartbeat(number, cell=f"cell{number}"))
     fits = [

@@ -19,7 +19,6 @@ from bus.requests import Flavor, Hints, Image
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.move_start import taken_back
 from scheduler_worker.move_arrivals import MoveArrivals
-from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.move_builders import (
@@ -31,6 +30,7 @@ from tests.support.move_builders import (
     a_move,
 )
 from tests.support.scheduler_builders import Holding, TurnedClock, a_candidate, a_heartbeat
+from tests.support.schedulers import moves_of, scheduler_of
 
 KEEP = holder_consumer(BUILD, 1)
 GROUP = uid(5, "9")
@@ -59,26 +59,8 @@ class MovingCloud:
     def another(self) -> tuple[Scheduler, MoveArrivals]:
         """A scheduler that remembers nothing."""
         placement = self.placement
-        scheduler = Scheduler(
-            placement.source,
-            placement.claim_many,
-            placement.release,
-            placement.providers,
-            self.policy,
-            self.time.clock,
-            groups=placement.find_groups,
-            allocations=placement.allocations,
-            unheard_for=60.0,
-        )
-        lookups = MoveLookups(
-            placement.source,
-            scheduler.ending,
-            placement.allocations,
-            placement.providers,
-            placement.find_groups,
-            self.cells.find,
-        )
-        moves = MoveArrivals(scheduler, lookups, placement.claim_many, placement.release, self.keep)
+        scheduler = scheduler_of(placement, policy=self.policy, clock=self.time.clock, unheard_for=60.0)
+        moves = moves_of(scheduler, self.cells.find, keep=self.keep)
         return scheduler, moves
 
     async def keep(self, ended: Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]) -> None:

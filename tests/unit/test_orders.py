@@ -6,6 +6,7 @@ from bus.cells import RegisteredCell
 from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints
 from scheduler_worker import orders as remembering
+from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.orders import Orders
 from tests.support.ids import uid
@@ -16,7 +17,7 @@ GUEST = uid(2000, "b")  # the first instance of the second request
 
 
 def orders() -> Orders:
-    return Orders(PlainSource([a_candidate(1)], {}), RequestOptions())
+    return Orders(PlainSource([a_candidate(1)], {}), RequestOptions(), ChoicePolicy())
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_what_is_remembered_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPa
 
 def test_an_order_that_is_looked_at_again_goes_by_the_cells_as_they_are_now() -> None:
     source = PlainSource([a_candidate(1)], {})
-    made = Orders(source, RequestOptions())
+    made = Orders(source, RequestOptions(), ChoicePolicy())
     order, _ = made.begin(a_request(1), 0.0)
     for enabled in (False, True):
         source.cells = {"c1": RegisteredCell(name="c1", enabled=enabled)}

@@ -10,6 +10,7 @@ from bus.resources import AllocationsFound, Consumer, FindAllocations
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.schedulers import scheduler_of
 
 GOLD = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1", "resources:VCPU": "0"})
 SILVER = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1", "resources:VCPU": "0"})
@@ -38,14 +39,8 @@ def a_scheduler(placement: FakePlacement, *groups: ServerGroup, **held: str) -> 
         ]  # fmt: skip
         return AllocationsFound(consumers=tuple(found), generations={})
 
-    return Scheduler(
-        placement.source,
-        placement.claim_many,
-        placement.release,
-        placement.providers,
-        clock=TurnedClock().clock,
-        groups=find_groups,
-        allocations=find_allocations,
+    return scheduler_of(
+        placement, clock=TurnedClock().clock, groups=find_groups, allocations=find_allocations
     )
 
 

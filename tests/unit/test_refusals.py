@@ -21,7 +21,6 @@ from scheduler_worker.core.helping import helps
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.core.shortage import Shortage
-from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting_hosts import beside
 from scheduler_worker.what_if import WhatIfs
 from tests.support.exact_worlds import FLAVORS, FilledMemory, an_order
@@ -29,6 +28,7 @@ from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, state, tree
 from tests.support.ranking_builders import Hall
 from tests.support.scheduler_builders import FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.schedulers import scheduler_of
 
 SMALL, LARGE = FLAVORS[0], replace(FLAVORS[0], vcpus=64)
 
@@ -80,10 +80,7 @@ def test_a_reserved_host_is_named_as_reserved_and_ignore_hosts_is_no_remedy() ->
 
 async def test_too_many_instances_at_once_have_the_code_room_in_what_if_too() -> None:
     placement = FakePlacement.of(a_candidate(1, free={"VCPU": 2, "MEMORY_MB": 2048, "DISK_GB": 20}))
-    scheduler = Scheduler(
-        placement.source, placement.claim_many, placement.release, placement.providers,
-        clock=TurnedClock().clock,
-    )  # fmt: skip
+    scheduler = scheduler_of(placement, clock=TurnedClock().clock)
     request = a_request(instances=5)
     answer = await WhatIfs(scheduler).answer(WhatIf(request=request))
     assert not answer.fits and answer.decision.code == "room"
@@ -93,10 +90,7 @@ async def test_too_many_instances_at_once_have_the_code_room_in_what_if_too() ->
 
 async def test_what_if_leaves_reserved_hosts_out_as_a_boot_does() -> None:
     placement = FakePlacement.of(a_candidate(1))
-    scheduler = Scheduler(
-        placement.source, placement.claim_many, placement.release, placement.providers,
-        clock=TurnedClock().clock,
-    )  # fmt: skip
+    scheduler = scheduler_of(placement, clock=TurnedClock().clock)
     scheduler.parks(
         lambda root: None,
         lambda orders: [beside(order, [uid(1, "c")], lambda root: "reserved for R") for order in orders],
@@ -107,10 +101,7 @@ async def test_what_if_leaves_reserved_hosts_out_as_a_boot_does() -> None:
 
 async def test_remedies_of_too_many_instances_leave_free_capacity_for_all() -> None:
     placement = FakePlacement.of(a_candidate(1, free={"VCPU": 3, "MEMORY_MB": 4096, "DISK_GB": 400}))
-    scheduler = Scheduler(
-        placement.source, placement.claim_many, placement.release, placement.providers,
-        clock=TurnedClock().clock,
-    )  # fmt: skip
+    scheduler = scheduler_of(placement, clock=TurnedClock().clock)
     flavor = Flavor(name="f", vcpus=2, memory_mb=1024, disk_gb=10)
     answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request(instances=3, flavor=flavor)))
     assert answer.decision.helps == ("1 host would fit with 1 VCPU instead of 2",)

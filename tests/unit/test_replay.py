@@ -19,7 +19,6 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.order import also_asked
 from scheduler_worker.core.replay import replay
 from scheduler_worker.core.tie_break import drawn, tie
-from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import (
     SMALL,
@@ -29,6 +28,7 @@ from tests.support.scheduler_builders import (
     a_heartbeat,
     a_request,
 )
+from tests.support.schedulers import scheduler_of
 
 BOOTS, HOSTS = 1000, 60
 FLAVORS = [
@@ -78,9 +78,7 @@ async def placed_by(load: MixedLoad) -> list[BuildPlaced]:
     placement = Contested.of(*candidates)
     time = TurnedClock()
     policy = ChoicePolicy.from_names(FILTERS, load.weighers, subset=load.subset, near=load.near)
-    scheduler = Scheduler(
-        placement.source, placement.claim_many, placement.release, placement.providers, policy, time.clock
-    )
+    scheduler = scheduler_of(placement, policy=policy, clock=time.clock)
     sent, heard, placed = 0, 0, list[BuildPlaced]()
     while sent < BOOTS:
         heard += 1

@@ -12,6 +12,7 @@ from bus.resources import AllocationsFound, Consumer, FindAllocations
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.schedulers import scheduler_of
 
 BAD = uid(66, "d")  # placement cannot take a question that names it
 GUEST, HOST = uid(7, "e"), uid(1, "c")
@@ -47,15 +48,8 @@ class Knowing:
             raise AnswerRefused("too deep for me")
 
     def scheduler(self) -> Scheduler:
-        return Scheduler(
-            self.placement.source,
-            self.placement.claim_many,
-            self.placement.release,
-            self.placement.providers,
-            None,
-            TurnedClock().clock,
-            groups=self.groups,
-            allocations=self.allocations,
+        return scheduler_of(
+            self.placement, clock=TurnedClock().clock, groups=self.groups, allocations=self.allocations
         )
 
 

@@ -43,6 +43,7 @@ from tests.support.scheduler_builders import (
     a_request,
     a_state,
 )
+from tests.support.schedulers import scheduler_of
 
 BIG = Flavor(name="big", vcpus=8, memory_mb=1024)
 LITTLE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
@@ -55,14 +56,7 @@ def a_scheduler(
     *,
     policy: ChoicePolicy | None = None,
 ) -> Scheduler:
-    return Scheduler(
-        placement.source,
-        placement.claim_many,
-        placement.release,
-        placement.providers,
-        policy,
-        (time or TurnedClock()).clock,
-    )
+    return scheduler_of(placement, policy=policy, clock=(time or TurnedClock()).clock)
 
 
 def hosts(count: int, **fields: object) -> FakePlacement:
@@ -270,7 +264,7 @@ async def test_many_that_are_held_are_looked_up_together() -> None:
         asked.append(question)
         return await providers(question)
 
-    scheduler = Scheduler(placement.source, placement.claim_many, placement.release, look_up)
+    scheduler = scheduler_of(placement, providers=look_up)
     assert len(await placed(scheduler, request, a_request(2, instances=2))) == 32
     assert len(asked) == 1
 
@@ -434,9 +428,7 @@ async def test_a_host_that_moved_is_tried_again_and_one_that_is_gone_comes_last(
         roots = [root for choice in orders[0].claims[0].choices for root in choice.allocations]
         return [ClaimAnswered(results=(Refused(refusals=tuple(refused(provider=one) for one in roots)),))]
 
-    scheduler = Scheduler(
-        placement.source, refuse_once, placement.release, placement.providers, clock=TurnedClock().clock
-    )
+    scheduler = scheduler_of(placement, claim_many=refuse_once, clock=TurnedClock().clock)
     (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=1)))
     tried_again = message.chosen.host in {"host2", "host3", "host4"}
     assert tried_again == (refusal is Moved)
@@ -451,7 +443,7 @@ async def test_a_host_that_refuses_again_and_again_is_named_once() -> None:
         return [ClaimAnswered(results=(Refused(refusals=(crowd,)),)) for _ in orders]
 
     time = TurnedClock()
-    scheduler = Scheduler(placement.source, crowded, placement.release, placement.providers, clock=time.clock)
+    scheduler = scheduler_of(placement, claim_many=crowded, clock=time.clock)
     await retry(scheduler, a_request())
     time.now += 31
     await scheduler.handle(a_heartbeat(0))
@@ -466,9 +458,7 @@ async def test_a_contended_claim_comes_again_soon() -> None:
     async def contended(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         return [ClaimAnswered(results=(Contended(),)) for _ in orders]
 
-    scheduler = Scheduler(
-        placement.source, contended, placement.release, placement.providers, clock=TurnedClock().clock
-    )
+    scheduler = scheduler_of(placement, claim_many=contended, clock=TurnedClock().clock)
     assert 0.05 <= (await retry(scheduler, a_request())).after <= 0.2
     assert not placement.source.promised
 
@@ -481,9 +471,7 @@ async def test_what_stays_contended_comes_again_less_often_and_is_logged(
     async def contended(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         return [ClaimAnswered(results=(Contended(),)) for _ in orders]
 
-    scheduler = Scheduler(
-        placement.source, contended, placement.release, placement.providers, clock=time.clock
-    )
+    scheduler = scheduler_of(placement, claim_many=contended, clock=time.clock)
     await retry(scheduler, a_request())
     assert not caplog.records
     time.now += 31
@@ -697,7 +685,7 @@ async def test_placement_away_is_not_no_capacity() -> None:
             raise Unavailable("placement's memory is not loaded yet")
 
     placement = hosts(2)
-    scheduler = Scheduler(Away(), placement.claim_many, placement.release, placement.providers)
+    scheduler = scheduler_of(placement, source=Away())
     requests = [a_request(1), a_request(2, flavor=BIG)]
     with pytest.raises(Unavailable):
         await scheduler.place_many(requests)
@@ -710,7 +698,7 @@ async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -
     async def away(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         raise NoAnswer("placement.claim: no answer within 10 s")
 
-    scheduler = Scheduler(placement.source, away, placement.release, placement.providers, clock=time.clock)
+    scheduler = scheduler_of(placement, claim_many=away, clock=time.clock)
     with pytest.raises(Unavailable):
         await scheduler.place_many([a_request()])
     assert placement.source.taken(uid(0, "c"))
@@ -734,7 +722,7 @@ async def test_one_question_that_placement_cannot_take_does_not_fail_the_batch()
             raise AnswerRefused("placement.claim: project")
         return await claim_many(orders)
 
-    scheduler = Scheduler(placement.source, strict, placement.release, placement.providers)
+    scheduler = scheduler_of(placement, claim_many=strict)
     one, two, three, four = await said(
         scheduler,
         a_request(1),
@@ -763,7 +751,7 @@ async def test_what_cannot_be_fenced_is_not_said_to_be_unplaceable() -> None:
         return ReleaseAnswered(result=Held(generation=1, allocations={}))
 
     for release, expected in ((refuse, Poison), (contend, Retry), (hold, Retry)):
-        scheduler = Scheduler(placement.source, placement.claim_many, release, placement.providers)
+        scheduler = scheduler_of(placement, release=release)
         (verdict,) = await scheduler.place_many([a_request()])
         assert isinstance(verdict, expected)
 

@@ -26,6 +26,7 @@ from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.placing import Scheduler
 from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.schedulers import scheduler_of
 
 BIG = Flavor(name="big", vcpus=6)
 FULL = {"VCPU": 0, "MEMORY_MB": 8192, "DISK_GB": 80}
@@ -37,13 +38,7 @@ class World:
         self.placement = FakePlacement.of(*told, *untold)
         self.source = self.placement.source
         self.source.candidates, self.source.untold = tuple(told), list(untold)
-        self.scheduler = Scheduler(
-            self.source,
-            self.placement.claim_many,
-            self.placement.release,
-            self.placement.providers,
-            clock=TurnedClock().clock,
-        )
+        self.scheduler = scheduler_of(self.placement, source=self.source, clock=TurnedClock().clock)
 
     async def hosts(self, *requests: dict[str, Any]) -> list[str]:
         asked = [a_request(number, **fields) for number, fields in enumerate(requests, 1)]

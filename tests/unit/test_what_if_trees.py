@@ -17,6 +17,7 @@ from scheduler_worker.what_if import WhatIfs
 from tests.support.exact_worlds import a_source
 from tests.support.provider_trees import state, tree
 from tests.support.scheduler_builders import FakePlacement, a_request
+from tests.support.schedulers import scheduler_of
 
 ON_A_CELL = Flavor(name="f", vcpus=1, memory_mb=1, extra_specs={"hw:numa_nodes": "1"})
 
@@ -31,7 +32,7 @@ def a_host(number: int, cells: int, vcpus: int) -> Tree:
 
 def a_scheduler(source: CandidateSource) -> Scheduler:
     placement = FakePlacement()
-    return Scheduler(source, placement.claim_many, placement.release, placement.providers, clock=Clock())
+    return scheduler_of(placement, source=source, clock=Clock())
 
 
 async def room(*hosts: Tree) -> WhatIfAnswered:

@@ -1,0 +1,55 @@
+"""The queries of a scheduler to placement and the cells, and its settings."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.groups import FindGroups, GroupsFound
+from bus.moves import FindMoves, MovesFound
+from bus.protocol import Ask
+from bus.queries import BuildsFound, FindBuilds, FindInstances, InstancesFound
+from bus.resources import (
+    AllocationsFound,
+    FindAllocations,
+    FindProviders,
+    FindUsages,
+    ProvidersFound,
+    UsagesFound,
+)
+from scheduler_worker.core.placing import PATIENCE
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.hosts import GRACE
+
+UNHEARD_SECONDS = 60.0  # a message without a consumer is published again for this time
+REQUESTS_AT_ONCE = 1280  # hosts are searched and weighed once for equal requests of a batch
+
+Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementQueries:
+    claim_many: Claims
+    release: Ask[ReleaseRequested, ReleaseAnswered]
+    providers: Ask[FindProviders, ProvidersFound]
+    groups: Ask[FindGroups, GroupsFound]
+    allocations: Ask[FindAllocations, AllocationsFound]
+    usages: Ask[FindUsages, UsagesFound]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellQueries:
+    builds: Ask[FindBuilds, BuildsFound]
+    instances: Ask[FindInstances, InstancesFound]
+    moves: Ask[FindMoves, MovesFound]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerOptions:
+    policy: ChoicePolicy = field(default_factory=ChoicePolicy)
+    requests: RequestOptions = field(default_factory=RequestOptions)
+    patience: float = PATIENCE
+    grace: float = GRACE
+    unheard_for: float = UNHEARD_SECONDS
+    batch: int = REQUESTS_AT_ONCE
+    concurrency: int = 2

@@ -1,0 +1,86 @@
+"""Schedulers in front of a placement without a broker."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from bus.candidates import CandidateSource
+from bus.claims import ReleaseAnswered, ReleaseRequested
+from bus.clock import Clock
+from bus.vocabulary import Id
+from placement_worker import IndexedSource, Placement
+from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.handover import Handover
+from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.dependencies import UNHEARD_SECONDS, CellQueries, PlacementQueries, SchedulerOptions
+from scheduler_worker.handovers import Handovers
+from scheduler_worker.move_arrivals import KeepRefusals, MoveArrivals
+from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.placing import Scheduler
+from tests.support.scheduler_builders import FakePlacement
+
+
+async def _unused(question: object) -> Any:
+    raise AssertionError(f"unexpected query {question}")
+
+
+def scheduler_of(
+    placement: FakePlacement | Placement,
+    *,
+    source: CandidateSource | None = None,
+    clock: Clock | None = None,
+    policy: ChoicePolicy | None = None,
+    requests: RequestOptions | None = None,
+    unheard_for: float = UNHEARD_SECONDS,
+    **queries: Any,
+) -> Scheduler:
+    """Return a scheduler of this placement, with other sources or queries where given."""
+    if isinstance(placement, Placement):
+        source, asked = source or IndexedSource(placement.memory), queries_of(placement)
+        clock = clock or placement.clock
+    else:
+        source, asked = source or placement.source, placement.queries()
+    options = SchedulerOptions(
+        policy=policy or ChoicePolicy(), requests=requests or RequestOptions(), unheard_for=unheard_for
+    )
+    return Scheduler(source, PlacementQueries(**{**vars(asked), **queries}), clock or Clock(), options)
+
+
+def queries_of(placement: Placement) -> PlacementQueries:
+    async def release(order: ReleaseRequested) -> ReleaseAnswered:
+        return (await placement.claims.release_many([order]))[0]
+
+    return PlacementQueries(
+        claim_many=placement.claims.claim_many,
+        release=release,
+        providers=placement.lookups.providers,
+        groups=placement.server_groups.find,
+        allocations=placement.lookups.allocations,
+        usages=_unused,
+    )
+
+
+class HandoversInMemory(Handovers):
+    """Orders of moves between cells, without a database."""
+
+    def __init__(self) -> None:
+        self.orders: dict[Id, Handover] = {}
+
+    async def known(self, moves: Collection[Id]) -> dict[Id, Handover]:
+        return {move: self.orders[move] for move in moves if move in self.orders}
+
+    async def keep(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
+        for order in orders:
+            self.orders.setdefault(order.placed.move, order)
+        return await self.known([order.placed.move for order in orders])
+
+
+async def _forget(ended: object) -> None: ...
+
+
+def moves_of(
+    scheduler: Scheduler, find: Any, handovers: Handovers | None = None, keep: KeepRefusals = _forget
+) -> MoveArrivals:
+    """Return the moves of a scheduler whose cells answer `find` about their builds."""
+    cells = CellQueries(builds=find, instances=_unused, moves=_unused)
+    lookups = MoveLookups(scheduler.source, scheduler.ending, scheduler.placement, cells)
+    return MoveArrivals(scheduler, lookups, handovers or HandoversInMemory(), keep)
