@@ -13,6 +13,7 @@ from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource
 from tests.support.scheduler_builders import ROOM, FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.schedulers import scheduler_of
 
 ROOT = uid(1, "c")
 ONE: Resources = {"VCPU": 1, "MEMORY_MB": 512}
@@ -115,14 +116,8 @@ class Groups:
 
     def scheduler(self) -> Scheduler:
         placement = self.placement
-        return Scheduler(
-            placement.source,
-            placement.claim_many,
-            placement.release,
-            placement.providers,
-            clock=TurnedClock().clock,
-            groups=self.groups,
-            allocations=self.allocations,
+        return scheduler_of(
+            placement, clock=TurnedClock().clock, groups=self.groups, allocations=self.allocations
         )
 
 

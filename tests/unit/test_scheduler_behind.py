@@ -24,7 +24,6 @@ from scheduler_worker.core.placing import PlacingLimits, step
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.shortage import Shortage
-from scheduler_worker.placing import Scheduler
 from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
 
