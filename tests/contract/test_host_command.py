@@ -147,16 +147,6 @@ async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(host:
 
 
 @LOCALLY
-async def test_an_ironic_node_that_its_follower_keeps_closed_opens_with_neither_word(
-    host: HostCommand,
-) -> None:
-    assert await host("disable", "host-3", "--because", "disk") == (
-        "host-3: disabled by its agent, because of disk\n"
-    )
-    assert await host("enable", "host-3", "--because", "disk") == "host-3: disabled by its agent\n"
-
-
-@LOCALLY
 async def test_what_a_host_has_is_drawn_as_a_tree(host: HostCommand) -> None:
     drawn = await host("show", "host-2")
     lines = [line.strip() for line in drawn.splitlines()]

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -56,12 +55,6 @@ async def test_it_goes_to_the_cell_that_is_named(placement: Placement) -> None:
     )
     assert placement.memory.index.rows[uid(1, "a")].cell == "c2"
     assert await placement.reports.report_many([a_report(1, cell="c2", sequence=1)], cell="c2") == [None]
-
-
-async def test_programs_read_who_had_it(placement: Placement, capsys: pytest.CaptureFixture[str]) -> None:
-    await said(uid(1, "a"), "c2", as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["cell"], told["agent"], told["sequence"]) == ("c1", "agent-1", 7)
 
 
 async def test_what_is_asked_wrongly_is_said(placement: Placement) -> None:

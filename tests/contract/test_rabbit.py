@@ -208,23 +208,6 @@ async def test_a_refused_publish_is_told_and_harms_no_other(
     await transport.close()
 
 
-async def test_a_queue_deleted_under_its_reader_is_made_again(
-    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
-) -> None:
-    inbox = await transport.consume(QUEUE, 10)
-    await channel.queue_delete(f"{bus_name}:q")
-
-    async def heard_again() -> bool:
-        try:
-            await publish(transport, an_envelope(1))
-        except Exception:
-            return False
-        return True
-
-    await until(heard_again)
-    (await take(inbox)).done()
-
-
 async def test_what_was_delayed_for_a_queue_that_is_not_reached_yet_is_delivered_after_all(
     amqp_url: str, transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:

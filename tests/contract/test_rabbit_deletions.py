@@ -54,26 +54,6 @@ async def read_all(inbox: Inbox, wanted: set[int]) -> None:
 # Exchanges
 
 
-async def test_what_is_published_to_a_deleted_exchange_waits_until_all_hear_again(
-    connected: Connected, operator: AbstractChannel, bus_name: str
-) -> None:
-    readers = [await connected() for _ in range(3)]
-    inboxes = [
-        await reader.consume(QueueSpec(f"q{number}", ("build.ended",)), 1000)
-        for number, reader in enumerate(readers)
-    ]
-    publishers = [await connected() for _ in range(3)]
-    await operator.exchange_delete(bus_name)
-    count = 0
-    for _ in range(60):
-        for publisher in publishers:
-            await publish(publisher, an_envelope(count, "build.ended"), expected=False)
-            count += 1
-        await asyncio.sleep(LOOK / 20)
-    for inbox in inboxes:
-        await read_all(inbox, set(range(count)))
-
-
 async def test_under_traffic_nothing_is_lost_however_often_the_exchange_is_deleted(
     connected: Connected, operator: AbstractChannel, bus_name: str
 ) -> None:
@@ -105,17 +85,6 @@ async def test_under_traffic_nothing_is_lost_however_often_the_exchange_is_delet
         enough.set()
     await read_all(inbox, published)
     assert await reader.dead_letters() == []
-
-
-async def test_who_connects_just_then_does_not_make_it_alone(
-    connected: Connected, operator: AbstractChannel, bus_name: str
-) -> None:
-    reader = await connected()
-    inbox = await reader.consume(QUEUE, 10)
-    await operator.exchange_delete(bus_name)
-    newcomer = await connected()
-    await publish(newcomer, an_envelope(1), expected=False)
-    assert number_in(await take(inbox)) == 1
 
 
 @pytest.mark.parametrize("gone", ["", ".queues", ".delay", ".dead"])
@@ -216,24 +185,3 @@ async def test_what_is_in_hand_when_its_queue_is_deleted_can_still_be_put_back(
     held[0].done()
     held[1].requeue()
     assert sorted(await numbers(inbox, 4)) == [1, 2, 3, 4]
-
-
-async def test_a_reader_that_stops_gives_back_what_it_had_of_a_deleted_queue(
-    connected: Connected, operator: AbstractChannel, bus_name: str
-) -> None:
-    one, other = await connected(), await connected()
-    inbox = await one.consume(QUEUE, 1000)
-    await publish(one, *(an_envelope(number, framed=False) for number in range(3)))
-    (await take(inbox)).done()
-    await operator.queue_delete(f"{bus_name}:q")
-
-    async def there_again() -> bool:
-        try:
-            await publish(one, an_envelope(3))
-        except Unroutable:
-            return False
-        return True
-
-    await until(there_again)
-    await inbox.stop()
-    assert sorted(await numbers(await other.consume(QUEUE, 10), 3)) == [1, 2, 3]

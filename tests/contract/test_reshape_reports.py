@@ -153,39 +153,6 @@ async def test_their_conductors_are_told_of_builds_until_they_have_been(placemen
     assert await told(placement) == []
 
 
-async def test_what_cannot_go_is_refused_as_a_whole_and_taken_when_it_can(placement: Placement) -> None:
-    await report(placement, flat())
-    await claim(placement, an_order(a_claim(1, of_host(2)), a_claim(2, of_host(5)), a_claim(3, of_host(5))))
-    seen = placement.memory.index.seen
-    tree, holds = await find_providers(placement, in_tree=HOST), await held(placement, 1, 2, 3)
-    [why] = await report(placement, in_cells(2, each=6))
-    assert why.startswith("InventoryReported: reshape: ") and "fits nowhere: host-2: 2 VCPU, 1 free" in why
-    assert placement.memory.index.seen == seen
-    assert await find_providers(placement, in_tree=HOST) == tree
-    assert await held(placement, 1, 2, 3) == holds
-    assert await told(placement) == []
-    await placement.claims.release_many([a_release(1, 1)])
-    assert await report(placement, in_cells(3, each=6)) == [""]
-    assert await held(placement, 2, 3) == [{CELL0: of_host(5)[HOST]}, {CELL1: of_host(5)[HOST]}]
-
-
-async def test_back_and_forth_all_is_kept(placement: Placement, every_commit: EveryCommit) -> None:
-    await report(placement, flat())
-    await claim(placement, an_order(a_claim(1, of_host(2, 10)), a_claim(2, of_host(3))))
-    every_commit.kept = {
-        uid(1): {"VCPU": 2, "MEMORY_MB": 8, "DISK_GB": 10},
-        uid(2): {"VCPU": 3, "MEMORY_MB": 12},
-    }
-    for sequence in range(2, 8, 2):
-        assert await report(placement, in_cells(sequence)) == [""]
-        assert await report(placement, flat_again(sequence + 1)) == [""]
-    assert await held(placement, 1, 2) == [of_host(2, 10), of_host(3)]
-    assert [provider.id for provider in await find_providers(placement)] == [HOST]
-    numbers = [reshaped.number for reshaped in await told(placement)]
-    assert numbers == sorted(numbers) and len(numbers) == 2 * 6
-    assert every_commit.broken == []
-
-
 # The wall
 
 

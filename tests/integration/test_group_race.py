@@ -6,23 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, GroupPolicyViolated, Held, Refused
+from bus.claims import Claimed, ClaimRequested, ClaimResult, GroupPolicyViolated, Held, Refused
 from bus.clock import Clock
 from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
-from bus.messages import BuildPlaced, Selection
 from bus.refused_edits import Contended
-from bus.requests import BuildSpec, Flavor
-from bus.sql.database import Database
 from bus.sql.failures import explained
-from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
-from cell_conductor import census
-from cell_conductor.builds import Builds
-from cell_conductor.core.limits import AttemptLimits
 from placement_worker import Placement, breaches
-from tests.support.conductor_builders import a_build_order, an_agent_report
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
 
@@ -187,83 +178,3 @@ async def test_claims_swaps_and_releases_of_a_group_at_once(
 
         await watched(racers[0], all_of_them())
     assert no_deadlocks == []
-
-
-async def test_a_conductor_falls_over_while_others_are_placed(
-    database_url: str, no_deadlocks: list[str]
-) -> None:
-    async with processes(database_url, "anti-affinity", count=3) as racers:
-        cell = Database(database_url, namespace="cell")
-        await migrate(cell, "cell_conductor")
-        builds = Builds(
-            cell,
-            racers[2].claims.claim_many,
-            racers[2].claims.release_many,
-            limits=AttemptLimits(max_attempts=3, build_timeout=100.0),
-        )
-        chance = random.Random(1)
-        placed = []
-        for number in range(10):
-            hosts = chance.sample(range(HOSTS), HOSTS)
-            order = an_order(a_claim(number, *map(on_hosts, hosts), group=GROUP))
-            result = await claimed(racers[0], order)
-            assert isinstance(result, Claimed)
-            first = hosts.pop(result.choice)
-            placed.append(_placed(number, first, hosts if number == 9 else hosts[:4]))
-
-        async def strangers() -> None:
-            for round_ in range(6):
-                numbers = [100 * (round_ + 1) + one for one in range(AT_ONCE)]
-                results = await asyncio.gather(
-                    *(
-                        claimed(racers[number % 2], an_order(a_claim(number, *anywhere(chance), group=GROUP)))
-                        for number in numbers
-                    )
-                )
-                taken = [one for one, got in zip(numbers, results, strict=True) if isinstance(got, Claimed)]
-                await asyncio.gather(
-                    *(racers[one % 2].claims.release_many([a_release(one, 1)]) for one in taken)
-                )
-
-        async def fails(one: BuildPlaced) -> None:
-            report = an_agent_report(a_build_order(one), "failed", cause="no disk")
-            await builds.report_many([replace(report, leftover=True)])
-
-        async def failures() -> None:
-            await builds.start_many(placed)
-            for one in placed[:-1]:
-                await fails(one)
-            for build, standing in (await census(cell)).items():
-                assert standing.status in ("building", "error"), build
-
-        async def both() -> None:
-            await asyncio.gather(strangers(), failures())
-
-        try:
-            await watched(racers[0], both())
-            await fails(placed[-1])
-            standing = await census(cell)
-            there = await group_of(racers[0])
-            building = {build: one for build, one in standing.items() if one.status == "building"}
-            assert {build: (standing.root,) for build, standing in building.items()} == there.members
-            assert building, "no build found another host"
-            assert len(there.left) >= len(building), "what was left behind is kept for the group"
-        finally:
-            await cell.close()
-    assert no_deadlocks == []
-
-
-def _placed(number: int, first: int, alternates: Sequence[int]) -> BuildPlaced:
-    chosen, *spares = (
-        Selection(root=uid(host, "a"), host=f"host-{host}", agent="agent", choice=Choice(on_hosts(host)))
-        for host in (first, *alternates)
-    )
-    return BuildPlaced(
-        build=uid(number),
-        request=uid(number, "b"),
-        cell="c1",
-        chosen=chosen,
-        generation=1,
-        alternates=tuple(spares),
-        spec=BuildSpec(flavor=Flavor(name="small", vcpus=1), project="p1", user="u1"),
-    )

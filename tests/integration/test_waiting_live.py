@@ -21,7 +21,6 @@ from bus.messages import BuildPlaced, BuildRequested, NodeChanged
 from bus.queries import FindWaiting
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders
-from tests.support.berth_processes import running, settled
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, a_request
 from tests.support.waiting import until
@@ -128,48 +127,3 @@ async def test_each_of_200_takes_the_node_that_becomes_free_within_100_ms(tmp_pa
             return await metal.waiting() == REQUESTS - NODES
 
         await until(the_others_wait, "the others wait")
-
-
-@pytest.mark.soak  # always: tests/contract/test_scheduler_killed
-@pytest.mark.services
-async def test_a_scheduler_that_is_killed_meanwhile_loses_nobody(
-    amqp_url: str, database_url: str, bus_name: str
-) -> None:
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
-        hosts=2,
-        build_time="constant:0.05",
-        heartbeat=2.0,
-    )
-    several = 30
-    async with asyncio.timeout(110), running(settings) as berth:
-        async with hearing(berth.bus, settings) as metal:
-            for number in range(several):
-                await metal.node(number, "cleaning")
-            await metal.all_known(several)
-            asking = asyncio.create_task(metal.ask(range(1, several + 1)))
-            await berth.kill("scheduler")  # while they come in
-            await asking
-
-            async def all_wait() -> bool:
-                return await metal.waiting() == several
-
-            await until(all_wait, "all wait", 40.0)
-            for number in range(several):
-                await metal.node(number, "available")
-                if number % 10 == 5:
-                    await berth.kill("scheduler")  # and while they are placed
-            await until(
-                lambda: len({placed.build for _, placed in metal.placed}) == several, "all are placed", 60.0
-            )
-            roots = {placed.build: placed.chosen.root for _, placed in metal.placed}
-            assert len(set(roots.values())) == several
-
-            async def none_waits() -> bool:
-                return await metal.waiting() == 0
-
-            await until(none_waits, "nobody waits", 20.0)
-        assert (await settled(settings, builds=several)).breaches == []

@@ -18,13 +18,12 @@ from bus.claims import (
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.clock import Clock
 from bus.decisions import Removal
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed
 from bus.queries import FindCandidates
 from bus.refused_edits import Contended
-from bus.requests import Flavor, Hints
+from bus.requests import Flavor
 from bus.resources import FindProviders, ProvidersFound
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.alternative import Alternative
@@ -108,11 +107,6 @@ async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
     assert (order.claims[0].generation, order.claims[0].project, order.claims[0].user) == (None, "p", "u")
 
 
-async def test_a_hint_that_no_filter_goes_by_is_noted() -> None:
-    (message,) = await placed(a_scheduler(hosts(2)), a_request(hints=Hints(query='["=", 1, 2]')))
-    assert message.decision.notes == ("hints.query: nothing here goes by it: the filter json is off",)
-
-
 async def test_one_s_own_filter_reads_the_very_request() -> None:
     def its_own(host: HostFacts, alternative: Alternative) -> str | None:
         return None if alternative.request.metadata.get("on") == host.host else "not asked for"
@@ -164,22 +158,6 @@ async def test_what_was_chosen_counts_before_placement_shows_it() -> None:
     ]
     assert len({message.chosen.root for message in messages}) == 8
     assert all(message.decision.refused == () for message in messages)
-
-
-async def test_what_was_chosen_counts_as_a_build_before_the_host_reports_it() -> None:
-    time = TurnedClock()
-    scheduler = a_scheduler(hosts(1), time, policy=ChoicePolicy.from_names(max_builds=2))
-    await placed(scheduler, a_request(1))
-    await placed(scheduler, a_request(2))
-    assert "building 2 already" in str(await retry(scheduler, a_request(3)))
-    time.now += 1
-    await placed(scheduler, a_request(3))
-
-
-async def test_the_same_request_and_candidates_give_the_same_decision() -> None:
-    requests = [a_request(number, instances=1 + number % 3) for number in range(20)]
-    first = await said(a_scheduler(hosts(30)), *requests)
-    assert first == await said(a_scheduler(hosts(30)), *requests)
 
 
 @pytest.mark.parametrize(
@@ -234,13 +212,6 @@ async def test_redelivered_request_that_names_a_removed_host_keeps_its_claim_wit
     (first,) = await placed(a_scheduler(placement), a_request())
     (again,) = await placed(a_scheduler(placement), a_request(wanted_host="host-that-was-removed"))
     assert (again.chosen.root, again.alternates) == (first.chosen.root, ())
-
-
-async def test_twins_in_one_batch_hold_one_host() -> None:
-    placement = hosts(5)
-    first, again = await placed(a_scheduler(placement), a_request(), a_request())
-    assert first.chosen.root == again.chosen.root
-    assert len(placement.held) == 1
 
 
 async def test_what_is_held_by_a_full_host_nobody_reported_is_said_by_what_placement_knows() -> None:
@@ -340,12 +311,6 @@ async def test_what_is_too_little_for_one_request_is_enough_for_those_behind_it(
     assert isinstance(big, BuildUnplaceable)
     assert len(small) == 2
     assert all(isinstance(message, BuildPlaced) for message in small)
-
-
-async def test_an_instance_named_twice_is_one_instance() -> None:
-    one = uid(1, "b")
-    request = BuildRequested(request=uid(1, "a"), instances=(one, one), flavor=SMALL)
-    assert [message.build for message in await placed(a_scheduler(hosts(3)), request)] == [one]
 
 
 async def test_a_redelivered_order_is_repeated_without_the_instances_that_ended() -> None:
@@ -505,16 +470,6 @@ async def test_more_requests_than_room_fill_every_host_and_the_others_end() -> N
     assert kinds == {BuildPlaced: 5, BuildUnplaceable: 3}
 
 
-async def test_busy_hosts_are_waited_for() -> None:
-    placement = hosts(1)
-    scheduler = a_scheduler(placement)
-    await scheduler.handle(a_heartbeat(0, building=8))
-    assert "building 8 already" in str(await retry(scheduler, a_request()))
-    await scheduler.handle(a_heartbeat(0, building=1, sequence=2))
-    (message,) = await placed(scheduler, a_request())
-    assert message.chosen.host == "host0"
-
-
 # No host
 
 
@@ -561,18 +516,6 @@ async def test_a_broker_that_was_away_makes_no_host_unfit() -> None:
             await scheduler.handle(replace(a_heartbeat(number, sequence=sequence), period=2.0))
     time.now += 19
     await placed(scheduler, *(a_request(number) for number in range(9)))
-
-
-async def test_a_wall_clock_that_jumps_back_holds_nothing_up() -> None:
-    placement, time = hosts(1), TurnedClock()
-    wall = [1000.0]
-    time.clock = Clock(now=lambda: wall[0], chance=time.clock.chance, monotonic=lambda: time.now)
-    scheduler = a_scheduler(placement, time, policy=ChoicePolicy.from_names(max_builds=2))
-    await placed(scheduler, a_request(1), a_request(2))
-    await retry(scheduler, a_request(3))
-    time.now += 1
-    wall[0] -= 3600
-    await placed(scheduler, a_request(3))
 
 
 @pytest.mark.parametrize(
@@ -806,13 +749,3 @@ async def test_what_failed_by_a_hosts_own_fault_is_held_against_it(ours: bool, f
     now = scheduler.clock.monotonic()
     assert scheduler.book.failures("cell1", root, now) == failures
     assert scheduler.book.failures("cell1", uid(0, "c"), now) == 0.0
-
-
-async def test_failures_of_unknown_roots_are_not_remembered() -> None:
-    scheduler = a_scheduler(hosts(2))
-    for number in range(10, 20):
-        failure = HostFailed(
-            root=uid(number, "c"), host="h", agent="a", cell="cell1", build=uid(number), attempt=1
-        )
-        await scheduler.hear_of_failure(failure)
-    assert not scheduler.book._columns.slots
