@@ -100,7 +100,7 @@ async def test_an_ironic_node_is_put_in_by_its_name_as_a_host_is(berth: Aggregat
 
 
 @LOCALLY
-async def test_of_whom_the_owner_reports_it_that_is_shown(berth: AggregateCommand) -> None:
+async def test_aggregates_reported_by_the_owner_are_shown_as_such(berth: AggregateCommand) -> None:
     await report(berth.placement, a_report(1, aggregates=(EAST,)))
     assert (await berth("show", EAST)).splitlines() == [
         f"(no name)  {EAST}",
@@ -133,7 +133,7 @@ REFUSED: list[tuple[tuple[str, ...], type[Exception], str]] = [
 
 @LOCALLY
 @pytest.mark.parametrize(("arguments", "kind", "why"), REFUSED)
-async def test_what_is_wrong_is_said(
+async def test_invalid_input_is_refused_with_the_reason(
     berth: AggregateCommand, arguments: tuple[str, ...], kind: type[Exception], why: str
 ) -> None:
     await has_hosts(berth.placement, 1)
@@ -206,7 +206,7 @@ async def test_novas_are_brought_over_with_all_that_can_be(berth: AggregateComma
 
 
 @LOCALLY
-async def test_what_came_with_placement_gets_its_name_by_uuid_or_by_its_hosts(
+async def test_aggregates_of_placement_are_named_by_uuid_or_by_their_hosts(
     berth: AggregateCommand, tmp_path: Path
 ) -> None:
     await has_hosts(berth.placement)
@@ -272,7 +272,7 @@ async def test_other_forms_of_the_same(
         ([{"Name": "a", "Hosts": 3}], "'a': its hosts are no list"),
     ],
 )
-async def test_what_is_no_list_of_aggregates_is_refused_with_how_to_write_one(
+async def test_an_unreadable_list_of_aggregates_is_refused_with_an_example(
     berth: AggregateCommand, tmp_path: Path, content: object, why: str
 ) -> None:
     with pytest.raises(BadSetting, match=why):

@@ -32,7 +32,7 @@ from tests.support.placement_calls import edit, edit_aggregate, report
 # Making, and being in it
 
 
-async def test_it_is_made_with_hosts_by_any_of_their_names_and_everybody_learns_of_it(
+async def test_an_aggregate_is_created_with_hosts_by_name_or_uuid_and_published(
     placement: Placement, url: str
 ) -> None:
     await has_hosts(placement)
@@ -64,7 +64,7 @@ async def test_a_host_that_its_owner_calls_otherwise_than_its_root_is_found_by_b
     assert taken_out.removed == (host(1),)
 
 
-async def test_one_that_a_client_of_the_api_made_is_listed_and_may_be_named(placement: Placement) -> None:
+async def test_an_aggregate_created_through_the_api_is_listed_and_can_be_named(placement: Placement) -> None:
     await has_hosts(placement, 1)
     await edit(placement, SetAggregates(provider=host(1), aggregates=(EAST,)))
     assert await found(placement) == [""]
@@ -92,7 +92,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, str], set[int], bool]] = {
 
 
 @pytest.mark.parametrize("change, metadata, hosts, news", CHANGES.values(), ids=CHANGES.keys())
-async def test_what_a_change_makes_of_it_and_again_nothing(
+async def test_a_change_is_applied_once_if_delivered_twice(
     placement: Placement, change: dict[str, Any], metadata: dict[str, str], hosts: set[int], news: bool
 ) -> None:
     await has_hosts(placement)
@@ -129,7 +129,7 @@ async def test_dropped_twice_it_is_dropped_once(placement: Placement) -> None:
     assert made.aggregate.metadata == {}
 
 
-async def test_what_an_operator_put_in_stays_whatever_its_owner_reports(placement: Placement) -> None:
+async def test_members_added_by_an_operator_stay_whatever_the_owner_reports(placement: Placement) -> None:
     """EAST is the operator's, WEST is the owner's, FAST was the owner's and is both's."""
     await report(placement, a_report(1, aggregates=(WEST, FAST)))
     await make(placement, EAST, "east", "host-1")
@@ -143,7 +143,7 @@ async def test_what_an_operator_put_in_stays_whatever_its_owner_reports(placemen
         assert set(placement.memory.index.rows[host(1)].aggregates) == then
 
 
-async def test_what_its_owner_reports_comes_back_and_that_is_said(placement: Placement) -> None:
+async def test_a_member_that_the_owner_reports_is_added_again_with_a_warning(placement: Placement) -> None:
     await report(placement, a_report(1, aggregates=(EAST,)))
     out = await done(placement, ChangeAggregate(aggregate=EAST, remove=("host-1",)))
     assert out.warnings == ("host-1: its owner reports it in this aggregate, and will put it back",)
@@ -167,7 +167,9 @@ FOUND: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("query, names", FOUND.values(), ids=FOUND.keys())
-async def test_which_are_found(placement: Placement, query: dict[str, Any], names: list[str]) -> None:
+async def test_queries_find_aggregates_page_by_page(
+    placement: Placement, query: dict[str, Any], names: list[str]
+) -> None:
     await has_hosts(placement)
     await make(placement, EAST, "east", "host-1", "host-2", availability_zone="e")
     await make(placement, WEST, "west", "host-2", other="x")
@@ -200,7 +202,7 @@ async def test_a_page_fits_into_a_message_whatever_is_said_of_them(
     assert max(len(page.aggregates) for page in pages) == 3
 
 
-async def test_of_two_who_put_a_host_into_two_zones_at_once_one_is_refused(
+async def test_of_two_concurrent_edits_that_put_a_host_into_two_zones_one_is_refused(
     url: str, placement: Placement
 ) -> None:
     async with a_placement(url) as other:

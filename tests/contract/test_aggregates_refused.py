@@ -100,7 +100,7 @@ async def with_zones(placement: Placement) -> None:
 
 
 @pytest.mark.parametrize("edit, why", REFUSED.values(), ids=REFUSED.keys())
-async def test_what_is_refused_changes_nothing(placement: Placement, edit: AggregateEdit, why: Any) -> None:
+async def test_a_refused_edit_changes_nothing(placement: Placement, edit: AggregateEdit, why: Any) -> None:
     await with_zones(placement)
     before = placement.memory.index.seen, await found(placement)
     assert await edit_aggregate(placement, edit) == why
@@ -126,7 +126,7 @@ ALLOWED: dict[str, AggregateEdit] = {
 
 
 @pytest.mark.parametrize("edit", ALLOWED.values(), ids=ALLOWED.keys())
-async def test_what_is_allowed(placement: Placement, edit: AggregateEdit) -> None:
+async def test_permitted_edits_of_zones(placement: Placement, edit: AggregateEdit) -> None:
     await with_zones(placement)
     assert (await done(placement, edit)).number
 
@@ -141,7 +141,7 @@ async def test_a_host_the_api_put_into_two_zones_can_be_taken_out_of_one(placeme
     assert await members(placement, WEST) == {host(1)}
 
 
-async def test_who_shares_with_hosts_may_be_in_the_zones_of_all_of_them(placement: Placement) -> None:
+async def test_a_sharing_provider_may_be_in_the_zones_of_all_its_hosts(placement: Placement) -> None:
     await has_hosts(placement, 1)
     await edit(placement, SetTraits(provider=host(1), traits=(SHARES,)))
     await claim(placement, an_order(a_claim(1, on_hosts(1))))
@@ -168,7 +168,7 @@ FINE = {
 }
 
 
-async def test_what_will_not_do_what_its_author_may_think_is_said(placement: Placement) -> None:
+async def test_doubtful_metadata_is_stored_with_a_warning(placement: Placement) -> None:
     assert (await make(placement, EAST, "east", **FINE)).warnings == ()
     for key, values in DOUBTFUL.items():
         for value in values:

@@ -68,7 +68,7 @@ async def test_trees_are_made_changed_and_then_left_alone(url: str, placement: P
     )
 
 
-async def test_what_is_not_named_stays(placement: Placement) -> None:
+async def test_fields_that_a_load_does_not_name_stay(placement: Placement) -> None:
     gold = a_load(2, 1, traits=("CUSTOM_GOLD",), aggregates=(uid(1, "e"),))
     await load(placement, a_load(1), gold)
     bare = ProviderLoad(id=gold.id, name="renamed", inventories=EIGHT)
@@ -83,7 +83,7 @@ async def test_what_is_not_named_stays(placement: Placement) -> None:
     assert (row.parent, row.traits, row.aggregates) == (None, (), ())
 
 
-async def test_what_is_stored_decides_which_trees_belong_together(
+async def test_stored_trees_decide_which_loads_are_one_transaction(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when they would not fit into one transaction."""

@@ -467,7 +467,7 @@ async def test_a_message_with_a_strangers_reply_to_waits_like_any_other(connect:
             assert (await heard.get()).request == a_small_request().request
 
 
-async def test_what_nobody_hears_does_not_hold_up_what_a_timer_says_to_others(
+async def test_messages_without_a_consumer_do_not_delay_other_messages_of_a_timer(
     connect: Connect, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bus.delivery.timers.MAX_UNHEARD", 3)

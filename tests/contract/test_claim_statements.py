@@ -40,7 +40,9 @@ async def test_consumers_that_are_new_take_three_statements_however_many(
         assert len(said) == 3
 
 
-async def test_what_is_not_ordinary_is_judged_the_same_in_more(placement_url: str, said: list[str]) -> None:
+async def test_claims_that_are_not_ordinary_give_the_same_result_with_more_statements(
+    placement_url: str, said: list[str]
+) -> None:
     async with a_placement(placement_url) as placement:
         await report(placement, a_report(1))
         await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=1))))

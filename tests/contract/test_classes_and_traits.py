@@ -88,7 +88,7 @@ async def test_making_twice_makes_once(placement: Placement, wall: Wall, kind: N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_of_many_who_make_one_at_once_one_has_made_it(
+async def test_of_concurrent_creations_of_one_name_one_creates_it(
     url: str, placement: Placement, kind: NameKind
 ) -> None:
     async with a_placement(url) as other:
@@ -125,7 +125,7 @@ async def test_only_names_of_the_custom_form_can_be_made(
 
 
 @pytest.mark.parametrize("kind, standard", [("resource class", "VCPU"), ("trait", "COMPUTE_NODE")])
-async def test_what_is_in_use_standard_or_absent_cannot_be_dropped(
+async def test_names_that_are_in_use_standard_or_absent_cannot_be_deleted(
     placement: Placement, kind: NameKind, standard: str
 ) -> None:
     await has_host(placement, inventories={"CUSTOM_A": Inventory(total=1)}, traits=("CUSTOM_A",))
@@ -149,7 +149,7 @@ async def test_a_number_once_given_to_a_class_is_never_given_to_another(placemen
     assert len(set(numbers)) == 3
 
 
-async def test_what_was_dropped_is_known_to_be_gone_everywhere(url: str, placement: Placement) -> None:
+async def test_a_deleted_name_is_unknown_in_every_process(url: str, placement: Placement) -> None:
     await has_host(placement)
     async with a_placement(url) as other:
         kinds: list[tuple[NameKind, Callable[..., Awaitable[EditResult]]]] = [

@@ -116,7 +116,7 @@ async def test_a_new_clients_password_is_printed_once(clients: Clients) -> None:
     assert clients.broker.known[USER] == before
 
 
-async def test_its_url_goes_to_a_file_that_its_owner_alone_reads(clients: Clients) -> None:
+async def test_the_url_goes_to_a_file_that_only_its_owner_can_read(clients: Clients) -> None:
     assert "amqp://" not in await clients.add("web", file=True)
     assert stat.S_IMODE(clients.file.stat().st_mode) == 0o600
     assert urlsplit(clients.file.read_text()).username == USER

@@ -235,7 +235,7 @@ async def test_a_transaction_inside_another_is_refused_where_it_would_wait_for_i
     await memory.close()
 
 
-async def test_what_is_to_happen_after_the_commit_happens_then_and_only_then(things: Database) -> None:
+async def test_after_commit_callbacks_run_only_after_a_commit(things: Database) -> None:
     happened: list[str] = []
     async with things.write() as tx:
         tx.after_commit(lambda: happened.append("committed"))
@@ -398,7 +398,7 @@ async def test_a_lone_statement_cancelled_before_it_is_executed_leaves_nothing_t
     ids=["a name twice", "cut off", "too slow", "a race lost"],
 )
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-async def test_what_goes_wrong_in_the_drivers_statements_is_called_the_same(
+async def test_errors_of_driver_statements_have_the_same_types(
     on_postgres: Database, sql: str, values: list[Any], error: type[Exception], first: bool
 ) -> None:
     hasty = Database(on_postgres._url, statement_seconds=0.5, pool_size=1)

@@ -45,7 +45,7 @@ async def test_an_embedded_berth_is_examined_and_found_well(
     assert {one["about"] for one in said["findings"]} >= {"Python", "worker placement"}
 
 
-async def test_where_no_berth_runs_it_says_so(tmp_path: Path) -> None:
+async def test_a_missing_berth_is_reported(tmp_path: Path) -> None:
     found = judged(await in_time(look(Settings().having(state_dir=str(tmp_path), **QUIET))))
     assert "no berth answers" in of(found, "broken")["bus"]
     assert of(found, "broken")["database placement"] == "It was never made: it has no tables."
@@ -53,7 +53,7 @@ async def test_where_no_berth_runs_it_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.services
-async def test_what_is_broken_on_purpose_is_found(
+async def test_planted_faults_are_found(
     amqp_url: str, database_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looking, "ANSWER_SECONDS", 1.0)

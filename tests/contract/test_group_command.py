@@ -99,7 +99,7 @@ async def test_a_group_is_made_and_a_second_of_its_name_is_not(placement: Placem
         ("affinity", 2, "--max-per-host is of anti-affinity groups, not of affinity"),
     ],
 )
-def test_what_cannot_be_meant_is_said(policy: str, most: int, problem: str) -> None:
+def test_an_invalid_policy_or_limit_is_refused(policy: str, most: int, problem: str) -> None:
     with pytest.raises(BadSetting, match=problem):
         groups._made("web", policy, most, "")
 

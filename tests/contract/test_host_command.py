@@ -100,7 +100,7 @@ async def test_hosts_are_listed_with_the_state_that_the_scheduler_reports(
 
 
 @LOCALLY
-async def test_what_was_done_is_an_object_for_each_host(host: HostCommand) -> None:
+async def test_json_output_has_one_object_per_host(host: HostCommand) -> None:
     first, second = await host.json("disable", "host-1", "host-2", "--because", "disk")
     assert first == {
         "host": "host-1",
@@ -147,7 +147,7 @@ async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(host:
 
 
 @LOCALLY
-async def test_what_a_host_has_is_drawn_as_a_tree(host: HostCommand) -> None:
+async def test_providers_of_a_host_are_drawn_as_a_tree(host: HostCommand) -> None:
     drawn = await host("show", "host-2")
     lines = [line.strip() for line in drawn.splitlines()]
     assert lines[0] == "host-2  agent-2 in cell c1  unknown: no scheduler answers"
@@ -169,7 +169,7 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
 
 
 @LOCALLY
-async def test_what_cannot_be_is_said(host: HostCommand) -> None:
+async def test_invalid_input_is_refused_with_the_reason(host: HostCommand) -> None:
     for words, error, says in WRONG:
         with pytest.raises(error) as refused:
             await host(*words)

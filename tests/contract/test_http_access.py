@@ -32,7 +32,9 @@ async def test_without_a_token_nobody_comes_in(near: HttpPlacement) -> None:
         ("/berth/aggregates", "berth:aggregates:list"),
     ],
 )
-async def test_who_may_not_is_told_which_rule(near: HttpPlacement, path: str, rule: str) -> None:
+async def test_a_forbidden_request_is_refused_with_the_rule(
+    near: HttpPlacement, path: str, rule: str
+) -> None:
     answer = await near("GET", path, token="somebody", x_roles="member")
     assert error_of(answer)[0] == 403
     assert f"Policy does not allow {rule} to be performed." in answer.text

@@ -104,7 +104,7 @@ async def test_by_force_the_zone_of_a_host_with_instances_changes(door: HttpPlac
     assert (await door("DELETE", f"{HERE}/east/hosts/host-1?force=true")).json()["removed"] == [host(1)]
 
 
-async def test_who_loses_the_same_race_too_often_is_told_to_try_again(
+async def test_an_edit_that_always_loses_the_race_is_a_conflict(
     near: HttpPlacement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def contended(order: AggregateEditRequested) -> AggregateEditAnswered:
@@ -137,7 +137,9 @@ async def test_the_feed_tells_what_is_said_of_them(door: HttpPlacement) -> None:
         ("DELETE", "/east/hosts/h", "update"),
     ],
 )
-async def test_each_has_its_rule(near: HttpPlacement, method: str, path: str, rule: str) -> None:
+async def test_each_operation_has_its_policy_rule(
+    near: HttpPlacement, method: str, path: str, rule: str
+) -> None:
     body: dict[str, Any] | None = {} if method in ("POST", "PATCH") else None
     answer = await near(method, HERE + path, body, token="somebody", x_roles="member")
     assert error_of(answer)[0] == 403

@@ -28,7 +28,7 @@ async def test_an_empty_answer_says_why_beside_its_body(near: HttpPlacement) -> 
     assert "berth-why" not in found.headers
 
 
-async def test_whatever_a_host_is_called_the_header_can_be_sent(near: HttpPlacement) -> None:
+async def test_any_host_name_can_be_sent_in_the_header(near: HttpPlacement) -> None:
     name = "bad\r\nname\x1b ☃"
     await near.made("/resource_providers", {"name": name, "uuid": A}, method="POST")
     why = (await near("GET", "/allocation_candidates?resources=VCPU:9")).headers["berth-why"]
@@ -147,7 +147,7 @@ async def test_without_a_number_the_feed_begins_now(door: HttpPlacement) -> None
         assert change_of((await stream.events(1))[0])[1]["provider"] == B
 
 
-async def test_what_is_not_kept_any_more_is_gone(
+async def test_a_change_that_is_no_longer_stored_is_410(
     door: HttpPlacement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await door.provider(A, VCPU=8)
@@ -185,7 +185,7 @@ async def test_a_feed_ends_when_the_door_closes(near: HttpPlacement) -> None:
 # ETags
 
 
-async def test_what_did_not_change_is_not_told_again(door: HttpPlacement) -> None:
+async def test_an_unchanged_resource_is_304(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     at = f"/resource_providers/{A}/inventories"
     first = await door("GET", at)
@@ -224,7 +224,7 @@ async def test_health_needs_no_token(near: HttpPlacement) -> None:
         assert (await near.client.get(path)).status_code == 200
 
 
-async def test_it_is_not_ready_while_its_database_is_away(
+async def test_readiness_fails_while_the_database_is_unavailable(
     near: HttpPlacement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away() -> None:
@@ -239,7 +239,7 @@ async def test_it_is_not_ready_while_its_database_is_away(
         assert (await near("GET", path)).status_code == status
 
 
-async def test_what_is_counted_is_named_by_patterns(near: HttpPlacement) -> None:
+async def test_metrics_count_by_route_pattern(near: HttpPlacement) -> None:
     await near("GET", f"/resource_providers/{A}")
     await near("GET", "/something/else")
     told = (await near.client.get("/metrics")).text

@@ -99,7 +99,7 @@ async def answered(reader: StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize("said", [b"", b"\r\n", GET, GET + GET], ids=["nothing", "a line end", "one", "two"])
-async def test_who_says_nothing_more_is_hung_up_on(said: bytes) -> None:
+async def test_an_idle_connection_is_closed(said: bytes) -> None:
     async with served(idle=SOON) as site:
         told = await site.answer(said)
         assert told.count(b"200 OK") == said.count(b"GET")
@@ -132,7 +132,7 @@ async def test_a_body_that_comes_fast_enough_may_take_long() -> None:
             assert await waiting
 
 
-async def test_who_waits_for_an_answer_is_left_alone() -> None:
+async def test_a_client_that_waits_for_a_response_is_not_closed() -> None:
     async with served(idle=SOON, slow=SOON) as site:
         async with site.connected(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n" + HALF) as (reader, _):
             await asyncio.wait([waiting := asyncio.create_task(reader.read(1))], timeout=SOON * 4)
@@ -179,14 +179,14 @@ async def test_the_connection_that_is_idle_longest_makes_room() -> None:
                 assert await answered(second)
 
 
-async def test_who_speaks_slowest_makes_room_where_nobody_is_idle() -> None:
+async def test_the_slowest_client_is_closed_if_no_connection_is_idle() -> None:
     async with served(connections=1) as site, site.connected(GET + HALF) as (slow, _):
         assert await answered(slow)
         assert b"200 OK" in await _first_answer(site)
         assert await slow.read() == b""
 
 
-async def test_where_all_are_being_answered_the_next_is_refused() -> None:
+async def test_a_new_connection_is_refused_if_all_are_being_served() -> None:
     async with served(connections=1) as site:
         async with site.connected(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n") as (busy, _):
             await site.asked.wait()
@@ -214,14 +214,14 @@ async def _first_answer(site: MeasuringSite) -> bytes:
     ],
     ids=["nonsense", "longest", "longer", "endless", "endless header"],
 )
-async def test_what_cannot_be_read_is_refused(said: bytes, told: bytes) -> None:
+async def test_unreadable_requests_are_refused(said: bytes, told: bytes) -> None:
     async with served(idle=1.0) as site:
         async with site.connected(said) as (reader, _):
             assert told in await reader.readuntil(b"\r\n")
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_who_leaves_without_reading_any_of_several_answers_leaves_no_trace(
+def test_a_client_that_leaves_without_reading_is_not_logged(
     run: Callable[[Coroutine[Any, Any, None]], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -256,6 +256,6 @@ async def test_a_place_that_is_taken_is_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "x", "127.0.0.1", ":80", "127.0.0.1:x", "127.0.0.1:65536"])
-def test_what_is_no_address_is_told(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         listen(address)

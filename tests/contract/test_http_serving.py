@@ -105,7 +105,7 @@ async def refused(directory: Path, *arguments: str) -> tuple[int, str]:
     return process.returncode or 0, complaint.decode().strip()
 
 
-async def test_one_command_serves_it_and_makes_its_tables(tmp_path: Path) -> None:
+async def test_one_command_serves_the_api_and_creates_its_tables(tmp_path: Path) -> None:
     async with served(tmp_path) as door:
         assert (await door.ask("GET", "/"))[0] == 200
         body = {"name": "n", "uuid": uid(1, "a")}
@@ -117,7 +117,7 @@ async def test_one_command_serves_it_and_makes_its_tables(tmp_path: Path) -> Non
         assert (await door.ask("GET", f"/resource_providers/{uid(1, 'a')}"))[0] == 200
 
 
-async def test_it_ends_what_it_answers_and_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_at_shutdown_requests_are_completed_and_streams_end(tmp_path: Path) -> None:
     async with served(tmp_path) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         writer.write(as_http("GET", "/berth/changes"))
@@ -170,7 +170,7 @@ async def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_served_is_a_sentence(
+async def test_a_configuration_that_cannot_be_served_is_refused_in_one_line(
     tmp_path: Path, arguments: tuple[str, ...], says: str
 ) -> None:
     code, complaint = await refused(tmp_path, *arguments)
@@ -204,7 +204,7 @@ NO_REQUESTS = (
 )
 
 
-async def test_what_is_no_request_is_refused_in_the_same_form(tmp_path: Path) -> None:
+async def test_unreadable_requests_are_refused_with_the_usual_error_body(tmp_path: Path) -> None:
     async with served(tmp_path) as door:
         for request, status, says in NO_REQUESTS:
             answer = await door.raw(request)

@@ -65,7 +65,7 @@ def table(name: str) -> str:
     return f"op.create_table('{name}', sa.Column('id', sa.BigInteger, primary_key=True))"
 
 
-async def test_what_is_missing_is_applied_in_order_and_once(store: Database, add: Add) -> None:
+async def test_missing_migrations_are_applied_in_order_and_once(store: Database, add: Add) -> None:
     add("0001", None, table("things"))
     assert await current(store, PACKAGE) is None
     assert await migrate(store, PACKAGE) == ["0001"]
@@ -91,7 +91,7 @@ async def test_a_migration_that_fails_leaves_nothing_of_any(store: Database, add
     assert await migrate(store, PACKAGE) == ["0001", "0002"]
 
 
-async def test_of_many_processes_that_start_at_once_one_migrates(
+async def test_of_processes_that_start_concurrently_one_migrates(
     store: Database, open_database: Open, add: Add
 ) -> None:
     add("0001", None, table("things"))
@@ -196,7 +196,7 @@ async def test_code_that_is_older_than_what_was_taken_away_does_not_start(
 @pytest.mark.parametrize(
     "statement", ["SELECT id FROM things", "INSERT INTO others (id, word) VALUES (1, 'x')"]
 )
-async def test_what_runs_on_while_a_newer_version_takes_something_away_waits_to_be_restarted(
+async def test_a_process_whose_column_a_newer_version_removed_waits_for_its_restart(
     store: Database, open_database: Open, add: Add, statement: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     if store._file is not None and store._file.memory is not None:

@@ -62,7 +62,7 @@ async def test_a_request_is_kept_whole_and_once(store: Database) -> None:
     assert await of(store, "s1") == [kept(2)]
 
 
-async def test_who_is_not_sure_whether_it_was_stored_is_told_that_it_is_its_own(store: Database) -> None:
+async def test_adding_a_stored_request_again_reports_it_as_own(store: Database) -> None:
     one = kept(1, instances=2)
     assert await add(store, "s1", one) == {uid(1, "a")}
     assert await add(store, "s1", kept(1, since=5.0, instances=2), kept(2), kept(2)) == {
@@ -72,7 +72,7 @@ async def test_who_is_not_sure_whether_it_was_stored_is_told_that_it_is_its_own(
     assert await of(store, "s1") == [one, kept(2)]  # as it was stored first
 
 
-async def test_what_it_lacks_may_be_something_else_later(store: Database) -> None:
+async def test_the_missing_resources_of_a_waiting_request_can_change(store: Database) -> None:
     await add(store, "s1", kept(1))
     later = msgspec.structs.replace(DECISION, considered=9)
     changed = ParkedRequest(kept(1).message, "l", 0.0, 1800.0, 8, "a rule refuses", "any", later)
@@ -81,7 +81,7 @@ async def test_what_it_lacks_may_be_something_else_later(store: Database) -> Non
     assert await of(store, "s1") == [changed]
 
 
-async def test_it_is_found_by_its_request_and_by_each_of_its_builds(store: Database) -> None:
+async def test_a_waiting_request_is_found_by_its_id_and_each_of_its_builds(store: Database) -> None:
     await add(store, "s1", kept(1, instances=3))
     for id_, known in ((uid(1, "a"), 1), (uid(1002, "b"), 1), (uid(5, "b"), 0)):
         async with store.read() as tx:
@@ -96,7 +96,7 @@ async def test_it_is_found_by_its_request_and_by_each_of_its_builds(store: Datab
         assert await parked.find(tx, [uid(1000, "b")]) == []
 
 
-async def test_those_who_go_first_are_listed_first_each_with_its_place_in_its_line(store: Database) -> None:
+async def test_waiting_requests_are_listed_in_order_with_their_positions(store: Database) -> None:
     await add(
         store,
         "s1",
@@ -122,7 +122,7 @@ async def test_those_who_go_first_are_listed_first_each_with_its_place_in_its_li
     assert await listed(store) == [(second, 1), (third, 1), (fourth, 2)]
 
 
-async def test_what_one_has_left_is_adopted_page_by_page_and_once(store: Database) -> None:
+async def test_requests_of_a_dead_scheduler_are_adopted_page_by_page_and_once(store: Database) -> None:
     await add(store, "s1", *map(kept, range(1, 6)))
     async with store.write() as tx:
         first, more = await parked.adopt(tx, "s2", "s1", 3)
@@ -136,7 +136,7 @@ async def test_what_one_has_left_is_adopted_page_by_page_and_once(store: Databas
         assert await parked.owners(tx) == {"", "s3"}
 
 
-async def test_who_beats_lives_until_buried(store: Database) -> None:
+async def test_a_scheduler_that_beats_stays_in_the_roster_until_deleted(store: Database) -> None:
     async with store.write() as tx:
         assert not await parked.beat(tx, "s1", "{}", 0)  # it is entered
         assert await parked.beat(tx, "s1", '{"h": [0, 1.5, "r"]}', 2)
@@ -220,7 +220,7 @@ async def test_a_move_is_kept_with_what_it_begins_from_and_found_by_itself_and_l
     assert await of(store, "s1") == [kept(2), later]
 
 
-async def test_of_an_instance_one_move_waits_until_it_is_dropped(store: Database) -> None:
+async def test_at_most_one_move_of_an_instance_waits(store: Database) -> None:
     first, second, build = uid(1, "e"), uid(2, "e"), uid(5, "b")
     assert await reserve(store, **{build: first}) == {build: first}
     assert await reserve(store, **{build: second, uid(6, "b"): first}) == {build: first, uid(6, "b"): first}

@@ -399,7 +399,7 @@ async def test_a_name_or_an_id_has_one_owner(placement: Placement, together: boo
 # The numbered changes, and several processes on one database
 
 
-async def test_what_happens_while_everything_is_read_again_is_not_lost(
+async def test_changes_during_a_reload_are_not_lost(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await report(placement, a_report(1))
@@ -446,7 +446,7 @@ async def test_a_change_that_never_arrives_is_read_from_the_log(url: str, placem
         assert other.memory.index.seen == placement.memory.index.seen
 
 
-async def test_who_missed_more_than_is_kept_reads_everything(
+async def test_a_process_that_missed_more_than_the_log_holds_reloads(
     url: str, placement: Placement, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 1)

@@ -45,7 +45,7 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     await database.close()
 
 
-async def test_what_is_reported_is_offered_claimed_and_announced(database: Database) -> None:
+async def test_a_reported_host_is_offered_claimed_and_announced(database: Database) -> None:
     broker = LocalBroker()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Bus(LocalTransport(broker)))

@@ -49,7 +49,7 @@ async def said(root: str, cell: str, as_json: bool = False) -> str:
     return text.getvalue().strip()
 
 
-async def test_it_goes_to_the_cell_that_is_named(placement: Placement) -> None:
+async def test_a_host_is_assigned_to_the_named_cell(placement: Placement) -> None:
     assert await said("host-1", "c2") == (
         f"{uid(1, 'a')} is of cell c2; it was of cell c1, agent agent-1, last report 7"
     )
@@ -57,7 +57,7 @@ async def test_it_goes_to_the_cell_that_is_named(placement: Placement) -> None:
     assert await placement.reports.report_many([a_report(1, cell="c2", sequence=1)], cell="c2") == [None]
 
 
-async def test_what_is_asked_wrongly_is_said(placement: Placement) -> None:
+async def test_invalid_input_is_refused_with_the_reason(placement: Placement) -> None:
     wrong = (
         ("host-9", "c2", CommandRefused, "no provider host-9"),
         (uid(9, "a"), "c2", CommandRefused, "no root provider"),
@@ -98,7 +98,7 @@ async def test_all_that_came_over_goes_to_a_cell_at_once_and_pools_stay(
 
 
 @pytest.mark.parametrize("words", [("--cell", "c1"), ("host-1", "--cell", "c1", "--all-without-owner")])
-def test_it_must_be_one_host_or_all_of_those(words: tuple[str, ...]) -> None:
+def test_either_one_host_or_all_without_owner_must_be_named(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, ["provider", "reset", *words])
     assert isinstance(result.exception, BadSetting) and "a root, or --all-without-owner" in str(
         result.exception

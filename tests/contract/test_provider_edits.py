@@ -291,7 +291,7 @@ async def test_a_reshape_moves_inventory_with_what_is_held_of_it(url: str, place
 # Races
 
 
-async def test_who_comes_second_to_a_name_is_told_that_it_is_taken(url: str, placement: Placement) -> None:
+async def test_the_second_writer_of_a_name_is_refused(url: str, placement: Placement) -> None:
     """By another process, between our looking and our writing."""
     async with a_placement(url) as other:
         for turn in range(5):
@@ -313,7 +313,7 @@ async def test_who_comes_second_to_a_name_is_told_that_it_is_taken(url: str, pla
         assert seen_by(placement) == seen_by(other)
 
 
-async def test_one_that_always_loses_is_told_so(
+async def test_an_edit_that_always_loses_the_race_is_refused_as_contended(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = itertools.count()

@@ -39,7 +39,7 @@ async def fetch(channel: AbstractChannel, queue: str) -> list[AbstractIncomingMe
     return found
 
 
-async def test_of_large_messages_few_are_sent_in_advance(transport: RabbitTransport) -> None:
+async def test_few_large_messages_are_prefetched(transport: RabbitTransport) -> None:
     """The broker counts messages, not bytes: hundreds in advance would be hundreds of megabytes."""
     inbox = await transport.consume(QUEUE, 1000)
     assert isinstance(inbox, RabbitInbox)
@@ -75,7 +75,7 @@ async def test_of_large_messages_few_are_sent_in_advance(transport: RabbitTransp
 # Frames
 
 
-async def test_what_waits_for_one_key_shares_amqp_messages(
+async def test_messages_of_one_key_share_amqp_messages(
     transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     await transport.declare(QUEUE)
@@ -208,7 +208,7 @@ async def test_a_refused_publish_is_told_and_harms_no_other(
     await transport.close()
 
 
-async def test_what_was_delayed_for_a_queue_that_is_not_reached_yet_is_delivered_after_all(
+async def test_a_delayed_message_is_delivered_once_its_queue_is_bound_again(
     amqp_url: str, transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     inbox = await transport.consume(QUEUE, 10)
@@ -229,7 +229,7 @@ async def test_what_was_delayed_for_a_queue_that_is_not_reached_yet_is_delivered
     await holder_consumer.close()
 
 
-async def test_what_was_delayed_for_a_queue_that_is_gone_is_a_dead_letter(
+async def test_a_delayed_message_of_a_deleted_queue_is_a_dead_letter(
     amqp_url: str, channel: AbstractChannel, bus_name: str
 ) -> None:
     transport = RabbitTransport(amqp_url, exchange=bus_name, keeps=True)
@@ -283,7 +283,7 @@ async def test_a_broker_that_does_not_let_us_in_says_so_without_the_password(
     assert "s3cret" not in f"{problem.value!r} {problem.value.__cause__!r} {caplog.text}"
 
 
-async def test_who_waits_for_a_broker_is_told_once_for_what(caplog: pytest.LogCaptureFixture) -> None:
+async def test_waiting_for_a_broker_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     transport = RabbitTransport("amqp://guest:guest@127.0.0.1:1/", patience=1.0)
     with pytest.raises(Unavailable, match=r"tried for 1 s"):
         await transport.open()
@@ -298,7 +298,7 @@ def test_a_url_that_is_none_is_refused_without_showing_it(url: str) -> None:
     assert "s3cret" not in str(problem.value)
 
 
-async def test_what_is_published_after_closing_is_refused(transport: RabbitTransport) -> None:
+async def test_publishing_after_closing_is_refused(transport: RabbitTransport) -> None:
     await transport.close()
     with pytest.raises(Unavailable, match="closed"):
         await publish(transport, an_envelope())

@@ -42,7 +42,7 @@ async def test_the_key_is_the_one_it_was_published_under(
     assert (delivery.envelope.key, delivery.problem) == ("host.failed.c2", "")
 
 
-async def test_so_it_is_for_each_in_a_frame(
+async def test_messages_in_a_frame_have_the_key_of_the_frame(
     transport: RabbitTransport, bus_name: str, channel: BlockingChannel
 ) -> None:
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
@@ -62,7 +62,7 @@ async def test_a_further_key_is_none(
     assert (await take(inbox)).envelope.key == "host.failed.c1"
 
 
-async def test_nor_does_one_reach_another_queue_by_its_name(
+async def test_an_additional_key_does_not_reach_another_queue_by_its_name(
     transport: RabbitTransport, bus_name: str, channel: BlockingChannel
 ) -> None:
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
@@ -78,7 +78,7 @@ async def test_nor_does_one_reach_another_queue_by_its_name(
         pytest.param("{name}.queues", "0.{name}:reader", id="by the queue's name"),
     ],
 )
-async def test_what_a_queue_of_ones_own_forwards_is_not_believed(
+async def test_messages_forwarded_by_a_foreign_queue_are_refused(
     transport: RabbitTransport, bus_name: str, channel: BlockingChannel, exchange: str, key: str
 ) -> None:
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
@@ -96,7 +96,7 @@ async def test_what_a_queue_of_ones_own_forwards_is_not_believed(
     assert mine in (await take(inbox)).problem
 
 
-async def test_what_was_put_off_by_us_is(transport: RabbitTransport) -> None:
+async def test_a_message_that_we_delayed_is_accepted(transport: RabbitTransport) -> None:
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
     envelope = msgspec.structs.replace(an_envelope(), key="host.failed.c2")
     await transport.delay("reader", envelope, 0.1)
@@ -104,7 +104,7 @@ async def test_what_was_put_off_by_us_is(transport: RabbitTransport) -> None:
     assert (delivery.envelope.key, delivery.problem) == ("host.failed.c2", "")
 
 
-async def test_what_is_published_names_its_user_whom_the_broker_checks(
+async def test_published_messages_carry_the_user_id_that_the_broker_checks(
     transport: RabbitTransport, bus_name: str, channel: BlockingChannel
 ) -> None:
     mine = channel.queue_declare("", exclusive=True).method.queue

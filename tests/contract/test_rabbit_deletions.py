@@ -165,7 +165,7 @@ async def test_between_two_publishes_a_queue_may_be_deleted_and_nothing_is_lost(
         await read_all(inbox, set(range(count)))
 
 
-async def test_what_is_in_hand_when_its_queue_is_deleted_can_still_be_put_back(
+async def test_an_unacknowledged_message_of_a_deleted_queue_can_be_requeued(
     connected: Connected, operator: AbstractChannel, bus_name: str
 ) -> None:
     transport = await connected()

@@ -111,7 +111,7 @@ async def relaying(*relays: tuple[Placement, RememberingBus]) -> AsyncIterator[N
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_what_was_committed_is_told_at_once(placement: Placement, wire: RememberingBus) -> None:
+async def test_a_commit_is_published_immediately(placement: Placement, wire: RememberingBus) -> None:
     host = uid(1, "a")
     async with relaying((placement, wire)):
         await placement.reports.report_many([a_report(1)])
@@ -124,7 +124,7 @@ async def test_what_was_committed_is_told_at_once(placement: Placement, wire: Re
     assert [tree.root for tree, _ in unpacked(told.trees)] == [host]  # found in the log, known from memory
 
 
-async def test_what_was_rolled_back_is_not_told(placement: Placement, wire: RememberingBus) -> None:
+async def test_a_rolled_back_change_is_not_published(placement: Placement, wire: RememberingBus) -> None:
     with pytest.raises(KeyError):
         async with placement.database.write() as tx:
             await changes.announce(tx, [a_change(of=1)])
@@ -136,7 +136,7 @@ async def test_what_was_rolled_back_is_not_told(placement: Placement, wire: Reme
     assert wire.told == [PlacementChanged(number=1, changes=(a_change(of=2),))]
 
 
-async def test_what_another_process_left_behind_is_found(
+async def test_changes_left_by_another_process_are_published(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.relay.POLL_SECONDS", 0.02)
@@ -174,7 +174,7 @@ async def test_numbers_that_are_missing_are_passed_over(
     assert wire.numbers == [2, 3, 6, 8]
 
 
-async def test_that_nobody_listens_holds_up_nothing(placement: Placement) -> None:
+async def test_changes_without_a_consumer_do_not_block(placement: Placement) -> None:
     await change(placement, 2)
     async with Bus(LocalTransport(LocalBroker())) as bus:
         relay = asyncio.ensure_future(placement.log.relay.run(bus.publish))
@@ -204,7 +204,7 @@ async def commit(placement: Placement, times: int = 1) -> None:
             await placement.log.write(tx, [a_change()], {})
 
 
-async def test_what_follows_what_was_told_last_is_not_read_again(
+async def test_consecutive_changes_are_published_without_reading_the_log(
     placement: Placement, wire: RememberingBus, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.relay.RECORD_SECONDS", 1000.0)
@@ -218,7 +218,7 @@ async def test_what_follows_what_was_told_last_is_not_read_again(
     assert wire.told == [PlacementChanged(number=number, changes=(a_change(),)) for number in wire.numbers]
 
 
-async def test_what_there_is_no_room_for_in_memory_the_log_remembers(
+async def test_changes_that_do_not_fit_in_memory_are_read_from_the_log(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.relay.AT_HAND", 3)
@@ -309,7 +309,7 @@ async def test_while_it_publishes_others_write(
     assert wire.numbers == [1, 2]
 
 
-async def test_whichever_process_commits_all_is_told_in_order(
+async def test_changes_of_several_processes_are_published_in_order(
     url: str, placement: Placement, wire: RememberingBus
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -416,7 +416,7 @@ async def test_a_database_that_restarts_costs_nothing_but_time(
         (2, 2, 0, [3, 4]),
     ],
 )
-async def test_of_the_log_the_last_are_kept_and_many_that_were_not_told(
+async def test_the_log_keeps_the_last_changes_and_many_unpublished_ones(
     placement: Placement, monkeypatch: pytest.MonkeyPatch, keep: int, untold: int, up_to: int, left: list[int]
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", keep)

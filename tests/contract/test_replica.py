@@ -67,7 +67,7 @@ def asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placement_worker.core.compact_trees.CARRIED", 0)
 
 
-async def test_it_loads_what_there_is(world: ReplicatedPlacement) -> None:
+async def test_a_replica_loads_the_providers_of_placement(world: ReplicatedPlacement) -> None:
     placement = await world.start()
     await Doings(Random(1)).some(placement, 40)
     kept = await world.follow()
@@ -75,7 +75,7 @@ async def test_it_loads_what_there_is(world: ReplicatedPlacement) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_it_follows_whatever_is_done(world: ReplicatedPlacement, seed: int, never: None) -> None:
+async def test_a_replica_follows_random_changes(world: ReplicatedPlacement, seed: int, never: None) -> None:
     placement = await world.start()
     doings = Doings(Random(seed))
     await doings.some(placement, 10)
@@ -86,7 +86,7 @@ async def test_it_follows_whatever_is_done(world: ReplicatedPlacement, seed: int
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_it_follows_by_questions_as_well(
+async def test_a_replica_follows_by_queries_alone(
     world: ReplicatedPlacement, seed: int, never: None, asked_for: None
 ) -> None:
     placement = await world.start()
@@ -96,7 +96,7 @@ async def test_it_follows_by_questions_as_well(
 
 
 @pytest.mark.parametrize(("children", "questions"), [(0, 0), (48, 0), (60, 1)])
-async def test_what_few_providers_are_comes_with_the_news_of_them(
+async def test_small_trees_are_part_of_the_change_message(
     world: ReplicatedPlacement,
     monkeypatch: pytest.MonkeyPatch,
     never: None,
@@ -126,7 +126,7 @@ async def test_what_few_providers_are_comes_with_the_news_of_them(
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_it_loads_while_things_change(world: ReplicatedPlacement, seed: int, never: None) -> None:
+async def test_a_replica_loads_during_changes(world: ReplicatedPlacement, seed: int, never: None) -> None:
     placement = await world.start()
     doings = Doings(Random(seed), hosts=12)
     await doings.some(placement, 30)
@@ -135,7 +135,7 @@ async def test_it_loads_while_things_change(world: ReplicatedPlacement, seed: in
     await in_time(world.agrees(kept))
 
 
-async def test_what_was_lost_before_something_else_is_read_at_once(
+async def test_a_lost_change_is_read_when_the_next_one_arrives(
     world: ReplicatedPlacement, never: None
 ) -> None:
     placement = await world.start()
@@ -186,7 +186,7 @@ async def test_a_scheduler_asks_before_it_says_that_there_is_no_host(
     assert world.asked == 3
 
 
-async def test_what_was_lost_before_silence_is_read_soon(world: ReplicatedPlacement, soon: None) -> None:
+async def test_a_lost_last_change_is_read_at_the_next_poll(world: ReplicatedPlacement, soon: None) -> None:
     placement = await world.start()
     await report(placement, a_report(1))
     kept = await world.follow(lambda _: True)
@@ -196,7 +196,7 @@ async def test_what_was_lost_before_silence_is_read_soon(world: ReplicatedPlacem
     await in_time(world.agrees(kept))
 
 
-async def test_it_waits_for_a_placement_that_comes_later_and_says_so_once(
+async def test_a_replica_waits_for_placement_and_logs_it_once(
     world: ReplicatedPlacement, caplog: pytest.LogCaptureFixture
 ) -> None:
     def said() -> list[str]:
@@ -216,7 +216,9 @@ async def test_it_waits_for_a_placement_that_comes_later_and_says_so_once(
     assert said() == ["does not answer", "answers again"] * (len(said()) // 2)
 
 
-async def test_it_goes_on_when_placement_was_restarted(world: ReplicatedPlacement, soon: None) -> None:
+async def test_a_replica_continues_after_a_restart_of_placement(
+    world: ReplicatedPlacement, soon: None
+) -> None:
     placement = await world.start()
     doings = Doings(Random(7))
     await doings.some(placement, 10)
@@ -230,7 +232,7 @@ async def test_it_goes_on_when_placement_was_restarted(world: ReplicatedPlacemen
     await in_time(world.agrees(kept))
 
 
-async def test_it_reads_all_anew_when_the_log_is_shorter_than_what_it_missed(
+async def test_a_replica_reloads_if_the_log_no_longer_holds_what_it_missed(
     world: ReplicatedPlacement, soon: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 2)
@@ -260,7 +262,7 @@ async def test_another_database_is_noticed_by_numbers_that_go_back(
     await in_time(world.agrees(kept))
 
 
-async def test_of_what_it_has_been_told_it_never_goes_back(world: ReplicatedPlacement) -> None:
+async def test_a_replica_never_goes_back(world: ReplicatedPlacement) -> None:
     placement = await world.start()
     await report(placement, *(a_report(number) for number in range(1, 5)))
     kept = await world.follow()

@@ -188,7 +188,7 @@ async def test_a_cell_is_told_who_holds_something_of_its_own_hosts_and_of_no_oth
     assert [consumer.id for consumer in here.consumers] == [uid(2)]
 
 
-async def test_whoever_claims_swaps_and_gives_back_meanwhile_loses_nothing(
+async def test_concurrent_claims_swaps_and_releases_lose_nothing(
     url: str, placement: Placement, every_commit: EveryCommit
 ) -> None:
     """Claims of the shape that was just seen, swaps to keepers and releases, by two processes."""
@@ -288,7 +288,7 @@ GOES_ON = {
 @pytest.mark.parametrize(
     "back", [False, True], ids=["its provider has another shape", "its provider is gone"]
 )
-async def test_who_had_read_what_it_holds_before_that_was_moved_reads_it_again(
+async def test_a_claim_whose_provider_was_reshaped_meanwhile_reads_it_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch, gate: Gate, goes_on: Any, back: bool
 ) -> None:
     """PostgreSQL: it waits for the providers of old, which the reshape has locked."""

@@ -143,7 +143,7 @@ async def test_a_search_that_is_given_up_holds_nothing(
 ONE = uid(1, "a")
 
 
-async def test_in_one_process_it_is_placements_own_and_nobody_keeps_another() -> None:
+async def test_a_scheduler_in_the_process_of_placement_searches_its_index() -> None:
     shared = SharedMemory()
     place = candidate_source(Bus(LocalTransport(LocalBroker())), shared)
     assert place.workers == ()

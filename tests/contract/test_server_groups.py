@@ -199,7 +199,7 @@ async def test_a_swap_is_judged_by_the_group_that_was_joined(placement: Placemen
     assert isinstance(late, Claimed)
 
 
-async def test_who_leaves_makes_room_and_who_comes_again_is_in_no_group(placement: Placement) -> None:
+async def test_released_consumers_leave_their_group(placement: Placement) -> None:
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
     await release(placement, a_release(1, 1), a_release(2, 1, "deleted"))

@@ -47,7 +47,7 @@ async def test_nothing_is_consumed_before_it_has_started(connect: Connect) -> No
         stopping.set()
 
 
-async def test_one_that_waits_to_start_in_vain_can_be_stopped(connect: Connect) -> None:
+async def test_a_worker_whose_start_never_ends_can_be_stopped(connect: Connect) -> None:
     begun, stopping = asyncio.Event(), asyncio.Event()
 
     async def start() -> None:
@@ -70,7 +70,7 @@ async def test_why_one_cannot_start_is_raised_as_it_is(connect: Connect) -> None
             await bus.serve(Worker("lost", starts=[start]), asyncio.Event())
 
 
-def test_they_are_all_that_a_scheduler_must_hear() -> None:
+def test_the_central_queues_are_those_that_a_scheduler_consumes() -> None:
     workers = [worker for worker in wiring.all_workers_without_a_bus() if worker.name == "scheduler"]
     rows = [row for worker in workers for row in worker.consumes if row.address.topic.expected]
     heard = {spec.name: spec for row in rows if (spec := workers[0].queue_of(row, "r")).durable}
@@ -109,7 +109,7 @@ async def test_a_request_that_is_published_before_any_scheduler_started_is_handl
 REQUEST = BuildRequested(request=uid(1), instances=(uid(2),), flavor=Flavor(name="small", vcpus=1))
 
 
-async def test_who_is_not_there_yet_is_waited_for_and_that_is_said_once(
+async def test_a_publisher_waits_for_a_missing_consumer_and_says_so_once(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = QueueSpec("scheduler.late", ("build.requested",))

@@ -72,7 +72,7 @@ async def test_a_second_berth_does_not_start_whatever_is_removed_meanwhile(tmp_p
         pass
 
 
-async def test_what_a_worker_keeps_in_a_file_is_its_owners_alone(tmp_path: Path, umask: None) -> None:
+async def test_files_of_a_worker_are_readable_by_their_owner_only(tmp_path: Path, umask: None) -> None:
     database = Database(f"sqlite+aiosqlite:///{tmp_path}/new/", namespace="store")
     async with database.write() as tx:
         await tx.execute(text("CREATE TABLE t (n)"))

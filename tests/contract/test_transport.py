@@ -130,7 +130,7 @@ async def test_readers_of_one_queue_share_its_messages(connect: Connect) -> None
     assert sorted(heard[0] + heard[1]) == list(range(20)) and all(heard)
 
 
-async def test_each_private_queue_hears_everything_and_ends_with_its_connection(connect: Connect) -> None:
+async def test_private_queues_receive_everything_and_end_with_their_connection(connect: Connect) -> None:
     publisher, one, other = await connect(), await connect(), await connect()
     first = await one.consume(QueueSpec("heartbeats:1", ("host.reported",), durable=False), 10)
     second = await other.consume(QueueSpec("heartbeats:2", ("host.reported",), durable=False), 10)
@@ -142,7 +142,7 @@ async def test_each_private_queue_hears_everything_and_ends_with_its_connection(
         await publish(publisher, an_envelope(8, "host.reported"))
 
 
-async def test_what_nobody_hears_raises_only_where_it_was_expected_to_be_heard(transport: Transport) -> None:
+async def test_an_unroutable_message_raises_only_if_a_consumer_was_expected(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("q", ("heard",)), 10)
     await publish(transport, an_envelope(key="unheard"), expected=False)
     with pytest.raises(Unroutable, match=r"no queue hears unheard"):
@@ -150,7 +150,7 @@ async def test_what_nobody_hears_raises_only_where_it_was_expected_to_be_heard(t
     assert await numbers(inbox, 1) == [1]
 
 
-async def test_one_message_under_two_keys_is_judged_for_each(transport: Transport) -> None:
+async def test_messages_with_the_same_id_are_routed_by_their_own_keys(transport: Transport) -> None:
     await transport.declare(QueueSpec("q", ("heard",)))
     outcomes = await asyncio.gather(
         *(publish(transport, an_envelope(key=key, id="the same")) for key in ("unheard", "heard", "unheard")),
@@ -167,7 +167,7 @@ async def test_sent_to_a_queue_by_name(transport: Transport) -> None:
     assert delivery.envelope.key == "reply:1"
 
 
-async def test_what_is_sent_to_a_queue_that_is_gone_is_swallowed_unless_expected(
+async def test_a_message_to_a_deleted_queue_is_dropped_unless_expected(
     transport: Transport,
 ) -> None:
     await transport.send("reply:gone", an_envelope())
@@ -233,7 +233,7 @@ async def test_a_number_beyond_reason_is_clamped_when_it_is_read(
     assert len(await transport.dead_letters()) == 3
 
 
-async def test_one_reader_hears_in_the_order_of_publishing(transport: Transport) -> None:
+async def test_a_consumer_receives_in_publishing_order(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 50)
     await asyncio.gather(*(publish(transport, an_envelope(number)) for number in range(700)))
     assert await numbers(inbox, 700) == list(range(700))
@@ -242,7 +242,7 @@ async def test_one_reader_hears_in_the_order_of_publishing(transport: Transport)
 # Settling
 
 
-async def test_each_message_settles_by_itself(connect: Connect) -> None:
+async def test_messages_are_settled_independently(connect: Connect) -> None:
     queue = QueueSpec("q", ("build.requested",))
     first = await connect()
     inbox = await first.consume(queue, 10)
@@ -294,7 +294,7 @@ async def test_no_more_bytes_than_a_reader_has_room_for_are_handed_out(transport
         delivery.done()
 
 
-async def test_what_is_put_back_comes_again(connect: Connect) -> None:
+async def test_a_requeued_message_comes_again(connect: Connect) -> None:
     one, other = await connect(), await connect()
     queue = QueueSpec("q", ("build.requested",))
     inbox = await one.consume(queue, 10)
@@ -307,7 +307,7 @@ async def test_what_is_put_back_comes_again(connect: Connect) -> None:
     assert await numbers(await other.consume(queue, 10), 1) == [1]
 
 
-async def test_of_messages_published_together_one_is_put_back_and_the_others_are_not(
+async def test_one_message_of_a_frame_is_requeued_alone(
     connect: Connect,
 ) -> None:
     queue = QueueSpec("q", ("build.requested",))
@@ -338,7 +338,7 @@ async def test_the_first_verdict_counts(transport: Transport) -> None:
     assert await numbers(inbox, 1) == [2]
 
 
-async def test_what_a_lost_reader_held_comes_again_and_is_counted(connect: Connect) -> None:
+async def test_messages_of_a_lost_consumer_come_again_with_a_crash_count(connect: Connect) -> None:
     queue = QueueSpec("q", ("build.requested",))
     publisher = await connect()
     await publisher.declare(queue)
@@ -372,7 +372,7 @@ async def test_a_reader_that_stops_puts_back_what_it_did_not_take(connect: Conne
 # Delays
 
 
-async def test_what_is_delayed_comes_back_after_its_time_unchanged(transport: Transport) -> None:
+async def test_a_delayed_message_comes_back_unchanged_after_its_time(transport: Transport) -> None:
     queue = QueueSpec("scheduler:build.*", ("build.*",))
     inbox = await transport.consume(queue, 10)
     await transport.declare(QueueSpec("scheduler:build.placed", ("nothing",)))
@@ -387,7 +387,7 @@ async def test_what_is_delayed_comes_back_after_its_time_unchanged(transport: Tr
     assert delivery.envelope == late
 
 
-async def test_of_many_delayed_none_is_lost(transport: Transport) -> None:
+async def test_many_delayed_messages_are_all_delivered(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 100)
     await asyncio.gather(*(transport.delay("q", an_envelope(number), 0.1) for number in range(300)))
     assert sorted(await numbers(inbox, 300)) == list(range(300))
@@ -408,7 +408,7 @@ async def depths_are(
     await until(they_are)
 
 
-async def test_who_asks_how_full_queues_are_is_told_what_waits_and_who_reads(connect: Connect) -> None:
+async def test_queue_depths_count_messages_and_consumers(connect: Connect) -> None:
     transport, other = await connect(), await connect()
     names = ["q", "read", "nobody made it"]
     await depths_are(transport, names, queues={}, dead=0, delayed=0)
@@ -551,7 +551,7 @@ async def test_a_letter_that_cannot_be_rescued_stays_and_keeps_none_behind_it(tr
     assert {letter.id for letter in await transport.dead_letters()} == {"letter-0", "letter-40"}
 
 
-async def test_what_is_not_json_is_sent_or_refused_and_costs_nobody_the_connection(
+async def test_a_body_that_is_not_json_does_not_cost_the_connection(
     transport: Transport,
 ) -> None:
     inbox = await transport.consume(QueueSpec("hears", ("some.thing",)), 10)

@@ -105,7 +105,7 @@ async def test_another_flavor_that_would_do_is_waited_for_as_well() -> None:
      ({"zone": "north", "cell": "c9"}, " in zone north of cell c9"), ({}, "")],
 )  # fmt: skip
 @in_virtual_time
-async def test_what_would_wake_it_says_where_that_must_be(asked: dict[str, str], where: str) -> None:
+async def test_the_wake_condition_names_zone_and_cell(asked: dict[str, str], where: str) -> None:
     async with a_world() as world:
         await world.report(1, {"VCPU": Inventory(total=4)})
         await world.ask(1, flavor=Flavor(name="large", vcpus=8), **asked)
@@ -240,7 +240,7 @@ async def test_kinds_that_are_told_apart_anew_while_one_is_stored_leave_it_in_it
 
 
 @in_virtual_time
-async def test_who_was_stored_though_nobody_could_tell_waits_when_it_comes_again(
+async def test_a_request_whose_storing_was_uncertain_waits_once_when_redelivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     add_once, lost = Arrivals._add_once, [Unavailable("the connection was lost while it was committed")]
@@ -262,7 +262,7 @@ async def test_who_was_stored_though_nobody_could_tell_waits_when_it_comes_again
 
 
 @in_virtual_time
-async def test_who_is_cancelled_while_it_is_tried_is_kept_no_more() -> None:
+async def test_a_request_cancelled_during_its_claim_reserves_nothing() -> None:
     async with a_world() as world:
         trying, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -297,7 +297,7 @@ async def test_who_is_cancelled_while_it_is_tried_is_kept_no_more() -> None:
 
 
 @in_virtual_time
-async def test_one_build_of_several_is_cancelled_and_the_others_wait_on() -> None:
+async def test_cancelling_one_build_of_a_request_leaves_the_others_waiting() -> None:
     async with a_world() as world:
         await world.node(1, free=False)
         await world.ask(1, instances=2)
@@ -370,7 +370,7 @@ async def test_small_ones_on_another_scheduler_leave_the_host_that_is_kept_for_a
     ids=["contended", "moved"],
 )
 @in_virtual_time
-async def test_who_comes_again_and_again_is_tried_ever_less_often_and_at_once_when_something_changes(
+async def test_a_request_that_is_refused_repeatedly_is_retried_less_often_until_a_change(
     refused: ClaimResult, rounds: int
 ) -> None:
     async with a_world() as world:
@@ -400,7 +400,7 @@ async def test_who_comes_again_and_again_is_tried_ever_less_often_and_at_once_wh
 
 
 @in_virtual_time
-async def test_who_looks_hears_at_once_that_somebody_waits_or_waits_no_more() -> None:
+async def test_changes_of_the_waiting_queue_are_announced_immediately() -> None:
     """And ten times a second at most."""
     async with a_world() as world:
         heard = list[int]()

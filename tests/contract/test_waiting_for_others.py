@@ -91,7 +91,7 @@ async def test_an_instance_that_comes_calls_who_is_to_be_beside_it() -> None:
 
 
 @in_virtual_time
-async def test_who_waits_for_a_group_that_is_dropped_waits_no_more() -> None:
+async def test_a_request_waiting_for_a_deleted_group_ends() -> None:
     async with a_world() as world:
         await a_member(world)
         await world.ask(2, flavor=LARGE, hints=Hints(group=GROUP))
@@ -122,7 +122,7 @@ async def zoned(world: WaitingWorld) -> None:
     ids=["a trait that an operator took off", "what is said of its aggregate"],
 )
 @in_virtual_time
-async def test_what_is_said_of_a_host_calls_whom_it_would_do_for_now(alternative, change) -> None:  # type: ignore[no-untyped-def]
+async def test_a_host_report_wakes_requests_that_it_now_suits(alternative, change) -> None:  # type: ignore[no-untyped-def]
     async with a_world() as world:
         make = MakeAggregate(aggregate=uid(7, "e"), name="rack", metadata={"availability_zone": "west"})
         await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=make))
@@ -211,7 +211,9 @@ async def cancelled(world: WaitingWorld) -> None:
 
 @pytest.mark.parametrize("then", [a_node_each, by_another, in_vain, cancelled], ids=lambda one: one.__name__)
 @in_virtual_time
-async def test_its_end_goes_on_with_its_story(then: Callable[[WaitingWorld], Awaitable[None]]) -> None:
+async def test_the_end_of_a_wait_has_the_correlation_and_trace_of_the_request(
+    then: Callable[[WaitingWorld], Awaitable[None]],
+) -> None:
     async with a_world() as world:
         stories = Stories()
         world.lives["stories"] = world.group.create_task(stories.live(world))

@@ -65,7 +65,7 @@ class Heard:
         return ProvidersFound(providers=())
 
 
-async def test_what_says_another_cell_than_its_key_is_a_dead_letter(connect: Connect, bus: Bus) -> None:
+async def test_a_message_whose_cell_differs_from_its_key_is_a_dead_letter(connect: Connect, bus: Bus) -> None:
     heard = Heard()
     everywhere = Worker("scheduler", consumes=[on(topics.HOST_FAILED, heard.failure)])
     forged, true = envelope_of(a_failure("c2"), bus.clock), envelope_of(a_failure("c1"), bus.clock)
@@ -78,7 +78,7 @@ async def test_what_says_another_cell_than_its_key_is_a_dead_letter(connect: Con
     assert heard.messages == [a_failure("c1")]
 
 
-async def test_so_is_what_was_sent_to_a_queue_by_name_and_is_none_of_what_it_hears(
+async def test_a_message_sent_to_a_queue_by_name_with_a_foreign_key_is_a_dead_letter(
     connect: Connect, bus: Bus
 ) -> None:
     heard = Heard()
@@ -141,7 +141,7 @@ async def test_answers_go_nowhere_but_to_addresses_for_answers_of_the_same_wall(
     assert not heard.messages
 
 
-async def test_who_gives_no_address_is_heard_and_gets_no_answer(connect: Connect, bus: Bus) -> None:
+async def test_a_query_without_a_reply_address_is_handled_without_a_reply(connect: Connect, bus: Bus) -> None:
     heard = Heard()
     worker = Worker("placement", answers=[answers(topics.CELL_PROVIDERS, heard.providers, cell="c1")])
     async with serving(connect, worker):

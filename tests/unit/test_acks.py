@@ -37,7 +37,9 @@ def told(reading: Reading) -> Any:
     return reading.channel
 
 
-async def test_those_of_a_moment_are_told_together(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acknowledgements_of_one_moment_are_combined(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(deliveries, "ACKS_WAIT", 0.01)
     begun = asyncio.get_running_loop().time()
     reading.ack(1)
@@ -63,7 +65,7 @@ async def test_before_the_broker_has_nothing_more_to_send_it_is_told(
 
 
 @pytest.mark.parametrize("returned", [False, True])
-async def test_what_came_back_from_a_reader_who_went_away_is_told_at_once(
+async def test_messages_of_a_consumer_that_left_are_returned_immediately(
     reading: Reading, returned: bool
 ) -> None:
     parcel = Parcel(reading, 1, 2, asyncio.Event(), lambda *_: None, returned=returned)
@@ -73,12 +75,12 @@ async def test_what_came_back_from_a_reader_who_went_away_is_told_at_once(
     assert reading.wake.is_set() == returned
 
 
-async def test_what_goes_back_into_the_queue_is_told_at_once(reading: Reading) -> None:
+async def test_requeued_messages_are_returned_immediately(reading: Reading) -> None:
     reading.nack(1)
     assert reading.wake.is_set()
 
 
-async def test_what_settles_after_a_telling_waits_its_own_time(reading: Reading) -> None:
+async def test_a_message_settled_after_an_acknowledgement_waits_for_the_next(reading: Reading) -> None:
     loop = asyncio.get_running_loop()
     reading.ack(1)
     await reading.settle()  # as by a nack, or at a stop
@@ -128,7 +130,7 @@ async def calls(together: Batched[int, int], work: Work, *numbers: int) -> list[
     return tasks
 
 
-async def test_who_comes_while_lists_are_in_work_waits_for_the_next_one() -> None:
+async def test_callers_during_a_running_batch_wait_for_the_next_one() -> None:
     work = Work()
     async with at_work(work) as together:
         tasks = await calls(together, work, *range(AT_ONCE + 3))
@@ -138,7 +140,7 @@ async def test_who_comes_while_lists_are_in_work_waits_for_the_next_one() -> Non
         assert work.lists[AT_ONCE:] == [[AT_ONCE, AT_ONCE + 1, AT_ONCE + 2]]
 
 
-async def test_what_goes_wrong_is_told_to_those_concerned_and_the_next_are_served() -> None:
+async def test_an_error_concerns_its_batch_only() -> None:
     work = Work()
     async with at_work(work) as together:
         work.go_on.set()

@@ -123,7 +123,7 @@ PINNED = {"hw:cpu_policy": "dedicated"}
     ],
     ids=str,
 )
-def test_what_extra_specs_ask_for(specs: dict[str, str], expected: dict[str, str]) -> None:
+def test_resources_and_traits_of_extra_specs(specs: dict[str, str], expected: dict[str, str]) -> None:
     assert groups(asked(specs)) == expected
 
 
@@ -162,7 +162,7 @@ def test_what_extra_specs_ask_for(specs: dict[str, str], expected: dict[str, str
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_asked_of_the_host_itself(specs: dict[str, str], required: str, forbidden: str) -> None:
+def test_root_traits_of_extra_specs(specs: dict[str, str], required: str, forbidden: str) -> None:
     question = asked(specs)
     assert question.root_required == tuple(required.split())
     assert question.root_forbidden == tuple(sorted([*forbidden.split(), DISABLED]))
@@ -196,7 +196,7 @@ def test_what_is_asked_of_the_host_itself(specs: dict[str, str], required: str, 
     ],
     ids=str,
 )
-def test_how_groups_are_tied(
+def test_same_subtree_and_isolation_of_groups(
     specs: dict[str, str], same: tuple[tuple[str, ...], ...], isolated: tuple[str, ...]
 ) -> None:
     question = asked(specs)
@@ -217,7 +217,7 @@ def test_how_groups_are_tied(
         ("1GB", "1gb", 4096, ["CUSTOM_MEMORY_PAGES_1GB"]),
     ],
 )
-def test_each_size_of_pages_that_would_do_is_a_way_of_its_own(
+def test_each_possible_page_size_is_an_alternative(
     size: str, image: str | None, memory: int, classes: list[str]
 ) -> None:
     properties = {} if image is None else {"hw_mem_page_size": image}
@@ -248,7 +248,7 @@ IMAGE = {
         ({"image_type_traits": True}, ("COMPUTE_IMAGE_TYPE_QCOW2",)),
     ],
 )
-def test_what_an_image_demands(switches: dict[str, Any], root: tuple[str, ...]) -> None:
+def test_demands_of_an_image(switches: dict[str, Any], root: tuple[str, ...]) -> None:
     image = Image(name="i", traits_required=("A",), properties=IMAGE | {"trait:B": "required"})
     (alternative,) = alternatives(
         but(OPTIONS, **switches), image=image, flavor=flavor({"trait:C": "required"})
@@ -291,7 +291,9 @@ def test_flavors_that_would_do_instead_come_in_their_order() -> None:
     ],
     ids=str,
 )
-def test_where_it_may_go(request_fields: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_hosts_and_zones_that_a_request_permits(
+    request_fields: dict[str, Any], expected: dict[str, Any]
+) -> None:
     (alternative,) = alternatives(**request_fields)
     question = alternative.question
     fields = ("zone", "cell", "root_member_of", "root_not_member_of", "roots", "not_roots")
@@ -326,5 +328,5 @@ def test_requests_that_ask_for_the_same_have_one_question() -> None:
 @pytest.mark.parametrize(
     ("wait", "seconds"), [("", 0), ("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800)]
 )
-def test_how_long_a_wait_is(wait: str, seconds: float) -> None:
+def test_durations_are_read(wait: str, seconds: float) -> None:
     assert seconds_of(wait) == seconds

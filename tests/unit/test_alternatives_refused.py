@@ -223,7 +223,7 @@ def image(**properties: str) -> Image:
     ],
     ids=str,
 )
-def test_what_contradicts_itself_names_both_fields(request_fields: dict[str, Any], sentence: str) -> None:
+def test_contradictions_name_both_fields(request_fields: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal(**request_fields)
 
 
@@ -262,7 +262,7 @@ def test_what_contradicts_itself_names_both_fields(request_fields: dict[str, Any
     ],
     ids=str,
 )
-def test_what_means_nothing_here_is_said(request_fields: dict[str, Any], notes: list[str]) -> None:
+def test_fields_without_effect_are_noted(request_fields: dict[str, Any], notes: list[str]) -> None:
     assert list(alternatives(**request_fields)[-1].notes) == notes
 
 
@@ -273,7 +273,9 @@ def test_what_means_nothing_here_is_said(request_fields: dict[str, Any], notes: 
         ({"disk_format": "tape"}, "image.properties['disk_format']: no host can say that it has 'tape'"),
     ],
 )
-def test_what_no_host_can_say_is_no_demand_of_an_image(properties: dict[str, str], sentence: str) -> None:
+def test_an_image_demand_that_no_host_can_report_is_refused_only_in_strict_mode(
+    properties: dict[str, str], sentence: str
+) -> None:
     strict = replace(OPTIONS, image_metadata_traits=True, image_type_traits=True)
     assert sentence in refusal(options=strict, image=image(**properties))
     assert alternatives(image=image(**properties)), "unless an operator wants it so, it is not looked at"

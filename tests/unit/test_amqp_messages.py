@@ -156,7 +156,7 @@ def test_odd_headers_are_read_as_something_that_can_be_told_on(odd: object) -> N
         ("berth.queues", "0.scheduler:gone", {}, ""),
     ],
 )
-def test_whose_letter_it_is_its_key_says_alone(
+def test_the_cell_of_a_dead_letter_follows_from_its_key(
     exchange: str, key: str, headers: dict[str, Any], cell: str
 ) -> None:
     assert letter_in(an_arrived(exchange=exchange, key=key, headers=headers), NAMES).cell == cell

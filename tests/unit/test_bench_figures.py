@@ -63,7 +63,7 @@ def test_a_machine_of_half_the_speed_is_no_regression(figure: Figure, slower: Ya
     assert not one.worse
 
 
-def test_what_was_not_measured_before_is_new() -> None:
+def test_a_new_benchmark_has_no_ratio() -> None:
     was, now = Figure("known", 1.0, "s", "down"), Figure("other", 1.0, "s", "down")
     assert [(one.was, one.ratio) for one in compared(a_run([was, now]), a_run([was]))] == [
         (1.0, 1.0),

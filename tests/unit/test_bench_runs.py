@@ -54,7 +54,7 @@ def test_a_run_is_kept_and_the_next_is_compared_with_the_recorded_one(
     assert str(Path.home()) not in words
 
 
-def test_one_that_fails_leaves_the_others_be(
+def test_a_failed_benchmark_does_not_stop_the_others(
     kept: Path, suite: dict[str, list[Figure]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     del suite["one"]
@@ -65,7 +65,7 @@ def test_one_that_fails_leaves_the_others_be(
 
 
 @pytest.mark.parametrize("words", [["three"], ["--mix", "1"], ["--mix", "100000"]])
-def test_what_there_is_not_is_refused(words: list[str]) -> None:
+def test_an_unknown_benchmark_or_mix_is_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         bench.main(words)
 

@@ -81,7 +81,9 @@ def said(*options: str) -> tuple[int, str]:
     ],
     ids=str,
 )
-def test_what_is_asked_for(published: Published, options: list[str], expected: dict[str, Any]) -> None:
+def test_options_and_the_request_they_describe(
+    published: Published, options: list[str], expected: dict[str, Any]
+) -> None:
     assert said(*options) == (0, "")
     assert {name: getattr(published.request, name) for name in expected} == expected
 
@@ -102,7 +104,9 @@ def test_what_is_asked_for(published: Published, options: list[str], expected: d
     ],
     ids=str,
 )
-def test_what_is_yet_to_be_found_by_its_name(published: Published, options: list[str], names: ByName) -> None:
+def test_names_that_are_resolved_before_publishing(
+    published: Published, options: list[str], names: ByName
+) -> None:
     assert said(*options) == (0, "")
     assert published.names == names
 
@@ -118,7 +122,7 @@ def test_what_is_yet_to_be_found_by_its_name(published: Published, options: list
         (["--timeout", "10", "--wait"], True, 10),
     ],
 )
-def test_how_long_it_is_followed(
+def test_options_of_waiting_for_the_end(
     published: Published, options: list[str], followed: bool, timeout: float
 ) -> None:
     assert said(*options)[0] == 0
@@ -189,7 +193,7 @@ def test_flavors_that_would_do_instead(
     ],
     ids=str,
 )
-def test_what_is_refused_before_it_is_published(
+def test_invalid_options_are_refused_before_publishing(
     published: Published, options: list[str], sentence: str
 ) -> None:
     code, told = said(*options)
@@ -197,7 +201,7 @@ def test_what_is_refused_before_it_is_published(
     assert not hasattr(published, "request")
 
 
-def test_what_means_nothing_is_said_and_published_all_the_same(
+def test_options_without_effect_are_noted_and_the_request_is_published(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = io.StringIO()
@@ -255,6 +259,6 @@ def test_an_image_without_a_source_is_named_by_its_name() -> None:
         ("", ["kernel=k"], "name it with --image"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(name: str, properties: list[str], problem: str) -> None:
+def test_invalid_images_are_refused(name: str, properties: list[str], problem: str) -> None:
     with pytest.raises(BadSetting, match=problem):
         image_named(name, properties)

@@ -78,7 +78,7 @@ async def test_the_management_api_is_asked_as_whom_the_broker_knows_us(fake: Fak
         (0, Unavailable, "connection refused"),
     ],
 )
-async def test_what_it_refuses_is_said_without_passwords(
+async def test_errors_of_the_management_api_contain_no_passwords(
     fake: FakeManagement, status: int, kind: type[Exception], says: str
 ) -> None:
     fake.away = not status
@@ -88,7 +88,7 @@ async def test_what_it_refuses_is_said_without_passwords(
     assert "secret" not in str(refused.value) and "p@ss" not in str(refused.value)
 
 
-async def test_it_is_looked_for_where_it_usually_is(
+async def test_the_management_api_is_found_at_its_usual_address(
     fake: FakeManagement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/sbin/{name}")

@@ -128,7 +128,7 @@ def test_a_provider_that_was_not_read_leaves_the_order_unjudged() -> None:
     assert not there.touched and not there.stirred
 
 
-def test_what_one_order_took_the_next_does_not_find() -> None:
+def test_an_order_sees_what_the_order_before_it_took() -> None:
     there = world(room(A, VCPU=stock(3)))
     first = claim(order(wants(X, {A: {"VCPU": 2}})), there)
     second = claim(order(wants(Y, {A: {"VCPU": 2}})), there)
@@ -256,7 +256,7 @@ def test_an_overcommitted_provider_takes_no_more_in_sum_than_it_gave_back(
     assert kept is not None and kept.stocks["VCPU"].used == 6
 
 
-def test_who_comes_twice_in_one_order_is_held_the_second_time() -> None:
+def test_a_consumer_named_twice_in_an_order_is_held_the_second_time() -> None:
     there = world(room(A, VCPU=stock(8)))
     twice = order(wants(X, {A: {"VCPU": 1}}), wants(X, {A: {"VCPU": 2}}))
     assert claim(twice, there) == (Refused(refusals=()), Held(generation=0, allocations={}))
@@ -270,7 +270,7 @@ def test_an_empty_choice_gives_back_and_moves_what_was_held() -> None:
     assert (there.touched[A].generation, there.touched[A].stocks["VCPU"].used) == (11, 0)
 
 
-def test_who_ended_for_want_of_a_host_is_told_apart() -> None:
+def test_a_consumer_retired_for_lack_of_a_host_is_marked_so() -> None:
     there = world(room(A, VCPU=stock()))
     asked = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)
     assert release(asked, there) == Released()
@@ -396,7 +396,7 @@ def test_a_keeper_may_be_left_something_a_second_time() -> None:
 
 
 @pytest.mark.parametrize("cell", ["", "c1"])
-def test_who_ends_in_the_name_of_a_cell_is_remembered_so(cell: str) -> None:
+def test_a_consumer_retired_by_a_cell_is_remembered_with_that_cell(cell: str) -> None:
     there = world(room(A, VCPU=stock(8, used=1)), holders=holding(X, 1, {A: {"VCPU": 1}}))
     asked = ReleaseRequested(consumer=X, generation=1, retire="shelved", cell=cell)
     assert release(asked, there) == Released()

@@ -29,7 +29,7 @@ def test_a_seed_pins_what_is_made_by_chance() -> None:
     assert Clock().uuid() != Clock().uuid()
 
 
-def test_what_it_makes_are_random_uuids_as_the_library_knows_them() -> None:
+def test_identifiers_are_random_uuids() -> None:
     made, library = Clock(chance=random.Random(3)), random.Random(3)
     assert [made.uuid() for _ in range(200)] == [
         str(uuid.UUID(int=library.getrandbits(128), version=4)) for _ in range(200)
@@ -50,7 +50,7 @@ class RetriedRace:
 
 
 @pytest.mark.parametrize("losses", [0, 1, ATTEMPTS - 1])
-async def test_it_runs_until_it_wins(waits: list[float], losses: int) -> None:
+async def test_a_retried_function_runs_until_it_succeeds(waits: list[float], losses: int) -> None:
     racer = RetriedRace(losses)
     assert await retrying()(racer.__call__)(3) == "won 3"
     assert (racer.runs, len(waits)) == (losses + 1, losses)
@@ -63,7 +63,7 @@ async def test_at_last_the_conflict_is_raised(waits: list[float]) -> None:
     assert racer.runs == ATTEMPTS
 
 
-async def test_or_the_fallback_answers_for_the_same_arguments(waits: list[float]) -> None:
+async def test_the_fallback_gets_the_same_arguments(waits: list[float]) -> None:
     contended = retrying(attempts=3, otherwise=lambda lap: f"contended {lap}")(RetriedRace(99).__call__)
     assert await contended(5) == "contended 5"
 

@@ -67,7 +67,7 @@ def test_every_command_that_ends_speaks_json() -> None:
     assert {name for name, command in COMMANDS.items() if not command_table.speaks_json(command)} == IN_WORDS
 
 
-def test_what_is_said_of_exit_codes_is_of_commands_that_there_are() -> None:
+def test_documented_exit_codes_belong_to_existing_commands() -> None:
     assert set(command_table.ONE) <= set(COMMANDS)
 
 
@@ -107,7 +107,7 @@ def test_lists_are_json_for_programs(command: str) -> None:
     assert {name: row[name] for name in says} == says
 
 
-def test_what_is_one_document_is_that_for_programs() -> None:
+def test_commands_that_print_one_document_print_it_as_json() -> None:
     settings = in_json("settings")["control_room_http"]
     assert (set(settings), settings["group"]) == ({"value", "from", "group"}, "control_room")
     described = in_json("asyncapi")
@@ -138,7 +138,7 @@ def in_json(*words: str) -> Any:
     ("shell", "mark"),
     [("bash", "complete -o default -F"), ("zsh", "#compdef berth"), ("fish", "complete --command berth")],
 )
-def test_what_a_shell_needs_is_printed(shell: str, mark: str) -> None:
+def test_shell_completion_is_printed(shell: str, mark: str) -> None:
     ended = CliRunner().invoke(app, ["completion", shell])
     assert ended.exit_code == 0
     assert mark in ended.stdout

@@ -56,7 +56,7 @@ def test_a_trace_goes_on_if_it_is_one_and_else_a_new_one_begins(
     assert span not in said
 
 
-def test_whatever_a_stranger_says_of_the_story_its_consequences_can_be_read() -> None:
+def test_any_foreign_correlation_gives_readable_consequences() -> None:
     long = 255 * "x"
     causes = [
         a_cause(traceparent=f"-{'z' * 32}--{'f' * 220}"),
@@ -95,7 +95,7 @@ def tried(attempt: int = 1, faults: int = 0, unheard: int = 0) -> Envelope:
     ],
     ids=repr,
 )
-def test_what_a_handler_says_is_done(problem: Exception, tries: int, expected: Again | Dead) -> None:
+def test_the_verdict_of_each_exception(problem: Exception, tries: int, expected: Again | Dead) -> None:
     assert verdict(problem, tried(attempt=tries)) == expected
 
 
@@ -108,9 +108,7 @@ def test_what_a_handler_says_is_done(problem: Exception, tries: int, expected: A
         (tried(MAX_UNROUTABLE, unheard=MAX_UNROUTABLE - 1), Dead("nobody")),
     ],
 )
-def test_who_should_hear_its_words_is_waited_for_some_minutes(
-    envelope: Envelope, expected: Again | Dead
-) -> None:
+def test_a_missing_consumer_is_waited_for_some_minutes(envelope: Envelope, expected: Again | Dead) -> None:
     assert verdict(Unroutable("nobody"), envelope) == expected
 
 

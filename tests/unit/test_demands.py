@@ -121,7 +121,7 @@ def test_query(query: str, true: bool) -> None:
         ("[" * 100_000, "it is not JSON"),
     ],
 )
-def test_what_is_no_query_says_why(query: str, why: str) -> None:
+def test_an_invalid_query_is_refused_with_the_reason(query: str, why: str) -> None:
     with pytest.raises(UnreadableQuery) as refused:
         parsed(query)
     assert why in str(refused.value)

@@ -68,7 +68,7 @@ def settings() -> Iterator[tuple[str, str, str]]:
 COMMANDS, SETTINGS = list(commands()), list(settings())
 
 
-def test_they_were_found() -> None:
+def test_deploy_files_exist() -> None:
     assert {name for name, _ in COMMANDS} >= {"berth@.service", "compose.yml", "placement.yml"}
     assert {name for name, *_ in SETTINGS} == {
         "berth.env",
@@ -149,7 +149,7 @@ def test_no_two_workers_of_a_cell_share_a_secret() -> None:
     }
 
 
-def test_what_a_deployment_selects_is_what_it_makes() -> None:
+def test_deployments_select_and_mount_what_they_create() -> None:
     made = [document for _, document in documents() if document.get("kind") == "Deployment"]
     assert len(made) > 2
     for one in made:

@@ -100,7 +100,7 @@ def _headings(file: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-def test_what_is_not_done_by_a_test_says_why_and_is_little() -> None:
+def test_commands_without_a_test_have_a_reason_and_are_few() -> None:
     reasons: dict[str, list[str]] = {}
     for page in PAGES:
         for snippet in snippets(page):
@@ -124,7 +124,7 @@ def test_commands_stand_in_blocks_that_a_test_does(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_is_data_can_be_read(page: Path) -> None:
+def test_data_blocks_can_be_read(page: Path) -> None:
     read = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
     for snippet in snippets(page):
         if snippet.language in read:

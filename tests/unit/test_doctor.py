@@ -49,7 +49,7 @@ def queue(messages: int, later: int, readers: int) -> dict[str, Any]:
     return {"queues": (QueueSeen("q", "scheduler", messages, later, readers),)}
 
 
-def test_where_all_is_well_nothing_is_to_be_done() -> None:
+def test_a_sound_berth_has_no_findings() -> None:
     found = judged(WELL)
     assert {finding.level for finding in found} == {"fine"}
     assert {finding.about for finding in found} == {
@@ -123,7 +123,9 @@ def test_where_all_is_well_nothing_is_to_be_done() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said(other: dict[str, Any], code: int, about: str, says: str) -> None:
+def test_each_problem_has_a_finding_and_advice(
+    other: dict[str, Any], code: int, about: str, says: str
+) -> None:
     found = judged(seen(**other))
     assert (about, says) in [(finding.about, finding.says) for finding in found]
     assert exit_code(found) == code

@@ -165,7 +165,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("edit, refusal", REFUSALS)
-def test_what_cannot_be_is_refused_and_changes_nothing(edit: edits.EditOfOne, refusal: object) -> None:
+def test_an_invalid_edit_is_refused_and_changes_nothing(edit: edits.EditOfOne, refusal: object) -> None:
     working = small()
     assert edits.apply(edit, working, KNOWN) == refusal
     assert working.changed() == []
@@ -323,7 +323,7 @@ def test_a_tree_is_loaded_as_a_whole_or_refused_by_the_field(
         assert loaded(working, structs.replace(item, generation=None)) == [("nothing", state.generation)]
 
 
-def test_what_is_wrong_whatever_is_stored_names_the_field() -> None:
+def test_an_invalid_load_names_the_field() -> None:
     def known(kind: str, name: str) -> bool:
         return name in (KNOWN.classes if kind == "resource class" else KNOWN.traits)
 
@@ -347,7 +347,7 @@ def test_what_is_wrong_whatever_is_stored_names_the_field() -> None:
     }
 
 
-def test_what_is_or_will_be_in_one_tree_is_taken_together() -> None:
+def test_providers_of_one_tree_are_loaded_together() -> None:
     homes = {"a": "a", "b": "a", "c": "a", "d": "d"}
     items = [
         a_small_load("b", "a"),

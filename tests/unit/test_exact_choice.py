@@ -293,7 +293,7 @@ def test_every_choice_of_a_batch_is_the_best_beside_all_that_were_made_before_it
 @pytest.mark.parametrize(
     "seeds", [range(BATCHES // 2), *in_soak(BATCHES // 2, MORE_BATCHES // 4, 290)], ids=str
 )
-def test_those_that_start_a_group_go_to_the_best_host_with_room_for_all(seeds: range) -> None:
+def test_instances_of_a_new_affinity_group_go_to_the_best_host_with_room_for_all(seeds: range) -> None:
     given = none = 0
     for seed in seeds:
         try:

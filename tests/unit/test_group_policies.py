@@ -87,7 +87,7 @@ def test_a_policy_lets_one_more_come_or_says_why_not(
         (X, 1, {KEPT: (A,)}, 1),
     ],
 )
-def test_who_keeps_a_place_of_ones_own_does_not_stand_in_the_way(
+def test_a_holder_consumer_does_not_block_its_own_instance(
     who: str, most: int, places: Mapping[str, tuple[str, ...]], members: int | None
 ) -> None:
     refused = group("anti-affinity", places, most).refusal(frozenset((A,)), who)
@@ -117,7 +117,7 @@ def test_a_hard_policy_that_does_not_hold_is_said(
     assert list(group(policy, places).breaches()) == breaches
 
 
-def test_who_goes_elsewhere_is_there_no_more() -> None:
+def test_an_instance_that_moved_no_longer_counts_at_its_old_host() -> None:
     there = group("anti-affinity", {X: (A,), KEPT: (B,)})
     there.put(X, frozenset((C,)))
     there.drop(KEPT)
@@ -138,7 +138,9 @@ def test_who_goes_elsewhere_is_there_no_more() -> None:
         ([], set()),
     ],
 )
-def test_what_is_shared_does_not_say_where_a_guest_is(held: list[tuple[str, bool]], roots: set[str]) -> None:
+def test_shared_providers_do_not_count_as_hosts_of_an_instance(
+    held: list[tuple[str, bool]], roots: set[str]
+) -> None:
     assert roots_of(held) == roots
 
 
@@ -193,14 +195,14 @@ def test_a_child_is_on_its_root_and_a_pool_is_nowhere() -> None:
     assert there.groups[7].places == {X: {A}, Y: {B}}
 
 
-def test_who_swaps_is_judged_by_the_group_it_joined_and_not_by_itself() -> None:
+def test_a_swap_is_judged_by_the_joined_group_without_the_consumer_itself() -> None:
     there = world(group("anti-affinity"))
     took(there, wants(X, on(A), group="group-7"), wants(Y, on(B), group="group-7"))
     assert took(there, wants(X, on(B), on("a1"), generation=1)) == [1]
     assert took(there, wants(X, on(B), on(C), generation=2)) == [1]
 
 
-def test_what_is_kept_for_a_guest_is_in_the_group_of_who_left_it() -> None:
+def test_a_holder_consumer_is_in_the_group_of_its_instance() -> None:
     there = world(group("anti-affinity"))
     took(there, wants(X, on(A), group="group-7"))
     assert took(there, wants(X, on(B), generation=1, keep=KEPT)) == [0]
@@ -230,7 +232,7 @@ def test_a_member_may_join_another_group_with_another_claim() -> None:
     assert (there.groups[7].places, there.groups[8].places) == ({}, {Z: frozenset((B,)), X: frozenset((B,))})
 
 
-def test_who_gives_all_back_is_in_no_group() -> None:
+def test_a_consumer_that_releases_everything_leaves_its_group() -> None:
     there = world(group("anti-affinity"))
     took(there, wants(X, on(A), group="group-7"))
     assert took(there, wants(X, {}, generation=1)) == [0]

@@ -103,7 +103,7 @@ HELPS: dict[str, tuple[BuildRequested, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("request_", "said"), HELPS.values(), ids=HELPS)
-def test_what_helps(request_: BuildRequested, said: tuple[str, ...]) -> None:
+def test_remedies_of_refused_requests(request_: BuildRequested, said: tuple[str, ...]) -> None:
     policy = ChoicePolicy.from_names(("up", "enabled", "zone", "json"))
     hall = a_hall(*HOSTS, policy=policy)
     for state, host in zip(STATES, HOSTS, strict=True):
@@ -132,7 +132,7 @@ def a_scheduler(placement: FakePlacement) -> Scheduler:
     return scheduler_of(placement, clock=TurnedClock().clock)
 
 
-async def test_who_gets_no_host_reads_what_would_have_helped() -> None:
+async def test_an_unplaceable_request_contains_remedies() -> None:
     scheduler = a_scheduler(FakePlacement.of(*HOSTS))
     request = a_request(flavor=of(memory_mb=16384))
     (verdict,) = await scheduler.place_many([request])
@@ -142,7 +142,7 @@ async def test_who_gets_no_host_reads_what_would_have_helped() -> None:
     assert said.decision.code == "class"
 
 
-async def test_who_is_placed_costs_no_look_for_help(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_placed_request_searches_no_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = list[str]()
 
     def helps(
@@ -174,7 +174,7 @@ WHAT_IF = [
 
 
 @pytest.mark.parametrize(("instances", "flavor", "fits", "room"), WHAT_IF)
-async def test_what_if_says_what_boots_would_find_and_leaves_nothing(
+async def test_what_if_answers_equal_boots_and_leave_no_reservation(
     instances: int, flavor: Flavor, fits: bool, room: int
 ) -> None:
     placement = FakePlacement.of(*HOSTS)
@@ -210,7 +210,7 @@ async def test_room_counted_a_host_at_a_time_is_the_same(monkeypatch: pytest.Mon
         (a_request(flavor=Flavor(name="none")), "flavor: it asks for no resources at all"),
     ],
 )
-async def test_what_cannot_be_meant_is_said(request_: BuildRequested, refusal: str) -> None:
+async def test_an_unreadable_what_if_is_refused(request_: BuildRequested, refusal: str) -> None:
     answer = await WhatIfs(a_scheduler(FakePlacement.of(*HOSTS))).answer(WhatIf(request=request_))
     assert not answer.fits and answer.refusal.startswith(refusal)
 

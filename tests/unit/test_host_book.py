@@ -121,7 +121,7 @@ def test_a_host_that_moves_to_another_agent_is_the_new_one_s() -> None:
 
 @pytest.mark.parametrize("away", [19.0, 120.0, 3600.0])
 @pytest.mark.parametrize("period", [1.0, 2.0, 10.0, 60.0])
-def test_what_was_not_heard_while_our_ears_were_away_is_no_verdict(period: float, away: float) -> None:
+def test_silence_of_all_agents_is_not_held_against_them(period: float, away: float) -> None:
     book, agents = a_book(grace=1), [f"agent{number}" for number in range(5)]
 
     def reports(sequence: int, now: float, some: list[str] = agents) -> None:
@@ -142,7 +142,7 @@ def test_what_was_not_heard_while_our_ears_were_away_is_no_verdict(period: float
     assert [book.down("cell1", agent, back + period) for agent in agents] == [""] * 5
 
 
-def test_who_stays_silent_while_others_are_heard_again_is_down() -> None:
+def test_an_agent_that_stays_silent_while_others_report_again_is_down() -> None:
     book = a_book(grace=1)
     for number in (1, 2):
         book.handle(a_heartbeat(number), 0.0)
@@ -152,7 +152,7 @@ def test_who_stays_silent_while_others_are_heard_again_is_down() -> None:
     assert book.down("cell1", "agent2", 170.0) == ""
 
 
-def test_who_alone_is_silent_is_down_when_requests_still_come() -> None:
+def test_a_single_silent_agent_is_down_if_requests_still_arrive() -> None:
     book = a_book(grace=1)
     book.handle(a_heartbeat(), 0.0)
     assert book.down("cell1", "agent1", listened(book, 1, 30)) == ""
@@ -169,7 +169,7 @@ def test_a_clock_that_does_not_move_or_moves_back_does_no_harm() -> None:
 # What is forgotten
 
 
-def test_who_was_not_heard_for_very_long_is_forgotten() -> None:
+def test_hosts_without_reports_for_very_long_are_forgotten() -> None:
     book = a_book(grace=1)
     for number in range(1000):
         book.handle(a_heartbeat(number, cell=f"forged{number}", zone=f"z{number}"), 0.0)
@@ -191,7 +191,9 @@ def test_no_more_hosts_are_remembered_than_there_can_be(monkeypatch: pytest.Monk
     assert book.down("cell1", "agent1", 100.0) == ""
 
 
-def test_nor_by_a_cell_that_floods_us_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_floods_the_scheduler_does_not_evict_hosts_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(hosts, "MOST_HOSTS", 10)
     book = a_book(grace=1)
     book.handle(a_heartbeat(1), 0.0)

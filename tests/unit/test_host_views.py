@@ -177,7 +177,7 @@ def test_more_hosts_than_there_was_room_for() -> None:
     assert loads(book, source) == [number / 10_000 for number in range(10)]
 
 
-def test_who_is_up_goes_by_the_agent_placement_names() -> None:
+def test_availability_follows_the_agent_that_placement_names() -> None:
     book = HostBook(0.0, grace=0.0)
     source = ListedHosts.of([replace(the_facts(1), agent="new")])
     book.handle(reported_by(the_facts(1, load=0.5)), 0.0)

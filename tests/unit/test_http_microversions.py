@@ -68,7 +68,7 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
         ("*/*;q=x", False, None),
     ],
 )
-def test_what_a_client_accepts(accept: str, json_is_good: bool, errors_as: str | None) -> None:
+def test_accepted_content_types(accept: str, json_is_good: bool, errors_as: str | None) -> None:
     assert takes_json(accept) is json_is_good
     assert best(accept) == errors_as
 

@@ -36,7 +36,7 @@ def somebody(*roles: str, project: str = "p", user: str = "u", system: bool = Fa
         ("rule:admin_api", ("admin",), True),
     ],
 )
-def test_what_a_rule_says(rule: str, roles: tuple[str, ...], allowed: bool) -> None:
+def test_rules_of_the_policy_language(rule: str, roles: tuple[str, ...], allowed: bool) -> None:
     policy = AccessPolicy({"placement:usages": rule})
     assert policy.allows("placement:usages", somebody(*roles), {"project_id": "p"}) is allowed
 
@@ -92,7 +92,7 @@ def test_an_operators_rule_stands_alone_in_both_generations() -> None:
     assert not policy.allows(SHOW, somebody("admin"), {})
 
 
-def test_what_defaults_are_made_of_may_be_changed() -> None:
+def test_base_rules_can_be_changed() -> None:
     policy = AccessPolicy({"admin_or_service_api": "role:cloud"}, enforce_new_defaults=True)
     assert policy.allows(SHOW, somebody("cloud"), {})
     assert not policy.allows(SHOW, somebody("admin"), {})

@@ -57,7 +57,7 @@ def spoilt(value: Any, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize(("schema", "sound"), SOUND)
-def test_what_is_plain_is_what_the_schema_takes(schema: Schema, sound: Any) -> None:
+def test_the_plain_type_accepts_only_what_the_schema_accepts(schema: Schema, sound: Any) -> None:
     plain = schema._plain
     assert plain is not None
     plain.decode(json.dumps(sound).encode())

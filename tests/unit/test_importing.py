@@ -96,7 +96,7 @@ def test_a_name_that_only_we_have_refuses_its_tree_and_the_consumers_on_it() -> 
     assert unimportable(theirs, world(HOST), prune=False) == {}
 
 
-def test_what_is_only_here_is_told_apart() -> None:
+def test_differences_tell_providers_that_exist_only_here() -> None:
     found = differences(world(HOST), world(replace(HOST, id="x"), SOMEBODY))
     assert [(difference.id, difference.ours_alone) for difference in found] == [
         ("h", False),
@@ -126,7 +126,7 @@ def test_parents_come_first_and_trees_together() -> None:
         assert ids[at : at + 5] == [f"{tree}-{number}" for number in range(5)]
 
 
-def test_those_asked_for_may_begin_below_a_root() -> None:
+def test_requested_providers_may_begin_below_a_root() -> None:
     known = world(*forest(1, 4))
     assert [provider.id for provider in known.parents_first({"0-3", "0-2"})] == ["0-2", "0-3"]
 
@@ -142,7 +142,7 @@ def test_portions_are_whole_trees(trees: int, size: int) -> None:
         assert len(portion) < 500 + size
 
 
-def test_what_is_used_is_the_sum_over_consumers() -> None:
+def test_used_amounts_are_summed_over_consumers() -> None:
     known = world(HOST, SOMEBODY, replace(SOMEBODY, id="d"), replace(SOMEBODY, id="e", allocations={}))
     assert known.used("h", "VCPU") == 4
     assert known.used("h", "VGPU") == 0

@@ -140,7 +140,7 @@ def test_why_nothing_fits() -> None:
     )
 
 
-def test_who_wants_metal_is_told_of_nodes_that_are_taken_not_of_hypervisors() -> None:
+def test_near_misses_of_a_node_request_are_nodes_in_use() -> None:
     node = {"CUSTOM_METAL": Inventory(total=1)}
     index = index_of(
         *(a_tree(number, {"VCPU": Inventory(total=64)}) for number in range(1, 9)),
@@ -216,7 +216,7 @@ def faults_a_batch(how: str) -> int:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is glibc's")
-def test_what_is_freed_is_not_given_back_to_the_system() -> None:
+def test_freed_memory_stays_with_the_process() -> None:
     assert faults_a_batch("kept") < 100  # of 800 pages
 
 

@@ -163,7 +163,7 @@ def test_changes_lead_to_what_a_fresh_load_gives(seed: int) -> None:
             assert {as_way(fit) for fit in search(index, query).fits} == expected
 
 
-def test_what_a_door_made_of_a_provider_is_forgotten_when_it_changes() -> None:
+def test_cached_wire_forms_of_a_provider_are_dropped_when_it_changes() -> None:
     root, child = state(1, None, {"VCPU": 8}), state(2, 1, {"CUSTOM_VF": 4})
     index = an_index([tree(root, child)])
 

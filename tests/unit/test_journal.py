@@ -159,7 +159,7 @@ async def test_a_letter_that_cannot_be_read_is_one_with_that_as_its_reason(
     assert await letters_in(path) == []
 
 
-async def test_what_is_no_journal_at_all_is_said_in_a_sentence(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_journal_is_refused_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "bus.db"
     path.write_bytes(b"these are not the bytes of a database, however often one looks at them" * 100)
     with pytest.raises(Unavailable, match=r"bus\.db, with what was on its way, cannot be used: file is not"):

@@ -141,7 +141,7 @@ async def test_the_same_end_told_twice_is_one_end_and_another_is_a_broken_promis
         assert result.boots[told[0]].host == {"no host": ""}.get(first, first.split()[1])
 
 
-async def test_what_never_ends_is_lost_and_the_load_gives_up() -> None:
+async def test_boots_that_never_end_are_lost() -> None:
     async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
         return [[] for _ in requests]
 
@@ -212,7 +212,7 @@ def words_of(svg: str) -> list[str]:
     ],
     ids=["one", "two quick ones", "a hundred", "thousands of slow ones", "at once", "all lost", "nothing"],
 )
-def test_it_is_well_formed_and_stays_inside_the_page(result: LoadOutcome) -> None:
+def test_the_picture_is_well_formed_and_inside_the_page(result: LoadOutcome) -> None:
     page = ElementTree.fromstring(latency_svg(result, "a title"))
     assert page.tag == f"{SVG}svg"
     _, _, width, height = (float(number) for number in page.attrib["viewBox"].split())
@@ -224,7 +224,7 @@ def test_it_is_well_formed_and_stays_inside_the_page(result: LoadOutcome) -> Non
         assert not bar.attrib["height"].startswith("-")
 
 
-def test_of_very_many_boots_it_shows_some() -> None:
+def test_the_picture_of_very_many_boots_shows_a_sample() -> None:
     dots = list(ElementTree.fromstring(latency_svg(an_outcome(20_000), "many")).iter(f"{SVG}circle"))
     assert 4_000 <= len(dots) <= 8_000
 

@@ -56,7 +56,7 @@ def a_line(record: logging.LogRecord) -> dict[str, Any]:
         (b"\xff", {}),
     ],
 )  # fmt: skip
-def test_whom_a_message_is_about_is_read_off_it(body: bytes, ids: dict[str, list[str]]) -> None:
+def test_ids_of_a_message_are_logged(body: bytes, ids: dict[str, list[str]]) -> None:
     assert ids_of([an_envelope(body=msgspec.Raw(body))]) == ids
 
 
@@ -71,7 +71,7 @@ def test_a_line_says_what_is_handled_as_it_is_written() -> None:
     assert (line["correlation"], line["trace"]) == ("m0", TRACE)
 
 
-def test_of_several_together_it_names_all() -> None:
+def test_a_batch_logs_the_ids_of_all_its_messages() -> None:
     other = an_envelope(body=msgspec.Raw(b'{"build":"b2"}'))
     delete = [BuildDeleteRequested(build="b", cell="c1") for _ in range(2)]
     with handling(zip((ENVELOPE, other), delete, strict=True)):
@@ -82,7 +82,7 @@ def test_of_several_together_it_names_all() -> None:
     assert alone["build"] == "b2"
 
 
-def test_where_nothing_is_handled_there_are_no_ids() -> None:
+def test_log_lines_outside_a_handler_have_no_ids() -> None:
     assert set(a_line(a_record("so"))) == {"time", "level", "process", "pid", "logger", "text"}
     assert TextLines().format(a_record("so")).endswith(" WARNING bus.x: so")
 

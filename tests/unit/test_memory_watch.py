@@ -76,7 +76,7 @@ def heard(memory: Memory) -> Told:
     return found
 
 
-async def test_each_change_is_told_with_what_it_touched(memory: Memory, shelf: Shelf, heard: Told) -> None:
+async def test_watchers_receive_the_roots_of_each_change(memory: Memory, shelf: Shelf, heard: Told) -> None:
     await memory.reload()
     heard.clear()
     await memory.handle(changed(2, ONE))
@@ -152,7 +152,7 @@ def sized(number: int, size: int) -> Tree:
         pytest.param([with_trees(2, Tree(TWO))], [], {ONE: 8, TWO: None}, id="one that is gone"),
     ],
 )
-async def test_what_comes_with_the_news_is_not_read(
+async def test_trees_in_a_change_message_are_not_read(
     memory: Memory,
     shelf: Shelf,
     news: list[PlacementChanged],
@@ -182,7 +182,7 @@ async def test_a_forged_number_far_ahead_deafens_nobody(
     assert memory.index.rows[ONE].free == {"VCPU": 7} and memory.index.seen == 2
 
 
-async def test_nor_while_all_is_being_read(shelf: Shelf) -> None:
+async def test_a_forged_number_during_a_reload_is_ignored(shelf: Shelf) -> None:
     memory = Memory(shelf)
     forged = PlacementChanged(number=2**62, changes=(ProviderChange(ONE, ONE, 9, {"VCPU": 8}),))
 

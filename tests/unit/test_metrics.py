@@ -77,7 +77,7 @@ EXPRESSIONS += [(panel["title"], target["expr"]) for panel in panels() for targe
 
 
 @pytest.mark.parametrize(("where", "expression"), EXPRESSIONS, ids=[where for where, _ in EXPRESSIONS])
-def test_what_is_asked_of_prometheus_is_served(where: str, expression: str) -> None:
+def test_queries_to_prometheus_use_existing_metrics(where: str, expression: str) -> None:
     found = asked(expression)
     assert found.metrics
     for name, labels in found.metrics.items():
@@ -133,6 +133,6 @@ def test_expressions_are_read(expression: str, metrics: dict[str, set[str]], by:
 
 
 @pytest.mark.parametrize("expression", ["sum(x", "x ~ y", "x on y", "sum by (a"])
-def test_what_is_no_expression_is_refused(expression: str) -> None:
+def test_an_invalid_expression_is_refused(expression: str) -> None:
     with pytest.raises(ValueError):
         asked(expression)

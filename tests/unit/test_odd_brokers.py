@@ -56,7 +56,7 @@ def once(matches: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return silent
 
 
-async def test_what_was_not_confirmed_is_sent_again() -> None:
+async def test_unconfirmed_messages_are_sent_again() -> None:
     async with (
         an_odd_broker(once(lambda asked: asked.name == "ContentBody")) as broker,
         a_transport(broker) as transport,
@@ -103,7 +103,7 @@ async def test_a_reader_begins_all_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Channel.Close", "Connection.Close", "Basic.Cancel"])
-async def test_who_is_cancelled_leaves_no_connection(name: str) -> None:
+async def test_a_cancelled_worker_leaves_no_connection(name: str) -> None:
     reading = asyncio.Event()
 
     async with an_odd_broker(lambda asked: asked.name == name) as broker:
@@ -122,7 +122,7 @@ async def test_who_is_cancelled_leaves_no_connection(name: str) -> None:
         await until(lambda: not broker.there)
 
 
-async def test_one_that_reads_nothing_any_more_is_hung_up_on() -> None:
+async def test_a_broker_that_stops_reading_is_disconnected() -> None:
     async with an_odd_broker() as broker:
         dialled = await dial(broker.url)
         broker.reads.clear()
@@ -148,7 +148,7 @@ async def test_a_worker_told_to_stop_waits_for_no_broker(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Queue.Delete", "Channel.Open"])
-async def test_who_deletes_queues_is_told_that_there_was_no_answer(name: str) -> None:
+async def test_deleting_queues_reports_a_missing_reply(name: str) -> None:
     async with an_odd_broker(lambda asked: asked.name == name) as broker:
         with pytest.raises(Unavailable, match="broke off while queues were deleted"):
             await in_time(delete_queues(broker.url, ["one"]))

@@ -30,7 +30,9 @@ def orders() -> Orders:
         ({}, {"priority": 3}, False),
     ],
 )
-def test_whose_wishes_are_the_same(one: dict[str, object], other: dict[str, object], alike: bool) -> None:
+def test_requests_with_equal_alternatives(
+    one: dict[str, object], other: dict[str, object], alike: bool
+) -> None:
     made = orders()
     first, _ = made.begin(a_request(1, **one), 0.0)  # type: ignore[arg-type]
     second, _ = made.begin(a_request(2, **other), 0.0)  # type: ignore[arg-type]
@@ -48,7 +50,7 @@ def test_whose_wishes_are_the_same(one: dict[str, object], other: dict[str, obje
         ),
     ],
 )
-def test_what_is_wrong_with_one_is_found_though_another_asked_for_the_same(
+def test_an_error_of_one_of_two_equal_requests_is_found(
     well: BuildRequested, wrong: BuildRequested, says: str
 ) -> None:
     made = orders()
@@ -58,7 +60,7 @@ def test_what_is_wrong_with_one_is_found_though_another_asked_for_the_same(
     assert says in begun.refusal
 
 
-def test_what_is_read_of_a_request_is_nobodys() -> None:
+def test_alternatives_of_a_request_contain_nothing_of_its_owner() -> None:
     made = orders()
     order, _ = made.begin(a_request(1, reply_to="me"), 0.0)
     read = order.alternatives[0].request
@@ -66,7 +68,7 @@ def test_what_is_read_of_a_request_is_nobodys() -> None:
     assert order.request == a_request(1, reply_to="me")
 
 
-def test_what_is_remembered_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_requests_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembering, "REMEMBERED_BYTES", 100_000)
     made = orders()
 

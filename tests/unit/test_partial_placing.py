@@ -84,7 +84,7 @@ async def test_no_host_for_any_flavor_says_why_of_each() -> None:
     assert "As 'silver': no valid host among 0" in ended.reason
 
 
-async def test_what_holds_the_second_flavor_is_told_again_as_that() -> None:
+async def test_a_redelivered_request_reports_the_second_flavor_that_it_holds() -> None:
     placement, request = metals(0, 2), a_request(flavor=GOLD, or_else=(SILVER,))
     await said(a_scheduler(placement), request)
     (again,), _ = await said(a_scheduler(placement), request)
@@ -112,7 +112,7 @@ async def test_as_many_as_fit_if_these_are_enough(hosts: int, at_least: int, pla
     assert all(end.reason.startswith("no valid host") for end in ended)
 
 
-async def test_what_some_of_them_would_take_is_why_there_is_no_room_for_all() -> None:
+async def test_what_some_instances_would_take_explains_the_missing_capacity() -> None:
     placement = FakePlacement.of(
         *(a_candidate(number, free={"VCPU": 8, "MEMORY_MB": 1024}) for number in range(3))
     )
@@ -121,14 +121,14 @@ async def test_what_some_of_them_would_take_is_why_there_is_no_room_for_all() ->
     assert ended.reason.endswith("free capacity for 3 of the 5 instances needed at once")
 
 
-async def test_those_that_are_missing_may_have_the_next_flavor() -> None:
+async def test_missing_instances_may_get_the_next_flavor() -> None:
     request = a_request(instances=3, flavor=GOLD, or_else=(SILVER,), at_least=1)
     placed, ended = await said(a_scheduler(metals(1, 1)), request)
     assert [one.spec.flavor.name for one in placed] == ["gold", "silver"]
     assert [end.instances for end in ended] == [request.instances[2:]]
 
 
-async def test_those_that_are_missing_are_told_why_of_every_flavor() -> None:
+async def test_missing_instances_get_the_reasons_of_every_flavor() -> None:
     request = a_request(instances=3, flavor=GOLD, or_else=(SILVER,), at_least=1)
     placed, (ended,) = await said(a_scheduler(metals(0, 2)), request)
     assert [one.spec.flavor.name for one in placed] == ["silver", "silver"]

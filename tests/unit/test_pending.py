@@ -129,7 +129,7 @@ async def roots(scheduler: Scheduler, number: int, instances: int = 1) -> list[s
     return [one.chosen.root for one in said if isinstance(one, BuildPlaced)]
 
 
-async def test_who_was_refused_a_host_is_no_member_there() -> None:
+async def test_a_refused_choice_is_no_group_member() -> None:
     placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
     placement.source.lag = True
     placement.take(uid(1, "c"), ROOM)
@@ -137,7 +137,7 @@ async def test_who_was_refused_a_host_is_no_member_there() -> None:
 
 
 @pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
-async def test_who_has_left_is_forgotten(policy: GroupPolicy) -> None:
+async def test_a_released_member_is_forgotten(policy: GroupPolicy) -> None:
     """An empty group may go anywhere, also where its members were before."""
     placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
     scheduler = Groups(placement, policy).scheduler()

@@ -124,7 +124,7 @@ def test_metrics_that_are_required_are_a_rule(options: dict[str, Any], rules: li
         ({"io_ops": -1.0, "ram": 1.0}, False),
     ],
 )
-def test_who_likes_full_hosts_better_packs(weighers: dict[str, float] | None, packs: bool) -> None:
+def test_negative_multipliers_pack(weighers: dict[str, float] | None, packs: bool) -> None:
     assert ChoicePolicy.from_names(weighers=weighers).packs == packs
 
 
@@ -223,7 +223,7 @@ def test_a_function_that_makes_a_weigher_takes_options() -> None:
         ({"filters": ["mine:reply"], "own": OWN}, "'mine:reply' reads request.reply_to"),
     ],
 )
-def test_what_means_nothing_is_said(chosen: dict[str, Any], why: str) -> None:
+def test_unknown_names_and_invalid_options_are_refused(chosen: dict[str, Any], why: str) -> None:
     with pytest.raises(BadChoice) as refused:
         ChoicePolicy.from_names(**chosen)
     assert str(refused.value).startswith(why)
@@ -275,7 +275,9 @@ FIRST, SECOND = uid(1, "c"), uid(2, "c")
         ({"priority": 1, "wait": "1h"}, {}, None, None),
     ],
 )
-def test_what_nobody_reads_makes_no_difference(fields: Any, other: Any, filters: Any, weighers: Any) -> None:
+def test_fields_that_no_rule_reads_do_not_distinguish_requests(
+    fields: Any, other: Any, filters: Any, weighers: Any
+) -> None:
     policy = ChoicePolicy.from_names(filters, weighers)
     assert kinds(policy, a_wish(**fields), a_wish(a_request(2, **other))) == 1
 
@@ -303,12 +305,14 @@ def test_what_nobody_reads_makes_no_difference(fields: Any, other: Any, filters:
         ({"metadata": {"a": "b"}}, {}, ["mine:no_thirteen"], []),
     ],
 )
-def test_what_somebody_reads_does(fields: Any, other: Any, filters: Any, weighers: Any) -> None:
+def test_fields_that_a_rule_reads_distinguish_requests(
+    fields: Any, other: Any, filters: Any, weighers: Any
+) -> None:
     policy = ChoicePolicy.from_names(filters, weighers, own=OWN)
     assert kinds(policy, a_wish(**fields), a_wish(**other)) == 2
 
 
-def test_what_placement_is_asked_makes_a_kind_but_for_the_seed() -> None:
+def test_the_query_to_placement_distinguishes_requests_without_its_seed() -> None:
     policy, alternative = ChoicePolicy(), a_wish()
 
     def asking(**fields: Any) -> Alternative:
@@ -318,7 +322,7 @@ def test_what_placement_is_asked_makes_a_kind_but_for_the_seed() -> None:
     assert kinds(policy, asking(cell="a"), asking(cell="b")) == 2
 
 
-def test_nobody_reads_what_there_is_not() -> None:
+def test_every_declared_field_can_be_read() -> None:
     """Every name a rule or weigher reads by can be read."""
     everything: Mapping[str, Any] = {"filters": [*RULES_CALLED], "weighers": [*WEIGHERS_CALLED]}
     policy = ChoicePolicy.from_names(**everything)

@@ -56,7 +56,7 @@ LICENSED = {"trait:CUSTOM_LICENSED": "required"}
         ),
     ],
 )
-def test_where_a_request_may_go(
+def test_constraints_from_aggregates(
     options: RequestOptions,
     request_fields: dict[str, Any],
     member_of: tuple[tuple[str, ...], ...],
@@ -74,7 +74,7 @@ def test_a_project_without_hosts_is_told_so() -> None:
     )
 
 
-def test_nobody_goes_to_a_cell_that_is_disabled() -> None:
+def test_disabled_cells_are_excluded() -> None:
     (alternative,) = alternatives(cell="c2")
     cells = [RegisteredCell(name=name, enabled=name == "c3") for name in ("c2", "c3", "c1")]
     assert prefilters((), RequestOptions(), cells).narrow(alternative).question.not_cells == ("c1", "c2")

@@ -48,14 +48,14 @@ def test_a_loaded_host_comes_after_an_idle_one() -> None:
 
 
 @pytest.mark.parametrize(("near", "strict"), [(0.0, True), (0.5, False)])
-def test_what_is_about_as_good_is_shuffled_as_well(near: float, strict: bool) -> None:
+def test_near_equals_are_shuffled(near: float, strict: bool) -> None:
     policy = ChoicePolicy.from_names(near=near)
     hosts = [free(number, 8000 + number) for number in range(20)]
     orders = {tuple(best_first(ranked(*hosts, policy=policy, seed=seed))) for seed in "abcdef"}
     assert (len(orders) == 1) == strict
 
 
-def test_one_of_the_best_is_drawn_where_that_is_wanted() -> None:
+def test_one_of_the_best_hosts_is_drawn_if_configured() -> None:
     policy = ChoicePolicy.from_names(subset=3)
     hosts = [free(number, 1024 * number) for number in range(1, 10)]
 
@@ -159,7 +159,7 @@ def test_a_roomy_alternate_is_of_the_cell_not_beside_and_no_rule_refuses_it() ->
     assert spares(ranking, 2, {five})[1] == "host7"
 
 
-def test_each_cell_has_its_own_roomiest() -> None:
+def test_each_cell_has_its_own_roomiest_hosts() -> None:
     hosts = [free(1, 1024, vcpus=9), free(2, 4096, vcpus=9), free(3, 9216, vcpus=9)]
     others = [free(position, 1024 * (2 * position), vcpus=50, cell="cell2") for position in (4, 5, 20)]
     ranking = ranked(*hosts, *others, policy=PACKING)
@@ -243,7 +243,7 @@ def test_removals_are_counted_by_rule_and_near_misses_named() -> None:
     ],
     ids=["busy", "disabled", "busy and disabled"],
 )
-def test_some_obstacles_pass_by_themselves(state: HostState, passes: bool) -> None:
+def test_some_obstacles_are_temporary(state: HostState, passes: bool) -> None:
     ranking = ranked(a_candidate(1), states=[state])
     assert ranking.take() is None
     assert ranking.shortage().may_pass == passes
@@ -278,9 +278,7 @@ def test_the_same_hosts_and_seed_give_the_same_choices(
 
 
 @pytest.mark.parametrize(("policy", "first"), [("soft-affinity", "host1"), ("soft-anti-affinity", "host3")])
-def test_what_a_group_would_like_counts_more_than_spreading(
-    policy: Literal["soft-affinity"], first: str
-) -> None:
+def test_soft_group_policies_outweigh_spreading(policy: Literal["soft-affinity"], first: str) -> None:
     states = [a_state(1, building=3, load=1.0), a_state(2), a_state(3, building=3, load=1.0)]
     hall = a_hall(free(1, 2048), free(2, 4096), free(3, 2048), states=states)
     members: dict[str, tuple[str, ...]] = {
@@ -293,7 +291,7 @@ def test_what_a_group_would_like_counts_more_than_spreading(
     assert hosts_of(take(ranking))[0] == first
 
 
-def test_who_was_looked_at_and_left_is_where_it_is_now_once_a_choice_of_it_was_put_back() -> None:
+def test_a_rejected_host_keeps_its_place_when_a_choice_is_put_back() -> None:
     packing = ChoicePolicy.from_names(weighers={"ram": -1.0}, subset=2)
     ranking = ranked(free(1, 4096), free(2, 4608), free(3, 9000), policy=packing)
     first = ranking.take(2)
@@ -304,7 +302,7 @@ def test_who_was_looked_at_and_left_is_where_it_is_now_once_a_choice_of_it_was_p
     assert hosts_of(take(ranking, 3)) == ["host2", "host1", "host3"]
 
 
-def test_who_was_looked_at_and_left_is_none_once_its_pool_is_used_up() -> None:
+def test_a_rejected_host_disappears_once_its_pool_is_used_up() -> None:
     memory = FilledMemory()
     for number in (1, 2):
         stock = {"VCPU": 8, "MEMORY_MB": 8192}

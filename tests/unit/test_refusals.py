@@ -88,7 +88,7 @@ async def test_too_many_instances_at_once_have_the_code_room_in_what_if_too() ->
     assert isinstance(message, BuildUnplaceable) and message.decision.code == "room"
 
 
-async def test_what_if_leaves_reserved_hosts_out_as_a_boot_does() -> None:
+async def test_what_if_excludes_reserved_hosts_like_a_boot() -> None:
     placement = FakePlacement.of(a_candidate(1))
     scheduler = scheduler_of(placement, clock=TurnedClock().clock)
     scheduler.parks(

@@ -153,7 +153,7 @@ FIRST, SECOND = sorted((A, C), key=lambda host: tie("s", host.root))
         (Record(), None),
     ],
 )  # fmt: skip
-def test_what_a_record_comes_to(record: Record, host: RecordedHost | None) -> None:
+def test_results_of_replayed_records(record: Record, host: RecordedHost | None) -> None:
     found = replay("build", record).host
     assert (found and found.root) == (host and host.root)
 

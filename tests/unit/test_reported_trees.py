@@ -54,7 +54,7 @@ def names(tree: Tree) -> list[str]:
 # Owners
 
 
-def test_what_a_report_puts_there_goes_when_it_leaves_the_report() -> None:
+def test_reported_contents_disappear_with_the_report() -> None:
     tree = first(a_provider(2, 1), traits=("CUSTOM_X", "CUSTOM_Y"), aggregates=(RACK,))
     tree = again(tree, traits=("CUSTOM_Y",))
     assert names(tree) == [A]
@@ -69,7 +69,7 @@ def test_traits_and_aggregates_of_others_stay() -> None:
     assert again(tree, traits=("CUSTOM_Y",)).providers == tree.providers
 
 
-def test_what_an_operator_put_first_stays_when_a_report_that_said_so_too_no_longer_does() -> None:
+def test_contents_that_an_operator_added_first_stay() -> None:
     tree = changed(first(), A, traits=("CUSTOM_GOLD",), aggregates=(OTHER,))
     tree = again(again(tree, traits=("CUSTOM_GOLD",), aggregates=(OTHER,)))
     assert (of(tree).traits, of(tree).aggregates) == (("CUSTOM_GOLD",), (OTHER,))
@@ -106,7 +106,7 @@ def test_children_of_others_stay_open_and_so_does_what_is_above_them() -> None:
     assert names(again(without)) == [A, D]
 
 
-def test_who_takes_a_tree_over_takes_over_what_was_reported_of_it() -> None:
+def test_a_new_owner_takes_over_the_reported_contents() -> None:
     tree = first(a_provider(2, 1), traits=("CUSTOM_X",))
     tree = changed(tree, A, traits=("CUSTOM_GOLD", "CUSTOM_X"))
     moved = reported(tree, msgspec.structs.replace(a_report(1, sequence=2, cell="c2"), agent="another"))
@@ -138,7 +138,7 @@ def test_a_tree_that_comes_back_has_what_others_put_there_as_it_was() -> None:
         assert of(back, provider).reported == of(tree, provider).reported
 
 
-def test_what_others_put_on_a_child_that_left_the_report_stays() -> None:
+def test_foreign_contents_of_a_removed_child_stay() -> None:
     tree = first(a_provider(2, 1, inventories=vcpu(4)), inventories=vcpu(8))
     both = {**vcpu(4), LICENCE: Inventory(total=5)}
     tree = changed(tree, B, inventories=both, used={"VCPU": 1, LICENCE: 0})
@@ -187,7 +187,7 @@ MEMORY = {"MEMORY_MB": Inventory(total=1024)}
         pytest.param(4, (8, 8), 12, {B: 4}, id="and more than before"),
     ],
 )
-def test_what_is_held_of_a_flat_host_is_withheld_from_its_children(
+def test_allocations_of_a_flat_host_are_withheld_from_its_children(
     used: int, totals: tuple[int, ...], free: int, withheld: Mapping[str, int]
 ) -> None:
     tree = changed(first(inventories=vcpu(8)), A, used={"VCPU": used})
@@ -200,7 +200,7 @@ def test_what_is_held_of_a_flat_host_is_withheld_from_its_children(
     assert settled(nested) == nested
 
 
-def test_what_is_given_back_opens_by_the_next_report_or_sweep() -> None:
+def test_released_amounts_open_with_the_next_report_or_sweep() -> None:
     tree = changed(first(inventories=vcpu(8)), A, used={"VCPU": 6})
     nested = changed(again(tree, *numa(4, 4), inventories=MEMORY), A, used={"VCPU": 1, "MEMORY_MB": 0})
     assert sold(nested) == (1, 2)
@@ -236,7 +236,7 @@ def test_a_host_that_only_shrank_withholds_nothing_from_its_neighbours() -> None
     )  # what it lost did not come to another
 
 
-def test_what_an_operator_sets_is_withheld_no_longer() -> None:
+def test_inventory_set_by_an_operator_is_no_longer_withheld() -> None:
     tree = changed(first(inventories=vcpu(8)), A, used={"VCPU": 4})
     child = of(again(tree, *numa(4, 4), inventories=MEMORY), B)
     assert child.withheld_with(child.inventories) == {"VCPU": 4}
@@ -244,7 +244,7 @@ def test_what_an_operator_sets_is_withheld_no_longer() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_reported_and_claimed_no_more_is_sold_than_there_is(seed: int) -> None:
+def test_random_reports_and_claims_never_oversell(seed: int) -> None:
     chance = Random(seed)
     tree, total = first(inventories=vcpu(12)), 12
     for _ in range(200):
@@ -268,7 +268,7 @@ def test_whatever_is_reported_and_claimed_no_more_is_sold_than_there_is(seed: in
     assert sold(again(tree, *numa(6, 6), inventories=MEMORY)) == (0, 12)
 
 
-def test_what_a_ratio_rounds_away_of_one_provider_opens_no_more_of_another() -> None:
+def test_rounding_of_a_ratio_opens_no_capacity_elsewhere() -> None:
     """One of B's is used: withholding all four that could be had of it withholds three."""
     half = vcpu(2, allocation_ratio=2.0)
     tree = first(a_provider(2, 1, inventories=vcpu(2, reserved=2, allocation_ratio=2.0)), inventories=half)

@@ -68,7 +68,7 @@ async def said(asked: Knowing, requests: list[BuildRequested]) -> dict[str, Buil
         (Hints(group=uid(5, "d")), Hints(group=BAD)),
     ],
 )
-async def test_what_placement_cannot_look_up_for_one_fails_that_one_alone(well: Hints, wrong: Hints) -> None:
+async def test_a_failed_lookup_concerns_its_request_only(well: Hints, wrong: Hints) -> None:
     asked = Knowing()
     requests = [a_request(number, hints=wrong if number == 11 else well) for number in range(BATCH)]
     told = await said(asked, requests)
@@ -80,7 +80,7 @@ async def test_what_placement_cannot_look_up_for_one_fails_that_one_alone(well: 
     assert len(asked.questions) <= 10  # in halves, not one by one
 
 
-async def test_one_question_for_all_where_nothing_is_wrong() -> None:
+async def test_valid_requests_share_one_query() -> None:
     asked = Knowing()
     told = await said(asked, [a_request(number, hints=Hints(different_host=(GUEST,))) for number in range(4)])
     assert asked.questions == [1]

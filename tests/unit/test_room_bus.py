@@ -73,7 +73,7 @@ def test_a_body_is_shown_whatever_it_is(body: bytes, shown: str, about: tuple[tu
     assert (whole.about, whole.cut) == (about, False)
 
 
-def test_what_is_cut_is_said_to_be() -> None:
+def test_truncation_is_marked() -> None:
     whole = letter_details(a_letter(body=b"x" * (MOST_BODY + 1), reason="r " * 400, died=1e300, cell="?"))
     assert (len(whole.body), whole.cut) == (MOST_BODY, True)
     assert whole.letter.reason.endswith(" …") and len(whole.reason) == 800
@@ -93,5 +93,5 @@ def test_what_is_cut_is_said_to_be() -> None:
         ("scheduler:build.requested", ""),
     ],
 )
-def test_whose_a_queue_is(queue: str, cell: str) -> None:
+def test_the_cell_of_a_queue(queue: str, cell: str) -> None:
     assert cell_of(queue) == cell

@@ -55,7 +55,7 @@ def test_ends_are_counted_by_the_tick_and_the_one_under_way_is_left_out() -> Non
     assert lately.rate(BEGAN + 2 * TICK + 1) == 3 / (2 * TICK)
 
 
-def test_what_is_older_than_the_window_is_forgotten() -> None:
+def test_events_older_than_the_window_are_forgotten() -> None:
     lately = BuildHistory()
     for number in range(3 * TICKS):
         lately.add(an_end(BEGAN + number * TICK, cause=f"c{number}"))
@@ -220,7 +220,7 @@ def a_host(*providers: Has, closed: bool = False) -> KnownHost:
         ([{"VCPU": (8, 0, 8)}], {}, 0),
     ],
 )
-def test_how_many_more_fit(
+def test_further_instances_that_fit(
     has: list[dict[str, tuple[int, int, int]]], flavor: dict[str, int], fits: int
 ) -> None:
     assert a_host(*has).fits(flavor) == fits
@@ -256,7 +256,7 @@ def test_hosts_are_read_from_what_placement_tells() -> None:
     assert (told["closed"], told["number"]) == ([], 7)
 
 
-def test_what_nobody_reports_is_no_host_and_an_aggregate_may_be_its_zone() -> None:
+def test_only_reported_roots_are_hosts_and_aggregates_may_be_zones() -> None:
     fleet = Fleet(zones={"agg": "z9"})
     fleet.take(a_page(("h1", 0), agent=""))
     assert fleet.hosts == {}

@@ -71,7 +71,7 @@ def test_a_provider_gives_only_amounts_that_it_may(limits: dict[str, int], fits:
     assert plan([host], "VCPU:2").now.flavors[0].fits == fits
 
 
-def test_what_is_left_over_is_too_small_or_beside_what_has_run_out() -> None:
+def test_leftovers_are_too_small_or_lack_another_class() -> None:
     hosts = [a_host(1, VCPU=7, MEMORY_MB=8), a_host(2, VCPU=8, MEMORY_MB=3)]
     (room,) = plan(hosts, "VCPU:2,MEMORY_MB:2").now.flavors
     cpu, memory = room.classes
@@ -130,13 +130,13 @@ def test_a_mix(name: str) -> None:
     assert (side.mixes, side.mixes_in_sum, side.lost) == (fit, in_sum, in_sum - fit)
 
 
-def test_what_a_mix_leaves_and_what_one_more_would_lack() -> None:
+def test_leftovers_of_a_mix_and_the_missing_amounts() -> None:
     side = plan([a_host(1, VCPU=7), a_host(2, VCPU=2)], "VCPU:4", "VCPU:1").now
     assert (side.mixes, side.short) == (1, ("VCPU:4",))
     assert [(over.resource_class, over.free, over.largest) for over in side.left] == [("VCPU", 4, 2)]
 
 
-def test_what_is_said_to_fit_does_and_seldom_more_would() -> None:
+def test_the_reported_number_fits_and_one_more_rarely_does() -> None:
     chance = random.Random(7)
     said = possible = 0
     for _ in range(40):
@@ -207,7 +207,7 @@ def test_a_host_like_another_has_its_traits_but_those_that_close_it() -> None:
     assert (answer.now.hosts, answer.now.closed, answer.then.hosts, answer.added) == (1, 1, 2, 1)
 
 
-def test_what_is_held_on_hosts_that_go_is_said() -> None:
+def test_allocations_on_removed_hosts_are_reported() -> None:
     answer = plan(HALL, "VCPU:1", without="h1 h2")
     assert (answer.taken, answer.homeless) == (("h1", "h2"), (("VCPU", 72),))
 
@@ -239,7 +239,7 @@ def test_what_is_held_on_hosts_that_go_is_said() -> None:
         ({"without": ["nobody*", "h1"]}, "there is no host 'nobody*' to take away"),
     ],
 )
-def test_what_makes_no_sense_is_refused(said: dict[str, list[str]], problem: str) -> None:
+def test_invalid_plans_are_refused(said: dict[str, list[str]], problem: str) -> None:
     with pytest.raises(InvalidPlan) as bad:
         planned(HALL, parse_plan(said.get("mix", ["VCPU:1"]), said.get("add", ()), said.get("without", ())))
     assert any(problem in arg for arg in bad.value.args)
@@ -254,7 +254,7 @@ def test_the_plan_counts_hosts_of_any_allocation_ratio(ratio: float) -> None:
     assert room.in_sum == max(1000 * capacity, 0) < 2**63
 
 
-def test_one_host_with_many_providers_costs_only_its_own() -> None:
+def test_one_host_with_many_providers_costs_only_its_own_time() -> None:
     many = replace(
         a_host(1), stocks=tuple(HostStock(resource_class="VCPU", free=3, capacity=3) for _ in range(9999))
     )

@@ -67,7 +67,7 @@ def read(**said: str) -> WhatIfRequest | None:
         ),
     ],
 )
-def test_what_is_said_is_meant(said: dict[str, str], meant: WhatIfRequest) -> None:
+def test_form_fields_become_a_request(said: dict[str, str], meant: WhatIfRequest) -> None:
     assert read(**USUAL, **said) == meant
 
 
@@ -84,7 +84,7 @@ def test_what_is_said_is_meant(said: dict[str, str], meant: WhatIfRequest) -> No
         ({"specs": "hw:numa_nodes"}, "Extra specs, one a line: 'hw:numa_nodes' is not KEY=VALUE."),
     ],
 )
-def test_what_makes_no_sense_is_said_of_its_field(said: dict[str, str], problem: str) -> None:
+def test_invalid_fields_are_named(said: dict[str, str], problem: str) -> None:
     with pytest.raises(InvalidForm) as bad:
         read(**USUAL | said)
     assert any(problem in arg for arg in bad.value.args)

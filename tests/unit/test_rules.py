@@ -443,7 +443,7 @@ def test_every_rule_has_an_admitted_and_a_refused_case() -> None:
     assert seen == {(name, admits) for name in RULES for admits in (True, False)} - {("all_hosts", False)}
 
 
-def test_where_placement_was_asked_for_the_zone_the_rule_has_no_say() -> None:
+def test_the_zone_rule_is_skipped_if_placement_filtered_by_zone() -> None:
     asked = a_wish(zone="b")
     rule = RULES["zone"]()
     assert rule.concerns is not None

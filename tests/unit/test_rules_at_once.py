@@ -117,7 +117,7 @@ def alternatives(draw: st.DrawFn) -> Alternative:
 MASKED = [name for name in RULES if RULES[name](**OPTIONS.get(name, [{}])[-1]).admits is not None]
 
 
-def test_whom_placement_was_told_to_leave_out_is_not_looked_for_again() -> None:
+def test_hosts_that_placement_excluded_are_not_checked_again() -> None:
     everybody, _ = seen_at_once([the_facts(1, traits=(DISABLED,))])
     alternative, admits = a_wish(), RULES["enabled"]().admits
     assert admits is not None
@@ -130,7 +130,7 @@ def test_whom_placement_was_told_to_leave_out_is_not_looked_for_again() -> None:
     ]
 
 
-def test_those_that_refuse_many_are_asked_for_all_at_once() -> None:
+def test_rules_that_refuse_many_hosts_work_on_arrays() -> None:
     assert set(MASKED) >= {
         "up",
         "enabled",

@@ -56,12 +56,12 @@ def row_of(kind: str, name: str, **said: Any) -> dict[str, Any]:
         ("weighers", "num_instances", {}, {"on": False, "multiplier": 0.0}),
     ],
 )
-def test_what_is_set_is_shown(kind: str, name: str, settings: dict[str, Any], shown: dict[str, Any]) -> None:
+def test_settings_are_shown(kind: str, name: str, settings: dict[str, Any], shown: dict[str, Any]) -> None:
     row = row_of(kind, name, **settings)
     assert {key: row[key] for key in shown} == shown
 
 
-def test_one_s_own_are_shown_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_custom_functions_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "my_rules.py").write_text(
         'def calm(host, wish):\n    """It is calm."""\n\n\n'
         "def size(host, wish):\n    return 1.0\n\n\n"
@@ -81,7 +81,7 @@ def test_one_s_own_are_shown_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         policy(Settings().having(scheduler_filters=("my_rules:none",)))
 
 
-def test_what_is_chosen_reaches_the_policy() -> None:
+def test_settings_reach_the_policy() -> None:
     settings = Settings().having(host_subset_size=3, scheduler_near=0.5)
     made = policy(settings)
     assert (made.subset, made.near) == (3, 0.5)

@@ -107,7 +107,7 @@ async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
     assert (order.claims[0].generation, order.claims[0].project, order.claims[0].user) == (None, "p", "u")
 
 
-async def test_one_s_own_filter_reads_the_very_request() -> None:
+async def test_a_custom_filter_reads_the_request() -> None:
     def its_own(host: HostFacts, alternative: Alternative) -> str | None:
         return None if alternative.request.metadata.get("on") == host.host else "not asked for"
 
@@ -142,14 +142,14 @@ async def test_requests_of_one_shape_share_a_search_and_spread() -> None:
     assert [message.request for message in messages] == [uid(number, "a") for number in range(40)]
 
 
-async def test_each_shape_has_a_search_of_its_own_and_sees_what_the_other_took() -> None:
+async def test_each_shape_has_its_own_search_and_sees_earlier_choices() -> None:
     placement = hosts(2)
     messages = await placed(a_scheduler(placement), a_request(1), a_request(2, flavor=BIG))
     assert len(placement.source.questions) == 2
     assert len({message.chosen.root for message in messages}) == 2
 
 
-async def test_what_was_chosen_counts_before_placement_shows_it() -> None:
+async def test_choices_count_before_placement_shows_them() -> None:
     placement = hosts(8, free={"VCPU": 8, "MEMORY_MB": 1024, "DISK_GB": 0})
     placement.source.lag = True
     scheduler = a_scheduler(placement, policy=ChoicePolicy.from_names(weighers=[]))
@@ -165,7 +165,7 @@ async def test_what_was_chosen_counts_before_placement_shows_it() -> None:
     [({"ram": 1.0}, 2, 3, 2), ({"ram": -1.0}, 2, 8, 6), ({"ram": -1.0}, 0, 8, 0)],
     ids=["spreading", "packing", "none wanted"],
 )
-async def test_where_all_want_the_fullest_more_are_named(
+async def test_more_choices_are_claimed_if_all_requests_prefer_the_fullest_host(
     weighers: dict[str, float], asked: int, choices: int, alternates: int
 ) -> None:
     placement = hosts(24)
@@ -214,7 +214,7 @@ async def test_redelivered_request_that_names_a_removed_host_keeps_its_claim_wit
     assert (again.chosen.root, again.alternates) == (first.chosen.root, ())
 
 
-async def test_what_is_held_by_a_full_host_nobody_reported_is_said_by_what_placement_knows() -> None:
+async def test_a_redelivered_request_on_a_full_unreported_host_is_described_from_placement() -> None:
     placement = hosts(1, free={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10})
     (first,) = await placed(a_scheduler(placement), a_request())
     (again,) = await placed(a_scheduler(placement), a_request())
@@ -240,7 +240,7 @@ async def test_many_that_are_held_are_looked_up_together() -> None:
     assert len(asked) == 1
 
 
-async def test_what_holds_resources_where_no_agent_builds_is_not_ours_and_keeps_them(
+async def test_a_foreign_consumer_with_allocations_is_unplaceable_and_keeps_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     placement = hosts(3)
@@ -254,7 +254,7 @@ async def test_what_holds_resources_where_no_agent_builds_is_not_ours_and_keeps_
     assert message.reason in caplog.text
 
 
-async def test_what_somebody_else_emptied_ends() -> None:
+async def test_a_consumer_emptied_by_another_client_is_unplaceable() -> None:
     placement = hosts(3)
     (instance,) = a_request().instances
     placement.held[instance] = Holding(4, {})
@@ -300,7 +300,7 @@ async def test_too_little_room_for_all_is_no_room() -> None:
     assert placement.orders == []
 
 
-async def test_what_is_too_little_for_one_request_is_enough_for_those_behind_it() -> None:
+async def test_capacity_too_small_for_one_request_serves_the_next_ones() -> None:
     placement = hosts(2, free={"VCPU": 8, "MEMORY_MB": 1024})
     big, *small = await said(
         a_scheduler(placement),
@@ -428,7 +428,7 @@ async def test_a_contended_claim_comes_again_soon() -> None:
     assert not placement.source.promised
 
 
-async def test_what_stays_contended_comes_again_less_often_and_is_logged(
+async def test_a_contended_claim_is_retried_less_often_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     placement, time = hosts(3), TurnedClock()
@@ -528,7 +528,7 @@ async def test_a_broker_that_was_away_makes_no_host_unfit() -> None:
     ],
     ids=["cell", "zone", "flavor", "aggregates"],
 )
-async def test_what_nobody_can_meet_is_unplaceable_by_the_field(
+async def test_unknown_cells_zones_and_empty_flavors_are_refused_by_field(
     fields: dict[str, object], reason: str
 ) -> None:
     placement = hosts(2, zone="z0")
@@ -595,7 +595,7 @@ async def test_a_reason_never_outgrows_its_field() -> None:
         ),
     ],
 )
-async def test_what_is_too_large_to_travel_on_is_refused_before_anything_is_claimed(
+async def test_a_request_too_large_for_a_message_is_refused_before_claiming(
     fields: dict[str, object], reason: str
 ) -> None:
     placement = hosts(3)
@@ -649,7 +649,7 @@ async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -
     assert not placement.source.promised
 
 
-async def test_one_question_that_placement_cannot_take_does_not_fail_the_batch() -> None:
+async def test_a_query_that_placement_refuses_does_not_fail_the_batch() -> None:
     class Particular(PlainSource):
         def search(self, question: FindCandidates, *, empty: bool = False) -> PlainSourceSearch:
             if question.groups[0].resources.get("VCPU") == 3:
@@ -681,7 +681,7 @@ async def test_one_question_that_placement_cannot_take_does_not_fail_the_batch()
     assert isinstance(four, BuildPlaced)
 
 
-async def test_what_cannot_be_fenced_is_not_said_to_be_unplaceable() -> None:
+async def test_an_unplaceable_request_that_cannot_be_fenced_is_retried() -> None:
     placement = hosts(0)
 
     async def refuse(question: ReleaseRequested) -> ReleaseAnswered:
@@ -716,7 +716,7 @@ async def test_reports_decide_until_the_next_one() -> None:
     assert scheduler.book.state("cell1", uid(0, "c")) == a_state(0)
 
 
-async def test_what_no_conductor_hears_of_is_given_back_only_after_a_while() -> None:
+async def test_claims_are_released_if_no_conductor_consumes_them_for_a_minute() -> None:
     """However often its request came before: it may have waited for room, and the conductor just starts."""
     placement, time = hosts(1), TurnedClock()
     scheduler = a_scheduler(placement, time)
@@ -738,7 +738,7 @@ async def test_what_no_conductor_hears_of_is_given_back_only_after_a_while() -> 
 
 
 @pytest.mark.parametrize(("ours", "failures"), [(True, 2.0), (False, 0.0)])
-async def test_what_failed_by_a_hosts_own_fault_is_held_against_it(ours: bool, failures: float) -> None:
+async def test_failures_caused_by_the_host_are_counted(ours: bool, failures: float) -> None:
     scheduler, root = a_scheduler(hosts(2)), uid(1, "c")
     for number in range(2):
         await scheduler.hear_of_failure(

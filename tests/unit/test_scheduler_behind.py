@@ -98,7 +98,7 @@ class World:
         pytest.param([a_candidate(1)], [], {"forced_host": "host2"}, ["none"], id="there is none indeed"),
     ],
 )
-async def test_what_was_not_told_yet_is_looked_up_first(
+async def test_unseen_changes_are_looked_up_first(
     told: list[Candidate], untold: list[Candidate], request_fields: dict[str, Any], expected: list[str]
 ) -> None:
     world = World(told, untold)
@@ -113,7 +113,7 @@ async def test_a_batch_is_one_question() -> None:
     assert world.source.levelled == 1
 
 
-async def test_who_finds_a_host_asks_nothing() -> None:
+async def test_a_request_that_finds_a_host_needs_no_query() -> None:
     world = World([a_candidate(1)], [a_candidate(2)])
     assert await world.hosts({}, {}) == ["host1 small", "host1 small"]
     assert world.source.levelled == 0
@@ -154,7 +154,7 @@ def test_only_who_has_nothing_to_hope_for_ends(short: Shortage, looks: int, then
     assert isinstance(last_of(an_order(), short, looks, LIMITS), then)
 
 
-def test_what_would_have_helped_is_looked_for_once_and_then_it_is_fenced() -> None:
+def test_remedies_are_searched_once_and_then_it_is_fenced() -> None:
     order, _ = step(an_order(), Begun(), LIMITS)
     order, _ = step(order, NoHost(NOTHING), LIMITS)
     order, effects = step(order, HelpFound(("another zone",)), LIMITS)
@@ -162,7 +162,7 @@ def test_what_would_have_helped_is_looked_for_once_and_then_it_is_fenced() -> No
 
 
 @pytest.mark.parametrize("short", [NOTHING, replace(NOTHING, may_pass=True)])
-def test_who_may_wait_is_kept(short: Shortage) -> None:
+def test_a_request_that_may_wait_is_parked(short: Shortage) -> None:
     limits = replace(LIMITS, parks=True)
     assert isinstance(last_of(an_order(wait="5m"), short, 1, limits), Park)
     assert not isinstance(last_of(an_order(), short, 1, limits), Park)

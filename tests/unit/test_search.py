@@ -25,7 +25,9 @@ WORLDS, QUERIES = 60, 12  # for each of the seeds below
 
 @pytest.mark.parametrize("wary", [core_ways.WARY, -1], ids=["", "dead ends remembered from the first"])
 @pytest.mark.parametrize("seed", range(6))
-def test_it_finds_what_full_products_find(seed: int, wary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_finds_what_full_products_find(
+    seed: int, wary: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(core_ways, "WARY", wary)
     chance = Random(seed)
     fruitful = 0
@@ -46,7 +48,7 @@ def test_it_finds_what_full_products_find(seed: int, wary: int, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_came_of_each_host_adds_up(seed: int) -> None:
+def test_removals_add_up_to_all_hosts(seed: int) -> None:
     chance = Random(100 + seed)
     for _ in range(WORLDS):
         world = a_world(chance)

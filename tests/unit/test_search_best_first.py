@@ -114,7 +114,7 @@ def test_the_best_come_first_as_a_plain_evaluation_has_them(
     assert orders > 100
 
 
-def test_what_is_shared_is_offered_once_in_an_order_as_well() -> None:
+def test_a_shared_provider_is_offered_once_in_ordered_pages() -> None:
     chance = Random(9)
     for _ in range(WORLDS):
         world = a_world(chance)

@@ -198,7 +198,7 @@ SERVES: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize(("query", "expected"), SERVES.values(), ids=SERVES.keys())
-def test_who_serves(query: FindCandidates, expected: set[tuple[str, ...]]) -> None:
+def test_candidates_of_each_rule(query: FindCandidates, expected: set[tuple[str, ...]]) -> None:
     assert offered(CLOUD, query) == expected
     hosts = {
         candidate.root for candidate in page(CLOUD, msgspec.structs.replace(query, per_host=1)).candidates
@@ -432,7 +432,7 @@ def test_a_sum_that_does_not_go_together_is_told_with_figures() -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_field(query: FindCandidates, says: str) -> None:
+def test_invalid_queries_are_refused_by_field(query: FindCandidates, says: str) -> None:
     for ask in (search, page):
         with pytest.raises(SenselessQuery) as refused:
             ask(CLOUD, query)

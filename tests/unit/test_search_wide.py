@@ -175,7 +175,7 @@ def test_pages_go_past_a_host_that_takes_too_long(monkeypatch: pytest.MonkeyPatc
     )
 
 
-def test_one_host_may_have_more_ways_than_a_page_has_room() -> None:
+def test_one_host_may_have_more_candidates_than_a_page() -> None:
     index = an_index([wide(0, 8), wide(100, 2), wide(200, 1)])
     query = msgspec.structs.replace(groups(1, 1, 1, limit=20), per_host=0)
     pages = all_pages(index, query)

@@ -94,13 +94,13 @@ CASES: dict[str, tuple[FindCandidates, Allocations, dict[str, tuple[str, ...]]]]
 
 
 @pytest.mark.parametrize("question, held, served", CASES.values(), ids=CASES.keys())
-def test_who_serves_what(
+def test_providers_of_each_group(
     question: FindCandidates, held: Allocations, served: dict[str, tuple[str, ...]]
 ) -> None:
     assert mappings_of(held, question, PROVIDERS, ROOT) == served
 
 
-def test_it_does_not_look_for_ever() -> None:
+def test_the_search_for_an_assignment_is_bounded() -> None:
     many = FindCandidates(groups=tuple(a_group(f"_{n}", VCPU=1) for n in range(40)))
     cells = {uid(n, "d"): {"VCPU": 1} for n in range(39)} | {ROOT: {"PCPU": 1}}
     known = {id_: a_held_provider(id_) for id_ in cells}

@@ -35,7 +35,7 @@ def test_every_host_is_for_exactly_one_and_shares_are_about_equal(several: int) 
     assert all(0.8 * fair < len(share) < 1.2 * fair for share in shares.values())
 
 
-def test_who_comes_takes_from_all_and_who_goes_gives_only_his() -> None:
+def test_a_new_scheduler_takes_from_all_and_a_leaving_one_gives_only_its_own() -> None:
     three, four = slices("a", "b", "c"), slices("a", "b", "c", "d")
     for name in "abc":
         assert four[name] < three[name]
@@ -49,7 +49,7 @@ def test_names_that_hash_alike_still_share_nothing() -> None:
     assert (ours ^ theirs).all()
 
 
-async def test_who_is_silent_for_some_seconds_shares_no_longer() -> None:
+async def test_a_scheduler_silent_for_some_seconds_has_no_slice() -> None:
     turned = TurnedClock()
     roster = Roster(turned.clock, "b")
     await roster.handle(await roster.say())
@@ -80,7 +80,7 @@ def freest_first(names: Iterable[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("own", ["a", "b", "c"])
-def test_its_own_hosts_come_first_and_then_those_of_the_others_both_best_first(own: str) -> None:
+def test_own_hosts_come_first_then_those_of_others(own: str) -> None:
     hall, mine = a_shared_hall(own, "a", "b", "c")
     ranking = hall.rank()
     picks = [take(ranking) for _ in range(30)]
@@ -90,7 +90,7 @@ def test_its_own_hosts_come_first_and_then_those_of_the_others_both_best_first(o
     assert 0 < len(mine) < 30
 
 
-def test_whoever_is_alone_and_who_asks_for_hosts_by_name_knows_no_slices() -> None:
+def test_a_single_scheduler_and_requests_with_named_hosts_ignore_slices() -> None:
     hall, mine = a_shared_hall("a", "a")
     assert len(mine) == 30 and hosts_of(take(hall.rank())) == ["host30"]
     hall, mine = a_shared_hall("a", "a", "b", "c")

@@ -78,7 +78,7 @@ def offered(search: HostSearch, query: FindCandidates) -> dict[str, list[Way]]:
     return told
 
 
-def test_it_offers_what_full_products_find_each_once() -> None:
+def test_the_source_offers_what_full_products_find_each_once() -> None:
     chance, fruitful = Random(1), 0
     for _ in range(WORLDS):
         world = in_zones(chance, a_world(chance))
@@ -145,7 +145,7 @@ def same_answers(source: CandidateSource, other: CandidateSource, query: FindCan
     assert mine.nearest() == theirs.nearest()
 
 
-def test_what_is_promised_counts_as_what_is_used() -> None:
+def test_reserved_amounts_count_as_used() -> None:
     chance = Random(2)
     for _ in range(WORLDS):
         world = in_zones(chance, a_world(chance))

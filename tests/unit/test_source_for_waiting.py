@@ -37,7 +37,7 @@ def test_an_empty_search_finds_what_would_fit_if_nobody_used_anything() -> None:
     assert more > 3
 
 
-def test_what_is_free_in_a_tree_is_told_whatever_is_promised_there() -> None:
+def test_free_amounts_of_a_root_ignore_reservations() -> None:
     world = [
         tree(state(1, None, {"VCPU": 8}, {"VCPU": 3}), state(2, 1, {"VCPU": 4, "DISK_GB": 9})),
         tree(state(3, None, {"VCPU": 2})),
@@ -50,7 +50,7 @@ def test_what_is_free_in_a_tree_is_told_whatever_is_promised_there() -> None:
     assert [source.having("VCPU", amount) for amount in (2, 5, 6)] == [3, 1, 0]
 
 
-def test_those_who_share_are_known_with_what_they_have() -> None:
+def test_sharing_providers_are_known_with_their_amounts() -> None:
     pool = state(5, 4, {"DISK_GB": 9}, traits=(SHARES,), aggregates=(1, 2))
     source = source_of([tree(state(4), pool), tree(state(6, None, {"VCPU": 1}))])
     assert source.sharing == {uid(4, "a"): {"DISK_GB"}}

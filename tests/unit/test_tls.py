@@ -58,7 +58,7 @@ def an_authority() -> Path:
         ("sslrootcert=/x", "sslmode=: there are"),
     ],
 )
-def test_what_means_nothing_is_refused(said: str, why: str) -> None:
+def test_invalid_parameters_are_refused(said: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         secured(make_url(f"{PLAIN}?{said}"))
 
@@ -92,5 +92,5 @@ def each_others() -> ConnectionError:
     ],
     ids=["another", "itself", "its cause", "a circle behind it", "a circle"],
 )
-def test_it_is_found_and_a_circle_has_an_end(problem: BaseException, says: str) -> None:
+def test_the_certificate_error_is_found_in_a_chain_of_causes(problem: BaseException, says: str) -> None:
     assert distrusted(problem) == says

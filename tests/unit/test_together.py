@@ -56,7 +56,7 @@ def test_the_best_host_that_has_room_for_as_many_as_there_must_be(
     assert chosen(hall, an_order(hall, instances, at_least)) == expected
 
 
-def test_who_goes_elsewhere_after_all_leaves_no_promise_behind() -> None:
+def test_an_instance_that_goes_elsewhere_leaves_no_reservation() -> None:
     hall = a_hall(*ONE_EACH, TWO)
     assert chosen(hall, an_order(hall, 3)) == []
     assert hall.pending.unsettled == []
@@ -74,7 +74,7 @@ def test_who_goes_elsewhere_after_all_leaves_no_promise_behind() -> None:
     ],
     ids=["builds one too many", "builds as many as it may", "is to have one too many", "both build too many"],
 )
-def test_what_a_rule_would_refuse_the_last_of_them(
+def test_rules_are_checked_for_the_last_instance(
     states: list[HostState], limits: dict[str, dict[str, int]], expected: list[str]
 ) -> None:
     policy = ChoicePolicy.from_names(weighers=["ram"], options=limits)
@@ -111,7 +111,7 @@ def test_a_tree_has_as_much_room_as_its_parts_have_each(instances: int, expected
     assert chosen(hall, an_order(hall, instances)) == [expected] * (instances if expected else 0)
 
 
-def test_who_has_room_for_some_only_is_counted_and_named() -> None:
+def test_hosts_with_room_for_some_instances_only_are_counted_and_named() -> None:
     pieces = [state(1 + position, 0, {"VCPU": 8, "MEMORY_MB": 1900}) for position in range(3)]
     better = tree(state(0, None, {"DISK_GB": 1000}), *pieces)
     other = tree(state(10, None, {"VCPU": 8, "MEMORY_MB": 4096, "DISK_GB": 1000}))
@@ -128,7 +128,7 @@ def test_who_has_room_for_some_only_is_counted_and_named() -> None:
     }
 
 
-def test_what_a_pool_gives_counts_for_all_of_them() -> None:
+def test_shared_amounts_count_for_all_instances() -> None:
     def host(number: int, ram: int, pool: int) -> Tree:
         return tree(state(number, None, {"VCPU": 8, "MEMORY_MB": ram}, aggregates=[pool]))
 
@@ -159,7 +159,7 @@ def test_only_those_that_start_a_hard_group_look_so_far(
     assert set(chosen(hall, an_order(hall, 2, group=group))) == expected
 
 
-def test_those_beside_an_instance_need_not_be_together() -> None:
+def test_instances_next_to_another_instance_need_not_be_together() -> None:
     hall = a_hall(*ONE_EACH, policy=ChoicePolicy.from_names(weighers=["ram"]))
     order = an_order(hall, 2, group=None)
     alternative = replace(order.alternative, same=frozenset([uid(1, "c"), uid(2, "c")]))

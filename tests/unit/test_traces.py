@@ -30,11 +30,13 @@ ROOT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
         ({"OTEL_METRICS_EXPORTER": "otlp"}, ""),
     ],
 )
-def test_nobody_has_them_who_is_not_named(environment: dict[str, str], named: str) -> None:
+def test_traces_are_exported_if_the_environment_names_an_exporter(
+    environment: dict[str, str], named: str
+) -> None:
     assert exporter_named(environment) == named
 
 
-def test_one_that_is_not_there_is_named_with_what_to_install() -> None:
+def test_an_unknown_exporter_is_refused_with_what_to_install() -> None:
     with pytest.raises(BadSetting, match=r"OTEL_TRACES_EXPORTER=jaeger_of_old: .*berth\[traces\]"):
         traces.begin({"OTEL_TRACES_EXPORTER": "jaeger_of_old"})
     assert current_tracer() is None
@@ -86,6 +88,6 @@ def test_with_one_it_carries_the_span_that_led_to_it_or_one_that_begins(
 
 
 @pytest.mark.usefixtures("traced")
-def test_what_nobody_asked_for_begins_no_trace() -> None:
+def test_a_message_without_a_cause_begins_no_trace() -> None:
     told = HostFailed(root=uid(1, "a"), host="h1", agent="a1", cell="c1", build=uid(1), attempt=1)
     assert carried(told).endswith("-00")

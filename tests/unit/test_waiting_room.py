@@ -18,7 +18,7 @@ def full(cloud: PlainCloud) -> PlainCloud:
     return cloud
 
 
-def test_each_of_200_takes_the_node_that_becomes_free_in_its_turn() -> None:
+def test_each_of_200_requests_takes_the_freed_node_in_order() -> None:
     nodes = [f"node{index:03}" for index in range(100)]
     cloud = full(PlainCloud({node: {"METAL": 1} for node in nodes}, {"metal": {"METAL": 1}}))
     for number in range(200):
@@ -30,7 +30,7 @@ def test_each_of_200_takes_the_node_that_becomes_free_in_its_turn() -> None:
     assert len(cloud.room) == 100
 
 
-def test_one_freed_host_of_one_kind_is_work_for_that_kind_alone() -> None:
+def test_a_freed_host_wakes_only_its_request_class() -> None:
     hosts = {f"h{index}": {name: 1} for index, name in enumerate(METAL)}
     cloud = full(PlainCloud(hosts, METAL))
     for number in range(10_000):
@@ -90,7 +90,7 @@ def test_small_ones_can_never_keep_a_large_one_waiting() -> None:
     assert ("r00000", kept) in cloud.placed
 
 
-def test_who_could_never_be_there_keeps_nothing() -> None:
+def test_a_request_that_no_host_can_ever_fit_reserves_nothing() -> None:
     hosts = {"h1": {"VCPU": 4}, "gpu": {"VCPU": 4, "GPU": 1}}
     cloud = full(PlainCloud(hosts, {"small": SMALL, "large": LARGE, "gpu": {"GPU": 1}}))
     cloud.park(0, "large", since=0)  # there is no such host at all
@@ -116,7 +116,7 @@ def test_new_requests_stay_beside_what_is_kept_for_those_before_them() -> None:
     assert not cloud.room.ahead("large", 4, 5.0)
 
 
-def test_what_changes_while_a_request_is_on_its_way_here_is_not_missed() -> None:
+def test_changes_before_a_request_enters_are_not_missed() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     mark = cloud.room.mark
     cloud.frees("h", VCPU=8)
@@ -125,7 +125,7 @@ def test_what_changes_while_a_request_is_on_its_way_here_is_not_missed() -> None
     assert cloud.plays() == [("r1", "h")]
 
 
-def test_what_is_not_remembered_any_more_makes_it_look_everywhere() -> None:
+def test_forgotten_changes_cause_a_full_search() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     mark = cloud.room.mark
     cloud.hosts["h"].free["VCPU"] = 8
@@ -149,7 +149,7 @@ def test_hosts_that_only_a_rule_refuses_are_asked_again_when_they_say_something_
     assert cloud.plays() == [("r1", "h1")]
 
 
-def test_what_changed_while_one_of_a_line_was_on_its_way_is_looked_at_again_for_it() -> None:
+def test_changes_while_a_request_is_being_tried_are_checked_again() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL, "large": LARGE}))
     cloud.park(0, "small")
     cloud.park(1, "large", priority=1)
@@ -161,7 +161,7 @@ def test_what_changed_while_one_of_a_line_was_on_its_way_is_looked_at_again_for_
     assert cloud.plays() == [("r9", "h")]
 
 
-def test_what_passes_by_itself_is_looked_at_again_after_a_second() -> None:
+def test_temporary_obstacles_are_checked_again_after_a_second() -> None:
     cloud = PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL})
     cloud.hosts["h"].refuses.add("small")
     cloud.hosts["h"].passing = True
@@ -173,7 +173,7 @@ def test_what_passes_by_itself_is_looked_at_again_after_a_second() -> None:
     assert cloud.plays(now=11.0) == [("r1", "h")]
 
 
-def test_what_is_due_while_all_are_on_trial_is_due_once_and_looked_at_when_they_are_back() -> None:
+def test_a_check_due_during_trials_runs_once_when_they_return() -> None:
     cloud = PlainCloud({"h": {"VCPU": 8}, "other": {"VCPU": 2}}, {"small": SMALL})
     cloud.hosts["h"].refuses.add("small")
     cloud.hosts["h"].passing = True
@@ -190,7 +190,7 @@ def test_what_is_due_while_all_are_on_trial_is_due_once_and_looked_at_when_they_
     assert cloud.plays(now=11.0) == [("r00001", "h")]
 
 
-def test_who_seemed_to_fit_and_did_not_is_not_called_again_before_something_changes() -> None:
+def test_a_request_that_did_not_fit_is_not_woken_before_a_change() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     cloud.park(1, "small", needs=5)  # there is never room for five
     cloud.frees("h", VCPU=8)
@@ -234,7 +234,7 @@ def test_beyond_hosts_that_were_tried_in_vain_the_others_are_tried_once(refusing
     assert [root for _, root in cloud.placed] == sorted({"h1", "h2", "h3"} - refusing)
 
 
-def test_who_loses_a_host_before_his_turn_to_somebody_who_keeps_it_looks_further() -> None:
+def test_a_request_that_loses_its_host_to_a_reservation_tries_others() -> None:
     cloud = PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 2}}, {"small": SMALL, "large": LARGE})
     cloud.hosts["h1"].free["VCPU"] = 2
     cloud.park(1, "small")
@@ -253,7 +253,7 @@ def test_all_of_a_request_wait_together() -> None:
     assert sorted(root for _, root in cloud.plays()) == ["h1", "h1", "h2"]
 
 
-def test_who_has_waited_long_enough_is_named_unless_it_is_being_placed() -> None:
+def test_a_request_whose_time_is_over_is_named_unless_it_is_being_placed() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     for number, until in enumerate([5.0, 6.0, 7.0]):
         cloud.room.enter(Waiter(f"r{number}", "small", 0, number, until), cloud.room.mark)
@@ -279,7 +279,7 @@ SEEDS = [*range(100), *(pytest.param(seed, marks=pytest.mark.soak) for seed in r
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nobody_waits_who_would_fit(seed: int) -> None:
+def test_no_request_waits_that_would_fit(seed: int) -> None:
     chance = random.Random(seed)
     kinds = {f"k{index}": {"VCPU": chance.choice((1, 2, 4, 8))} for index in range(chance.randint(1, 6))}
     for asked in kinds.values():
@@ -345,7 +345,7 @@ def free(cloud: PlainCloud, chance: random.Random) -> None:
     cloud.frees(root, **freed)
 
 
-def test_whose_kind_cannot_be_told_has_not_entered_and_may_enter_later() -> None:
+def test_a_request_whose_class_is_unknown_may_enter_later() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {}))
     with pytest.raises(KeyError):
         cloud.park(0, "small")

@@ -158,7 +158,7 @@ async def test_a_key_that_is_no_text_is_heard_nevertheless() -> None:
     ],
     ids=["each", "all at once", "one is not taken", "one comes back", "a stranger comes back"],
 )
-async def test_each_publisher_hears_what_became_of_its_own(
+async def test_each_publisher_gets_its_own_confirmation(
     answer: bytes, fates: list[type[Exception] | None]
 ) -> None:
     world = OneChannel()
@@ -170,7 +170,7 @@ async def test_each_publisher_hears_what_became_of_its_own(
     assert await world.others() == b""
 
 
-async def test_what_is_not_confirmed_fails_with_its_channel() -> None:
+async def test_unconfirmed_messages_fail_with_their_channel() -> None:
     world = OneChannel()
     first = await world.published("one")
     world.wire.feed_data(method(CLOSE))
@@ -197,14 +197,14 @@ async def test_the_number_of_a_channel_that_ended_is_another_s() -> None:
     ],
     ids=["done", "put back"],
 )
-async def test_what_was_handled_is_said(how: Callable[[FramesOfChannel], None], expected: bytes) -> None:
+async def test_acknowledgements_are_sent(how: Callable[[FramesOfChannel], None], expected: bytes) -> None:
     world = OneChannel()
     how(world.channel)
     assert world.sink.written == expected
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"y" * 100, b"z" * 250])
-async def test_what_is_published_is_a_method_a_header_and_the_body_in_frames(body: bytes) -> None:
+async def test_a_published_message_is_a_method_a_header_and_body_frames(body: bytes) -> None:
     world = OneChannel(confirms=False, frame_max=108)
     said = Properties(message_id="i", content_type="application/json")
     await world.channel.publish(Post("ex", "key", body, said, mandatory=True))
@@ -233,7 +233,7 @@ async def test_aio_pika_knows_that_the_broker_lives_while_it_sends_only_our_fram
     assert 3 <= len(others) // 8 <= 4
 
 
-async def test_what_is_no_frame_is_left_to_aio_pika_to_refuse() -> None:
+async def test_invalid_frames_are_left_to_aio_pika() -> None:
     world = OneChannel()
     world.wire.feed_data(b"HTTP/1.1 400 Bad Request")
     world.wire.feed_data(b"\r\n")
