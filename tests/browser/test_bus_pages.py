@@ -24,7 +24,7 @@ async def store_dead_letter(berth: OpenBerth, id_: str) -> None:
     )
 
 
-async def test_a_dead_letter_is_replayed_by_who_may(tab: Tab, berth: OpenBerth) -> None:
+async def test_an_operator_replays_a_dead_letter(tab: Tab, berth: OpenBerth) -> None:
     await store_dead_letter(berth, "to-be-replayed")
     await tab.sign_in("admin")
     await tab.open("/bus/dead")
@@ -41,7 +41,7 @@ async def test_a_dead_letter_is_replayed_by_who_may(tab: Tab, berth: OpenBerth) 
     await berth.bus.transport.remove_dead_letters(["to-be-replayed"])
 
 
-async def test_one_is_looked_at_and_dropped_by_the_keyboard(tab: Tab, berth: OpenBerth) -> None:
+async def test_a_dead_letter_is_opened_and_dropped_by_the_keyboard(tab: Tab, berth: OpenBerth) -> None:
     await store_dead_letter(berth, "to-be-dropped")
     await tab.sign_in("admin")
     await tab.open("/bus/letter?id=to-be-dropped")
@@ -54,7 +54,7 @@ async def test_one_is_looked_at_and_dropped_by_the_keyboard(tab: Tab, berth: Ope
     assert "to-be-dropped has no attempt" not in await tab.text()
 
 
-async def test_who_may_only_look_finds_nothing_to_press(tab: Tab, berth: OpenBerth) -> None:
+async def test_a_reader_sees_no_buttons(tab: Tab, berth: OpenBerth) -> None:
     await tab.open(f"/bus/letter?id={berth.named['letter']}")
     assert await tab.number_of(PRESSED) == 0
     await tab.open("/bus/dead")
@@ -62,7 +62,7 @@ async def test_who_may_only_look_finds_nothing_to_press(tab: Tab, berth: OpenBer
     assert await tab.number_of(PRESSED) == 0
 
 
-async def test_dead_letters_are_counted_where_somebody_looks(tab: Tab, berth: OpenBerth) -> None:
+async def test_an_open_page_updates_the_count_of_dead_letters(tab: Tab, berth: OpenBerth) -> None:
     await tab.open("/bus")
     await tab.sees("Queues without consumer")  # it has been counted
     before = int(await tab.text(".figures a"))
@@ -71,7 +71,7 @@ async def test_dead_letters_are_counted_where_somebody_looks(tab: Tab, berth: Op
     await berth.bus.transport.remove_dead_letters(["one-more"])
 
 
-async def test_a_form_asks_what_if(tab: Tab, berth: OpenBerth) -> None:
+async def test_the_what_if_form_shows_an_answer(tab: Tab, berth: OpenBerth) -> None:
     await tab.open("/what-if")
     await tab.fill("input[name=vcpus]", "4000")
     async with tab.loading():
@@ -84,7 +84,7 @@ async def test_a_form_asks_what_if(tab: Tab, berth: OpenBerth) -> None:
     await tab.sees("It fits: 1 instance on 1 host.")
 
 
-async def test_hosts_are_added_in_thought(tab: Tab, berth: OpenBerth) -> None:
+async def test_the_capacity_form_adds_hypothetical_hosts(tab: Tab, berth: OpenBerth) -> None:
     await tab.open("/what-if/capacity")
     await tab.fill("textarea[name=add]", "2 x VCPU:64,MEMORY_MB:4096")
     await tab.fill("textarea[name=mix]", "VCPU:64")

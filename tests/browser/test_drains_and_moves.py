@@ -6,7 +6,7 @@ from tests.support.browser_tab import Tab
 from tests.support.open_berth import OpenBerth
 
 
-async def test_a_drain_is_begun_on_the_page_of_a_host_and_stopped_among_the_moves(
+async def test_a_drain_is_started_on_the_page_of_a_host_and_stopped_on_the_page_of_moves(
     tab: Tab, berth: OpenBerth
 ) -> None:
     (waits,) = await berth.boot()
@@ -34,9 +34,7 @@ async def test_a_drain_is_begun_on_the_page_of_a_host_and_stopped_among_the_move
     await tab.sees(re.compile("up|no heartbeat so far"), "h1 .tag")
 
 
-async def test_a_move_is_seen_as_it_begins_and_goes_back_at_an_operators_word(
-    tab: Tab, berth: OpenBerth
-) -> None:
+async def test_an_open_page_shows_a_new_move_and_an_operator_reverts_it(tab: Tab, berth: OpenBerth) -> None:
     (built,) = await berth.boot()
     await tab.sign_in("admin")
     await tab.open(f"/moves?host={built.host}")
@@ -49,7 +47,7 @@ async def test_a_move_is_seen_as_it_begins_and_goes_back_at_an_operators_word(
     assert await tab.number_of("main form") == 0
 
 
-async def test_one_is_confirmed_by_the_keyboard(tab: Tab, berth: OpenBerth) -> None:
+async def test_a_move_is_confirmed_by_the_keyboard(tab: Tab, berth: OpenBerth) -> None:
     (built,) = await berth.boot()
     told = await berth.moved(built.build)
     await tab.sign_in("admin")

@@ -19,7 +19,7 @@ async def visit(tab: Tab, berth: OpenBerth, page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-async def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_screen(
+async def test_every_page_is_accessible_and_fits_the_screen(
     operator: Tab, berth: OpenBerth, page: str
 ) -> None:
     await visit(operator, berth, page)
@@ -36,7 +36,7 @@ async def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_screen(
 
 
 @pytest.mark.parametrize("page", PAGES)
-async def test_the_keyboard_reaches_all_that_can_be_done_and_is_seen(
+async def test_the_keyboard_reaches_every_control_with_visible_focus(
     operator: Tab, berth: OpenBerth, page: str
 ) -> None:
     await visit(operator, berth, page)

@@ -32,17 +32,17 @@ async def told(tab: Tab, answer: dict[str, Any] | None) -> None:
     await tab.open("/hosts")
 
 
-async def test_what_is_on_its_way_is_said(tab: Tab) -> None:
+async def test_a_heat_map_without_data_says_that_it_loads(tab: Tab) -> None:
     await told(tab, None)
     await tab.sees("The hosts are on their way", "#heat")
 
 
-async def test_that_there_are_no_hosts_is_said(tab: Tab) -> None:
+async def test_a_heat_map_without_hosts_says_so(tab: Tab) -> None:
     await told(tab, columns(1) | {"name": [], "group": [], "root": [], "fits": []})
     await tab.sees("There are no hosts", "#heat")
 
 
-async def test_few_hosts_are_large_and_named_and_opened_by_keys(tab: Tab, berth: OpenBerth) -> None:
+async def test_a_few_hosts_are_large_named_tiles_that_keys_open(tab: Tab, berth: OpenBerth) -> None:
     await tab.open("/hosts")
     await tab.sees("25 · room for", "h1")  # five of them are nodes of Ironic's
     assert await tab.evaluate("document.getElementById('heat-size').value") == "4"
@@ -54,7 +54,7 @@ async def test_few_hosts_are_large_and_named_and_opened_by_keys(tab: Tab, berth:
     await tab.sees("c1-host00002", "h1")
 
 
-async def test_what_is_held_is_seen_as_it_changes(tab: Tab, berth: OpenBerth) -> None:
+async def test_usage_in_the_heat_map_changes_while_it_is_open(tab: Tab, berth: OpenBerth) -> None:
     await tab.open("/hosts?flavor=VCPU:1")
     await tab.sees("25 · room for", "h1")  # five of them are nodes of Ironic's
     room = await tab.text("#heat-count")
@@ -66,7 +66,7 @@ async def test_what_is_held_is_seen_as_it_changes(tab: Tab, berth: OpenBerth) ->
     await until(less, "there is less room", picture=lambda: tab.text("#heat-count"))
 
 
-async def test_of_ten_thousand_only_what_is_in_sight_is_drawn(tab: Tab) -> None:
+async def test_only_visible_tiles_of_ten_thousand_hosts_are_drawn(tab: Tab) -> None:
     await told(tab, columns(10_000))
     await tab.sees("10,000 · room for 45,000 more", "h1")
     assert 1 <= await tab.number_of("#heat-space canvas") <= 10

@@ -22,14 +22,14 @@ async def ended_in_ten_minutes(tab: Tab) -> int:
     return int((await tab.text(".figures > div:last-child dd small")).removeprefix("of "))
 
 
-async def test_a_boot_is_counted_where_somebody_looks(visitor: Tab, berth: OpenBerth) -> None:
+async def test_an_open_page_counts_a_new_boot(visitor: Tab, berth: OpenBerth) -> None:
     await visitor.open("/")
     before = await ended_in_ten_minutes(visitor)
     await berth.boot()
     await visitor.sees(f"of {before + 1}", ".figures")
 
 
-async def test_what_reads_as_before_is_not_drawn_anew(visitor: Tab, berth: OpenBerth) -> None:
+async def test_unchanged_elements_of_an_open_page_are_kept(visitor: Tab, berth: OpenBerth) -> None:
     await visitor.open("/")
     heading = "[...document.querySelectorAll('[data-live] h2')].at(-1)"
     for _ in range(5):  # an alarm that comes or goes makes all of it anew
@@ -42,7 +42,7 @@ async def test_what_reads_as_before_is_not_drawn_anew(visitor: Tab, berth: OpenB
     raise AssertionError("its last heading was made anew each time")
 
 
-async def test_a_boot_is_listed_and_its_page_is_one_key_away(visitor: Tab, berth: OpenBerth) -> None:
+async def test_a_new_boot_is_listed_and_opened_by_the_keyboard(visitor: Tab, berth: OpenBerth) -> None:
     await visitor.open("/builds")
     (ended,) = await berth.boot()
     await visitor.sees(ended.build)
@@ -55,7 +55,7 @@ async def test_a_boot_is_listed_and_its_page_is_one_key_away(visitor: Tab, berth
     await visitor.sees(f"active on {ended.host}")
 
 
-async def test_only_what_failed_is_listed_where_that_is_asked(visitor: Tab, berth: OpenBerth) -> None:
+async def test_the_list_of_failed_builds_shows_no_others(visitor: Tab, berth: OpenBerth) -> None:
     await visitor.open("/builds?failed=1")
     (active,) = await berth.boot()
     refused = await berth.boot_in_vain()
@@ -63,7 +63,7 @@ async def test_only_what_failed_is_listed_where_that_is_asked(visitor: Tab, bert
     assert active.build not in await visitor.text()
 
 
-async def test_who_waits_is_shown_in_his_place_with_what_he_lacks_and_what_would_wake_him(
+async def test_waiting_requests_appear_at_their_position_with_missing_resources(
     operator: Tab, berth: OpenBerth
 ) -> None:
     project = berth.bus.clock.uuid()
@@ -86,7 +86,7 @@ async def test_who_waits_is_shown_in_his_place_with_what_he_lacks_and_what_would
     await operator.sees("Nobody of")
 
 
-async def test_the_reason_of_a_refusal_leads_to_hosts(visitor: Tab, berth: OpenBerth) -> None:
+async def test_the_decision_of_a_refused_build_links_to_hosts(visitor: Tab, berth: OpenBerth) -> None:
     await visitor.open(f"/builds/{berth.named['refused']}")
     await visitor.sees(re.compile("20 hosts would fit with 3[12] VCPU instead of 4000"))
     async with visitor.loading():
@@ -94,7 +94,7 @@ async def test_the_reason_of_a_refusal_leads_to_hosts(visitor: Tab, berth: OpenB
     await visitor.sees("What it has")
 
 
-async def test_a_token_is_shown_once_and_taken_back(visitor: Tab) -> None:
+async def test_an_operator_signs_in_and_out(visitor: Tab) -> None:
     await visitor.sign_in("admin")
     assert await visitor.text(".who") == "admin Sign out"
     async with visitor.loading():
@@ -102,7 +102,7 @@ async def test_a_token_is_shown_once_and_taken_back(visitor: Tab) -> None:
     assert await visitor.text(".who") == "Sign in"
 
 
-async def test_colours_are_chosen_by_hand(visitor: Tab) -> None:
+async def test_a_visitor_chooses_the_colours(visitor: Tab) -> None:
     await visitor.colours("light")
     await visitor.open("/")
     ground = "getComputedStyle(document.documentElement).backgroundColor"
@@ -115,7 +115,7 @@ async def test_colours_are_chosen_by_hand(visitor: Tab) -> None:
 IN_SERVICE = ("up", "unknown: no heartbeat so far")  # the latter within a period after the start
 
 
-async def test_an_act_is_refused_without_the_role(visitor: Tab, berth: OpenBerth) -> None:
+async def test_an_operation_without_the_role_is_refused(visitor: Tab, berth: OpenBerth) -> None:
     await visitor.sign_in("somebody")
     await visitor.open(f"/hosts/{berth.named['host']}")
     await visitor.sees("What it has")
@@ -133,7 +133,9 @@ async def test_an_act_is_refused_without_the_role(visitor: Tab, berth: OpenBerth
     assert await visitor.text("h1 .tag") in IN_SERVICE
 
 
-async def test_an_operator_closes_a_host_and_opens_it_by_keyboard(operator: Tab, berth: OpenBerth) -> None:
+async def test_an_operator_disables_and_enables_a_host_by_the_keyboard(
+    operator: Tab, berth: OpenBerth
+) -> None:
     await operator.open("/hosts/c2-host00010")
     for act, states in (("disable", ("disabled",)), ("enable", IN_SERVICE)):
         await operator.evaluate(f"document.querySelector('button[value={act}]').focus()")
@@ -142,7 +144,7 @@ async def test_an_operator_closes_a_host_and_opens_it_by_keyboard(operator: Tab,
         await operator.sees(re.compile("|".join(states)), "h1 .tag")
 
 
-async def test_a_node_that_ironic_speaks_of_is_on_the_board_as_it_is_now(
+async def test_a_node_with_an_ironic_event_is_updated_on_the_board(
     visitor: Tab, berth: OpenBerth, ironic: Simulation
 ) -> None:
     node = next(node for node in ironic.conductor.nodes.values() if node.maintenance)

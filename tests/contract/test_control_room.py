@@ -45,7 +45,7 @@ async def closed_room(tmp_path: Path) -> AsyncIterator[VisitedRoom]:
 
 
 @pytest.mark.parametrize("path", ["/", "/login", "/nowhere", "/static/room.css", "/static/none", "/healthz"])
-async def test_nothing_from_elsewhere_runs_in_any_answer(room: VisitedRoom, path: str) -> None:
+async def test_no_answer_allows_resources_of_other_sites(room: VisitedRoom, path: str) -> None:
     answer = await room.browser.get(path, headers=HTML)
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -56,7 +56,7 @@ async def test_nothing_from_elsewhere_runs_in_any_answer(room: VisitedRoom, path
 
 
 @pytest.mark.parametrize("path", ["/", "/login", "/nowhere"])
-async def test_no_page_has_script_or_style_of_its_own(room: VisitedRoom, path: str) -> None:
+async def test_no_page_has_inline_scripts_or_styles(room: VisitedRoom, path: str) -> None:
     page = (await room.browser.get(path, headers=HTML)).text
     assert "style=" not in page
     assert "<style" not in page
@@ -65,20 +65,20 @@ async def test_no_page_has_script_or_style_of_its_own(room: VisitedRoom, path: s
     assert "http://" not in page and "https://" not in page
 
 
-async def test_the_cookie_is_for_this_site_alone(room: VisitedRoom) -> None:
+async def test_the_session_cookie_is_restricted_to_this_site(room: VisitedRoom) -> None:
     said = (await room.browser.get("/")).headers["set-cookie"].lower()
     assert "httponly" in said and "samesite=strict" in said
     assert "set-cookie" not in (await room.browser.get("/")).headers  # once is enough
 
 
-async def test_a_name_that_others_gave_the_address_is_refused(room: VisitedRoom) -> None:
+async def test_a_request_with_a_foreign_host_name_is_refused(room: VisitedRoom) -> None:
     for name in ("evil.example", "evil.example:8780", "127.0.0.1.evil.example:8780"):
         assert (await room.browser.get("/", headers={"host": name})).status_code == 421
     for name in ("localhost:8780", "127.0.0.1", "[::1]:8780"):
         assert (await room.browser.get("/", headers={"host": name})).status_code == 200
 
 
-async def test_files_are_sent_once(room: VisitedRoom) -> None:
+async def test_a_browser_reads_static_files_once(room: VisitedRoom) -> None:
     first = await room.browser.get("/static/room.css")
     assert first.headers["content-type"] == "text/css; charset=utf-8"
     again = await room.browser.get("/static/room.css", headers={"if-none-match": first.headers["etag"]})
@@ -86,7 +86,7 @@ async def test_files_are_sent_once(room: VisitedRoom) -> None:
     assert (await room.browser.get("/static/..%2fworker.py")).status_code == 404
 
 
-async def test_without_tokens_everybody_looks_and_an_admin_may_act(room: VisitedRoom) -> None:
+async def test_without_a_token_file_every_client_may_read_and_admin_may_act(room: VisitedRoom) -> None:
     assert "Sign in" in await room.page("/")
     assert (await room.sign_in("somebody")).status_code == 303
     assert "looks only" in await room.page("/")
@@ -95,7 +95,7 @@ async def test_without_tokens_everybody_looks_and_an_admin_may_act(room: Visited
     assert "admin" in page and "looks only" not in page
 
 
-async def test_with_tokens_nobody_looks_without_one(closed_room: VisitedRoom) -> None:
+async def test_with_a_token_file_reading_requires_a_token(closed_room: VisitedRoom) -> None:
     answer = await closed_room.browser.get("/", headers=HTML)
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     assert (await closed_room.browser.get("/now/events")).status_code == 401
@@ -108,14 +108,14 @@ async def test_with_tokens_nobody_looks_without_one(closed_room: VisitedRoom) ->
     ("token", "status", "says"),
     [("of-an-admin", 200, "alice"), ("of-a-reader", 200, "looks only"), ("of-a-member", 403, "may not look")],
 )
-async def test_a_token_may_what_its_role_may(
+async def test_a_token_permits_what_its_role_permits(
     closed_room: VisitedRoom, token: str, status: int, says: str
 ) -> None:
     assert (await closed_room.sign_in(token)).status_code == 303
     assert says in await closed_room.page("/", status)
 
 
-async def test_who_signs_out_is_out(closed_room: VisitedRoom) -> None:
+async def test_signing_out_ends_the_session(closed_room: VisitedRoom) -> None:
     await closed_room.sign_in("of-an-admin")
     await closed_room.page("/")
     assert (await closed_room.send("/logout")).status_code == 303
@@ -133,7 +133,7 @@ async def test_a_cookie_that_the_server_did_not_issue_is_no_session(
 # Forms
 
 
-async def test_a_form_brings_back_the_token_of_its_session(room: VisitedRoom) -> None:
+async def test_a_form_requires_the_token_of_its_session(room: VisitedRoom) -> None:
     await room.page("/")
     for given in ("", "0" * 64, "é"):
         answer = await room.send("/theme", theme="dark", form_token=given)
@@ -153,16 +153,16 @@ async def test_a_form_from_another_site_is_refused(room: VisitedRoom, headers: d
     assert (answer.status_code, "another site" in answer.text) == (403, True)
 
 
-async def test_a_form_leads_only_to_pages_of_ours(room: VisitedRoom) -> None:
+async def test_a_form_redirects_only_to_pages_of_this_site(room: VisitedRoom) -> None:
     for back in ("https://evil.example/", "//evil.example/", "/\\evil.example"):
         assert (await room.send("/theme", theme="auto", back=back)).headers["location"] == "/"
 
 
-async def test_a_form_is_not_endless(room: VisitedRoom) -> None:
+async def test_a_large_form_is_refused(room: VisitedRoom) -> None:
     assert (await room.send("/theme", theme="x" * 100_000)).status_code == 413
 
 
-async def test_what_is_wrong_is_said_in_words(room: VisitedRoom) -> None:
+async def test_errors_are_shown_as_pages_with_a_reason(room: VisitedRoom) -> None:
     assert "There is no such page" in await room.page("/nowhere", 404)
     assert (await room.browser.put("/", headers={"content-length": "0"})).status_code == 405
 
@@ -170,7 +170,7 @@ async def test_what_is_wrong_is_said_in_words(room: VisitedRoom) -> None:
 # Now
 
 
-async def test_with_nobody_there_it_says_who_does_not_answer(room: VisitedRoom) -> None:
+async def test_the_first_page_names_workers_that_do_not_answer(room: VisitedRoom) -> None:
     page = await room.page("/?wait=1")
     assert "placement does not answer: no consumer; it is not running" in page
     assert "the conductor of cell c1 does not answer" in page
@@ -183,7 +183,7 @@ def an_end(number: int, **given: Any) -> BuildEnded:
     return BuildEnded(build=uid(number), request=uid(number, "b"), **fields)
 
 
-async def test_what_is_heard_is_shown(room: VisitedRoom) -> None:
+async def test_received_events_appear_on_the_first_page(room: VisitedRoom) -> None:
     history = room.events.history
     await room.bus.publish(an_end(1))
     await room.bus.publish(an_end(2, reply_to="somebody-else"))
@@ -206,7 +206,7 @@ async def test_what_is_heard_is_shown(room: VisitedRoom) -> None:
     assert "scheduler s1" in page
 
 
-async def test_with_a_placement_its_cells_are_there() -> None:
+async def test_the_first_page_lists_the_cells_of_placement() -> None:
     async with a_placement("sqlite+aiosqlite://") as placement:
         assert await report(placement, a_report(1), a_report(2, cell="c2")) == ["", ""]
 
@@ -221,7 +221,7 @@ async def test_with_a_placement_its_cells_are_there() -> None:
     assert '<th scope="row">c2</th><td class="n">1</td>' in page
 
 
-async def test_it_is_told_anew_and_ends_with_the_room(room: VisitedRoom) -> None:
+async def test_the_first_page_is_updated_until_the_control_room_ends(room: VisitedRoom) -> None:
     room.end_streams()
     answer = await in_time(room.browser.get("/now/events"))
     assert answer.headers["content-type"].startswith("text/event-stream")

@@ -61,7 +61,7 @@ async def test_a_build_has_every_attempt_and_its_decision_with_named_hosts() -> 
     assert "Decided again" not in page and "Decided again by its record: h1, the same host" in again
 
 
-async def test_one_without_a_host_says_why_and_is_asked_for_now() -> None:
+async def test_the_page_of_an_unplaceable_build_shows_the_reason_and_the_decision_now() -> None:
     request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
     decided = DecisionFound(known=True, request=request, reason="no room for 1 VCPU", decision=DECISION)
     there = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
@@ -73,7 +73,7 @@ async def test_one_without_a_host_says_why_and_is_asked_for_now() -> None:
     assert "It fits: 1 on h2" in today and "Room for 1,200 more, on 2 hosts." in today
 
 
-async def test_what_nobody_knows_is_said_with_who_was_silent() -> None:
+async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() -> None:
     async with a_visited_room(told=NOTHING) as room:
         assert "Unknown id" in await room.page(f"/builds/{uid(7)}", 404)
     async with a_visited_room() as alone:
@@ -81,7 +81,7 @@ async def test_what_nobody_knows_is_said_with_who_was_silent() -> None:
         assert "There is no such build" in await alone.page("/builds/x", 404)
 
 
-async def test_those_that_ended_lately_are_listed_and_those_that_failed_alone() -> None:
+async def test_recently_ended_builds_are_listed_and_filtered_by_failure() -> None:
     async with a_visited_room() as room:
         assert "None was heard to end" in await room.page("/builds")
         for number, status in ((1, "active"), (2, "error")):
@@ -96,7 +96,7 @@ async def test_those_that_ended_lately_are_listed_and_those_that_failed_alone() 
         assert "is not the uuid" in await room.page("/builds?id=x", 400)
 
 
-async def test_attempts_that_failed_are_shown_alone() -> None:
+async def test_attempts_are_filtered_by_failure() -> None:
     async with a_visited_room(told={**NOTHING, "builds": BuildsFound(builds=(STANDS,))}) as room:
         every = await room.page(f"/builds/{uid(7)}")
         failed = await room.page(f"/builds/{uid(7)}?attempts=failed")
@@ -104,13 +104,13 @@ async def test_attempts_that_failed_are_shown_alone() -> None:
     assert "1. <a" in failed and "2. <a" not in failed and ">All of them<" in failed
 
 
-async def test_what_was_asked_leads_to_the_form_where_it_can_be_changed() -> None:
+async def test_a_build_links_to_the_what_if_form_with_its_request() -> None:
     async with a_visited_room(told={**NOTHING, "builds": BuildsFound(builds=(STANDS,))}) as room:
         page = await room.page(f"/builds/{uid(7)}")
     assert 'href="/what-if?vcpus=1&amp;memory_mb=512&amp;disk_gb=1' in page
 
 
-async def test_one_that_waits_has_what_would_wake_it_and_who_may_ends_its_wait() -> None:
+async def test_a_waiting_request_shows_what_would_wake_it_and_an_operator_may_cancel_it() -> None:
     request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
     waits = DecisionFound(
         known=True, waits=True, request=request, reason="no room", wakes="2 VCPU free", until=2e9

@@ -66,7 +66,7 @@ async def counted(room: VisitedRoom, path: str = "/bus") -> str:
 # How full it is
 
 
-async def test_a_count_that_takes_longer_than_a_page_waits_comes_to_its_end() -> None:
+async def test_a_slow_count_of_the_queues_continues_after_the_page_was_sent() -> None:
     asked, answer = 0, asyncio.Event()
 
     async def slow(_: object) -> CellsFound:
@@ -83,7 +83,7 @@ async def test_a_count_that_takes_longer_than_a_page_waits_comes_to_its_end() ->
         assert asked == 2  # which cells there are, and how much is in each: once for both pages
 
 
-async def test_every_topic_is_there_with_what_waits_in_its_queues_and_who_reads(room: VisitedRoom) -> None:
+async def test_every_topic_is_listed_with_queue_depths_and_consumers(room: VisitedRoom) -> None:
     for number in range(3):
         await publish(bus_of(room), an_envelope(number))
     await store_dead_letter(room, 1)
@@ -98,12 +98,12 @@ async def test_every_topic_is_there_with_what_waits_in_its_queues_and_who_reads(
     assert "Queues with messages" in await room.page("/bus?topic=nothing")
 
 
-async def test_an_empty_bus_says_so(room: VisitedRoom) -> None:
+async def test_an_empty_bus_is_reported_as_empty(room: VisitedRoom) -> None:
     assert "All queues are empty" in await counted(room)
     assert "There is none: every message was handled" in await room.page("/bus/dead")
 
 
-async def test_a_letter_is_listed_and_shown_in_full_whatever_its_id(room: VisitedRoom) -> None:
+async def test_a_dead_letter_with_any_id_is_listed_and_shown_in_full(room: VisitedRoom) -> None:
     await bus_of(room).store_dead_letter(
         a_letter(id=ODD, body=b'{"name":"<script>"}', traceback="Boom\n  at <x>")
     )
@@ -117,7 +117,7 @@ async def test_a_letter_is_listed_and_shown_in_full_whatever_its_id(room: Visite
     assert "There is no such dead letter" in await room.page("/bus/letter?id=gone", 404)
 
 
-async def test_they_are_shown_page_by_page_and_by_queue(room: VisitedRoom) -> None:
+async def test_dead_letters_are_paged_and_filtered_by_queue(room: VisitedRoom) -> None:
     await store_dead_letter(room, *range(150), queue="other:x")
     await store_dead_letter(room, 150, queue=QUEUE)
     page = await room.page("/bus/dead")
@@ -132,7 +132,7 @@ async def test_they_are_shown_page_by_page_and_by_queue(room: VisitedRoom) -> No
 
 
 @pytest.mark.parametrize("token", ["", "somebody"])
-async def test_who_may_only_look_changes_nothing(room: VisitedRoom, token: str) -> None:
+async def test_a_reader_can_neither_replay_nor_drop_dead_letters(room: VisitedRoom, token: str) -> None:
     await store_dead_letter(room, 1)
     if token:
         await room.sign_in(token)
@@ -144,7 +144,7 @@ async def test_who_may_only_look_changes_nothing(room: VisitedRoom, token: str) 
 
 
 @pytest.mark.parametrize(("what", "waits"), [("replay", 2), ("drop", 0)])
-async def test_who_may_acts_on_those_he_marked_once_he_is_sure(
+async def test_an_operator_replays_or_drops_marked_letters_after_confirmation(
     room: VisitedRoom, what: str, waits: int
 ) -> None:
     await store_dead_letter(room, 1, 2, 3)
@@ -159,7 +159,7 @@ async def test_who_may_acts_on_those_he_marked_once_he_is_sure(
     assert (await left(room), await waiting(room)) == (["letter-2"], waits)
 
 
-async def test_what_cannot_be_done_is_said_and_the_letter_stays(room: VisitedRoom) -> None:
+async def test_a_letter_that_cannot_be_replayed_stays_and_the_reason_is_shown(room: VisitedRoom) -> None:
     letters: list[DeadLetter] = [a_letter(1, queue="nowhere"), a_letter(2), a_letter(3, cell="c1")]
     for letter in letters:
         await bus_of(room).store_dead_letter(letter)

@@ -62,7 +62,7 @@ async def room() -> AsyncIterator[VisitedRoom]:
         ("mix=2xVCPU:4%0AVCPU:7", ("1 whole mix fits now", "Lost in pieces")),
     ],
 )
-async def test_what_fits_is_worked_out_of_what_placement_knows(
+async def test_a_plan_is_computed_from_the_hosts_of_placement(
     room: VisitedRoom, query: str, says: tuple[str, ...]
 ) -> None:
     page = await room.page(f"/what-if/capacity?wait=1&{query}")
@@ -71,13 +71,13 @@ async def test_what_fits_is_worked_out_of_what_placement_knows(
         assert one in page
 
 
-async def test_nothing_is_read_before_anything_is_asked() -> None:
+async def test_an_empty_form_queries_nothing() -> None:
     async with a_visited_room() as alone:
         assert "Say what is to fit" in await alone.page("/what-if/capacity")
         assert "Placement does not answer" in await alone.page("/what-if/capacity?wait=1&mix=VCPU:1")
 
 
-async def test_what_takes_longer_comes_when_it_is_worked_out_and_nothing_is_read_twice() -> None:
+async def test_a_slow_plan_is_sent_as_an_event_and_hosts_are_read_once() -> None:
     let, asked = asyncio.Event(), list[int]()
 
     async def late(question: FindTrees) -> TreesFound:
@@ -178,7 +178,7 @@ async def test_plans_of_one_reader_wait_for_each_other_and_not_before_those_of_o
     assert order == ["a1", "b1", "a2", "a3"]
 
 
-async def test_a_plan_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_plan_that_takes_too_long_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(hosts: Any, plan: Any, stopped: Callable[[], bool]) -> PlanAnswer:
         while not stopped():
             time.sleep(0.001)

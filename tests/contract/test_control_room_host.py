@@ -44,7 +44,7 @@ async def traits(placement: Placement) -> set[str]:
     return set(root.traits)
 
 
-async def test_its_tree_its_guests_and_its_agent_are_shown(room: VisitedRoom) -> None:
+async def test_the_page_of_a_host_shows_its_tree_guests_and_agent(room: VisitedRoom) -> None:
     page = await room.page(HOST)
     assert "host-1_numa0" in page and "HW_CPU_X86_AVX2" in page and "0 of 8" in page
     assert f"/builds/{uid(7)}" in page and "&lt;m1&gt;" in page
@@ -53,7 +53,7 @@ async def test_its_tree_its_guests_and_its_agent_are_shown(room: VisitedRoom) ->
     assert "There is no such host" in await room.page("/hosts/nobody", 404)
 
 
-async def test_who_may_only_look_changes_nothing(room: VisitedRoom, placement: Placement) -> None:
+async def test_a_reader_cannot_change_a_host(room: VisitedRoom, placement: Placement) -> None:
     for token in ("", "somebody"):
         if token:
             await room.sign_in(token)
@@ -63,7 +63,7 @@ async def test_who_may_only_look_changes_nothing(room: VisitedRoom, placement: P
     assert await traits(placement) == {"HW_CPU_X86_AVX2"}
 
 
-async def test_who_may_closes_and_opens_it(room: VisitedRoom, placement: Placement) -> None:
+async def test_an_operator_disables_and_enables_a_host(room: VisitedRoom, placement: Placement) -> None:
     await room.sign_in("admin")
     assert (await room.send(HOST, act="disable", form_token="0")).status_code == 403
     assert (await room.send(HOST, act="explode")).status_code == 400
@@ -97,6 +97,6 @@ async def test_the_state_of_a_host_is_the_one_that_the_scheduler_reports(placeme
         assert '<span class="tag good">up</span>' in await room.page(HOST)
 
 
-async def test_without_placement_it_says_so() -> None:
+async def test_the_page_of_a_host_names_placement_if_it_does_not_answer() -> None:
     async with a_visited_room() as alone:
         assert "Placement does not answer" in await alone.page(HOST, 503)

@@ -164,7 +164,7 @@ BODIES: tuple[tuple[bytes, dict[str, str], int], ...] = (
 
 
 @pytest.mark.parametrize("path", ["/login", "/logout", "/theme", "/waiting", "/bus/dead", "/hosts/h"])
-async def test_a_form_that_no_page_has_is_refused_in_words(room: VisitedRoom, path: str) -> None:
+async def test_a_form_that_no_page_has_is_refused_with_a_reason(room: VisitedRoom, path: str) -> None:
     for body, headers, status in BODIES:
         form = {"content-type": "application/x-www-form-urlencoded", **HTML, **headers}
         answer = await room.browser.post(path, content=body, headers=form)
@@ -242,7 +242,7 @@ PAGES = (
         "step_size = 0",
     ],
 )
-async def test_odd_figures_of_one_host_take_no_page_down(odd: str) -> None:
+async def test_invalid_inventories_of_one_host_break_no_page(odd: str) -> None:
     async with a_placement("sqlite+aiosqlite://") as placement:
         inventories = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8000)}
         reports = [a_report(number, inventories=inventories) for number in (1, 2)]

@@ -39,7 +39,7 @@ async def data(room: VisitedRoom, since: dict[str, Any] | None = None) -> dict[s
     return found
 
 
-async def test_all_hosts_come_once_and_then_what_moved(room: VisitedRoom, placement: Placement) -> None:
+async def test_hosts_are_sent_once_and_then_only_changes(room: VisitedRoom, placement: Placement) -> None:
     assert "/static/heat.js" in await room.page("/hosts")
     first = await data(room)
     assert first["name"] == ["host-1", "host-10", "host-2"]
@@ -55,7 +55,7 @@ async def test_all_hosts_come_once_and_then_what_moved(room: VisitedRoom, placem
     assert anew["name"] == ["host-1", "host-3", "host-10"]
 
 
-async def test_what_cannot_be_is_said(room: VisitedRoom) -> None:
+async def test_an_invalid_flavor_is_refused(room: VisitedRoom) -> None:
     assert "CLASS:AMOUNT" in await room.page("/hosts.json?flavor=x", 400)
     async with a_visited_room() as alone:
         assert "Placement does not answer" in await alone.page("/hosts.json", 503)

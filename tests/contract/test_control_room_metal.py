@@ -63,7 +63,7 @@ async def _told(placement: Placement, node: dict[str, Any], agent: str) -> None:
         assert type(taken[0]).__name__ == "Claimed"
 
 
-async def test_ironics_word_is_beside_berths_belief_with_its_age_and_what_differs(ironic: FakeIronic) -> None:
+async def test_a_node_shows_ironics_state_placements_record_and_their_differences(ironic: FakeIronic) -> None:
     for number in (1, 2, 3):
         ironic.have(number)
     was = [dict(node) for node in ironic.nodes.values()]
@@ -83,7 +83,7 @@ async def test_ironics_word_is_beside_berths_belief_with_its_age_and_what_differ
     assert "No node is so" in nothing
 
 
-async def test_an_ironic_that_is_away_is_named_and_the_belief_is_shown(ironic: FakeIronic) -> None:
+async def test_an_unreachable_ironic_is_named_and_placements_record_is_shown(ironic: FakeIronic) -> None:
     ironic.have(1)
     was = dict(ironic.nodes[node_number(1)])
 
@@ -97,7 +97,7 @@ async def test_an_ironic_that_is_away_is_named_and_the_belief_is_shown(ironic: F
     assert node_number(1) in page and "held" in page
 
 
-async def test_without_an_ironic_the_belief_alone_is_shown(ironic: FakeIronic) -> None:
+async def test_without_ironic_only_placements_record_is_shown(ironic: FakeIronic) -> None:
     ironic.have(1)
     ironic.have(2, maintenance=True)
     async with a_room(Settings().having(cells=("c1",)), *ironic.nodes.values()) as room:
@@ -107,7 +107,7 @@ async def test_without_an_ironic_the_belief_alone_is_shown(ironic: FakeIronic) -
     assert f"/builds/{uid(7)}" in page
 
 
-async def test_no_metal_and_no_placement_are_sentences() -> None:
+async def test_without_nodes_the_page_says_so() -> None:
     async with a_room(Settings().having(cells=("c1",))) as room:
         assert "There is no bare metal" in await room.page("/metal?wait=1")
 
@@ -116,7 +116,7 @@ def said(told: list[str], text: str) -> bool:
     return text in "".join(told)
 
 
-async def test_of_which_something_is_heard_those_nodes_are_read_again_at_once(
+async def test_a_node_is_read_again_after_a_message_about_it(
     ironic: FakeIronic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "SECONDS", 3600.0)
@@ -144,7 +144,7 @@ async def test_of_which_something_is_heard_those_nodes_are_read_again_at_once(
             assert len([path for path in asked if path.endswith(node_number(2))]) == 1  # for both pages
 
 
-async def test_what_placement_commits_is_listened_to_only_while_a_page_is_open(
+async def test_changes_of_placement_are_received_only_while_a_page_is_open(
     monkeypatch: pytest.MonkeyPatch, ironic: FakeIronic
 ) -> None:
     monkeypatch.setattr(pages, "SECONDS", 3600.0)

@@ -64,7 +64,7 @@ async def test_moves_are_shown_with_phases_attempts_and_causes() -> None:
     assert "it could not be started" in over and "sign in with a token" not in over
 
 
-async def test_who_may_says_a_word_to_a_move_and_reads_why_it_was_not_done() -> None:
+async def test_an_operator_steers_a_move_and_sees_why_it_was_refused() -> None:
     movers = FakeMovers()
     movers.keeps(1, 1, "verify")
     async with a_room(movers) as room:
@@ -85,7 +85,7 @@ async def test_who_may_says_a_word_to_a_move_and_reads_why_it_was_not_done() -> 
     ]
 
 
-async def test_a_cell_that_has_not_answered_yet_has_the_word_all_the_same(
+async def test_a_steering_request_is_sent_even_if_the_cell_does_not_answer_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(steering, "ANSWER_SECONDS", 0.01)
@@ -98,9 +98,7 @@ async def test_a_cell_that_has_not_answered_yet_has_the_word_all_the_same(
 
 
 @pytest.mark.parametrize("path", ["/moves/events", f"/moves/{MOVE}/events"])
-async def test_what_a_cell_says_of_a_move_is_on_the_page_at_once(
-    monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+async def test_progress_of_a_move_updates_open_pages(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(pages, "SECONDS", 3600.0)
     movers = FakeMovers()
     movers.keeps(1, 1, "prepare")
@@ -117,7 +115,7 @@ async def test_what_a_cell_says_of_a_move_is_on_the_page_at_once(
         await until(lambda: "30 s" in "".join(told))  # it took
 
 
-async def test_nothing_is_said_in_sentences_and_who_is_silent_is_named() -> None:
+async def test_without_moves_the_page_says_so_and_names_silent_cells() -> None:
     async with a_room(FakeMovers()) as room:
         page = await room.page("/moves?host=h1")
         assert "No move is under way" in page and "is closed to be emptied" in page
@@ -195,7 +193,7 @@ async def test_a_drain_is_stopped_and_the_host_stays_closed(movers: FakeMovers) 
         assert len(began) == 1
 
 
-async def test_a_word_to_a_cell_that_nobody_hears_is_not_said_to_be_done(
+async def test_a_steering_request_without_a_conductor_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(steering, "PATIENCE", 0.0)
@@ -207,7 +205,7 @@ async def test_a_word_to_a_cell_that_nobody_hears_is_not_said_to_be_done(
         assert "no queue hears move.steer.c1" in answer.text
 
 
-async def test_who_is_on_his_way_is_left_until_he_is_there() -> None:
+async def test_a_moving_instance_counts_as_left_until_its_move_is_done() -> None:
     movers = FakeMovers()
     moves = (
         movers.keeps(1, 1, source="host-1"),

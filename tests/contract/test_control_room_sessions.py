@@ -73,7 +73,7 @@ async def test_signing_out_ends_the_session_on_the_server(room: VisitedRoom) -> 
     ],
     ids=["removed", "rotated", "another role"],
 )
-async def test_a_change_of_its_token_ends_a_session(
+async def test_a_changed_token_ends_its_sessions(
     room: VisitedRoom, tokens: Path, then: tuple[str, ...]
 ) -> None:
     await room.sign_in("of-an-admin")
@@ -168,7 +168,7 @@ async def test_many_streams_of_a_reader_leave_others_and_healthz_alone(room: Vis
 # Sign-ins
 
 
-async def test_guesses_are_slowed_down_and_logged_without_the_token(
+async def test_failed_sign_ins_are_delayed_and_logged_without_the_token(
     room: VisitedRoom, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

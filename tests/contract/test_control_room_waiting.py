@@ -63,7 +63,7 @@ class EndingWaits:
         )
 
 
-async def test_who_waits_is_shown_in_order_with_what_it_lacks_and_what_would_wake_it() -> None:
+async def test_waiting_requests_are_listed_in_order_with_missing_resources_and_events() -> None:
     async with a_visited_room(told={"waiting": FOUND}) as room:
         page = await room.page("/waiting?project=web&after=0")
         first = await room.page("/waiting")
@@ -78,7 +78,7 @@ async def test_who_waits_is_shown_in_order_with_what_it_lacks_and_what_would_wak
     assert "/waiting/events?project=web" in page
 
 
-async def test_nobody_waiting_is_a_sentence_and_so_is_a_silent_scheduler() -> None:
+async def test_an_empty_waiting_room_and_a_silent_scheduler_are_reported() -> None:
     async with a_visited_room(told={"waiting": WaitingFound(waiting=(), count=0)}) as room:
         assert "Nobody waits" in await room.page("/waiting")
         assert "Nobody of web waits" in await room.page("/waiting?project=web")
@@ -86,13 +86,13 @@ async def test_nobody_waiting_is_a_sentence_and_so_is_a_silent_scheduler() -> No
         assert "The scheduler does not answer: no consumer" in await alone.page("/waiting")
 
 
-async def test_a_wait_that_should_have_ended_is_a_fault_that_is_told() -> None:
+async def test_requests_found_only_by_the_sweep_are_reported_as_a_fault() -> None:
     found = WaitingFound(waiting=(), count=0, rescued=2)
     async with a_visited_room(told={"waiting": found}) as room:
         assert "2 requests waited though there was room" in await room.page("/waiting")
 
 
-async def test_it_is_asked_once_for_all_who_look_and_again_when_time_has_passed() -> None:
+async def test_the_scheduler_is_queried_once_for_all_readers_until_the_answer_expires() -> None:
     asked = list[object]()
 
     async def told(question: object) -> WaitingFound:
@@ -108,7 +108,7 @@ async def test_it_is_asked_once_for_all_who_look_and_again_when_time_has_passed(
         assert len(asked) == 2
 
 
-async def test_who_may_only_look_ends_nobodys_wait() -> None:
+async def test_a_reader_cannot_cancel_a_waiting_request() -> None:
     ending = EndingWaits(uid(1))
     async with a_visited_room(ending.worker(), told={"waiting": FOUND}) as room:
         for token in ("", "somebody"):
@@ -119,7 +119,7 @@ async def test_who_may_only_look_ends_nobodys_wait() -> None:
     assert not ending.told
 
 
-async def test_who_may_ends_a_wait_and_of_one_that_waits_no_more_it_is_said() -> None:
+async def test_an_operator_cancels_a_waiting_request_and_sees_if_it_waits_no_more() -> None:
     ending = EndingWaits(uid(1))
     async with a_visited_room(ending.worker(), told={"waiting": FOUND}) as room:
         await room.sign_in("admin")
@@ -133,7 +133,7 @@ async def test_who_may_ends_a_wait_and_of_one_that_waits_no_more_it_is_said() ->
     assert [(cancel.build, cancel.anywhere) for cancel in ending.told] == [(uid(1), False)] * 2
 
 
-async def test_who_comes_and_who_goes_is_on_every_open_page_at_once_and_asked_for_once(
+async def test_a_change_updates_every_open_page_with_one_query(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pages, "SECONDS", 3600.0)
@@ -161,7 +161,7 @@ async def test_who_comes_and_who_goes_is_on_every_open_page_at_once_and_asked_fo
         assert len(asked) == 3
 
 
-async def test_where_it_changes_all_the_time_it_is_asked_for_a_few_times_a_second_whoever_looks() -> None:
+async def test_permanent_changes_cause_few_queries_a_second_for_all_readers() -> None:
     asked = list[object]()
 
     async def told(question: object) -> WaitingFound:

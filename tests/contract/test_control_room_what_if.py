@@ -49,14 +49,14 @@ async def room(scheduler: TellingScheduler) -> AsyncIterator[VisitedRoom]:
         yield visited
 
 
-async def test_nothing_is_asked_before_anything_is_said(
-    room: VisitedRoom, scheduler: TellingScheduler
-) -> None:
+async def test_an_empty_form_sends_no_query(room: VisitedRoom, scheduler: TellingScheduler) -> None:
     assert "Say what an instance needs" in await room.page("/what-if")
     assert not scheduler.asked
 
 
-async def test_an_address_asks_what_a_boot_would(room: VisitedRoom, scheduler: TellingScheduler) -> None:
+async def test_the_parameters_of_an_address_become_the_request_of_a_boot(
+    room: VisitedRoom, scheduler: TellingScheduler
+) -> None:
     page = await room.page(
         "/what-if?vcpus=4&memory_mb=4096&count=3&zone=z1&traits=CUSTOM_A,!CUSTOM_B&resources=VGPU:1&avoid=h7"
     )
@@ -70,7 +70,7 @@ async def test_an_address_asks_what_a_boot_would(room: VisitedRoom, scheduler: T
     assert 'value="4096"' in page and "CUSTOM_A,!CUSTOM_B" in page  # it can be changed and asked again
 
 
-async def test_why_it_does_not_fit_and_what_would_change_it(
+async def test_a_request_that_does_not_fit_shows_the_reason_and_remedies(
     room: VisitedRoom, scheduler: TellingScheduler
 ) -> None:
     scheduler.says = FULL

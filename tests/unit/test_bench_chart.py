@@ -38,7 +38,7 @@ def a_run(
     ],
     ids=["alone", "better", "far worse", "another load", "no loads"],
 )
-def test_everything_is_on_the_page_and_in_its_half(run: BenchRun, before: BenchRun | None) -> None:
+def test_every_figure_is_drawn_in_its_half_of_the_chart(run: BenchRun, before: BenchRun | None) -> None:
     page = ElementTree.fromstring(chart_svg(run, before))
     _, _, width, height = (float(number) for number in page.attrib["viewBox"].split())
     bars = [element.attrib for element in page.iter(f"{SVG}rect") if element.attrib["width"] != "100%"]

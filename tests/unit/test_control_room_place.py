@@ -32,7 +32,7 @@ sys.stdin.read()
 """
 
 
-def test_two_that_start_together_choose_different_ports() -> None:
+def test_two_control_rooms_that_start_together_use_different_ports() -> None:
     """Neither listens yet when the other chooses."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
@@ -48,7 +48,7 @@ def test_two_that_start_together_choose_different_ports() -> None:
     assert len(chosen) == 2 and f"127.0.0.1:{port}" in chosen
 
 
-async def test_it_is_told_when_it_listens(settings: Settings) -> None:
+async def test_the_address_is_printed_when_the_control_room_listens(settings: Settings) -> None:
     telling = asyncio.create_task(where_the_room_is(settings))
     done, _ = await asyncio.wait((telling,), timeout=0.02)
     assert not done
@@ -57,7 +57,7 @@ async def test_it_is_told_when_it_listens(settings: Settings) -> None:
         assert await telling == f"the control room is at http://{host}:{port}/"
 
 
-async def test_one_that_does_not_come_is_no_reason_to_wait_for_ever(
+async def test_waiting_for_a_control_room_that_does_not_start_ends(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_room_place, "_LOOKS", 3)
@@ -67,17 +67,17 @@ async def test_one_that_does_not_come_is_no_reason_to_wait_for_ever(
     )
 
 
-async def test_whoever_is_told_to_stop_waits_no_longer(settings: Settings) -> None:
+async def test_stopping_ends_the_wait_for_the_control_room(settings: Settings) -> None:
     stopping = asyncio.Event()
     stopping.set()
     assert await where_the_room_is(settings, stopping) == ""
 
 
-async def test_there_may_be_none() -> None:
+async def test_without_a_control_room_no_address_is_printed() -> None:
     assert await where_the_room_is(Settings().having(control_room_http="off")) == ""
 
 
-async def test_who_runs_it_alone_says_so_when_it_listens_and_not_before(settings: Settings) -> None:
+async def test_a_single_worker_prints_its_address_when_it_listens(settings: Settings) -> None:
     said: list[str] = []
     told, host, port = asyncio.Event(), *settings.control_room.http.rsplit(":", 1)
 
@@ -96,7 +96,7 @@ async def test_who_runs_it_alone_says_so_when_it_listens_and_not_before(settings
     assert said == [f"the control room is at http://{host}:{port}/"]
 
 
-async def test_a_room_that_ends_before_it_listens_is_told_of_no_more(settings: Settings) -> None:
+async def test_a_control_room_that_ends_early_prints_no_address(settings: Settings) -> None:
     said: list[str] = []
 
     async def refused() -> int:

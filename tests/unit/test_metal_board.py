@@ -49,7 +49,7 @@ def a_node(said: dict[str, Any] | None, has: dict[str, Any] | None, **more: obje
         (None, CLOSED, "gone", "closed", ("Ironic does not have it any more",)),
     ],
 )  # fmt: skip
-def test_a_node_by_ironics_word_and_berths_belief(
+def test_the_column_and_obstacles_of_a_node(
     said: dict[str, Any] | None, has: dict[str, Any] | None, column: str, berth: str, keeps: object
 ) -> None:
     one = shown(a_node(said, has), True, NOW)
@@ -58,11 +58,11 @@ def test_a_node_by_ironics_word_and_berths_belief(
 
 
 @pytest.mark.parametrize(("has", "column"), [(OPEN, "free"), (CLOSED, "closed"), (USED, "held")])
-def test_where_ironic_is_not_read_the_belief_alone_tells(has: dict[str, Any], column: str) -> None:
+def test_without_ironic_the_column_follows_placements_record(has: dict[str, Any], column: str) -> None:
     assert shown(a_node(None, has), False, NOW).column == column
 
 
-def test_columns_come_in_order_those_that_differ_first_and_can_be_chosen() -> None:
+def test_columns_are_ordered_and_nodes_with_differences_come_first() -> None:
     nodes = (
         replace(a_node({}, OPEN), name="a"),
         BoardNode(id="n2", name="b", ironic=IronicState(state="enroll")),

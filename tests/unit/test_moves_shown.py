@@ -32,7 +32,9 @@ MOVE = MoveStands(
         ({"phase": "reverted", "ended": 130.0}, "went back", "warn", ()),
     ],
 )
-def test_a_move_in_words(facts: dict[str, object], says: str, state: str, may: tuple[str, ...]) -> None:
+def test_the_state_and_operations_of_a_move(
+    facts: dict[str, object], says: str, state: str, may: tuple[str, ...]
+) -> None:
     shown = move_shown(replace(MOVE, **facts))
     assert shown.says.startswith(says)
     assert (shown.state, shown.may, shown.took) == (state, may, 30.0 if "ended" in facts else None)
@@ -45,7 +47,7 @@ def test_the_attempt_counts_hosts_that_failed() -> None:
     assert move_shown(replace(MOVE, phase="verify", attempts=(built,))).attempt == 1
 
 
-def test_of_one_that_two_cells_know_the_one_tells_that_sees_it_through() -> None:
+def test_a_move_of_two_cells_is_taken_from_the_cell_that_runs_it() -> None:
     left = replace(MOVE, cell="c1", in_cell="c2", since=1.0)
     here = replace(MOVE, cell="c2", since=2.0)
     other = replace(MOVE, move=uid(9), since=3.0)
@@ -53,7 +55,7 @@ def test_of_one_that_two_cells_know_the_one_tells_that_sees_it_through() -> None
     assert merged_moves([left]) == [left]
 
 
-def test_what_has_left_a_host_is_counted_back_to_who_came_and_for_a_day() -> None:
+def test_moves_away_are_counted_for_a_day_until_a_guest_arrived() -> None:
     def over(number: int, source: str, host: str, ended: float, phase: str = "done") -> MoveStands:
         return replace(MOVE, move=uid(number), source=source, host=host, phase=phase, ended=ended)
 
