@@ -525,7 +525,10 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
             f"c9=postgresql://u:{SECRET}@h/",
             "cell_database_urls = {'c9': 'postgresql://u:****@h/'}: there is no cell 'c9'; there are: c1, c2",
         ),
-        ("ironic_auth", "token", "ironic_auth = 'token': is none, basic or keystone"),
+        ("ironic_cloud", "nowhere", "ironic_cloud = 'nowhere': there is no clouds.yaml in ., ~/.config/"),
+        ("cell_limits", "channels=9", "cell_limits = {'channels': 9.0}: channels must be at least 10"),
+        ("cell_limits", "lock_seconds=nan", "cell_limits = {'lock_seconds': nan}: lock_seconds must be at"),
+        ("cell_limits", "cups=9", "cell_limits = {'cups': 9.0}: takes numbers, whole ones except of seconds"),
         ("ironic_cell_by", "conductor_group", "ironic_cell_by = 'conductor_group': a mapping to cells takes"),
         (
             "ironic_zone_by",
@@ -545,7 +548,10 @@ def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, 
 @pytest.mark.parametrize(
     ("toml", "says"),
     [
-        ("hosts = true", "berth.toml: hosts takes a whole number, not True"),
+        ("[simulator]\nhosts = true", "berth.toml: hosts takes a whole number, not True"),
+        ("hosts = 8", "berth.toml: hosts is a setting of the simulator: put it below [simulator]"),
+        ("[simulator]\ncup = 8", "berth.toml: simulator has no setting 'cup'; it has: abort, "),
+        ("simulator = 8", "berth.toml: simulator must be a table"),
         ('state_dir = ""', "berth.toml: state_dir = '': must not be empty"),
         ("host = 5", "berth.toml: there is no setting 'host'; did you mean hosts?"),
         ("nonsense = 5", "berth.toml: there is no setting 'nonsense'; there are: amqp_url, exchange, "),
