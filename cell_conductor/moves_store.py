@@ -19,10 +19,12 @@ from cell_conductor.core.move import (
 from cell_conductor.schema import ENDED, UNDER_WAY
 
 _SAVE = Statement(
-    "INSERT INTO moves (id, build, kind, status, phase, source, host, since, ended, placed, story)"
-    " SELECT n.id, n.build, n.kind, n.status, n.phase, n.source, n.host, n.since, n.ended, n.placed, n.story"
-    " FROM {n} WHERE true ON CONFLICT (id) DO UPDATE SET status = excluded.status, phase = excluded.phase,"
-    " host = excluded.host, ended = excluded.ended, story = excluded.story RETURNING id",
+    """
+    INSERT INTO moves (id, build, kind, status, phase, source, host, since, ended, placed, story)
+    SELECT n.id, n.build, n.kind, n.status, n.phase, n.source, n.host, n.since, n.ended, n.placed, n.story
+    FROM {n} WHERE true ON CONFLICT (id) DO UPDATE SET status = excluded.status, phase = excluded.phase,
+    host = excluded.host, ended = excluded.ended, story = excluded.story RETURNING id
+    """,
     id=str,
     build=str,
     kind=str,
@@ -39,8 +41,10 @@ _OVER = Statement(
     f"SELECT moves.id, moves.story FROM {{n}} JOIN moves ON moves.id = n.id WHERE moves.{ENDED}", id=str
 )
 _PRUNE = Statement(
-    "DELETE FROM moves WHERE id IN (SELECT id FROM moves"
-    f" WHERE {ENDED} AND ended < :before ORDER BY ended LIMIT :most) RETURNING id"
+    f"""
+    DELETE FROM moves WHERE id IN (SELECT id FROM moves
+    WHERE {ENDED} AND ended < :before ORDER BY ended LIMIT :most) RETURNING id
+    """
 )
 
 
@@ -95,8 +99,10 @@ async def page(tx: Transaction, asked: FindMoves) -> MovesFound:
         conditions.append("(since < :since OR (since = :since AND id > :id))")
         given |= _behind(asked.after)
     found = await Statement(
-        f"SELECT id, since, placed, story FROM moves WHERE {' AND '.join(conditions)}"
-        " ORDER BY since DESC, id LIMIT :most"
+        f"""
+        SELECT id, since, placed, story FROM moves WHERE {" AND ".join(conditions)}
+        ORDER BY since DESC, id LIMIT :most
+        """
     )(tx, **given, most=asked.limit + 1)
     rows = found[: asked.limit]
     return MovesFound(

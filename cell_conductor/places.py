@@ -9,8 +9,10 @@ from bus.vocabulary import Compact
 
 _PAGE = 2000
 _ACTIVE = Statement(
-    "SELECT id, version, attempt, generation, placed, story, moved FROM builds"
-    " WHERE status = 'active' AND placed <> '' AND id > :after ORDER BY id LIMIT :most"
+    """
+    SELECT id, version, attempt, generation, placed, story, moved FROM builds
+    WHERE status = 'active' AND placed <> '' AND id > :after ORDER BY id LIMIT :most
+    """
 )
 
 

@@ -19,40 +19,52 @@ _NOW = "CAST(:now AS double precision)"
 _BUSY = "('building', 'swapping', 'active', 'moving', 'verifying', 'deleting')"
 
 _RENEW = Statement(
-    f"UPDATE ring_members SET beat = beat + 1, heard = {_NOW},"
-    " seen = CASE WHEN epoch <> :epoch THEN 0 WHEN seen > :seen THEN seen ELSE :seen END"
-    f" WHERE agent = :agent AND pool = :pool AND run = :run AND alive RETURNING {_MEMBER}"
+    f"""
+    UPDATE ring_members SET beat = beat + 1, heard = {_NOW},
+    seen = CASE WHEN epoch <> :epoch THEN 0 WHEN seen > :seen THEN seen ELSE :seen END
+    WHERE agent = :agent AND pool = :pool AND run = :run AND alive RETURNING {_MEMBER}
+    """
 )
 _JOIN = Statement(
-    "INSERT INTO ring_members (agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard)"
-    f" VALUES (:agent, :pool, :run, 1, 0, true, false, CAST(:lease AS double precision), 0, {_NOW})"
-    f" ON CONFLICT (agent) DO NOTHING RETURNING {_MEMBER}"
+    f"""
+    INSERT INTO ring_members (agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard)
+    VALUES (:agent, :pool, :run, 1, 0, true, false, CAST(:lease AS double precision), 0, {_NOW})
+    ON CONFLICT (agent) DO NOTHING RETURNING {_MEMBER}
+    """
 )
 # Replaces only the lease that was seen as expired, not one renewed meanwhile.
 _SUCCEED = Statement(
-    "UPDATE ring_members SET pool = :pool, run = :run, epoch = epoch + 1, beat = 0, alive = true, seen = 0,"
-    f" lease = CAST(:lease AS double precision), heard = {_NOW}"
-    f" WHERE agent = :agent AND epoch = :epoch AND beat = :beat RETURNING {_MEMBER}"
+    f"""
+    UPDATE ring_members SET pool = :pool, run = :run, epoch = epoch + 1, beat = 0, alive = true, seen = 0,
+    lease = CAST(:lease AS double precision), heard = {_NOW}
+    WHERE agent = :agent AND epoch = :epoch AND beat = :beat RETURNING {_MEMBER}
+    """
 )
 _MEMBER_NAMED = Statement(f"SELECT {_MEMBER} FROM ring_members WHERE agent = :agent")
 _MEMBERS = Statement(f"SELECT {_MEMBER} FROM ring_members ORDER BY agent")
 _MEMBERS_OF = Statement(f"SELECT {_MEMBER} FROM ring_members WHERE pool = :pool ORDER BY agent")
 _STOPPED = Statement(
-    "SELECT DISTINCT ring_nodes.pool FROM ring_nodes"
-    " JOIN ring_members ON ring_members.agent = ring_nodes.owner"
-    " WHERE leaving <> '' AND (ring_members.seen >= ring_nodes.version OR NOT ring_members.alive)"
+    """
+    SELECT DISTINCT ring_nodes.pool FROM ring_nodes
+    JOIN ring_members ON ring_members.agent = ring_nodes.owner
+    WHERE leaving <> '' AND (ring_members.seen >= ring_nodes.version OR NOT ring_members.alive)
+    """
 )
 _OVER = Statement(
-    "UPDATE ring_members SET alive = false"
-    " WHERE agent = :agent AND epoch = :epoch AND beat = :beat AND alive RETURNING agent"
+    """
+    UPDATE ring_members SET alive = false
+    WHERE agent = :agent AND epoch = :epoch AND beat = :beat AND alive RETURNING agent
+    """
 )
 _LEFT = Statement(
     "UPDATE ring_members SET alive = false WHERE agent = :agent AND run = :run AND alive RETURNING agent"
 )
 _DISABLE = Statement("UPDATE ring_members SET disabled = :disabled WHERE agent = :agent RETURNING agent")
 _FORGET = Statement(
-    "DELETE FROM ring_members WHERE NOT alive AND NOT disabled AND heard < :before AND agent NOT IN"
-    " (SELECT owner FROM ring_nodes) RETURNING agent"
+    """
+    DELETE FROM ring_members WHERE NOT alive AND NOT disabled AND heard < :before AND agent NOT IN
+    (SELECT owner FROM ring_nodes) RETURNING agent
+    """
 )
 _MAKE_POOL = Statement(
     "INSERT INTO ring_pools (pool, version) VALUES (:pool, 0) ON CONFLICT (pool) DO NOTHING"
@@ -62,22 +74,28 @@ _VERSION = Statement("SELECT version FROM ring_pools WHERE pool = :pool")
 _COUNT_ON = Statement("UPDATE ring_pools SET version = :version WHERE pool = :pool RETURNING version")
 _NODES = Statement(f"SELECT {_NODE} FROM ring_nodes WHERE pool = :pool ORDER BY root")
 _CHANGED = Statement(
-    "SELECT root, owner, epoch, leaving, version FROM ring_nodes"
-    " WHERE pool = :pool AND version > :seen AND (:seen > 0 OR owner = :agent) ORDER BY version LIMIT :most"
+    """
+    SELECT root, owner, epoch, leaving, version FROM ring_nodes
+    WHERE pool = :pool AND version > :seen AND (:seen > 0 OR owner = :agent) ORDER BY version LIMIT :most
+    """
 )
 _OWNERS = Statement(
     "SELECT ring_nodes.root, owner, epoch FROM {n} JOIN ring_nodes ON ring_nodes.root = n.root", root=str
 )
 _ADD = Statement(
-    "INSERT INTO ring_nodes (root, pool, owner, epoch, version, leaving, moves_to)"
-    " SELECT n.root, n.pool, '', 0, 0, '', '' FROM {n} WHERE true"
-    " ON CONFLICT (root) DO NOTHING RETURNING root",
+    """
+    INSERT INTO ring_nodes (root, pool, owner, epoch, version, leaving, moves_to)
+    SELECT n.root, n.pool, '', 0, 0, '', '' FROM {n} WHERE true
+    ON CONFLICT (root) DO NOTHING RETURNING root
+    """,
     root=str,
     pool=str,
 )
 _SAVE = Statement(
-    "UPDATE ring_nodes SET owner = n.owner, epoch = n.epoch, version = n.version, leaving = n.leaving,"
-    " moves_to = n.moves_to FROM {n} WHERE ring_nodes.root = n.root RETURNING ring_nodes.root",
+    """
+    UPDATE ring_nodes SET owner = n.owner, epoch = n.epoch, version = n.version, leaving = n.leaving,
+    moves_to = n.moves_to FROM {n} WHERE ring_nodes.root = n.root RETURNING ring_nodes.root
+    """,
     root=str,
     owner=str,
     epoch=int,
@@ -87,8 +105,10 @@ _SAVE = Statement(
 )
 _DROP = Statement("DELETE FROM ring_nodes WHERE root IN (SELECT n.root FROM {n}) RETURNING root", root=str)
 _IN_USE = Statement(
-    "SELECT builds.root, builds.status FROM ring_nodes JOIN builds ON builds.root = ring_nodes.root"
-    f" WHERE ring_nodes.pool = :pool AND builds.status IN {_BUSY}"
+    f"""
+    SELECT builds.root, builds.status FROM ring_nodes JOIN builds ON builds.root = ring_nodes.root
+    WHERE ring_nodes.pool = :pool AND builds.status IN {_BUSY}
+    """
 )
 _LEFT_BEHIND = Statement(f"SELECT {BUILD} FROM builds WHERE {LEFT_BEHIND}")
 _ON = Statement(

@@ -40,11 +40,13 @@ BUILD = ", ".join(f"builds.{column}" for column in _COLUMNS)
 _NOW = "CAST(:now AS double precision)"
 
 _INSERT = Statement(
-    "INSERT INTO builds (id, version, status, root, attempt, generation, deadline, said, placed, story,"
-    " host, project, name, moved)"
-    f" SELECT n.id, 0, n.status, n.root, n.attempt, n.generation, n.deadline, {_NOW}, n.placed, n.story,"
-    " n.host, n.project, n.called, n.moved"
-    " FROM {n} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id",
+    f"""
+    INSERT INTO builds (id, version, status, root, attempt, generation, deadline, said, placed, story,
+    host, project, name, moved)
+    SELECT n.id, 0, n.status, n.root, n.attempt, n.generation, n.deadline, {_NOW}, n.placed, n.story,
+    n.host, n.project, n.called, n.moved
+    FROM {{n}} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id
+    """,
     id=str,
     status=str,
     root=str,
@@ -60,10 +62,12 @@ _INSERT = Statement(
 )
 _SELECT = Statement(f"SELECT {BUILD} FROM {{n}} JOIN builds ON builds.id = n.id", id=str)
 _UPDATE = Statement(
-    "UPDATE builds SET version = n.version + 1, status = n.status, root = n.root, attempt = n.attempt,"
-    f" generation = n.generation, deadline = n.deadline, said = {_NOW}, story = n.story,"
-    " leftovers = n.leftovers, host = n.host, project = n.project, name = n.called, moved = n.moved"
-    " FROM {n} WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id",
+    f"""
+    UPDATE builds SET version = n.version + 1, status = n.status, root = n.root, attempt = n.attempt,
+    generation = n.generation, deadline = n.deadline, said = {_NOW}, story = n.story,
+    leftovers = n.leftovers, host = n.host, project = n.project, name = n.called, moved = n.moved
+    FROM {{n}} WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id
+    """,
     id=str,
     version=int,
     status=str,
@@ -81,30 +85,40 @@ _UPDATE = Statement(
 _PLACE = Statement("UPDATE builds SET placed = n.placed FROM {n} WHERE builds.id = n.id", id=str, placed=str)
 # Each repeats the condition of its partial index literally: SQLite uses the index only then.
 _OVERDUE = Statement(
-    f"SELECT {BUILD} FROM builds"
-    f" WHERE {UNSETTLED} AND status IN ('building', 'deleting') AND deadline <= {_NOW}"
-    " ORDER BY deadline LIMIT :most"
+    f"""
+    SELECT {BUILD} FROM builds
+    WHERE {UNSETTLED} AND status IN ('building', 'deleting') AND deadline <= {_NOW}
+    ORDER BY deadline LIMIT :most
+    """
 )
 _LEFTOVER = Statement(
     f"SELECT {BUILD} FROM builds WHERE {LEFTOVER} AND deadline <= {_NOW} ORDER BY deadline LIMIT :most"
 )
 _MOVING_LATE = Statement(
-    f"SELECT {BUILD} FROM builds WHERE {MOVING} AND deadline > 0 AND deadline <= {_NOW}"
-    " ORDER BY deadline LIMIT :most"
+    f"""
+    SELECT {BUILD} FROM builds WHERE {MOVING} AND deadline > 0 AND deadline <= {_NOW}
+    ORDER BY deadline LIMIT :most
+    """
 )
 _MOVING_SILENT = Statement(
-    f"UPDATE builds SET said = {_NOW} WHERE id IN (SELECT id FROM builds"
-    f" WHERE {MOVING} AND status = 'moving' AND said <= :since AND id > :after"
-    f" ORDER BY id LIMIT :most) RETURNING {BUILD}"
+    f"""
+    UPDATE builds SET said = {_NOW} WHERE id IN (SELECT id FROM builds
+    WHERE {MOVING} AND status = 'moving' AND said <= :since AND id > :after
+    ORDER BY id LIMIT :most) RETURNING {BUILD}
+    """
 )
 _SILENT = Statement(
-    f"UPDATE builds SET said = {_NOW}"
-    f" WHERE id IN (SELECT id FROM builds WHERE {UNSETTLED} AND said <= :since AND id > :after"
-    f" ORDER BY id LIMIT :most) RETURNING {BUILD}"
+    f"""
+    UPDATE builds SET said = {_NOW}
+    WHERE id IN (SELECT id FROM builds WHERE {UNSETTLED} AND said <= :since AND id > :after
+    ORDER BY id LIMIT :most) RETURNING {BUILD}
+    """
 )
 _PRUNE = Statement(
-    "DELETE FROM builds WHERE id IN (SELECT id FROM builds"
-    f" WHERE {OVER} AND deadline = 0 AND said < :before ORDER BY said LIMIT :most) RETURNING id"
+    f"""
+    DELETE FROM builds WHERE id IN (SELECT id FROM builds
+    WHERE {OVER} AND deadline = 0 AND said < :before ORDER BY said LIMIT :most) RETURNING id
+    """
 )
 _CENSUS = Statement("SELECT id, version, status, root, generation FROM builds")
 

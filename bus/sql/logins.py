@@ -95,8 +95,10 @@ class Logins:
     async def _logins_of(self, database: str) -> set[str]:
         found = await self._connection.execute(
             text(
-                "SELECT rolname FROM pg_roles WHERE rolcanlogin"
-                " AND has_database_privilege(rolname, CAST(:name AS text), 'CONNECT')"
+                """
+                SELECT rolname FROM pg_roles WHERE rolcanlogin
+                AND has_database_privilege(rolname, CAST(:name AS text), 'CONNECT')
+                """
             ),
             {"name": database},
         )
@@ -109,9 +111,11 @@ class Logins:
         """Return the other databases that the login may connect to because PUBLIC may."""
         found = await self._connection.execute(
             text(
-                "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate"
-                " AND datname <> :name"
-                " AND has_database_privilege(CAST(:name AS name), datname, 'CONNECT') ORDER BY datname"
+                """
+                SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate
+                AND datname <> :name
+                AND has_database_privilege(CAST(:name AS name), datname, 'CONNECT') ORDER BY datname
+                """
             ),
             {"name": name},
         )

@@ -24,8 +24,10 @@ from bus.sql.transaction import Transaction
 
 _HERE = text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
 _ADD_VERSION = text(
-    "CREATE TABLE IF NOT EXISTS alembic_version"
-    " (version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+    """
+    CREATE TABLE IF NOT EXISTS alembic_version
+    (version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))
+    """
 )  # as alembic makes it
 # Any login of the database can hold an advisory lock; a lock of this table takes a right to the table.
 _LOCK = text("LOCK TABLE alembic_version IN SHARE ROW EXCLUSIVE MODE")

@@ -6,7 +6,7 @@ The marks are not plain SQL:
     {n}              in a FROM or a JOIN: a table `n` of given rows. Its columns are those that the Statement
                      names, each an int, float, str, bool or Json (bus/sql/rows.py).
     FOR ... OF x     row locks. SQLite locks as a whole: there it is left out.
-    string_agg       SQLite's group_concat.
+    json_agg         SQLite's json_group_array; json_build_object: SQLite's json_object.
     EXACTLY(x.y)     a float as a text that reads as the same float.
     {others}         in the leading statement of those that go `together`: the place in its WITH for the
                      others; {after} is a condition that is true when they have been executed.
@@ -18,7 +18,6 @@ in rows`. Use RETURNING for the number of changed rows.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from bus.sql.rows import Rows, rows
@@ -97,7 +96,8 @@ class Statement:
     def _make(self, dialect: Dialect, single: bool) -> _Made:
         sql = self._sql
         if dialect == "sqlite":
-            sql = _LOCKING.sub("", sql).replace("string_agg(", "group_concat(")
+            sql = _LOCKING.sub("", sql).replace("json_agg(", "json_group_array(")
+            sql = sql.replace("json_build_object(", "json_object(")
             sql = _EXACTLY.sub(r"printf('%!.17g', \1)", sql)
         else:
             sql = _EXACTLY.sub(r"CAST(\1 AS text)", sql)
@@ -136,9 +136,3 @@ def _joined(made: Sequence[_Made]) -> str:
     done = [f"(SELECT count(*) FROM other{position})" for position in range(len(others))]
     sql = _numbered(leading.sql, leading.names, first, "$").replace("{others}", parts)
     return sql.replace("{after}", f"{' + '.join(done) or 0} >= 0")
-
-
-@cache
-def numbers(listed: str | None) -> tuple[int, ...]:
-    """Parse the numbers in a string_agg result."""
-    return tuple(int(one) for one in listed.split(",")) if listed else ()

@@ -16,28 +16,36 @@ _SAID = "(a.name IS NOT NULL OR a.metadata <> '{}')"
 _DESCRIBED = Statement(f"SELECT a.uuid, a.name, a.metadata FROM aggregates a WHERE {_SAID}")
 _KNOWN = Statement("SELECT a.uuid FROM aggregates a WHERE a.uuid = :uuid")
 _MEMBERS = Statement(
-    "SELECT p.uuid, p.name FROM aggregates a"
-    " JOIN resource_provider_aggregates m ON m.aggregate_id = a.id"
-    " JOIN resource_providers p ON p.id = m.resource_provider_id WHERE a.uuid = :uuid"
+    """
+    SELECT p.uuid, p.name FROM aggregates a
+    JOIN resource_provider_aggregates m ON m.aggregate_id = a.id
+    JOIN resource_providers p ON p.id = m.resource_provider_id WHERE a.uuid = :uuid
+    """
 )
 _HOSTS = Statement(
-    "SELECT n.called, r.uuid FROM {n} JOIN resource_providers r ON r.uuid = n.called"
-    " WHERE r.parent_provider_id IS NULL"
-    " UNION SELECT n.called, r.uuid FROM {n} JOIN resource_providers r ON r.name = n.called"
-    " WHERE r.parent_provider_id IS NULL"
-    " UNION SELECT n.called, r.uuid FROM {n} JOIN hosts h ON h.host = n.called"
-    " JOIN resource_providers r ON r.uuid = h.root",
+    """
+    SELECT n.called, r.uuid FROM {n} JOIN resource_providers r ON r.uuid = n.called
+    WHERE r.parent_provider_id IS NULL
+    UNION SELECT n.called, r.uuid FROM {n} JOIN resource_providers r ON r.name = n.called
+    WHERE r.parent_provider_id IS NULL
+    UNION SELECT n.called, r.uuid FROM {n} JOIN hosts h ON h.host = n.called
+    JOIN resource_providers r ON r.uuid = h.root
+    """,
     called=str,
 )
 _OF_ROOTS = Statement(
-    "SELECT DISTINCT a.uuid FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
-    " JOIN resource_provider_aggregates m ON m.resource_provider_id = p.id"
-    " JOIN aggregates a ON a.id = m.aggregate_id",
+    """
+    SELECT DISTINCT a.uuid FROM {n} JOIN resource_providers p ON p.uuid = n.uuid
+    JOIN resource_provider_aggregates m ON m.resource_provider_id = p.id
+    JOIN aggregates a ON a.id = m.aggregate_id
+    """,
     uuid=str,
 )
 _SAY = Statement(
-    "UPDATE aggregates SET name = CAST(:called AS text), metadata = :metadata,"
-    " updated_at = CAST(:now AS double precision) WHERE uuid = :uuid"
+    """
+    UPDATE aggregates SET name = CAST(:called AS text), metadata = :metadata,
+    updated_at = CAST(:now AS double precision) WHERE uuid = :uuid
+    """
 )
 
 _metadata = msgspec.json.Decoder(dict[str, str])
@@ -52,14 +60,16 @@ class FoundAggregate(NamedTuple):
 def _find(among: bool) -> Statement:
     joined, key = (" JOIN {n} ON n.uuid = a.uuid", {"uuid": str}) if among else ("", {})
     return Statement(
-        "SELECT a.uuid, a.name, a.metadata, (SELECT count(*) FROM resource_provider_aggregates m"
-        " JOIN resource_providers p ON p.id = m.resource_provider_id"
-        " WHERE m.aggregate_id = a.id AND p.parent_provider_id IS NULL) AS hosts"
-        f" FROM aggregates a{joined} WHERE a.uuid > :after"
-        " AND (CAST(:called AS text) = '' OR a.name = CAST(:called AS text))"
-        f" AND ({_SAID}"
-        " OR EXISTS (SELECT 1 FROM resource_provider_aggregates u WHERE u.aggregate_id = a.id))"
-        " ORDER BY a.uuid LIMIT :most",
+        f"""
+        SELECT a.uuid, a.name, a.metadata, (SELECT count(*) FROM resource_provider_aggregates m
+        JOIN resource_providers p ON p.id = m.resource_provider_id
+        WHERE m.aggregate_id = a.id AND p.parent_provider_id IS NULL) AS hosts
+        FROM aggregates a{joined} WHERE a.uuid > :after
+        AND (CAST(:called AS text) = '' OR a.name = CAST(:called AS text))
+        AND ({_SAID}
+        OR EXISTS (SELECT 1 FROM resource_provider_aggregates u WHERE u.aggregate_id = a.id))
+        ORDER BY a.uuid LIMIT :most
+        """,
         **key,
     )
 

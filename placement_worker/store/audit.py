@@ -13,80 +13,96 @@ from placement_worker.core.index import SHARES
 from placement_worker.store import cells, server_groups
 
 _USAGE = Statement(
-    "SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0) AS allocated, i.used_when_set,"
-    " i.total, i.reserved, i.allocation_ratio"
-    " FROM inventories i"
-    " JOIN resource_providers p ON p.id = i.resource_provider_id"
-    " JOIN resource_classes c ON c.id = i.resource_class_id"
-    " LEFT JOIN (SELECT resource_provider_id, resource_class_id, CAST(sum(used) AS bigint) AS used"
-    " FROM allocations GROUP BY resource_provider_id, resource_class_id) a"
-    " ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id"
-    " WHERE i.used <> COALESCE(a.used, 0) OR i.used < 0"
-    " OR (i.used > (i.total - i.reserved) * i.allocation_ratio AND i.used > i.used_when_set)"
-    " ORDER BY p.uuid, c.name"
+    """
+    SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0) AS allocated, i.used_when_set,
+    i.total, i.reserved, i.allocation_ratio
+    FROM inventories i
+    JOIN resource_providers p ON p.id = i.resource_provider_id
+    JOIN resource_classes c ON c.id = i.resource_class_id
+    LEFT JOIN (SELECT resource_provider_id, resource_class_id, CAST(sum(used) AS bigint) AS used
+    FROM allocations GROUP BY resource_provider_id, resource_class_id) a
+    ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id
+    WHERE i.used <> COALESCE(a.used, 0) OR i.used < 0
+    OR (i.used > (i.total - i.reserved) * i.allocation_ratio AND i.used > i.used_when_set)
+    ORDER BY p.uuid, c.name
+    """
 )
 _ORPHANS = Statement(
-    "SELECT a.consumer_id, a.resource_provider_id, a.resource_class_id, c.uuid, i.used AS counted"
-    " FROM allocations a"
-    " LEFT JOIN consumers c ON c.id = a.consumer_id"
-    " LEFT JOIN inventories i ON i.resource_provider_id = a.resource_provider_id"
-    " AND i.resource_class_id = a.resource_class_id"
-    " WHERE c.id IS NULL OR i.used IS NULL OR a.used < 1"
+    """
+    SELECT a.consumer_id, a.resource_provider_id, a.resource_class_id, c.uuid, i.used AS counted
+    FROM allocations a
+    LEFT JOIN consumers c ON c.id = a.consumer_id
+    LEFT JOIN inventories i ON i.resource_provider_id = a.resource_provider_id
+    AND i.resource_class_id = a.resource_class_id
+    WHERE c.id IS NULL OR i.used IS NULL OR a.used < 1
+    """
 )
 _CONSUMERS = Statement(
-    "SELECT c.uuid, c.generation, EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = c.id) AS holds,"
-    " r.why FROM consumers c LEFT JOIN retired_consumers r ON r.uuid = c.uuid"
-    " LEFT JOIN projects p ON p.id = c.project_id LEFT JOIN users u ON u.id = c.user_id"
-    " LEFT JOIN consumer_types t ON t.id = c.consumer_type_id"
-    " WHERE c.generation < 1 OR r.why IS NOT NULL OR p.id IS NULL OR u.id IS NULL"
-    " OR (t.id IS NULL AND c.consumer_type_id IS NOT NULL)"
-    " OR NOT EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = c.id)"
+    """
+    SELECT c.uuid, c.generation, EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = c.id) AS holds,
+    r.why FROM consumers c LEFT JOIN retired_consumers r ON r.uuid = c.uuid
+    LEFT JOIN projects p ON p.id = c.project_id LEFT JOIN users u ON u.id = c.user_id
+    LEFT JOIN consumer_types t ON t.id = c.consumer_type_id
+    WHERE c.generation < 1 OR r.why IS NOT NULL OR p.id IS NULL OR u.id IS NULL
+    OR (t.id IS NULL AND c.consumer_type_id IS NOT NULL)
+    OR NOT EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = c.id)
+    """
 )
 _PROVIDERS = Statement(
-    "SELECT p.uuid, p.generation, p.shape FROM resource_providers p"
-    " LEFT JOIN resource_providers q ON q.id = p.parent_provider_id"
-    " WHERE p.generation < 0 OR p.shape < 0 OR p.root_provider_id IS NULL"
-    " OR (p.parent_provider_id IS NULL AND p.root_provider_id <> p.id)"
-    " OR (p.parent_provider_id IS NOT NULL AND p.root_provider_id <> q.root_provider_id)"
+    """
+    SELECT p.uuid, p.generation, p.shape FROM resource_providers p
+    LEFT JOIN resource_providers q ON q.id = p.parent_provider_id
+    WHERE p.generation < 0 OR p.shape < 0 OR p.root_provider_id IS NULL
+    OR (p.parent_provider_id IS NULL AND p.root_provider_id <> p.id)
+    OR (p.parent_provider_id IS NOT NULL AND p.root_provider_id <> q.root_provider_id)
+    """
 )
 _HOLDINGS = Statement(
-    "SELECT c.uuid AS consumer, c.generation, p.uuid AS provider, k.name, a.used, c.created_at"
-    " FROM consumers c"
-    " JOIN allocations a ON a.consumer_id = c.id"
-    " JOIN resource_providers p ON p.id = a.resource_provider_id"
-    " JOIN resource_classes k ON k.id = a.resource_class_id"
-    " ORDER BY c.uuid, p.uuid, a.resource_class_id"
+    """
+    SELECT c.uuid AS consumer, c.generation, p.uuid AS provider, k.name, a.used, c.created_at
+    FROM consumers c
+    JOIN allocations a ON a.consumer_id = c.id
+    JOIN resource_providers p ON p.id = a.resource_provider_id
+    JOIN resource_classes k ON k.id = a.resource_class_id
+    ORDER BY c.uuid, p.uuid, a.resource_class_id
+    """
 )
 _CONSUMER_TREES = Statement(
-    "SELECT DISTINCT c.uuid AS consumer, t.name AS type, c.client, c.created_at, c.keeps_for, r.uuid AS root,"
-    " p.uuid AS provider, h.cell, h.agent, h.created_at AS reported"
-    " FROM consumers c"
-    " JOIN allocations a ON a.consumer_id = c.id"
-    " JOIN resource_providers p ON p.id = a.resource_provider_id"
-    " JOIN resource_providers r ON r.id = p.root_provider_id"
-    " LEFT JOIN consumer_types t ON t.id = c.consumer_type_id"
-    " LEFT JOIN hosts h ON h.root = r.uuid AND h.sequence >= 0"
-    " ORDER BY c.uuid, r.uuid, p.uuid"
+    """
+    SELECT DISTINCT c.uuid AS consumer, t.name AS type, c.client, c.created_at, c.keeps_for, r.uuid AS root,
+    p.uuid AS provider, h.cell, h.agent, h.created_at AS reported
+    FROM consumers c
+    JOIN allocations a ON a.consumer_id = c.id
+    JOIN resource_providers p ON p.id = a.resource_provider_id
+    JOIN resource_providers r ON r.id = p.root_provider_id
+    LEFT JOIN consumer_types t ON t.id = c.consumer_type_id
+    LEFT JOIN hosts h ON h.root = r.uuid AND h.sequence >= 0
+    ORDER BY c.uuid, r.uuid, p.uuid
+    """
 )
 _SERVED = Statement(
-    "SELECT DISTINCT p.uuid AS provider, r.uuid AS root FROM traits t"
-    " JOIN resource_provider_traits m ON m.trait_id = t.id"
-    " JOIN resource_providers p ON p.id = m.resource_provider_id"
-    " JOIN resource_provider_aggregates a ON a.resource_provider_id = p.id"
-    " JOIN resource_provider_aggregates b ON b.aggregate_id = a.aggregate_id"
-    " JOIN resource_providers q ON q.id = b.resource_provider_id"
-    " JOIN resource_providers r ON r.id = q.root_provider_id WHERE t.name = :shares"
+    """
+    SELECT DISTINCT p.uuid AS provider, r.uuid AS root FROM traits t
+    JOIN resource_provider_traits m ON m.trait_id = t.id
+    JOIN resource_providers p ON p.id = m.resource_provider_id
+    JOIN resource_provider_aggregates a ON a.resource_provider_id = p.id
+    JOIN resource_provider_aggregates b ON b.aggregate_id = a.aggregate_id
+    JOIN resource_providers q ON q.id = b.resource_provider_id
+    JOIN resource_providers r ON r.id = q.root_provider_id WHERE t.name = :shares
+    """
 )
 _ZONED = Statement(  # of hosts, without sharing providers
-    "SELECT r.uuid, r.name AS root, h.host, h.zone, a.uuid AS aggregate, a.name, a.metadata"
-    " FROM aggregates a"
-    " JOIN resource_provider_aggregates m ON m.aggregate_id = a.id"
-    " JOIN resource_providers r ON r.id = m.resource_provider_id"
-    " LEFT JOIN hosts h ON h.root = r.uuid AND h.sequence >= 0"
-    " WHERE r.parent_provider_id IS NULL AND a.metadata LIKE :zoned"
-    " AND NOT EXISTS (SELECT 1 FROM resource_provider_traits t JOIN traits n ON n.id = t.trait_id"
-    " WHERE t.resource_provider_id = r.id AND n.name = :shares)"
-    " ORDER BY r.uuid, a.uuid"
+    """
+    SELECT r.uuid, r.name AS root, h.host, h.zone, a.uuid AS aggregate, a.name, a.metadata
+    FROM aggregates a
+    JOIN resource_provider_aggregates m ON m.aggregate_id = a.id
+    JOIN resource_providers r ON r.id = m.resource_provider_id
+    LEFT JOIN hosts h ON h.root = r.uuid AND h.sequence >= 0
+    WHERE r.parent_provider_id IS NULL AND a.metadata LIKE :zoned
+    AND NOT EXISTS (SELECT 1 FROM resource_provider_traits t JOIN traits n ON n.id = t.trait_id
+    WHERE t.resource_provider_id = r.id AND n.name = :shares)
+    ORDER BY r.uuid, a.uuid
+    """
 )
 _RETIRED = Statement("SELECT uuid FROM retired_consumers")
 _AGENTS = Statement("SELECT DISTINCT cell, agent FROM hosts WHERE agent <> '' AND NOT gone")

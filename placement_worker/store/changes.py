@@ -27,9 +27,11 @@ _NEXT = (
 )
 # PostgreSQL does both in one round trip; SQLite knows no UPDATE inside another statement.
 _NEXT_LOGGED = Statement(
-    f"WITH {{others}}next AS ({_NEXT}), logged AS (INSERT INTO change_log (number, changes)"
-    " SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes FROM next, {n})"
-    " SELECT number, edition FROM next",
+    f"""
+    WITH {{others}}next AS ({_NEXT}), logged AS (INSERT INTO change_log (number, changes)
+    SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes FROM next, {{n}})
+    SELECT number, edition FROM next
+    """,
     nth=int,
     changes=str,
 )
@@ -43,26 +45,34 @@ _LOG_AGGREGATES = Statement(
 )
 _LOG_CELLS = Statement("INSERT INTO change_log (number, changes, cells) VALUES (:number, '[]', :cells)")
 _AFTER = Statement(
-    "SELECT number, changes, aggregates, cells FROM change_log WHERE number > :after"
-    " ORDER BY number LIMIT :most"
+    """
+    SELECT number, changes, aggregates, cells FROM change_log WHERE number > :after
+    ORDER BY number LIMIT :most
+    """
 )
 _NEWS = Statement(
-    "SELECT l.number, l.changes, l.aggregates, l.cells, c.number AS last,"
-    " (SELECT min(o.number) FROM change_log o) AS oldest"
-    " FROM changes c LEFT JOIN (SELECT number, changes, aggregates, cells FROM change_log"
-    " WHERE number > :after ORDER BY number LIMIT :most) l ON 1 = 1"
-    f" WHERE c.id = {LAST_CHANGE} ORDER BY l.number"
+    f"""
+    SELECT l.number, l.changes, l.aggregates, l.cells, c.number AS last,
+    (SELECT min(o.number) FROM change_log o) AS oldest
+    FROM changes c LEFT JOIN (SELECT number, changes, aggregates, cells FROM change_log
+    WHERE number > :after ORDER BY number LIMIT :most) l ON 1 = 1
+    WHERE c.id = {LAST_CHANGE} ORDER BY l.number
+    """
 )
 _UNTOLD = Statement(
-    "SELECT l.number, l.changes, l.aggregates, l.cells FROM change_log l WHERE l.number >"
-    f" (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c) AND l.number > :known"
-    " ORDER BY l.number LIMIT :most"
+    f"""
+    SELECT l.number, l.changes, l.aggregates, l.cells FROM change_log l WHERE l.number >
+    (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c) AND l.number > :known
+    ORDER BY l.number LIMIT :most
+    """
 )
 _TELL = Statement(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND number < :number")
 _TRIM = Statement(
-    f"DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :keep"
-    f" AND (number <= (SELECT number FROM changes WHERE id = {LAST_TOLD})"
-    f" OR number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :untold)"
+    f"""
+    DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :keep
+    AND (number <= (SELECT number FROM changes WHERE id = {LAST_TOLD})
+    OR number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :untold)
+    """
 )
 
 _encode = msgspec.json.Encoder().encode

@@ -33,15 +33,19 @@ _NEWCOMER: dict[str, Any] = {"uuid": str, "project": int, "owner": int, "type": 
 _INSERT_CONSUMERS = Statement(_INSERT, **_NEWCOMER)
 # PostgreSQL: one round trip if all consumers are new; otherwise no provider is locked yet.
 _INSERT_AND_LOCK = Statement(
-    f"WITH new AS ({_INSERT}),"
-    " locked AS (SELECT p.id FROM resource_providers p WHERE (SELECT count(*) FROM new) = :newcomers"
-    " AND p.uuid = ANY(CAST(:providers AS text[])) ORDER BY p.id FOR NO KEY UPDATE OF p)"
-    " SELECT new.id, new.uuid, there.providers FROM new, (SELECT count(*) AS providers FROM locked) there",
+    f"""
+    WITH new AS ({_INSERT}),
+    locked AS (SELECT p.id FROM resource_providers p WHERE (SELECT count(*) FROM new) = :newcomers
+    AND p.uuid = ANY(CAST(:providers AS text[])) ORDER BY p.id FOR NO KEY UPDATE OF p)
+    SELECT new.id, new.uuid, there.providers FROM new, (SELECT count(*) AS providers FROM locked) there
+    """,
     **_NEWCOMER,
 )
 _LOCK_CONSUMERS = Statement(
-    "SELECT c.id, c.uuid, c.generation, c.group_id FROM {n} JOIN consumers c ON c.uuid = n.uuid"
-    " ORDER BY c.id FOR UPDATE OF c",
+    """
+    SELECT c.id, c.uuid, c.generation, c.group_id FROM {n} JOIN consumers c ON c.uuid = n.uuid
+    ORDER BY c.id FOR UPDATE OF c
+    """,
     uuid=str,
 )
 _RETIRED = Statement(
@@ -51,53 +55,67 @@ _RETIRED = Statement(
     uuid=str,
 )
 _HOLDINGS = Statement(
-    "SELECT a.consumer_id, p.uuid AS provider, p.shape, a.resource_class_id, a.used FROM {n}"
-    " JOIN allocations a ON a.consumer_id = n.id JOIN resource_providers p ON p.id = a.resource_provider_id",
+    """
+    SELECT a.consumer_id, p.uuid AS provider, p.shape, a.resource_class_id, a.used FROM {n}
+    JOIN allocations a ON a.consumer_id = n.id JOIN resource_providers p ON p.id = a.resource_provider_id
+    """,
     id=int,
 )
 _LOCK_PROVIDERS = Statement(
-    "SELECT p.uuid FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
-    " ORDER BY p.id FOR NO KEY UPDATE OF p",
+    """
+    SELECT p.uuid FROM {n} JOIN resource_providers p ON p.uuid = n.uuid
+    ORDER BY p.id FOR NO KEY UPDATE OF p
+    """,
     uuid=str,
 )
 # Once all of them are locked: a statement sees nothing that was committed while it waited for a lock.
 _ROOMS = Statement(
-    "SELECT p.id, p.uuid, r.uuid AS root, p.shape, p.generation, i.resource_class_id AS class, i.total,"
-    " i.reserved, i.allocation_ratio, i.used, i.min_unit, i.max_unit, i.step_size,"
-    " EXISTS (SELECT 1 FROM {n} JOIN retired_consumers e ON e.uuid = n.consumer) AS retired,"
-    " CASE WHEN p.parent_provider_id IS NOT NULL THEN EXISTS (SELECT 1 FROM resource_provider_traits t"
-    " WHERE t.resource_provider_id = p.id AND t.trait_id = (SELECT id FROM traits WHERE name = :excludes))"
-    " ELSE false END AS excludes"
-    " FROM {n} JOIN resource_providers p ON p.uuid = n.provider"
-    " JOIN resource_providers r ON r.id = p.root_provider_id"
-    " LEFT JOIN inventories i ON i.resource_provider_id = p.id ORDER BY p.id, i.resource_class_id",
+    """
+    SELECT p.id, p.uuid, r.uuid AS root, p.shape, p.generation, i.resource_class_id AS class, i.total,
+    i.reserved, i.allocation_ratio, i.used, i.min_unit, i.max_unit, i.step_size,
+    EXISTS (SELECT 1 FROM {n} JOIN retired_consumers e ON e.uuid = n.consumer) AS retired,
+    CASE WHEN p.parent_provider_id IS NOT NULL THEN EXISTS (SELECT 1 FROM resource_provider_traits t
+    WHERE t.resource_provider_id = p.id AND t.trait_id = (SELECT id FROM traits WHERE name = :excludes))
+    ELSE false END AS excludes
+    FROM {n} JOIN resource_providers p ON p.uuid = n.provider
+    JOIN resource_providers r ON r.id = p.root_provider_id
+    LEFT JOIN inventories i ON i.resource_provider_id = p.id ORDER BY p.id, i.resource_class_id
+    """,
     provider=str,
     consumer=str,
 )
 _SIBLINGS = Statement(
-    "SELECT p.uuid, s.uuid AS sibling FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
-    " JOIN resource_providers s ON s.parent_provider_id = p.parent_provider_id AND s.id <> p.id"
-    " JOIN traits m ON m.name = :excludes"
-    " JOIN resource_provider_traits o ON o.resource_provider_id = p.id AND o.trait_id = m.id"
-    " JOIN resource_provider_traits t ON t.resource_provider_id = s.id AND t.trait_id = m.id",
+    """
+    SELECT p.uuid, s.uuid AS sibling FROM {n} JOIN resource_providers p ON p.uuid = n.uuid
+    JOIN resource_providers s ON s.parent_provider_id = p.parent_provider_id AND s.id <> p.id
+    JOIN traits m ON m.name = :excludes
+    JOIN resource_provider_traits o ON o.resource_provider_id = p.id AND o.trait_id = m.id
+    JOIN resource_provider_traits t ON t.resource_provider_id = s.id AND t.trait_id = m.id
+    """,
     uuid=str,
 )
 _SET_USED = Statement(
-    "UPDATE inventories SET used = n.used FROM {n}"
-    " WHERE inventories.resource_provider_id = n.provider AND inventories.resource_class_id = n.class",
+    """
+    UPDATE inventories SET used = n.used FROM {n}
+    WHERE inventories.resource_provider_id = n.provider AND inventories.resource_class_id = n.class
+    """,
     **{"provider": int, "class": int, "used": int},
 )
 _SET_GENERATIONS = Statement(
-    f"UPDATE resource_providers SET generation = n.generation, updated_at = {_NOW} FROM {{n}}"
-    " WHERE resource_providers.id = n.id",
+    f"""
+    UPDATE resource_providers SET generation = n.generation, updated_at = {_NOW} FROM {{n}}
+    WHERE resource_providers.id = n.id
+    """,
     id=int,
     generation=int,
 )
 _SET_CONSUMERS = Statement(
-    "UPDATE consumers SET generation = n.generation, project_id = n.project, user_id = n.owner,"
-    " client = consumers.client AND n.client,"
-    f" consumer_type_id = COALESCE(n.type, consumer_type_id), updated_at = {_NOW}"
-    " FROM {n} WHERE consumers.id = n.id",
+    f"""
+    UPDATE consumers SET generation = n.generation, project_id = n.project, user_id = n.owner,
+    client = consumers.client AND n.client,
+    consumer_type_id = COALESCE(n.type, consumer_type_id), updated_at = {_NOW}
+    FROM {{n}} WHERE consumers.id = n.id
+    """,
     id=int,
     generation=int,
     project=int,
@@ -106,9 +124,11 @@ _SET_CONSUMERS = Statement(
     client=bool,
 )
 _SET_HOLDERS = Statement(
-    "UPDATE consumers SET generation = n.generation, project_id = o.project_id, user_id = o.user_id,"
-    f" consumer_type_id = n.type, keeps_for = n.whose, updated_at = {_NOW}"
-    " FROM {n} JOIN consumers o ON o.id = n.heir_of WHERE consumers.id = n.id",
+    f"""
+    UPDATE consumers SET generation = n.generation, project_id = o.project_id, user_id = o.user_id,
+    consumer_type_id = n.type, keeps_for = n.whose, updated_at = {_NOW}
+    FROM {{n}} JOIN consumers o ON o.id = n.heir_of WHERE consumers.id = n.id
+    """,
     id=int,
     generation=int,
     heir_of=int,
@@ -118,15 +138,19 @@ _SET_HOLDERS = Statement(
 _DELETE_CONSUMERS = Statement("DELETE FROM consumers WHERE id IN (SELECT n.id FROM {n})", id=int)
 _DELETE_ALLOCATIONS = Statement("DELETE FROM allocations WHERE consumer_id IN (SELECT n.id FROM {n})", id=int)
 _INSERT_ALLOCATIONS = Statement(
-    "INSERT INTO allocations"
-    " (consumer_id, resource_provider_id, resource_class_id, used, created_at, updated_at)"
-    f" SELECT n.consumer, n.provider, n.class, n.used, {_NOW}, {_NOW} FROM {{n}}",
+    f"""
+    INSERT INTO allocations
+    (consumer_id, resource_provider_id, resource_class_id, used, created_at, updated_at)
+    SELECT n.consumer, n.provider, n.class, n.used, {_NOW}, {_NOW} FROM {{n}}
+    """,
     **{"consumer": int, "provider": int, "class": int, "used": int},
 )
 _INSERT_RETIRED = Statement(
-    "INSERT INTO retired_consumers (uuid, why, at, unplaceable, cell)"
-    f" SELECT n.uuid, n.why, {_NOW}, n.unplaceable, n.cell FROM {{n}} WHERE true"
-    " ORDER BY n.uuid ON CONFLICT DO NOTHING",
+    f"""
+    INSERT INTO retired_consumers (uuid, why, at, unplaceable, cell)
+    SELECT n.uuid, n.why, {_NOW}, n.unplaceable, n.cell FROM {{n}} WHERE true
+    ORDER BY n.uuid ON CONFLICT DO NOTHING
+    """,
     uuid=str,
     why=str,
     unplaceable=bool,

@@ -53,8 +53,10 @@ _GIVEN_OUT = Statement(
     "UPDATE changes SET number = :id WHERE id = :numbers AND number < CAST(:id AS bigint)",
 )
 _ROOTS = Statement(
-    "SELECT DISTINCT r.uuid FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id"
-    " JOIN resource_providers r ON r.id = p.root_provider_id WHERE i.resource_class_id = :id ORDER BY r.uuid"
+    """
+    SELECT DISTINCT r.uuid FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id
+    JOIN resource_providers r ON r.id = p.root_provider_id WHERE i.resource_class_id = :id ORDER BY r.uuid
+    """
 )
 
 

@@ -6,14 +6,18 @@ from bus.sql.database import Database
 from bus.sql.statement import Statement
 
 _KEEPERS = Statement(
-    "SELECT c.uuid, c.generation, c.keeps_for, t.name AS type, c.created_at FROM consumers c"
-    " JOIN consumer_types t ON t.id = c.consumer_type_id"
-    " WHERE t.name IN ('CLEANUP', 'MIGRATION') AND c.keeps_for IS NOT NULL ORDER BY c.uuid"
+    """
+    SELECT c.uuid, c.generation, c.keeps_for, t.name AS type, c.created_at FROM consumers c
+    JOIN consumer_types t ON t.id = c.consumer_type_id
+    WHERE t.name IN ('CLEANUP', 'MIGRATION') AND c.keeps_for IS NOT NULL ORDER BY c.uuid
+    """
 )
 _CUSTOM = Statement(
-    "SELECT c.name, sum(i.used) AS used, sum(i.total) AS total FROM inventories i"
-    " JOIN resource_classes c ON c.id = i.resource_class_id WHERE c.name LIKE 'CUSTOM!_%' ESCAPE '!'"
-    " GROUP BY c.name ORDER BY c.name"
+    """
+    SELECT c.name, sum(i.used) AS used, sum(i.total) AS total FROM inventories i
+    JOIN resource_classes c ON c.id = i.resource_class_id WHERE c.name LIKE 'CUSTOM!_%' ESCAPE '!'
+    GROUP BY c.name ORDER BY c.name
+    """
 )
 
 

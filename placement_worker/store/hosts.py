@@ -10,14 +10,18 @@ from placement_worker.core.trees import Tree
 _NOW = "CAST(:now AS double precision)"
 
 _ENTER = Statement(
-    "INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, created_at, updated_at)"
-    f" SELECT n.root, '', '', '', '', -1, false, {_NOW}, {_NOW} FROM {{n}} WHERE true ORDER BY n.root"
-    " ON CONFLICT DO NOTHING",
+    f"""
+    INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, created_at, updated_at)
+    SELECT n.root, '', '', '', '', -1, false, {_NOW}, {_NOW} FROM {{n}} WHERE true ORDER BY n.root
+    ON CONFLICT DO NOTHING
+    """,
     root=str,
 )
 _LOCK_HOSTS = Statement(
-    "SELECT h.root, h.host, h.cell, h.agent, h.zone, h.sequence, h.gone FROM {n}"
-    " JOIN hosts h ON h.root = n.root ORDER BY h.root FOR NO KEY UPDATE OF h",
+    """
+    SELECT h.root, h.host, h.cell, h.agent, h.zone, h.sequence, h.gone FROM {n}
+    JOIN hosts h ON h.root = n.root ORDER BY h.root FOR NO KEY UPDATE OF h
+    """,
     root=str,
 )
 _LEAVE = Statement(
@@ -25,8 +29,10 @@ _LEAVE = Statement(
     root=str,
 )
 _SET_HOSTS = Statement(
-    "UPDATE hosts SET cell = n.cell, agent = n.agent, host = n.host, zone = n.zone, sequence = n.sequence,"
-    f" gone = n.gone, updated_at = {_NOW} FROM {{n}} WHERE hosts.root = n.root",
+    f"""
+    UPDATE hosts SET cell = n.cell, agent = n.agent, host = n.host, zone = n.zone, sequence = n.sequence,
+    gone = n.gone, updated_at = {_NOW} FROM {{n}} WHERE hosts.root = n.root
+    """,
     root=str,
     cell=str,
     agent=str,
@@ -36,8 +42,10 @@ _SET_HOSTS = Statement(
     gone=bool,
 )
 _PRUNE_HOSTS = Statement(
-    "DELETE FROM hosts WHERE updated_at < :before"
-    " AND NOT EXISTS (SELECT 1 FROM resource_providers p WHERE p.uuid = hosts.root)"
+    """
+    DELETE FROM hosts WHERE updated_at < :before
+    AND NOT EXISTS (SELECT 1 FROM resource_providers p WHERE p.uuid = hosts.root)
+    """
 )
 _LEFTOVERS = Statement("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid = h.root WHERE h.gone")
 

@@ -8,19 +8,21 @@ from typing import Any
 
 from bus.requests import ResourceGroup
 from bus.resources import Consumer, Provider
-from bus.sql.statement import Statement, numbers
+from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT, Resources
 from placement_worker.schema import NAMES_EDITION
 from placement_worker.store.numbered_names import Book, NumberedNames
-from placement_worker.store.tree_reads import (
+from placement_worker.store.provider_parts import (
     AGGREGATES,
     INVENTORIES,
     TRAITS,
     Stocks,
-    classes_in,
-    inventories_in,
+    stocks_of,
+    stored_inventories,
+    stored_names,
 )
+from placement_worker.store.tree_reads import read_unknown
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"
 
@@ -76,19 +78,23 @@ def _providers(which: Which, parts: frozenset[str]) -> Statement:
     owner = "".join(f", h.{column}" for column in _OWNER) if "owner" in parts else ""
     hosts = "LEFT JOIN hosts h ON h.root = r.uuid" if owner else ""
     return Statement(
-        "SELECT p.id, p.uuid, p.name, q.uuid AS parent, r.uuid AS root, p.generation, p.updated_at,"
-        f" {', '.join(lists)}, {_EDITION} AS edition{owner} FROM resource_providers p {joined}"
-        f" JOIN resource_providers r ON r.id = p.root_provider_id {hosts}"
-        f" LEFT JOIN resource_providers q ON q.id = p.parent_provider_id {condition}",
+        f"""
+        SELECT p.id, p.uuid, p.name, q.uuid AS parent, r.uuid AS root, p.generation, p.updated_at,
+        {", ".join(lists)}, {_EDITION} AS edition{owner} FROM resource_providers p {joined}
+        JOIN resource_providers r ON r.id = p.root_provider_id {hosts}
+        LEFT JOIN resource_providers q ON q.id = p.parent_provider_id {condition}
+        """,
         **_KEYS.get(which, {}),
     )
 
 
 _FIT = Statement(
-    "SELECT i.resource_provider_id FROM {n} JOIN inventories i ON i.resource_class_id = n.class"
-    " WHERE i.used + n.amount <= (i.total - i.reserved) * i.allocation_ratio"
-    " AND n.amount >= i.min_unit AND n.amount <= i.max_unit AND n.amount % i.step_size = 0"
-    " GROUP BY i.resource_provider_id HAVING count(*) = :wanted",
+    """
+    SELECT i.resource_provider_id FROM {n} JOIN inventories i ON i.resource_class_id = n.class
+    WHERE i.used + n.amount <= (i.total - i.reserved) * i.allocation_ratio
+    AND n.amount >= i.min_unit AND n.amount <= i.max_unit AND n.amount % i.step_size = 0
+    GROUP BY i.resource_provider_id HAVING count(*) = :wanted
+    """,
     **{"class": int, "amount": int},
 )
 _TRAITED = Statement(
@@ -96,8 +102,10 @@ _TRAITED = Statement(
     id=int,
 )
 _GROUPED = Statement(
-    "SELECT a.aggregate_id, a.resource_provider_id FROM {n}"
-    " JOIN resource_provider_aggregates a ON a.aggregate_id = n.id",
+    """
+    SELECT a.aggregate_id, a.resource_provider_id FROM {n}
+    JOIN resource_provider_aggregates a ON a.aggregate_id = n.id
+    """,
     id=int,
 )
 
@@ -154,13 +162,14 @@ async def providers(
         return []
     rows = sorted(rows, key=itemgetter("id"))
     await book.turn_to(tx, rows[0]["edition"])
-    classes = await book.class_names(tx, classes_in(rows))
+    stored = {row["id"]: stored_inventories(row["inventories"]) for row in rows}
+    classes = await book.class_names(tx, {each.class_id for those in stored.values() for each in those})
     found = []
     traits = await _named(tx, book.traits, rows, "traits")
     aggregates = await _named(tx, book.aggregates, rows, "aggregates")
     whens = ["updated_at", *(f"{part}_updated" for part in _PARTS)]
     for row in rows:
-        stocks = inventories_in(row["inventories"], classes)
+        stocks = stocks_of(stored[row["id"]], classes)
         one = Provider(
             id=row["uuid"],
             name=row["name"],
@@ -186,18 +195,17 @@ def _owner(row: Mapping[str, Any], book: Book, stocks: Stocks) -> dict[str, Any]
     if len(stocks.reported) < len(stocks.inventories):
         told["kept_classes"] = tuple(name for name in stocks.inventories if name not in stocks.reported)
     for part, names in (("traits", book.traits), ("aggregates", book.aggregates)):
-        told[f"kept_{part}"] = tuple(names.names[-number] for number in numbers(row[part]) if number < 0)
+        told[f"kept_{part}"] = tuple(names.names[id_] for id_ in stored_names(row[part]).others or ())
     return told
 
 
 async def _named(
     tx: Transaction, names: NumberedNames, rows: Sequence[Any], column: str
 ) -> dict[str | None, tuple[str, ...]]:
-    """Each list of numbers that is there → the names, in the order of their numbers."""
-    lists = {row[column] for row in rows}
-    if any(abs(one) not in names.names for listed in lists for one in numbers(listed)):
-        await names.read_all(tx)
-    return {listed: tuple(names.names[one] for one in sorted(map(abs, numbers(listed)))) for listed in lists}
+    """Return, for each JSON column, its names in the order of their numbers."""
+    columns = {row[column] for row in rows}
+    await read_unknown(tx, names, columns)
+    return {column: tuple(names.names[id_] for id_ in sorted(stored_names(column).all)) for column in columns}
 
 
 async def fitting(tx: Transaction, book: Book, wanted: Resources) -> set[int]:

@@ -51,8 +51,10 @@ class NumberedNames:
             f"SELECT t.id, t.{column} FROM {{n}} JOIN {table} t ON t.{column} = n.called", called=str
         )
         self._insert = Statement(
-            f"INSERT INTO {table} ({column}, created_at, updated_at) SELECT n.called, {_NOW}, {_NOW}"
-            " FROM {n} WHERE true ORDER BY n.called ON CONFLICT DO NOTHING RETURNING id",
+            f"""
+            INSERT INTO {table} ({column}, created_at, updated_at) SELECT n.called, {_NOW}, {_NOW}
+            FROM {{n}} WHERE true ORDER BY n.called ON CONFLICT DO NOTHING RETURNING id
+            """,
             called=str,
         )
 
@@ -122,15 +124,19 @@ class ClassNames(NumberedNames):
     """Resource classes: standard ones have fixed numbers, custom ones begin at FIRST_CUSTOM_CLASS."""
 
     _insert_numbered = Statement(
-        "INSERT INTO resource_classes (id, name, created_at, updated_at)"
-        f" SELECT n.id, n.called, {_NOW}, {_NOW}"
-        " FROM {n} WHERE true ORDER BY n.id ON CONFLICT DO NOTHING RETURNING id",
+        f"""
+        INSERT INTO resource_classes (id, name, created_at, updated_at)
+        SELECT n.id, n.called, {_NOW}, {_NOW}
+        FROM {{n}} WHERE true ORDER BY n.id ON CONFLICT DO NOTHING RETURNING id
+        """,
         id=int,
         called=str,
     )
     _last = Statement(
-        "SELECT max(taken.id) FROM (SELECT max(id) AS id FROM resource_classes"
-        " UNION ALL SELECT number FROM changes WHERE id = :numbers) taken"
+        """
+        SELECT max(taken.id) FROM (SELECT max(id) AS id FROM resource_classes
+        UNION ALL SELECT number FROM changes WHERE id = :numbers) taken
+        """
     )
 
     async def _insert_names(self, tx: Transaction, names: Collection[str], now: float) -> int:

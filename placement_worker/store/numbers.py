@@ -13,10 +13,12 @@ from placement_worker.schema import PROVIDER_NUMBERS
 BLOCK = 200
 
 _TAKE = Statement(
-    "INSERT INTO changes (id, number)"
-    f" SELECT {PROVIDER_NUMBERS}, COALESCE(max(p.id), 0) + CAST(:more AS bigint) FROM resource_providers p"
-    " WHERE true ON CONFLICT (id) DO UPDATE SET number = changes.number + CAST(:more AS bigint)"
-    " RETURNING number"
+    f"""
+    INSERT INTO changes (id, number)
+    SELECT {PROVIDER_NUMBERS}, COALESCE(max(p.id), 0) + CAST(:more AS bigint) FROM resource_providers p
+    WHERE true ON CONFLICT (id) DO UPDATE SET number = changes.number + CAST(:more AS bigint)
+    RETURNING number
+    """
 )
 
 

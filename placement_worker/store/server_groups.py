@@ -29,21 +29,25 @@ _SHARES = (
 
 # Soft groups are not locked: they refuse no claim. A hard group deleted during the wait counts as missing.
 _LOCK = Statement(
-    "WITH known AS (SELECT s.* FROM {n} JOIN server_groups s ON s.uuid = n.uuid"
-    " UNION SELECT s.* FROM {n} JOIN server_groups s ON s.id = n.id),"
-    " held AS (SELECT g.id FROM server_groups g WHERE g.id IN (SELECT k.id FROM known k)"
-    f" AND {_IS_HARD} ORDER BY g.id FOR UPDATE OF g)"
-    f" SELECT {_COLUMNS} FROM known g WHERE NOT {_IS_HARD} OR g.id IN (SELECT h.id FROM held h)",
+    f"""
+    WITH known AS (SELECT s.* FROM {{n}} JOIN server_groups s ON s.uuid = n.uuid
+    UNION SELECT s.* FROM {{n}} JOIN server_groups s ON s.id = n.id),
+    held AS (SELECT g.id FROM server_groups g WHERE g.id IN (SELECT k.id FROM known k)
+    AND {_IS_HARD} ORDER BY g.id FOR UPDATE OF g)
+    SELECT {_COLUMNS} FROM known g WHERE NOT {_IS_HARD} OR g.id IN (SELECT h.id FROM held h)
+    """,
     uuid=str,
     id=int,
 )
 _PLACES = Statement(
-    f"SELECT DISTINCT c.group_id, c.uuid, c.keeps_for, r.uuid AS root, {_SHARES} AS shares, k.name AS type"
-    " FROM {n} JOIN consumers c ON c.group_id = n.id"
-    " JOIN allocations a ON a.consumer_id = c.id"
-    " JOIN resource_providers p ON p.id = a.resource_provider_id"
-    " JOIN resource_providers r ON r.id = p.root_provider_id"
-    " LEFT JOIN consumer_types k ON k.id = c.consumer_type_id",
+    f"""
+    SELECT DISTINCT c.group_id, c.uuid, c.keeps_for, r.uuid AS root, {_SHARES} AS shares, k.name AS type
+    FROM {{n}} JOIN consumers c ON c.group_id = n.id
+    JOIN allocations a ON a.consumer_id = c.id
+    JOIN resource_providers p ON p.id = a.resource_provider_id
+    JOIN resource_providers r ON r.id = p.root_provider_id
+    LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+    """,
     id=int,
 )
 _SHARING = Statement(
@@ -55,22 +59,28 @@ _JOIN = Statement(
 
 _FIND = f"SELECT {_COLUMNS} FROM server_groups g WHERE g.uuid > :after"
 _FIND_ALL = Statement(
-    f"{_FIND} AND (CAST(:project AS text) = '' OR g.project = CAST(:project AS text))"
-    " AND (CAST(:called AS text) = '' OR g.name = CAST(:called AS text)) ORDER BY g.uuid LIMIT :most"
+    f"""
+    {_FIND} AND (CAST(:project AS text) = '' OR g.project = CAST(:project AS text))
+    AND (CAST(:called AS text) = '' OR g.name = CAST(:called AS text)) ORDER BY g.uuid LIMIT :most
+    """
 )
 _FIND_THESE = Statement(
     f"{_FIND} AND g.uuid IN (SELECT n.uuid FROM {{n}}) ORDER BY g.uuid LIMIT :most", uuid=str
 )
 _FIND_OF = Statement(
-    f"{_FIND} AND g.id IN (SELECT c.group_id FROM {{n}} JOIN consumers c ON c.uuid = n.uuid)"
-    " ORDER BY g.uuid LIMIT :most",
+    f"""
+    {_FIND} AND g.id IN (SELECT c.group_id FROM {{n}} JOIN consumers c ON c.uuid = n.uuid)
+    ORDER BY g.uuid LIMIT :most
+    """,
     uuid=str,
 )
 _FIND_HARD = Statement(f"SELECT {_COLUMNS} FROM server_groups g WHERE {_IS_HARD} ORDER BY g.uuid")
 _MAKE = Statement(
-    "INSERT INTO server_groups (uuid, name, project, policy, max_per_host, created_at, updated_at)"
-    f" SELECT n.uuid, n.called, n.project, n.policy, n.most, {_NOW}, {_NOW} FROM {{n}} WHERE true"
-    " ON CONFLICT DO NOTHING RETURNING id",
+    f"""
+    INSERT INTO server_groups (uuid, name, project, policy, max_per_host, created_at, updated_at)
+    SELECT n.uuid, n.called, n.project, n.policy, n.most, {_NOW}, {_NOW} FROM {{n}} WHERE true
+    ON CONFLICT DO NOTHING RETURNING id
+    """,
     uuid=str,
     called=str,
     project=str,
@@ -79,9 +89,11 @@ _MAKE = Statement(
 )
 _LOCK_ONE = Statement("SELECT g.id FROM server_groups g WHERE g.uuid = :uuid FOR UPDATE OF g")
 _MEMBERS = Statement(
-    "SELECT c.uuid FROM consumers c LEFT JOIN consumer_types k ON k.id = c.consumer_type_id"
-    f" WHERE c.group_id = :id AND COALESCE(k.name, '') NOT IN ({', '.join(repr(type_) for type_ in KEEPERS)})"
-    " ORDER BY c.uuid LIMIT :most"
+    f"""
+    SELECT c.uuid FROM consumers c LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+    WHERE c.group_id = :id AND COALESCE(k.name, '') NOT IN ({", ".join(repr(type_) for type_ in KEEPERS)})
+    ORDER BY c.uuid LIMIT :most
+    """
 )
 _DROP = Statement("DELETE FROM server_groups WHERE id = :id")
 

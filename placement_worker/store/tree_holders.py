@@ -16,38 +16,48 @@ from placement_worker.store.numbered_names import Book
 _NOW = "CAST(:now AS double precision)"
 
 _CONSUMERS = Statement(
-    "SELECT DISTINCT a.consumer_id AS id FROM {n} JOIN resource_providers r ON r.uuid = n.uuid"
-    " JOIN resource_providers p ON p.root_provider_id = r.id"
-    " JOIN allocations a ON a.resource_provider_id = p.id",
+    """
+    SELECT DISTINCT a.consumer_id AS id FROM {n} JOIN resource_providers r ON r.uuid = n.uuid
+    JOIN resource_providers p ON p.root_provider_id = r.id
+    JOIN allocations a ON a.resource_provider_id = p.id
+    """,
     uuid=str,
 )
 _HOLDINGS = Statement(
-    "SELECT c.id, c.uuid, c.generation, c.client, k.name AS type, p.uuid AS provider, r.uuid AS root,"
-    " a.resource_class_id, a.used FROM {n} JOIN consumers c ON c.id = n.id"
-    " JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id"
-    " JOIN resource_providers r ON r.id = p.root_provider_id"
-    " LEFT JOIN consumer_types k ON k.id = c.consumer_type_id",
+    """
+    SELECT c.id, c.uuid, c.generation, c.client, k.name AS type, p.uuid AS provider, r.uuid AS root,
+    a.resource_class_id, a.used FROM {n} JOIN consumers c ON c.id = n.id
+    JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id
+    JOIN resource_providers r ON r.id = p.root_provider_id
+    LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+    """,
     id=int,
 )
 _DELETE = Statement(
-    "DELETE FROM allocations WHERE EXISTS (SELECT 1 FROM {n} WHERE n.consumer = allocations.consumer_id"
-    " AND n.provider = allocations.resource_provider_id AND n.class = allocations.resource_class_id)",
+    """
+    DELETE FROM allocations WHERE EXISTS (SELECT 1 FROM {n} WHERE n.consumer = allocations.consumer_id
+    AND n.provider = allocations.resource_provider_id AND n.class = allocations.resource_class_id)
+    """,
     **{"consumer": int, "provider": int, "class": int},
 )
 # New providers have numbers only in the database.
 _INSERT = Statement(
-    "INSERT INTO allocations"
-    " (consumer_id, resource_provider_id, resource_class_id, used, created_at, updated_at)"
-    f" SELECT n.consumer, p.id, n.class, n.used, {_NOW}, {_NOW} FROM {{n}}"
-    " JOIN resource_providers p ON p.uuid = n.provider",
+    f"""
+    INSERT INTO allocations
+    (consumer_id, resource_provider_id, resource_class_id, used, created_at, updated_at)
+    SELECT n.consumer, p.id, n.class, n.used, {_NOW}, {_NOW} FROM {{n}}
+    JOIN resource_providers p ON p.uuid = n.provider
+    """,
     **{"consumer": int, "provider": str, "class": int, "used": int},
 )
 # The usage at the move is recorded as permitted, also beyond capacity.
 _SET_USED = Statement(
-    "UPDATE inventories SET used = n.used, used_when_set = CASE WHEN inventories.used_when_set < n.used"
-    " THEN inventories.used_when_set ELSE n.used END"
-    " FROM {n} JOIN resource_providers p ON p.uuid = n.provider"
-    " WHERE inventories.resource_provider_id = p.id AND inventories.resource_class_id = n.class",
+    """
+    UPDATE inventories SET used = n.used, used_when_set = CASE WHEN inventories.used_when_set < n.used
+    THEN inventories.used_when_set ELSE n.used END
+    FROM {n} JOIN resource_providers p ON p.uuid = n.provider
+    WHERE inventories.resource_provider_id = p.id AND inventories.resource_class_id = n.class
+    """,
     **{"provider": str, "class": int, "used": int},
 )
 

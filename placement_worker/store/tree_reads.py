@@ -3,110 +3,110 @@
 Every writer locks hosts by root, then providers by id, then the change number.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import zip_longest
-from math import isnan
 from operator import itemgetter
-from typing import Any, NamedTuple
 
 from bus.messages import InventoryReported
 from bus.replication import ProviderChange
-from bus.reports import Inventory
-from bus.resources import Inventories
 from bus.sql.failures import Conflict
-from bus.sql.statement import Statement, numbers
+from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import MAX_INT, MAX_RATIO
 from placement_worker.core.trees import ProviderState, Reported, Tree
 from placement_worker.schema import LAST_CHANGE, NAMES_EDITION
 from placement_worker.store.hosts import owned
-from placement_worker.store.numbered_names import Book
-
-_NOW = "CAST(:now AS double precision)"
+from placement_worker.store.numbered_names import Book, NumberedNames
+from placement_worker.store.provider_parts import (
+    AGGREGATES,
+    INVENTORIES,
+    TRAITS,
+    stocks_of,
+    stored_inventories,
+    stored_names,
+)
 
 # Only trees are read in which one more unit could be released: most wait for a release.
-_MAY_OPEN = Statement(
-    "SELECT DISTINCT r.uuid FROM"
-    " (SELECT w.root FROM (SELECT DISTINCT p.root_provider_id AS root, i.resource_class_id AS class"
-    " FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id WHERE i.withheld > 0) w"
-    " JOIN resource_providers p ON p.root_provider_id = w.root"
-    " JOIN inventories i ON i.resource_provider_id = p.id AND i.resource_class_id = w.class"
-    " GROUP BY w.root, w.class"
-    " HAVING SUM(i.withheld * i.allocation_ratio) >="
-    " SUM(CASE WHEN i.used > (i.total - i.reserved) * i.allocation_ratio"
-    " THEN i.used - (i.total - i.reserved) * i.allocation_ratio ELSE 0 END)"
-    " + MIN(CASE WHEN i.withheld > 0 THEN i.allocation_ratio END)) o"
-    " JOIN resource_providers r ON r.id = o.root"
-)
-_ROOTS = Statement(
-    "SELECT id, uuid FROM resource_providers WHERE parent_provider_id IS NULL AND id > :after"
-    " ORDER BY id LIMIT :most"
-)
+_MAY_OPEN = Statement("""
+    SELECT DISTINCT r.uuid
+    FROM (
+        SELECT w.root
+        FROM (
+            SELECT DISTINCT p.root_provider_id AS root, i.resource_class_id AS class
+            FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id
+            WHERE i.withheld > 0
+        ) w
+        JOIN resource_providers p ON p.root_provider_id = w.root
+        JOIN inventories i ON i.resource_provider_id = p.id AND i.resource_class_id = w.class
+        GROUP BY w.root, w.class
+        HAVING SUM(i.withheld * i.allocation_ratio) >=
+            SUM(
+                CASE WHEN i.used > (i.total - i.reserved) * i.allocation_ratio
+                THEN i.used - (i.total - i.reserved) * i.allocation_ratio ELSE 0 END
+            ) + MIN(CASE WHEN i.withheld > 0 THEN i.allocation_ratio END)
+    ) o
+    JOIN resource_providers r ON r.id = o.root
+""")
+_ROOTS = Statement("""
+    SELECT id, uuid FROM resource_providers
+    WHERE parent_provider_id IS NULL AND id > :after ORDER BY id LIMIT :most
+""")
 _LOCK_TREES = Statement(
-    "SELECT p.id FROM {n} JOIN resource_providers o ON o.uuid = n.uuid"
-    " JOIN resource_providers p ON p.root_provider_id = o.root_provider_id"
-    " ORDER BY p.id FOR NO KEY UPDATE OF p",
+    """
+    SELECT p.id
+    FROM {n} JOIN resource_providers o ON o.uuid = n.uuid
+    JOIN resource_providers p ON p.root_provider_id = o.root_provider_id
+    ORDER BY p.id FOR NO KEY UPDATE OF p
+    """,
     uuid=str,
 )
-
-# Inventories of a provider `p` with what is used of them, as one text.
-INVENTORIES = (
-    "(SELECT string_agg(CAST(i.resource_class_id AS text) || ':' || CAST(i.total AS text)"
-    " || ':' || CAST(i.reserved AS text) || ':' || CAST(i.min_unit AS text)"
-    " || ':' || CAST(i.max_unit AS text) || ':' || CAST(i.step_size AS text)"
-    " || ':' || EXACTLY(i.allocation_ratio) || '=' || CAST(i.used AS text)"
-    " || ',' || CAST(i.withheld AS text) || CASE WHEN i.reported THEN ',1' ELSE ',0' END, ';')"
-    " FROM inventories i WHERE i.resource_provider_id = p.id)"
-)
-# And its traits and aggregates: their numbers, negative where no report put them there.
-TRAITS = (
-    "(SELECT string_agg(CAST(CASE WHEN t.reported THEN t.trait_id ELSE -t.trait_id END AS text), ',')"
-    " FROM resource_provider_traits t WHERE t.resource_provider_id = p.id)"
-)
-AGGREGATES = (
-    "(SELECT string_agg(CAST(CASE WHEN a.reported THEN a.aggregate_id ELSE -a.aggregate_id END AS text), ',')"
-    " FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id)"
-)
-# Everything of the trees with the providers, a row per provider. Inventories, traits and aggregates are
-# listed by subqueries:
+# Everything of the trees with the providers, a row per provider.
 _READ = Statement(
-    "SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape,"
-    f" p.reported, {INVENTORIES} AS inventories,"
-    f" {TRAITS} AS traits, {AGGREGATES} AS aggregates,"
-    " h.host, h.cell, h.agent, h.zone, h.sequence, h.gone,"
-    f" (SELECT number FROM changes WHERE id = {LAST_CHANGE}) AS last_change,"
-    f" (SELECT number FROM changes WHERE id = {NAMES_EDITION}) AS edition"
-    " FROM resource_providers p LEFT JOIN hosts h ON h.root = p.uuid WHERE p.root_provider_id IN"
-    " (SELECT o.root_provider_id FROM {n} JOIN resource_providers o ON o.uuid = n.uuid)",
+    f"""
+    SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape, p.reported,
+        {INVENTORIES} AS inventories, {TRAITS} AS traits, {AGGREGATES} AS aggregates,
+        h.host, h.cell, h.agent, h.zone, h.sequence, h.gone,
+        (SELECT number FROM changes WHERE id = {LAST_CHANGE}) AS last_change,
+        (SELECT number FROM changes WHERE id = {NAMES_EDITION}) AS edition
+    FROM resource_providers p LEFT JOIN hosts h ON h.root = p.uuid
+    WHERE p.root_provider_id IN (
+        SELECT o.root_provider_id FROM {{n}} JOIN resource_providers o ON o.uuid = n.uuid
+    )
+    """,
     uuid=str,
 )
 # Data outside of trees: owners of roots, counters (as `sequence`), users of ids and names.
 _LOOK = Statement(
-    "SELECT 'host' AS kind, h.root AS id, h.host, h.cell, h.agent, h.zone, h.sequence,"
-    " CASE WHEN h.gone THEN 1 ELSE 0 END AS gone, 0 AS counter FROM {n} JOIN hosts h ON h.root = n.uuid"
-    " UNION ALL SELECT 'counter', '', '', '', '', '', c.number, 0, c.id FROM changes c"
-    " UNION ALL SELECT 'id', p.uuid, '', '', '', '', 0, 0, 0"
-    " FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
-    " UNION ALL SELECT 'name', p.uuid, p.name, '', '', '', 0, 0, 0"
-    " FROM {n} JOIN resource_providers p ON p.name = n.called",
+    """
+    SELECT 'host' AS kind, h.root AS id, h.host, h.cell, h.agent, h.zone, h.sequence,
+        CASE WHEN h.gone THEN 1 ELSE 0 END AS gone, 0 AS counter
+    FROM {n} JOIN hosts h ON h.root = n.uuid
+    UNION ALL SELECT 'counter', '', '', '', '', '', c.number, 0, c.id FROM changes c
+    UNION ALL SELECT 'id', p.uuid, '', '', '', '', 0, 0, 0
+    FROM {n} JOIN resource_providers p ON p.uuid = n.uuid
+    UNION ALL SELECT 'name', p.uuid, p.name, '', '', '', 0, 0, 0
+    FROM {n} JOIN resource_providers p ON p.name = n.called
+    """,
     uuid=str,
     called=str,
 )
-_LOOKS = 3
-
-_Listed = tuple[tuple[str, ...], frozenset[str]]
+_LOCK_ATTEMPTS = 3
 
 _FOREIGN = Statement(
-    "SELECT p.uuid, r.uuid AS root FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
-    " JOIN resource_providers r ON r.id = p.root_provider_id",
+    """
+    SELECT p.uuid, r.uuid AS root
+    FROM {n} JOIN resource_providers p ON p.uuid = n.uuid
+    JOIN resource_providers r ON r.id = p.root_provider_id
+    """,
     uuid=str,
 )
 _NAMED = Statement(
-    "SELECT p.name, p.uuid, COALESCE(h.cell, '') AS cell FROM {n}"
-    " JOIN resource_providers p ON p.name = n.called"
-    " JOIN resource_providers r ON r.id = p.root_provider_id LEFT JOIN hosts h ON h.root = r.uuid",
+    """
+    SELECT p.name, p.uuid, COALESCE(h.cell, '') AS cell
+    FROM {n} JOIN resource_providers p ON p.name = n.called
+    JOIN resource_providers r ON r.id = p.root_provider_id
+    LEFT JOIN hosts h ON h.root = r.uuid
+    """,
     called=str,
 )
 
@@ -142,7 +142,7 @@ async def read_locked_at(
     """And the number of the last change at that moment, when there are any."""
     if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
-    for _ in range(_LOOKS):
+    for _ in range(_LOCK_ATTEMPTS):
         locked = await lock(tx, providers)
         found, number = await read_at(tx, book, providers)
         if all(provider.id in locked for tree in found.values() for provider in tree.providers):
@@ -163,21 +163,18 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
     # Sorted here: sorting, PostgreSQL may choose to walk all providers in order for the few that are wanted.
     rows = sorted(rows, key=itemgetter("id"))
     await book.turn_to(tx, rows[0]["edition"])
-    await _know_all(tx, book, rows)
-    classes, trait_names, aggregate_names = book.classes.names, book.traits.names, book.aggregates.names
+    stored = {row["id"]: stored_inventories(row["inventories"]) for row in rows}
+    classes = await book.class_names(tx, {each.class_id for those in stored.values() for each in those})
+    traits = await _names_by_column(tx, book.traits, {row["traits"] for row in rows})
+    aggregates = await _names_by_column(tx, book.aggregates, {row["aggregates"] for row in rows})
     uuids = {row["id"]: row["uuid"] for row in rows}
-    alike: dict[str | None, _Listed] = {}  # most hosts have the same traits
-    together: dict[str | None, _Listed] = {}
     hosts: dict[str, Tree] = {}
     states: dict[str, list[ProviderState]] = {}
     for row in rows:
         uuid, parent = row["uuid"], row["parent_provider_id"]
-        stocks = inventories_in(row["inventories"], classes)
-        if (marks := alike.get(row["traits"])) is None:
-            marks = alike[row["traits"]] = _named(row["traits"], trait_names)
-        if (places := together.get(row["aggregates"])) is None:
-            places = together[row["aggregates"]] = _named(row["aggregates"], aggregate_names)
-        (traits, put_traits), (aggregates, put_aggregates) = marks, places
+        stocks = stocks_of(stored[row["id"]], classes)
+        all_traits, reported_traits = traits[row["traits"]]
+        all_aggregates, reported_aggregates = aggregates[row["aggregates"]]
         state = ProviderState(
             row["id"],
             uuid,
@@ -187,9 +184,9 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
             row["shape"],
             stocks.inventories,
             stocks.used,
-            traits,
-            aggregates,
-            Reported(bool(row["reported"]), frozenset(stocks.reported), put_traits, put_aggregates),
+            all_traits,
+            all_aggregates,
+            Reported(bool(row["reported"]), frozenset(stocks.reported), reported_traits, reported_aggregates),
             stocks.withheld,
         )
         members = states.setdefault(uuids[row["root_provider_id"]], [])
@@ -203,78 +200,23 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
     return found, rows[0]["last_change"]
 
 
-async def _know_all(tx: Transaction, book: Book, rows: Sequence[Any]) -> None:
-    """Read the names again when another process has made one."""
-    await book.class_names(tx, classes_in(rows))
-    for names, column in ((book.traits, "traits"), (book.aggregates, "aggregates")):
-        lists = {row[column] for row in rows}
-        if any(abs(one) not in names.names for listed in lists for one in numbers(listed)):
-            await names.read_all(tx)
-
-
-def _named(listed: str | None, names: Mapping[int, str]) -> _Listed:
-    """Return all listed names, sorted, and those created by reports."""
-    if not listed:
-        return (), frozenset()
-    ids = numbers(listed)
-    return tuple(sorted([names[abs(id_)] for id_ in ids])), frozenset([names[id_] for id_ in ids if id_ > 0])
-
-
-def classes_in(rows: Sequence[Any]) -> set[int]:
-    """The classes of all that INVENTORIES lists."""
-    lists = {row["inventories"] for row in rows if row["inventories"]}
-    return {int(one.partition(":")[0]) for listed in lists for one in listed.split(";")}
-
-
-class Stocks(NamedTuple):
-    """A provider's inventory by class: totals, usage, withheld amounts, and the classes created by
-    reports.
-    """
-
-    inventories: Inventories
-    used: dict[str, int]
-    withheld: dict[str, int]
-    reported: list[str]
-
-
-def inventories_in(listed: str | None, names: Mapping[int, str]) -> Stocks:
-    """Parse the inventories that INVENTORIES lists for a provider."""
-    found = Stocks({}, {}, {}, [])
-    for one in listed.split(";") if listed else ():
-        figures, _, standing = one.partition("=")
-        class_id, inventory = _inventory(figures)
-        name = names[class_id]
-        used, withheld, reported = standing.split(",")
-        found.inventories[name] = inventory
-        found.used[name] = int(used)
-        if withheld != "0":
-            found.withheld[name] = int(withheld)
-        if reported == "1":
-            found.reported.append(name)
+async def _names_by_column(
+    tx: Transaction, names: NumberedNames, columns: Collection[str | None]
+) -> dict[str | None, tuple[tuple[str, ...], frozenset[str]]]:
+    """Return, for each JSON column, its names, sorted, and those created by reports."""
+    await read_unknown(tx, names, columns)
+    found = {}
+    for column in columns:
+        stored = stored_names(column)
+        reported = frozenset(names.names[id_] for id_ in stored.reported or ())
+        found[column] = tuple(sorted(names.names[id_] for id_ in stored.all)), reported
     return found
 
 
-def _within(figure: int, least: int) -> int:
-    return max(least, min(figure, MAX_INT))
-
-
-@lru_cache(maxsize=20_000)
-def _inventory(figures: str) -> tuple[int, Inventory]:
-    """Return class and inventory. Cached, for most hosts of a fleet have the same.
-
-    Figures that a message cannot carry are replaced by the nearest one: else the row of one host, written
-    before there were bounds, would make the answers about all hosts unreadable.
-    """
-    class_id, total, reserved, least, most, step, ratio = figures.split(":")
-    inventory = Inventory(
-        total=_within(int(total), 0),
-        reserved=_within(int(reserved), 0),
-        min_unit=_within(int(least), 1),
-        max_unit=_within(int(most), 1),
-        step_size=_within(int(step), 1),
-        allocation_ratio=0.0 if isnan(float(ratio)) else max(-MAX_RATIO, min(float(ratio), MAX_RATIO)),
-    )
-    return int(class_id), inventory
+async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collection[str | None]) -> None:
+    """Read all names again if a JSON column has one that another process has made."""
+    if any(id_ not in names.names for column in columns for id_ in stored_names(column).all):
+        await names.read_all(tx)
 
 
 @dataclass(slots=True)

@@ -13,10 +13,12 @@ from placement_worker.store.numbered_names import Book
 _NOW = "CAST(:now AS double precision)"
 
 _INSERT_PROVIDERS = Statement(
-    "INSERT INTO resource_providers (id, uuid, name, generation, shape, parent_provider_id, root_provider_id,"
-    " reported, created_at, updated_at)"
-    " SELECT n.id, n.uuid, n.called, n.generation, n.shape, n.parent, n.root, n.reported,"
-    f" {_NOW}, {_NOW} FROM {{n}}",
+    f"""
+    INSERT INTO resource_providers (id, uuid, name, generation, shape, parent_provider_id, root_provider_id,
+    reported, created_at, updated_at)
+    SELECT n.id, n.uuid, n.called, n.generation, n.shape, n.parent, n.root, n.reported,
+    {_NOW}, {_NOW} FROM {{n}}
+    """,
     id=int,
     uuid=str,
     called=str,
@@ -27,23 +29,29 @@ _INSERT_PROVIDERS = Statement(
     reported=bool,
 )
 _SET_PARENTS = Statement(
-    "UPDATE resource_providers SET parent_provider_id = n.parent, root_provider_id = n.root,"
-    f" reported = n.reported, updated_at = {_NOW} FROM {{n}} WHERE resource_providers.id = n.id",
+    f"""
+    UPDATE resource_providers SET parent_provider_id = n.parent, root_provider_id = n.root,
+    reported = n.reported, updated_at = {_NOW} FROM {{n}} WHERE resource_providers.id = n.id
+    """,
     id=int,
     parent=int,
     root=int,
     reported=bool,
 )
 _SET_PROVIDERS = Statement(
-    f"UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = {_NOW}"
-    " FROM {n} WHERE resource_providers.id = n.id",
+    f"""
+    UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = {_NOW}
+    FROM {{n}} WHERE resource_providers.id = n.id
+    """,
     id=int,
     generation=int,
     shape=int,
 )
 _SET_NAMES = Statement(
-    f"UPDATE resource_providers SET name = n.called, updated_at = {_NOW} FROM {{n}}"
-    " WHERE resource_providers.id = n.id",
+    f"""
+    UPDATE resource_providers SET name = n.called, updated_at = {_NOW} FROM {{n}}
+    WHERE resource_providers.id = n.id
+    """,
     id=int,
     called=str,
 )
@@ -61,30 +69,38 @@ _INVENTORY: dict[str, type] = {
     "reported": bool,
 }
 _INSERT_INVENTORIES = Statement(
-    "INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit, max_unit,"
-    " step_size, allocation_ratio, used, withheld, reported, created_at, updated_at)"
-    " SELECT n.provider, n.class, n.total, n.reserved, n.least, n.most, n.step, n.ratio, 0, n.withheld,"
-    f" n.reported, {_NOW}, {_NOW} FROM {{n}}",
+    f"""
+    INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit, max_unit,
+    step_size, allocation_ratio, used, withheld, reported, created_at, updated_at)
+    SELECT n.provider, n.class, n.total, n.reserved, n.least, n.most, n.step, n.ratio, 0, n.withheld,
+    n.reported, {_NOW}, {_NOW} FROM {{n}}
+    """,
     **_INVENTORY,
 )
 _SET_INVENTORIES = Statement(
-    "UPDATE inventories SET total = n.total, reserved = n.reserved, min_unit = n.least, max_unit = n.most,"
-    " step_size = n.step, allocation_ratio = n.ratio, withheld = n.withheld, reported = n.reported,"
-    f" used_when_set = inventories.used, updated_at = {_NOW} FROM {{n}}"
-    " WHERE inventories.resource_provider_id = n.provider AND inventories.resource_class_id = n.class",
+    f"""
+    UPDATE inventories SET total = n.total, reserved = n.reserved, min_unit = n.least, max_unit = n.most,
+    step_size = n.step, allocation_ratio = n.ratio, withheld = n.withheld, reported = n.reported,
+    used_when_set = inventories.used, updated_at = {_NOW} FROM {{n}}
+    WHERE inventories.resource_provider_id = n.provider AND inventories.resource_class_id = n.class
+    """,
     **_INVENTORY,
 )
 _DELETE_INVENTORIES = Statement(
-    "DELETE FROM inventories WHERE EXISTS (SELECT 1 FROM {n}"
-    " WHERE n.provider = inventories.resource_provider_id AND n.class = inventories.resource_class_id)",
+    """
+    DELETE FROM inventories WHERE EXISTS (SELECT 1 FROM {n}
+    WHERE n.provider = inventories.resource_provider_id AND n.class = inventories.resource_class_id)
+    """,
     **{"provider": int, "class": int},
 )
 
 
 def _insert_pairs(table: str, column: str) -> Statement:
     return Statement(
-        f"INSERT INTO {table} (resource_provider_id, {column}, reported, created_at, updated_at)"
-        f" SELECT n.provider, n.other, n.reported, {_NOW}, {_NOW} FROM {{n}}",
+        f"""
+        INSERT INTO {table} (resource_provider_id, {column}, reported, created_at, updated_at)
+        SELECT n.provider, n.other, n.reported, {_NOW}, {_NOW} FROM {{n}}
+        """,
         provider=int,
         other=int,
         reported=bool,
@@ -93,8 +109,10 @@ def _insert_pairs(table: str, column: str) -> Statement:
 
 def _delete_pairs(table: str, column: str) -> Statement:
     return Statement(
-        f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {{n}}"
-        f" WHERE n.provider = {table}.resource_provider_id AND n.other = {table}.{column})",
+        f"""
+        DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {{n}}
+        WHERE n.provider = {table}.resource_provider_id AND n.other = {table}.{column})
+        """,
         provider=int,
         other=int,
     )
@@ -106,9 +124,11 @@ _INSERT_AGGREGATES = _insert_pairs("resource_provider_aggregates", "aggregate_id
 _DELETE_AGGREGATES = _delete_pairs("resource_provider_aggregates", "aggregate_id")
 # Only the origin may change: an operator takes over reported contents.
 _SET_AGGREGATE_OWNERS = Statement(
-    f"UPDATE resource_provider_aggregates SET reported = n.reported, updated_at = {_NOW} FROM {{n}}"
-    " WHERE resource_provider_aggregates.resource_provider_id = n.provider"
-    " AND resource_provider_aggregates.aggregate_id = n.other",
+    f"""
+    UPDATE resource_provider_aggregates SET reported = n.reported, updated_at = {_NOW} FROM {{n}}
+    WHERE resource_provider_aggregates.resource_provider_id = n.provider
+    AND resource_provider_aggregates.aggregate_id = n.other
+    """,
     provider=int,
     other=int,
     reported=bool,

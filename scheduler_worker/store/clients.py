@@ -9,25 +9,33 @@ from bus.vocabulary import Id
 
 _ALL = Statement("SELECT client, project FROM client_projects ORDER BY client, project")
 _NAMED = Statement(
-    "SELECT c.client, c.project FROM {n} JOIN client_projects c ON c.client = n.client"
-    " ORDER BY c.client, c.project",
+    """
+    SELECT c.client, c.project FROM {n} JOIN client_projects c ON c.client = n.client
+    ORDER BY c.client, c.project
+    """,
     client=str,
 )
 _DROP = Statement("DELETE FROM client_projects WHERE client IN (SELECT n.client FROM {n})", client=str)
 _ADD = Statement(
-    "INSERT INTO client_projects (client, project) SELECT n.client, n.project FROM {n} WHERE true"
-    " ON CONFLICT (client, project) DO NOTHING",
+    """
+    INSERT INTO client_projects (client, project) SELECT n.client, n.project FROM {n} WHERE true
+    ON CONFLICT (client, project) DO NOTHING
+    """,
     client=str,
     project=str,
 )
 _PARKED = Statement(
-    "SELECT n.id, parked.project FROM {n} JOIN parked_builds b ON b.build = n.id OR b.request = n.id"
-    " JOIN parked ON parked.request = b.request",
+    """
+    SELECT n.id, parked.project FROM {n} JOIN parked_builds b ON b.build = n.id OR b.request = n.id
+    JOIN parked ON parked.request = b.request
+    """,
     id=str,
 )
 _DECIDED = Statement(
-    "SELECT n.id, d.project FROM {n} JOIN decided_builds b ON b.build = n.id"
-    " JOIN decisions d ON d.id = b.decision WHERE d.project <> ''",
+    """
+    SELECT n.id, d.project FROM {n} JOIN decided_builds b ON b.build = n.id
+    JOIN decisions d ON d.id = b.decision WHERE d.project <> ''
+    """,
     id=str,
 )
 _DECIDED_REQUESTS = Statement(

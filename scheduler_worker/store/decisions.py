@@ -27,9 +27,11 @@ class StoredDecision:
 
 
 _INSERT = Statement(
-    "INSERT INTO decisions (id, request, project, reason, decision, message, at, move)"
-    " SELECT n.id, n.request, n.project, n.reason, n.decision, n.message, CAST(:at AS double precision),"
-    " n.move FROM {n} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id",
+    """
+    INSERT INTO decisions (id, request, project, reason, decision, message, at, move)
+    SELECT n.id, n.request, n.project, n.reason, n.decision, n.message, CAST(:at AS double precision),
+    n.move FROM {n} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id
+    """,
     id=str,
     request=str,
     project=str,
@@ -39,21 +41,27 @@ _INSERT = Statement(
     move=str,
 )
 _INSERT_BUILDS = Statement(
-    "INSERT INTO decided_builds (build, decision) SELECT n.build, n.decision FROM {n} WHERE true"
-    " ON CONFLICT (build) DO NOTHING RETURNING build",
+    """
+    INSERT INTO decided_builds (build, decision) SELECT n.build, n.decision FROM {n} WHERE true
+    ON CONFLICT (build) DO NOTHING RETURNING build
+    """,
     build=str,
     decision=str,
 )
 _OF_BUILD = Statement(
-    "SELECT decisions.id, decisions.reason, decisions.decision, decisions.message, decisions.at,"
-    " decisions.move"
-    " FROM decisions WHERE id IN (SELECT decision FROM decided_builds WHERE build = :id)"
-    " OR request = :id ORDER BY at DESC LIMIT 1"
+    """
+    SELECT decisions.id, decisions.reason, decisions.decision, decisions.message, decisions.at,
+    decisions.move
+    FROM decisions WHERE id IN (SELECT decision FROM decided_builds WHERE build = :id)
+    OR request = :id ORDER BY at DESC LIMIT 1
+    """
 )
 _BUILDS = Statement("SELECT build FROM decided_builds WHERE decision = :id ORDER BY build")
 _PRUNE = Statement(
-    "DELETE FROM decisions WHERE id IN"
-    " (SELECT id FROM decisions WHERE at < :before ORDER BY at LIMIT :most) RETURNING id"
+    """
+    DELETE FROM decisions WHERE id IN
+    (SELECT id FROM decisions WHERE at < :before ORDER BY at LIMIT :most) RETURNING id
+    """
 )
 _PRUNE_BUILDS = Statement(
     "DELETE FROM decided_builds WHERE decision IN (SELECT n.id FROM {n}) RETURNING build", id=str

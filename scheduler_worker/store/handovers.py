@@ -10,9 +10,11 @@ from bus.vocabulary import Id
 from scheduler_worker.core.handover import DECIDED, Handover
 
 _INSERT = Statement(
-    "INSERT INTO handovers (move, build, state, at, story)"
-    " SELECT n.move, n.build, n.state, CAST(:now AS double precision), n.story FROM {n} WHERE true"
-    " ON CONFLICT (move) DO NOTHING RETURNING move",
+    """
+    INSERT INTO handovers (move, build, state, at, story)
+    SELECT n.move, n.build, n.state, CAST(:now AS double precision), n.story FROM {n} WHERE true
+    ON CONFLICT (move) DO NOTHING RETURNING move
+    """,
     move=str,
     build=str,
     state=str,
@@ -22,21 +24,27 @@ _SELECT = Statement(
     "SELECT handovers.move, handovers.story FROM {n} JOIN handovers ON handovers.move = n.move", move=str
 )
 _UPDATE = Statement(
-    "UPDATE handovers SET state = n.state, story = n.story, at = CAST(:now AS double precision) FROM {n}"
-    " WHERE handovers.move = n.move AND handovers.state = n.was RETURNING handovers.move",
+    """
+    UPDATE handovers SET state = n.state, story = n.story, at = CAST(:now AS double precision) FROM {n}
+    WHERE handovers.move = n.move AND handovers.state = n.was RETURNING handovers.move
+    """,
     move=str,
     state=str,
     was=str,
     story=str,
 )
 _UNTOLD = Statement(
-    "UPDATE handovers SET at = CAST(:now AS double precision) WHERE move IN (SELECT move FROM handovers"
-    " WHERE state = 'leaving' AND at < :before ORDER BY at LIMIT :most) RETURNING handovers.story"
+    """
+    UPDATE handovers SET at = CAST(:now AS double precision) WHERE move IN (SELECT move FROM handovers
+    WHERE state = 'leaving' AND at < :before ORDER BY at LIMIT :most) RETURNING handovers.story
+    """
 )
 _DECIDED = ", ".join(f"'{state}'" for state in DECIDED)
 _PRUNE = Statement(
-    "DELETE FROM handovers WHERE move IN (SELECT move FROM handovers"
-    f" WHERE state IN ({_DECIDED}) AND at < :before ORDER BY at LIMIT :most) RETURNING move"
+    f"""
+    DELETE FROM handovers WHERE move IN (SELECT move FROM handovers
+    WHERE state IN ({_DECIDED}) AND at < :before ORDER BY at LIMIT :most) RETURNING move
+    """
 )
 
 _encode = msgspec.json.Encoder().encode

@@ -12,8 +12,10 @@ from bus.vocabulary import Id
 HostId = tuple[str, Id]  # cell and root
 
 _PUT = Statement(
-    "INSERT INTO host_health (cell, root, health) SELECT n.cell, n.root, n.health FROM {n} WHERE true"
-    " ON CONFLICT (cell, root) DO UPDATE SET health = excluded.health RETURNING root",
+    """
+    INSERT INTO host_health (cell, root, health) SELECT n.cell, n.root, n.health FROM {n} WHERE true
+    ON CONFLICT (cell, root) DO UPDATE SET health = excluded.health RETURNING root
+    """,
     cell=str,
     root=str,
     health=str,
@@ -24,8 +26,10 @@ _DROP = Statement(
     root=str,
 )
 _PAGE = Statement(
-    "SELECT cell, root, health FROM host_health WHERE (cell, root) > (:cell, :root)"
-    " ORDER BY cell, root LIMIT :most"
+    """
+    SELECT cell, root, health FROM host_health WHERE (cell, root) > (:cell, :root)
+    ORDER BY cell, root LIMIT :most
+    """
 )
 
 _encode = msgspec.json.Encoder().encode

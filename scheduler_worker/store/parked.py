@@ -48,12 +48,14 @@ class ParkedRequest:
 
 
 _INSERT = Statement(
-    "INSERT INTO parked (request, owner, kind, priority, since, until, project, flavor, instances, seen,"
-    " message, lacks, wakes, decision, story, move)"
-    " SELECT n.request, :owner, n.kind, n.priority, n.since, n.until, n.project, n.flavor, n.instances,"
-    " n.seen, n.message, n.lacks, n.wakes, n.decision, n.story, n.move FROM {n} WHERE true"
-    " ON CONFLICT (request) DO UPDATE SET owner = parked.owner WHERE parked.owner = excluded.owner"
-    " RETURNING request",
+    """
+    INSERT INTO parked (request, owner, kind, priority, since, until, project, flavor, instances, seen,
+    message, lacks, wakes, decision, story, move)
+    SELECT n.request, :owner, n.kind, n.priority, n.since, n.until, n.project, n.flavor, n.instances,
+    n.seen, n.message, n.lacks, n.wakes, n.decision, n.story, n.move FROM {n} WHERE true
+    ON CONFLICT (request) DO UPDATE SET owner = parked.owner WHERE parked.owner = excluded.owner
+    RETURNING request
+    """,
     request=str,
     kind=str,
     priority=int,
@@ -71,15 +73,19 @@ _INSERT = Statement(
     move=str,
 )
 _INSERT_BUILDS = Statement(
-    "INSERT INTO parked_builds (build, request) SELECT n.build, n.request FROM {n} WHERE true"
-    " ON CONFLICT (build) DO UPDATE SET request = excluded.request RETURNING build",
+    """
+    INSERT INTO parked_builds (build, request) SELECT n.build, n.request FROM {n} WHERE true
+    ON CONFLICT (build) DO UPDATE SET request = excluded.request RETURNING build
+    """,
     build=str,
     request=str,
 )
 _LOOKED_AT = Statement(
-    "UPDATE parked SET kind = n.kind, seen = n.seen, lacks = n.lacks, wakes = n.wakes, decision = n.decision,"
-    " flavor = n.flavor, message = CASE WHEN n.message = '' THEN parked.message ELSE n.message END"
-    " FROM {n} WHERE parked.request = n.request RETURNING parked.request",
+    """
+    UPDATE parked SET kind = n.kind, seen = n.seen, lacks = n.lacks, wakes = n.wakes, decision = n.decision,
+    flavor = n.flavor, message = CASE WHEN n.message = '' THEN parked.message ELSE n.message END
+    FROM {n} WHERE parked.request = n.request RETURNING parked.request
+    """,
     request=str,
     kind=str,
     seen=int,
@@ -90,8 +96,10 @@ _LOOKED_AT = Statement(
     message=str,
 )
 _REWRITE = Statement(
-    "UPDATE parked SET message = n.message, instances = n.instances FROM {n}"
-    " WHERE parked.request = n.request RETURNING parked.request",
+    """
+    UPDATE parked SET message = n.message, instances = n.instances FROM {n}
+    WHERE parked.request = n.request RETURNING parked.request
+    """,
     request=str,
     message=str,
     instances=int,
@@ -106,8 +114,10 @@ _DELETE_MOVES = Statement(
     "DELETE FROM moving_builds WHERE move IN (SELECT n.request FROM {n}) RETURNING build", request=str
 )
 _ONE_OF_EACH = Statement(
-    "INSERT INTO moving_builds (build, move) SELECT n.build, n.move FROM {n} WHERE true"
-    " ON CONFLICT (build) DO UPDATE SET move = moving_builds.move RETURNING build, move",
+    """
+    INSERT INTO moving_builds (build, move) SELECT n.build, n.move FROM {n} WHERE true
+    ON CONFLICT (build) DO UPDATE SET move = moving_builds.move RETURNING build, move
+    """,
     build=str,
     move=str,
 )
@@ -119,16 +129,20 @@ _OF_OWNER = Statement(
     f"SELECT {_KEPT} FROM parked WHERE owner = :owner AND request > :after ORDER BY request LIMIT :most"
 )
 _ADOPT = Statement(
-    "UPDATE parked SET owner = :owner WHERE request IN"
-    f" (SELECT request FROM parked WHERE owner = :before LIMIT :most) RETURNING {_KEPT}"
+    f"""
+    UPDATE parked SET owner = :owner WHERE request IN
+    (SELECT request FROM parked WHERE owner = :before LIMIT :most) RETURNING {_KEPT}
+    """
 )
 _LET_GO = Statement("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
 _FIND = Statement(
-    "SELECT DISTINCT parked.request, parked.owner, parked.kind, parked.since, parked.until, parked.seen,"
-    " parked.message, parked.lacks, parked.wakes, parked.decision, parked.story, parked.move,"
-    " parked.cancelled FROM {n}"
-    " JOIN parked_builds ON parked_builds.build = n.id OR parked_builds.request = n.id"
-    " JOIN parked ON parked.request = parked_builds.request",
+    """
+    SELECT DISTINCT parked.request, parked.owner, parked.kind, parked.since, parked.until, parked.seen,
+    parked.message, parked.lacks, parked.wakes, parked.decision, parked.story, parked.move,
+    parked.cancelled FROM {n}
+    JOIN parked_builds ON parked_builds.build = n.id OR parked_builds.request = n.id
+    JOIN parked ON parked.request = parked_builds.request
+    """,
     id=str,
 )
 _KNOWN = Statement("SELECT parked.request FROM {n} JOIN parked ON parked.request = n.request", request=str)
@@ -140,51 +154,67 @@ _CANCEL = Statement(
 _CANCELLED = Statement(f"SELECT request FROM parked WHERE owner = :owner AND {CANCELLED}")
 
 _LIST = Statement(
-    "SELECT request, kind, priority, since, until, project, flavor, instances, lacks, wakes, move, place FROM"
-    " (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS place"
-    f" FROM parked WHERE NOT ({CANCELLED})) AS line"
-    " WHERE (:project = '' OR project = :project)"
-    " ORDER BY priority DESC, since, request LIMIT :most OFFSET :after"
+    f"""
+    SELECT request, kind, priority, since, until, project, flavor, instances, lacks, wakes, move, place FROM
+    (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS place
+    FROM parked WHERE NOT ({CANCELLED})) AS line
+    WHERE (:project = '' OR project = :project)
+    ORDER BY priority DESC, since, request LIMIT :most OFFSET :after
+    """
 )
 _LIST_THESE = Statement(
-    "SELECT DISTINCT line.request, line.kind, line.priority, line.since, line.until, line.project,"
-    " line.flavor, line.instances, line.lacks, line.wakes, line.move, line.place FROM {n}"
-    " LEFT JOIN moving_builds ON moving_builds.build = n.request JOIN"
-    " (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS place"
-    f" FROM parked WHERE NOT ({CANCELLED})) AS line"
-    " ON line.request = n.request OR line.request = moving_builds.move"
-    " ORDER BY line.priority DESC, line.since, line.request",
+    f"""
+    SELECT DISTINCT line.request, line.kind, line.priority, line.since, line.until, line.project,
+    line.flavor, line.instances, line.lacks, line.wakes, line.move, line.place FROM {{n}}
+    LEFT JOIN moving_builds ON moving_builds.build = n.request JOIN
+    (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS place
+    FROM parked WHERE NOT ({CANCELLED})) AS line
+    ON line.request = n.request OR line.request = moving_builds.move
+    ORDER BY line.priority DESC, line.since, line.request
+    """,
     request=str,
 )
 _KINDS = Statement(
-    "SELECT kind, min(flavor) AS flavor, count(*) AS requests, sum(instances) AS instances FROM parked"
-    f" WHERE NOT ({CANCELLED}) AND (:project = '' OR project = :project)"
-    " GROUP BY kind ORDER BY requests DESC, kind LIMIT :most"
+    f"""
+    SELECT kind, min(flavor) AS flavor, count(*) AS requests, sum(instances) AS instances FROM parked
+    WHERE NOT ({CANCELLED}) AND (:project = '' OR project = :project)
+    GROUP BY kind ORDER BY requests DESC, kind LIMIT :most
+    """
 )
 _COUNT = Statement(
-    f"SELECT count(*) AS waiting FROM parked WHERE NOT ({CANCELLED})"
-    " AND (:project = '' OR project = :project)"
+    f"""
+    SELECT count(*) AS waiting FROM parked WHERE NOT ({CANCELLED})
+    AND (:project = '' OR project = :project)
+    """
 )
 _BUILDS_OF = Statement(
-    "SELECT build, of FROM (SELECT parked_builds.build, parked_builds.request AS of,"
-    " row_number() OVER (PARTITION BY parked_builds.request ORDER BY parked_builds.build) AS nth FROM {n}"
-    " JOIN parked_builds ON parked_builds.request = n.request) AS those WHERE nth <= :most",
+    """
+    SELECT build, of FROM (SELECT parked_builds.build, parked_builds.request AS of,
+    row_number() OVER (PARTITION BY parked_builds.request ORDER BY parked_builds.build) AS nth FROM {n}
+    JOIN parked_builds ON parked_builds.request = n.request) AS those WHERE nth <= :most
+    """,
     request=str,
 )
 
 _INSTANCES = Statement(
-    "SELECT moving_builds.build, moving_builds.move FROM {n}"
-    " JOIN moving_builds ON moving_builds.move = n.request",
+    """
+    SELECT moving_builds.build, moving_builds.move FROM {n}
+    JOIN moving_builds ON moving_builds.move = n.request
+    """,
     request=str,
 )
 
 _BEAT = Statement(
-    "UPDATE schedulers SET beat = beat + 1, reserved = :reserved, rescued = :rescued WHERE owner = :owner"
-    " RETURNING beat"
+    """
+    UPDATE schedulers SET beat = beat + 1, reserved = :reserved, rescued = :rescued WHERE owner = :owner
+    RETURNING beat
+    """
 )
 _ENTER = Statement(
-    "INSERT INTO schedulers (owner, beat, reserved, rescued) VALUES (:owner, 0, :reserved, :rescued)"
-    " ON CONFLICT (owner) DO NOTHING RETURNING owner"
+    """
+    INSERT INTO schedulers (owner, beat, reserved, rescued) VALUES (:owner, 0, :reserved, :rescued)
+    ON CONFLICT (owner) DO NOTHING RETURNING owner
+    """
 )
 _ROSTER = Statement("SELECT owner, beat, reserved, rescued FROM schedulers")
 _OWNERS = Statement("SELECT DISTINCT owner FROM parked")

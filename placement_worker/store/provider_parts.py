@@ -1,0 +1,123 @@
+"""The inventories, traits and aggregates of a provider `p`, each read as one JSON column of its row."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
+from math import isnan
+from typing import NamedTuple
+
+import msgspec
+
+from bus.reports import Inventory
+from bus.resources import Inventories
+from bus.vocabulary import MAX_INT, MAX_RATIO
+
+INVENTORIES = """(
+    SELECT CAST(json_agg(json_build_object(
+        'class_id', i.resource_class_id, 'total', i.total, 'reserved', i.reserved, 'min_unit', i.min_unit,
+        'max_unit', i.max_unit, 'step_size', i.step_size, 'allocation_ratio', EXACTLY(i.allocation_ratio),
+        'used', i.used, 'withheld', i.withheld, 'reported', CASE WHEN i.reported THEN 1 ELSE 0 END
+    )) AS text)
+    FROM inventories i WHERE i.resource_provider_id = p.id
+)"""
+TRAITS = """(
+    SELECT CAST(json_build_object(
+        'reported', json_agg(t.trait_id) FILTER (WHERE t.reported),
+        'others', json_agg(t.trait_id) FILTER (WHERE NOT t.reported)
+    ) AS text)
+    FROM resource_provider_traits t WHERE t.resource_provider_id = p.id
+)"""
+AGGREGATES = """(
+    SELECT CAST(json_build_object(
+        'reported', json_agg(a.aggregate_id) FILTER (WHERE a.reported),
+        'others', json_agg(a.aggregate_id) FILTER (WHERE NOT a.reported)
+    ) AS text)
+    FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id
+)"""
+
+
+class StoredInventory(msgspec.Struct, frozen=True):
+    class_id: int
+    total: int
+    reserved: int
+    min_unit: int
+    max_unit: int
+    step_size: int
+    allocation_ratio: str  # as text, which keeps every digit
+    used: int
+    withheld: int
+    reported: int  # 1: put there by a report of the tree's owner
+
+
+class StoredNames(msgspec.Struct, frozen=True):
+    """The numbers of the traits or aggregates of a provider."""
+
+    reported: tuple[int, ...] | None = None  # put there by a report of the tree's owner
+    others: tuple[int, ...] | None = None  # put there by an operator
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return (*(self.reported or ()), *(self.others or ()))
+
+
+class Stocks(NamedTuple):
+    """A provider's inventory by class: totals, usage, withheld amounts, and the classes created by
+    reports.
+    """
+
+    inventories: Inventories
+    used: dict[str, int]
+    withheld: dict[str, int]
+    reported: list[str]
+
+
+_decode_inventories = msgspec.json.Decoder(tuple[StoredInventory, ...]).decode
+_decode_names = msgspec.json.Decoder(StoredNames).decode
+
+
+def stored_inventories(column: str | None) -> tuple[StoredInventory, ...]:
+    return _decode_inventories(column) if column else ()
+
+
+@cache
+def stored_names(column: str | None) -> StoredNames:
+    """Cached: most hosts of a fleet have the same traits."""
+    return _decode_names(column) if column else StoredNames()
+
+
+def stocks_of(rows: Iterable[StoredInventory], classes: Mapping[int, str]) -> Stocks:
+    found = Stocks({}, {}, {}, [])
+    for row in rows:
+        name = classes[row.class_id]
+        found.inventories[name] = _inventory(
+            row.total, row.reserved, row.min_unit, row.max_unit, row.step_size, row.allocation_ratio
+        )
+        found.used[name] = row.used
+        if row.withheld:
+            found.withheld[name] = row.withheld
+        if row.reported:
+            found.reported.append(name)
+    return found
+
+
+@lru_cache(maxsize=20_000)
+def _inventory(
+    total: int, reserved: int, min_unit: int, max_unit: int, step_size: int, allocation_ratio: str
+) -> Inventory:
+    """Return the inventory. Cached: most hosts of a fleet have the same.
+
+    Amounts that a message cannot carry are replaced by the nearest one. Otherwise the row of one host would
+    make the answers about all hosts unreadable.
+    """
+    ratio = float(allocation_ratio)
+    return Inventory(
+        total=_within(total, 0),
+        reserved=_within(reserved, 0),
+        min_unit=_within(min_unit, 1),
+        max_unit=_within(max_unit, 1),
+        step_size=_within(step_size, 1),
+        allocation_ratio=0.0 if isnan(ratio) else max(-MAX_RATIO, min(ratio, MAX_RATIO)),
+    )
+
+
+def _within(amount: int, least: int) -> int:
+    return max(least, min(amount, MAX_INT))
