@@ -146,7 +146,7 @@ A1, A2 = uid(1, "a"), uid(2, "a")
         (deleted_and_yet_holding, [f"{uid(ACTIVE)}: ended as deleted in cell c1, and holds resources"]),
     ],
 )
-async def test_each_breach_is_found_and_named(
+async def test_each_planted_breach_is_found_and_named(
     sound: Settings, plant: Callable[[Settings], None], breaches: list[str]
 ) -> None:
     plant(sound)
@@ -175,7 +175,7 @@ async def test_a_host_that_a_client_put_into_two_zones_is_a_note(sound: Settings
     )
 
 
-async def test_what_was_just_claimed_may_belong_to_a_build_its_cell_has_not_stored_yet(
+async def test_a_recent_claim_may_belong_to_a_build_that_is_not_stored_yet(
     sound: Settings,
 ) -> None:
     known_to_no_cell(sound)
@@ -263,7 +263,7 @@ async def test_less_than_is_used_is_no_breach_until_somebody_takes_more(sound: S
         (on_hosts(FOREIGN), {}, "not ours: on hosts of theirs, which is no agent of berth's"),
     ],
 )
-async def test_what_others_hold_is_a_note(
+async def test_foreign_consumers_are_notes(
     sound: Settings, allocations: Allocations, given: dict[str, Any], note: str
 ) -> None:
     await holding(sound, SOMEBODY, allocations, **given)
@@ -271,7 +271,7 @@ async def test_what_others_hold_is_a_note(
     assert (found.clean, found.breaches, found.notes) == (True, [], [f"{uid(SOMEBODY)}: {note}"])
 
 
-async def test_who_keeps_a_place_that_a_move_began_from_is_a_note_with_whose(sound: Settings) -> None:
+async def test_a_holder_consumer_of_a_move_is_a_note_with_its_instance(sound: Settings) -> None:
     await holding(sound, SOMEBODY, on_hosts(2), type="MIGRATION")
     sql(
         sound, "placement", f"UPDATE consumers SET keeps_for = '{uid(ACTIVE)}' WHERE uuid = '{uid(SOMEBODY)}'"
@@ -299,7 +299,7 @@ async def test_a_registered_cell_whose_database_is_not_named_is_a_note_and_so_is
     ]
 
 
-async def test_what_was_imported_before_an_agent_reported_its_host_is_a_note(sound: Settings) -> None:
+async def test_an_import_onto_an_unreported_host_is_a_note(sound: Settings) -> None:
     known_to_no_cell(sound)
     sql(sound, "placement", "UPDATE hosts SET created_at = created_at + 1")
     found = await audited(sound)
@@ -363,7 +363,7 @@ async def test_a_cells_database_may_be_elsewhere(sound: Settings, tmp_path: Path
     assert (await audited(elsewhere)).breaches == [f"{uid(BUILDING)}: holds resources, and no cell knows it"]
 
 
-async def test_where_no_berth_ever_was_there_is_nothing_to_call_clean(settings: Settings) -> None:
+async def test_a_missing_state_directory_is_reported(settings: Settings) -> None:
     with pytest.raises(Unavailable, match="no berth has ever kept its state in"):
         await audited(settings)
     assert list(Path(settings.database.state_dir).iterdir()) == []  # and asking has made nothing

@@ -184,7 +184,7 @@ async def test_a_letter_whose_queue_is_gone_stays_and_the_others_are_replayed(
     assert len(broker.queues["scheduler:build.requested"].items) == 1
 
 
-async def test_for_programs_it_says_what_was_replayed_and_why_others_stay(
+async def test_json_output_names_replayed_and_remaining_letters(
     broker: LocalBroker, say: Console, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker.declare(QueueSpec("scheduler:build.requested"))

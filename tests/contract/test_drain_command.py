@@ -87,14 +87,14 @@ async def test_a_host_is_closed_and_all_it_had_moved_live(cloud: HostsToEmpty, b
     assert (await cloud.state(1), await cloud.state(2)) == ("disabled, because of drain", "open")
 
 
-async def test_what_is_empty_is_said_to_be_so_at_once(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_an_empty_host_is_reported_immediately(cloud: HostsToEmpty, berth: Berth) -> None:
     assert (await berth("drain", "host-9", "--because", "disk")).splitlines() == [
         "host-9: disabled, because of disk",
         "host-9: 0 moved, none stays",
     ]
 
 
-async def test_of_a_cell_or_agent_all_hosts_are_emptied(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_all_hosts_of_a_cell_or_agent_are_emptied(cloud: HostsToEmpty, berth: Berth) -> None:
     await berth("drain", "--agent", "agent-2", "--cold")
     assert (cloud.on(2), [request.kind for request in cloud.movers.asked]) == ([], ["migrate"])
     cloud.movers.spare = 1
@@ -131,7 +131,9 @@ async def test_no_more_than_so_many_are_under_way_at_a_time(cloud: HostsToEmpty,
     assert most == 4
 
 
-async def test_what_cannot_move_stays_and_is_named_with_why(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_an_instance_that_cannot_move_is_named_with_the_reason(
+    cloud: HostsToEmpty, berth: Berth
+) -> None:
     cloud.movers.doing = lambda asked: (
         [cloud.movers.refused(asked)] if asked.build == B1 else cloud.movers.well(asked)
     )
@@ -140,7 +142,7 @@ async def test_what_cannot_move_stays_and_is_named_with_why(cloud: HostsToEmpty,
     assert f"  {B1} stays: [no_host] no host would do" in told
 
 
-async def test_who_changed_since_it_was_seen_is_looked_at_again(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_an_instance_that_changed_meanwhile_is_read_again(cloud: HostsToEmpty, berth: Berth) -> None:
     def meanwhile(asked: MoveRequested) -> list[Message]:
         if asked.build == B1:  # its owner was faster
             cloud.movers.builds.pop(B1, None)
@@ -152,16 +154,14 @@ async def test_who_changed_since_it_was_seen_is_looked_at_again(cloud: HostsToEm
     assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 1 moved, 1 gone without, none stays"
 
 
-async def test_who_is_seen_so_and_refused_otherwise_stays_in_the_end(
-    cloud: HostsToEmpty, berth: Berth
-) -> None:
+async def test_an_instance_that_is_always_refused_stays(cloud: HostsToEmpty, berth: Berth) -> None:
     cloud.movers.doing = lambda asked: [cloud.movers.refused(asked, "status")]
     told = (await berth("drain", "host-2", ends=1)).splitlines()
     assert f"  {B3} stays: [status] no host would do" in told
     assert len(cloud.movers.asked) == 1 + emptying.TIMES
 
 
-async def test_what_is_built_is_waited_for_and_what_goes_by_itself_counts_so(
+async def test_builds_in_progress_are_waited_for_and_deletions_count_as_gone(
     cloud: HostsToEmpty, berth: Berth
 ) -> None:
     cloud.movers.have(an_instance_there(2, 1, "building"), an_instance_there(4, 1, "deleting"))
@@ -226,7 +226,7 @@ async def test_a_dry_run_says_who_would_find_no_host_and_why(cloud: HostsToEmpty
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
 
 
-async def test_each_may_wait_for_room(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_moves_may_wait_for_free_capacity(cloud: HostsToEmpty, berth: Berth) -> None:
     await berth("drain", "host-1", "--wait", "30m")
     await berth("evacuate", "host-2", "--wait", "1h")
     assert sorted((request.kind, request.wait) for request in cloud.movers.asked) == [
@@ -250,7 +250,7 @@ async def test_stopped_it_says_how_far_it_is(cloud: HostsToEmpty, berth: Berth) 
     assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 1 moved, none stays"
 
 
-async def test_who_else_holds_something_there_is_named(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_foreign_consumers_on_the_host_are_named(cloud: HostsToEmpty, berth: Berth) -> None:
     await cloud.placement.claims.claim_many([an_order(a_claim(50, on_hosts(1)))])
     told = (await berth("drain", "host-1")).splitlines()
     assert (
@@ -278,7 +278,7 @@ async def test_programs_are_told_the_same(cloud: HostsToEmpty, berth: Berth) -> 
         (["evacuate", "host-7"], CommandRefused, "there is no host 'host-7'"),
     ],
 )
-async def test_what_cannot_be_is_said(
+async def test_invalid_input_is_refused_with_the_reason(
     cloud: HostsToEmpty, berth: Berth, words: list[str], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error) as refused:
@@ -315,7 +315,7 @@ async def test_without_waiting_all_are_asked_for_at_once(cloud: HostsToEmpty, be
     await until(lambda: {request.build for request in cloud.movers.asked} == {B1, B2})
 
 
-async def test_it_goes_on_only_while_its_hosts_are_closed_for_its_cause(
+async def test_a_drain_stops_if_its_mark_is_removed(
     cloud: HostsToEmpty, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = list[tuple[str, ...]]()

@@ -88,7 +88,7 @@ ASKED: list[tuple[list[str], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("words", "has"), ASKED)
-async def test_what_is_typed_is_asked_for(
+async def test_options_and_the_moves_they_request(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch, words: list[str], has: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("BERTH_CELLS", "c1,c2")
@@ -106,7 +106,7 @@ async def test_what_is_typed_is_asked_for(
         (["--spec", "hw:x=", "--spec", "hw:y=2"], "small with hw:x=,hw:y=2", (2, 512, 1), {"hw:y": "2"}),
     ],
 )  # fmt: skip
-async def test_of_a_size_only_what_is_said_changes(
+async def test_a_resize_changes_only_the_named_sizes(
     movers: FakeMovers,
     berth: Berth,
     words: list[str],
@@ -145,7 +145,7 @@ WRONG: list[tuple[list[str], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("words", "error", "says"), WRONG)
-async def test_what_cannot_be_is_said_and_nothing_is_asked_for(
+async def test_invalid_input_is_refused_and_requests_nothing(
     movers: FakeMovers, berth: Berth, words: list[str], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error) as refused:
@@ -199,7 +199,7 @@ ENDS: list[tuple[list[str], Callable[[FakeMovers], None], int, list[str]]] = [
 
 
 @pytest.mark.parametrize(("words", "arrange", "ends", "says"), ENDS)
-async def test_it_is_followed_to_its_end(
+async def test_a_move_is_followed_to_its_end(
     movers: FakeMovers,
     berth: Berth,
     words: list[str],
@@ -211,13 +211,13 @@ async def test_it_is_followed_to_its_end(
     assert (await berth(*words, "--wait", ends=ends)).splitlines() == says
 
 
-async def test_one_of_several_that_is_refused_makes_it_end_so(movers: FakeMovers, berth: Berth) -> None:
+async def test_one_refused_move_of_several_fails_the_command(movers: FakeMovers, berth: Berth) -> None:
     movers.doing = lambda asked: [movers.refused(asked)] if asked.build == B2 else movers.well(asked)
     told = await berth("move", B1, B2, "--wait", ends=1)
     assert f"{B1} moved to host-9" in told and f"{B2} refused" in told
 
 
-async def test_what_was_said_and_lost_is_read_from_the_cell(
+async def test_a_lost_end_is_read_from_the_cell(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
@@ -233,7 +233,7 @@ async def test_what_was_said_and_lost_is_read_from_the_cell(
 @pytest.mark.parametrize(
     ("phase", "host", "says"), [("send", 9, "leaves for host-9"), ("resume", 1, "goes on, on host-1")]
 )
-async def test_what_is_heard_and_read_of_one_phase_is_told_once(
+async def test_a_phase_that_is_received_and_read_is_printed_once(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch, phase: str, host: int, says: str
 ) -> None:
     monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
@@ -259,13 +259,13 @@ async def test_a_refusal_that_was_lost_is_asked_for_again(
     assert {request.move for request in movers.asked} == {movers.asked[0].move}
 
 
-async def test_who_waits_no_longer_is_told_what_is_under_way(movers: FakeMovers, berth: Berth) -> None:
+async def test_at_the_timeout_the_moves_under_way_are_named(movers: FakeMovers, berth: Berth) -> None:
     movers.doing = lambda asked: [movers.told(asked, "send")]
     with pytest.raises(CommandRefused, match=r"not followed any longer, and under way after 0\.2 s: "):
         await berth("move", B1, "--wait", "--timeout", "0.2")
 
 
-async def test_who_follows_one_that_waits_is_told_what_it_lacks_once(
+async def test_a_waiting_move_prints_its_missing_resources_once(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
@@ -315,7 +315,9 @@ async def test_an_abort_ends_the_wait_of_one_that_waits(movers: FakeMovers, bert
         await berth("confirm", of)
 
 
-async def test_one_that_begins_while_its_wait_is_to_end_is_aborted(movers: FakeMovers, berth: Berth) -> None:
+async def test_a_move_that_begins_during_its_cancellation_is_aborted(
+    movers: FakeMovers, berth: Berth
+) -> None:
     movers.waits(1, 1)
     movers.cancels, movers.begun = False, [movers.keeps(1, 1, "prepare")]
     movers.moves.clear()
@@ -365,7 +367,7 @@ async def test_a_move_that_is_over_takes_no_word(movers: FakeMovers, berth: Bert
 # Looking
 
 
-async def test_those_under_way_are_listed_and_others_when_asked(movers: FakeMovers, berth: Berth) -> None:
+async def test_moves_under_way_are_listed_and_ended_ones_with_all(movers: FakeMovers, berth: Berth) -> None:
     going, over = movers.keeps(1, 1, percent=40), movers.keeps(2, 2, "error", ended=1007.0, reason="no room")
     told = await berth("moves", "list")
     assert going.move in told and over.move not in told and "send 40%" in told
@@ -374,7 +376,7 @@ async def test_those_under_way_are_listed_and_others_when_asked(movers: FakeMove
     assert "none is under way" in await berth("moves", "list", "--host", "host-7")
 
 
-async def test_one_is_shown_phase_by_phase(movers: FakeMovers, berth: Berth) -> None:
+async def test_a_move_is_shown_phase_by_phase(movers: FakeMovers, berth: Berth) -> None:
     phases = (
         PhaseOver("prepare", "host-9", "done", "", 1.0, 2.5),
         PhaseOver("send", "host-1", "failed", "full"),

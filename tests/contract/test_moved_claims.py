@@ -118,9 +118,7 @@ async def test_a_move_begins_with_one_claim_and_everybody_learns_of_both_places(
     assert await told_of(placement, seen) == {H1, H2}
 
 
-async def test_told_again_it_is_begun_whoever_asks_and_whatever_came_of_it(
-    placement: Placement, url: str
-) -> None:
+async def test_a_repeated_claim_of_a_move_reports_that_it_has_begun(placement: Placement, url: str) -> None:
     await claim(placement, moves())
     assert await claim(placement, moves(), moves(3)) == [BEGAN, BEGAN]
     await claim(placement, goes_back())
@@ -163,7 +161,7 @@ async def test_a_move_that_begins_and_is_given_up_at_once_does_one_of_both(
     assert won  # on a quick machine either may win every time
 
 
-async def test_of_two_processes_that_begin_it_one_does(placement: Placement, url: str) -> None:
+async def test_of_two_processes_that_begin_a_move_one_succeeds(placement: Placement, url: str) -> None:
     async with a_placement(url, Clock(chance=random.Random(1))) as other:
         generation = 1
         for position in range(20):
@@ -182,7 +180,7 @@ async def test_of_two_processes_that_begin_it_one_does(placement: Placement, url
 # Taken over again
 
 
-async def test_on_the_way_back_it_has_just_what_it_had(placement: Placement) -> None:
+async def test_on_the_way_back_the_instance_holds_its_former_allocations(placement: Placement) -> None:
     await claim(placement, moves())
     seen = placement.memory.index.seen
     assert await claim(placement, goes_back(keep=LEFT)) == [Claimed(choice=0, generation=3, number=seen + 1)]
@@ -197,7 +195,7 @@ async def test_on_the_way_back_it_has_just_what_it_had(placement: Placement) -> 
     assert placement.memory.index.rows[H2].free == {"VCPU": 8}
 
 
-async def test_it_goes_back_where_there_is_no_room_any_more(placement: Placement) -> None:
+async def test_the_way_back_needs_no_free_capacity(placement: Placement) -> None:
     await claim(placement, moves())
     shut = a_report(1, sequence=2, inventories={"MEMORY_MB": Inventory(total=8), "VCPU": Inventory(total=1)})
     assert await placement.reports.report_many([shut]) == [None]
@@ -323,7 +321,7 @@ async def test_many_move_and_go_back_at_once_and_nothing_is_held_by_nobody(
     assert sum(begun) == len(await over(placement))
 
 
-async def test_who_is_shelved_holds_nothing_until_a_move_wakes_him(placement: Placement) -> None:
+async def test_a_shelved_instance_holds_nothing_until_a_move_wakes_it(placement: Placement) -> None:
     assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)
     boot = an_order(a_claim(BUILD, on_hosts(2, **FIVE), project="mine"))
     assert await claim(placement, boot) == [Retired(why=SHELVED)]
@@ -339,7 +337,7 @@ async def test_who_is_shelved_holds_nothing_until_a_move_wakes_him(placement: Pl
     assert await breaches(placement.database) == []
 
 
-async def test_who_ends_while_he_is_shelved_is_remembered_whatever_else_is_given_back(
+async def test_a_shelved_instance_that_is_deleted_is_remembered(
     placement: Placement,
 ) -> None:
     assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)

@@ -44,7 +44,7 @@ def went(placed: MovePlaced) -> str:
 
 @pytest.mark.parametrize("kind", ["migrate", "live", "resize"])
 @in_virtual_time
-async def test_it_waits_until_there_is_room_and_then_goes_there_at_once(kind: str) -> None:
+async def test_a_waiting_move_starts_when_capacity_is_free(kind: str) -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         flavor = Flavor(name="four", vcpus=4) if kind == "resize" else None
@@ -76,7 +76,7 @@ async def test_it_waits_until_there_is_room_and_then_goes_there_at_once(kind: st
 
 
 @in_virtual_time
-async def test_who_is_shelved_waits_to_be_unshelved() -> None:
+async def test_a_shelved_instance_waits_to_be_unshelved() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         generation = movers.stands[build].generation
@@ -120,7 +120,7 @@ async def test_the_end_of_the_wait_is_a_refusal_that_says_what_it_lacked_and_is_
 
 
 @in_virtual_time
-async def test_it_is_cancelled_by_its_own_id_and_its_instance_s_is_another_matter() -> None:
+async def test_a_waiting_move_is_cancelled_by_its_own_id() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         await movers.ask(build)
@@ -145,7 +145,7 @@ async def test_it_is_cancelled_by_its_own_id_and_its_instance_s_is_another_matte
 
 
 @in_virtual_time
-async def test_one_that_has_begun_is_not_cancelled() -> None:
+async def test_a_move_that_has_begun_is_not_cancelled() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         await movers.host(2, ROOMY)
@@ -157,7 +157,7 @@ async def test_one_that_has_begun_is_not_cancelled() -> None:
 
 
 @in_virtual_time
-async def test_of_one_instance_one_waits_and_another_may_after_it() -> None:
+async def test_one_move_of_an_instance_waits_at_a_time() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         await movers.ask(build, 1)
@@ -205,7 +205,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("happens", "code", "why"), ENDS, ids=[row[0].__name__ for row in ENDS])
 @in_virtual_time
-async def test_what_happens_to_its_instance_ends_the_wait_within_seconds(
+async def test_the_end_of_the_instance_ends_the_wait(
     happens: Callable[[WaitingMovers, str], Awaitable[None]], code: str, why: str
 ) -> None:
     async with a_cell() as movers:
@@ -219,7 +219,7 @@ async def test_what_happens_to_its_instance_ends_the_wait_within_seconds(
 
 
 @in_virtual_time
-async def test_who_has_moved_meanwhile_may_go_to_where_it_was() -> None:
+async def test_an_instance_that_moved_meanwhile_may_return_to_its_former_host() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         await movers.host(3, 0)
@@ -231,7 +231,7 @@ async def test_who_has_moved_meanwhile_may_go_to_where_it_was() -> None:
 
 
 @in_virtual_time
-async def test_who_has_become_larger_meanwhile_waits_for_room_for_that() -> None:
+async def test_an_instance_resized_meanwhile_waits_for_its_new_size() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         await movers.ask(build)
@@ -250,7 +250,7 @@ async def test_who_has_become_larger_meanwhile_waits_for_room_for_that() -> None
 
 
 @in_virtual_time
-async def test_who_is_to_be_apart_from_another_goes_when_that_has_ended() -> None:
+async def test_an_instance_with_anti_affinity_moves_when_the_other_one_ends() -> None:
     async with a_cell() as movers:
         group = MakeGroup(group=GROUP, name="web", policy="anti-affinity", project="p1")
         edit = movers.world.bus.asker(topics.EDIT_GROUP)
@@ -282,7 +282,7 @@ async def test_while_its_cell_is_silent_it_waits_on() -> None:
 
 
 @in_virtual_time
-async def test_what_a_scheduler_leaves_waits_with_another() -> None:
+async def test_waiting_moves_of_a_dead_scheduler_are_adopted() -> None:
     async with a_cell("s1") as movers:
         builds = [await movers.boot(number, on=1) for number in (1, 2)]
         for index, build in enumerate(builds, 1):
@@ -319,7 +319,7 @@ async def test_builds_and_moves_go_in_their_turns() -> None:
 
 
 @in_virtual_time
-async def test_what_becomes_of_it_goes_on_with_its_story() -> None:
+async def test_the_end_of_a_waiting_move_has_its_correlation_and_trace() -> None:
     async with a_cell() as movers:
         builds = [await movers.boot(number, on=1) for number in (1, 2)]
         for index, build in enumerate(builds, 1):

@@ -79,7 +79,7 @@ async def still_there(placement: Placement, consumer: int) -> bool:
 # Reports
 
 
-async def test_of_another_cells_root_nothing_is_believed(two_cells: Placement) -> None:
+async def test_reports_about_roots_of_another_cell_are_refused(two_cells: Placement) -> None:
     before = two_cells.memory.index.rows[uid(2, "a")]
     gone = InventoryReported(root=uid(2, "a"), host="h", cell="c1", agent="a", sequence=2**40, gone=True)
     for forged in (gone, a_report(2, sequence=2**40), a_report(2, sequence=DAY)):
@@ -91,20 +91,20 @@ async def test_of_another_cells_root_nothing_is_believed(two_cells: Placement) -
     assert two_cells.memory.index.rows[uid(2, "a")].capacity["VCPU"] == 9
 
 
-async def test_nobody_speaks_for_another_cell_in_his_own_row(two_cells: Placement) -> None:
+async def test_a_cell_cannot_report_in_the_name_of_another(two_cells: Placement) -> None:
     [why] = await reported_by(two_cells, "c1", a_report(2, cell="c2", sequence=5))
     assert why == "InventoryReported: cell: cell c1 cannot report for cell c2"
     assert await reported_by(two_cells, "c2", a_report(2, cell="c2", sequence=4)) == [""]
 
 
-async def test_what_an_operator_made_is_no_cells(two_cells: Placement) -> None:
+async def test_roots_created_by_an_operator_belong_to_no_cell(two_cells: Placement) -> None:
     before = two_cells.memory.index.rows[uid(7, "a")]
     [why] = await reported_by(two_cells, "c1", a_report(7, inventories=SHARED))
     assert "an operator made it" in why and "berth provider reset" in why
     assert two_cells.memory.index.rows[uid(7, "a")] is before
 
 
-async def test_one_that_is_refused_keeps_nobody_of_its_company_out(two_cells: Placement) -> None:
+async def test_a_refused_report_does_not_affect_others_of_its_batch(two_cells: Placement) -> None:
     wrong = a_report(2, sequence=5)
     assert [bool(why) for why in await reported_by(two_cells, "c1", a_report(4), wrong, a_report(5))] == [
         False, True, False,
@@ -112,7 +112,7 @@ async def test_one_that_is_refused_keeps_nobody_of_its_company_out(two_cells: Pl
     assert {uid(4, "a"), uid(5, "a")} <= two_cells.memory.index.rows.keys()
 
 
-async def test_who_says_first_that_a_root_is_gone_has_it(two_cells: Placement) -> None:
+async def test_the_first_cell_that_reports_a_root_as_gone_owns_it(two_cells: Placement) -> None:
     gone = InventoryReported(root=uid(4, "a"), host="h", cell="c1", agent="a", sequence=2, gone=True)
     assert await reported_by(two_cells, "c1", gone) == [""]
     [why] = await reported_by(two_cells, "c2", a_report(4, cell="c2", sequence=3))
@@ -134,7 +134,7 @@ async def test_a_sequence_is_at_most_a_day_ahead(two_cells: Placement, wall: Wal
     assert seen.sequence < wall.time * 1_000_000
 
 
-async def test_who_finds_its_name_with_another_cell_is_taken_in_beside(two_cells: Placement) -> None:
+async def test_a_name_used_by_another_cell_gets_the_cell_as_suffix(two_cells: Placement) -> None:
     squatted = a_report(4, cell="c2", name="host-1")
     assert await reported_by(two_cells, "c2", squatted) == [""]
     names = {
@@ -147,7 +147,7 @@ async def test_who_finds_its_name_with_another_cell_is_taken_in_beside(two_cells
     assert two_cells.memory.index.rows[uid(4, "a")].host == "host-4"
 
 
-async def test_nor_does_it_help_to_squat_the_other_name_as_well(two_cells: Placement) -> None:
+async def test_a_name_whose_suffixed_form_is_taken_too_gets_the_uuid(two_cells: Placement) -> None:
     assert await reported_by(two_cells, "c1", a_report(5, name="x"), a_report(6, name="x@c2")) == ["", ""]
     assert await reported_by(two_cells, "c2", a_report(4, cell="c2", name="x")) == [""]
     [one] = (await two_cells.lookups.providers(FindProviders(ids=(uid(4, "a"),)))).providers
@@ -163,7 +163,7 @@ async def test_a_name_is_had_again_when_nobody_else_has_it(two_cells: Placement)
     assert one.name == "x"
 
 
-async def test_in_one_cell_a_name_that_is_taken_is_refused_as_ever(two_cells: Placement) -> None:
+async def test_a_name_taken_within_the_cell_is_refused(two_cells: Placement) -> None:
     [why] = await reported_by(two_cells, "c1", a_report(4, name="host-1"))
     assert "is the name of provider" in why
 
@@ -189,7 +189,7 @@ async def test_an_operator_undoes_a_wrong_owner_and_sequence(two_cells: Placemen
     assert two_cells.memory.index.rows[uid(4, "a")].agent == "agent-4"
 
 
-async def test_so_he_does_with_a_root_that_was_only_said_to_be_gone(two_cells: Placement) -> None:
+async def test_an_operator_can_reassign_a_root_that_was_only_reported_as_gone(two_cells: Placement) -> None:
     gone = InventoryReported(root=uid(4, "a"), host="h", cell="c1", agent="a", sequence=2, gone=True)
     assert await reported_by(two_cells, "c1", gone) == [""]
     given = (await two_cells.reports.give(OwnerEditRequested(root=uid(4, "a"), cell="c2"))).result
@@ -197,13 +197,13 @@ async def test_so_he_does_with_a_root_that_was_only_said_to_be_gone(two_cells: P
     assert await reported_by(two_cells, "c2", a_report(4, cell="c2")) == [""]
 
 
-async def test_and_of_what_nobody_knows_he_is_told_so(two_cells: Placement) -> None:
+async def test_reassigning_an_unknown_root_is_refused(two_cells: Placement) -> None:
     given = (await two_cells.reports.give(OwnerEditRequested(root=uid(9, "a"), cell="c2"))).result
     assert given == Missing(what="provider", names=(uid(9, "a"),))
     assert await reported_by(two_cells, "c1", a_report(9)) == [""]  # no place was kept
 
 
-async def test_who_has_a_root_already_goes_on_building(two_cells: Placement) -> None:
+async def test_reassigning_a_root_to_its_own_cell_changes_nothing(two_cells: Placement) -> None:
     await two_cells.reports.give(OwnerEditRequested(root=uid(1, "a"), cell="c1"))
     assert two_cells.memory.index.rows[uid(1, "a")].agent == "agent-1"
 
@@ -237,7 +237,7 @@ async def test_a_cell_cannot_claim(two_cells: Placement) -> None:
     assert two_cells.memory.index.seen == number
 
 
-async def test_with_its_own_it_can(two_cells: Placement) -> None:
+async def test_a_cell_can_claim_for_its_own_builds(two_cells: Placement) -> None:
     beside = {**on_hosts(3), **on_hosts(7, DISK_GB=5)}
     swap = await claimed_by(two_cells, "c1", an_order(a_claim(13, on_hosts(2), beside, generation=1)))
     assert isinstance(swap, Claimed) and swap.choice == 1
@@ -251,12 +251,12 @@ async def test_with_its_own_it_can(two_cells: Placement) -> None:
     assert isinstance(await released_by(two_cells, "c1", given_back), Released)
 
 
-async def test_of_who_holds_nothing_it_is_told_so(two_cells: Placement) -> None:
+async def test_a_consumer_without_allocations_is_reported_as_held_nothing(two_cells: Placement) -> None:
     result = await claimed_by(two_cells, "c1", an_order(a_claim(14, on_hosts(1), generation=3)))
     assert result == Held(generation=0, allocations={})
 
 
-async def test_one_forged_claim_spoils_its_order_and_no_other(two_cells: Placement) -> None:
+async def test_one_forged_claim_fails_its_order_only(two_cells: Placement) -> None:
     good, bad = a_claim(11, on_hosts(3), generation=1), a_claim(12, on_hosts(1), generation=1)
     both = await claimed_by(two_cells, "c1", an_order(good, bad))
     assert [type(one) for one in both] == [Refused, Refused]
@@ -289,7 +289,7 @@ async def test_a_cell_cannot_release(two_cells: Placement) -> None:
     assert isinstance(placed, Claimed)
 
 
-async def test_whom_it_has_shelved_it_may_end_and_whom_others_have_it_may_not(two_cells: Placement) -> None:
+async def test_only_the_cell_that_shelved_an_instance_may_end_it(two_cells: Placement) -> None:
     assert isinstance(await released_by(two_cells, "c1", a_release(13, 1, retire=SHELVED)), Released)
     ends = a_release(13, None, retire="deleted")
     assert isinstance(await released_by(two_cells, "c2", ends), Retired)
@@ -300,7 +300,7 @@ async def test_whom_it_has_shelved_it_may_end_and_whom_others_have_it_may_not(tw
     assert await released_by(two_cells, "c1", ends) == Retired(why="deleted")
 
 
-async def test_its_own_it_gives_back_and_ends_and_is_told_so_again(two_cells: Placement) -> None:
+async def test_a_cell_releases_and_retires_its_own_builds_idempotently(two_cells: Placement) -> None:
     assert isinstance(await released_by(two_cells, "c1", a_release(13, 1, retire="deleted")), Released)
     for _ in range(2):
         assert await released_by(two_cells, "c1", a_release(13, 1, retire="x")) == Retired(why="deleted")
@@ -308,7 +308,7 @@ async def test_its_own_it_gives_back_and_ends_and_is_told_so_again(two_cells: Pl
     assert result == Retired(why="deleted")
 
 
-async def test_how_others_ended_it_does_not_hear(two_cells: Placement) -> None:
+async def test_the_reason_of_a_foreign_retirement_is_not_disclosed(two_cells: Placement) -> None:
     await two_cells.claims.release_many([a_release(12, 1, retire="secret of c2")], cell="c2")
     await two_cells.claims.release_many([a_release(14, None, retire="secret of the middle")])
     for consumer in (12, 14):

@@ -226,14 +226,6 @@ def test_a_refused_swap_keeps_what_it_had() -> None:
     assert not there.touched
 
 
-def test_two_consumers_of_one_order_can_change_places() -> None:
-    holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {B: {"VCPU": 4}})
-    there = world(room(A, VCPU=stock(8, used=4)), room(B, VCPU=stock(8, used=4)), holders=holders)
-    swap = order(wants(X, {B: {"VCPU": 4}}, generation=1), wants(Y, {A: {"VCPU": 4}}, generation=1))
-    assert [type(result) for result in claim(swap, there) or ()] == [Claimed, Claimed]
-    assert {uuid: room.stocks["VCPU"].used for uuid, room in there.touched.items()} == {A: 4, B: 4}
-
-
 def test_all_of_an_order_give_back_before_any_takes() -> None:
     holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {B: {"VCPU": 4}})
     there = world(room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(4, used=4)), holders=holders)

@@ -86,7 +86,7 @@ def test_a_move_begins_with_its_claim_and_the_old_place_is_a_migrations() -> Non
     assert (there.provider(A).generation, there.provider(B).generation) == (10, 11)
 
 
-def test_whoever_keeps_a_place_without_a_move_is_a_clean_up_as_ever() -> None:
+def test_a_holder_consumer_without_a_move_is_of_type_cleanup() -> None:
     there = a_world()
     claim(order(moves(begins=None)), there)
     assert there.holders[KEEP].heir_type == CLEANUP
@@ -102,7 +102,7 @@ def test_whoever_keeps_a_place_without_a_move_is_a_clean_up_as_ever() -> None:
         (moves(), replace(wants(Y, five(C)), begins=MOVE), BEGAN),
     ],
 )
-def test_what_has_begun_does_not_begin_again(
+def test_a_move_that_has_begun_does_not_begin_again(
     first: ConsumerClaim, again: ConsumerClaim, answer: object
 ) -> None:
     there = a_world()
@@ -111,7 +111,7 @@ def test_what_has_begun_does_not_begin_again(
     assert held(there) == {X: B, KEEP: A}
 
 
-def test_what_was_given_up_does_not_begin() -> None:
+def test_a_fenced_move_does_not_begin() -> None:
     there = a_world()
     fence = ReleaseRequested(consumer=MOVE, generation=None, retire="no host", unplaceable=True)
     assert release(fence, there) == Released()
@@ -120,7 +120,7 @@ def test_what_was_given_up_does_not_begin() -> None:
     assert there.stirred == {}
 
 
-def test_and_what_has_begun_is_not_given_up() -> None:
+def test_a_move_that_has_begun_cannot_be_fenced() -> None:
     there = a_world()
     claim(order(moves()), there)
     assert release(ReleaseRequested(consumer=MOVE, generation=None, retire="no host"), there) == BEGAN
@@ -154,7 +154,7 @@ def test_a_claim_that_fails_begins_nothing(
     assert MOVE not in there.retired
 
 
-def test_nor_does_one_of_an_order_that_fails() -> None:
+def test_a_move_in_a_failing_order_does_not_begin() -> None:
     there = a_world()
     assert claim(order(moves(), wants(Y, five(B))), there) == (
         Refused(refusals=()),
@@ -164,7 +164,7 @@ def test_nor_does_one_of_an_order_that_fails() -> None:
     assert claim(order(moves()), there) == (DONE,)
 
 
-def test_of_two_in_an_order_that_begin_the_same_neither_is_judged() -> None:
+def test_two_claims_of_one_move_in_an_order_are_not_judged() -> None:
     there = a_world({Y: B})
     both = order(moves(C), replace(wants(Y, five(C), generation=4), begins=MOVE))
     at = (
@@ -175,7 +175,7 @@ def test_of_two_in_an_order_that_begin_the_same_neither_is_judged() -> None:
     assert held(there) == {X: A, Y: B} and there.tombstones == {}
 
 
-def test_who_holds_nothing_may_begin_a_move_too() -> None:
+def test_a_consumer_without_allocations_may_begin_a_move() -> None:
     there = a_world()
     comes_back = replace(wants(Y, five(B)), begins=MOVE)
     assert claim(order(comes_back), there) == (Claimed(choice=0, generation=1, number=0),)
@@ -189,7 +189,7 @@ def a_shelved_world() -> ClaimWorld:
     return there
 
 
-def test_who_is_shelved_is_not_placed_again_by_his_boot() -> None:
+def test_a_redelivered_boot_does_not_place_a_shelved_instance() -> None:
     there = a_shelved_world()
     assert claim(order(wants(X, five(B))), there) == (ASLEEP,)
     assert held(there) == {}
@@ -233,7 +233,7 @@ def test_a_name_that_was_not_read_leaves_the_order_unjudged(name: str) -> None:
     assert claim(order(moves()), there) is None
 
 
-def test_it_may_stay_on_its_host_where_old_and_new_fit_there_together() -> None:
+def test_a_resize_may_stay_if_old_and_new_size_fit_together() -> None:
     there = a_world(capacity=10)
     assert claim(order(moves(A)), there) == (DONE,)
     assert held(there) == {X: A, KEEP: A}
@@ -257,7 +257,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize(("one", "others", "then"), TAKEN.values(), ids=TAKEN.keys())
-def test_it_takes_all_that_the_other_holds(
+def test_taking_over_moves_all_allocations_of_the_holder(
     one: ConsumerClaim, others: dict[str, str], then: dict[str, str]
 ) -> None:
     there = a_world({X: B, KEEP: A} | others, capacity=10)
@@ -270,7 +270,7 @@ def test_it_takes_all_that_the_other_holds(
     assert there.tombstones == {}
 
 
-def test_whoever_it_leaves_its_place_to_is_a_clean_up() -> None:
+def test_the_new_holder_is_of_type_cleanup() -> None:
     there = moved()
     claim(order(takes_over(keep=LEFT)), there)
     assert there.holders[LEFT].heir_type == CLEANUP and there.holders[LEFT].heir_of is there.holders[X]
@@ -299,26 +299,26 @@ NOT_TAKEN = {
 
 
 @pytest.mark.parametrize(("one", "answer"), NOT_TAKEN.values(), ids=NOT_TAKEN.keys())
-def test_or_nothing_changes(one: ConsumerClaim, answer: object) -> None:
+def test_an_invalid_take_over_changes_nothing(one: ConsumerClaim, answer: object) -> None:
     there = moved()
     assert claim(order(one), there) == (answer,)
     assert held(there) == {X: B, KEEP: A}
     assert not (there.stirred or there.touched)
 
 
-def test_told_twice_it_is_held_the_second_time() -> None:
+def test_a_repeated_take_over_is_held() -> None:
     there = moved()
     claim(order(takes_over()), there)
     assert claim(order(takes_over()), there) == (Held(generation=5, allocations=five(A), roots=(A,)),)
 
 
-def test_who_has_ended_takes_nothing_over() -> None:
+def test_a_retired_consumer_takes_nothing_over() -> None:
     there = moved()
     there.retired[X] = Retired(why="deleted")
     assert claim(order(takes_over()), there) == (Retired(why="deleted"),)
 
 
-def test_nobody_of_the_order_gets_the_place_in_between() -> None:
+def test_claims_of_the_same_order_do_not_get_the_place_in_between() -> None:
     there = a_world({X: B, KEEP: A}, capacity=5)
     assert claim(order(wants(Y, five(A)), takes_over()), there) == (
         Refused(refusals=(full(5, 0),)),
@@ -343,7 +343,7 @@ def grouped(there: ClaimWorld, policy: Any = "anti-affinity") -> GroupPlaces:
     return group
 
 
-def test_it_moves_to_its_own_host_though_its_group_keeps_apart() -> None:
+def test_a_move_to_the_same_host_is_allowed_in_an_anti_affinity_group() -> None:
     there = a_world(capacity=15)
     group = grouped(there)
     assert claim(order(moves(A)), there) == (DONE,)
@@ -355,7 +355,7 @@ def test_it_moves_to_its_own_host_though_its_group_keeps_apart() -> None:
     assert group.places == {X: {A}, LEFT: {A}} and list(group.breaches()) == []
 
 
-def test_it_stays_in_its_group_when_only_its_keeper_was_left_in_it() -> None:
+def test_an_instance_rejoins_the_group_of_its_holder() -> None:
     there = moved()
     group = grouped(there)
     there.holders[X].group = there.holders[X].group_was = None
@@ -365,7 +365,7 @@ def test_it_stays_in_its_group_when_only_its_keeper_was_left_in_it() -> None:
     assert group.places == {X: {A}} and group.holder_consumers == {}
 
 
-def test_its_group_is_not_judged_on_the_way_back() -> None:
+def test_the_group_policy_is_not_checked_on_the_way_back() -> None:
     there = moved()
     group = grouped(there, "affinity")
     group.put(Y, frozenset((B,)))
@@ -449,7 +449,7 @@ def test_and_that_nothing_is_held_it_hears() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_moves_and_goes_back_is_held_once_in_all(seed: int) -> None:
+def test_random_moves_and_returns_hold_every_allocation_once(seed: int) -> None:
     chance = random.Random(seed)
     there = world(*(room(one, VCPU=stock(12)) for one in (A, B, C)))
     builds = [X, Y, Z]

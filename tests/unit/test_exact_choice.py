@@ -11,10 +11,8 @@ from msgspec.structs import replace
 from berth.loadtest import mixed
 from bus.messages import HostReported
 from bus.queries import Candidate
-from bus.reports import HostState, Inventory
-from bus.requests import Image
+from bus.reports import HostState
 from placement_worker import IndexedSource
-from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choice import Pick
@@ -24,7 +22,6 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.pending_choices import PendingChoice
 from scheduler_worker.placing import Promising
 from tests.support.exact_worlds import (
-    FLAVORS,
     FilledMemory,
     PlainRoom,
     a_policy,
@@ -47,29 +44,6 @@ def in_soak(first: int, last: int, step: int) -> list[object]:
 
 
 # One ranking, used up and put back into, of hosts by the dozen
-
-
-def a_cloud(chance: Random) -> Hall:
-    trees, numbers = list[Tree](), iter(range(100_000))
-    sizes = [(chance.choice((4, 8, 64)), chance.choice((4096, 9000, 65_536))) for _ in range(3)]
-    for nth in range(chance.choice((1, 2, 5, 20, 90))):
-        cpus, ram = chance.choice(sizes)
-        traits = [one for one in ("CUSTOM_A", "CUSTOM_B") if chance.random() < 0.4]
-        groups = [one for one in range(3) if chance.random() < 0.2]
-        root = next(numbers)
-        stock = {"VCPU": cpus, "MEMORY_MB": ram, "DISK_GB": 100}
-        used = {name: chance.choice((0, 0, amount // 2, amount - 1)) for name, amount in stock.items()}
-        if chance.random() < 0.2:
-            cells = [
-                state(next(numbers), root, {"VCPU": cpus // 2, "MEMORY_MB": ram // 2}, traits=traits)
-                for _ in range(2)
-            ]
-            parts = [state(root, None, {"DISK_GB": 100}, traits=traits, aggregates=groups), *cells]
-        else:
-            inventories = {name: Inventory(total=amount) for name, amount in stock.items()}
-            parts = [state(root, None, dict(inventories), used, traits, groups)]
-        trees.append(tree(*parts, cell=f"c{nth % 3}"))
-    return told(chance, Hall(a_source(chance, trees), a_policy(chance)))
 
 
 def told(chance: Random, hall: Hall) -> Hall:
@@ -107,49 +81,6 @@ def tiers(hall: Hall) -> dict[str, int]:
         elif ours is not None and not ours[host.position]:
             found[host.uuid] = 1
     return found
-
-
-def one_cloud(seed: int) -> int:
-    chance, given = Random(seed), 0
-    hall = a_cloud(chance)
-    for kind in range(chance.choice((1, 2, 3))):
-        request = a_request(
-            kind,
-            flavor=chance.choice(FLAVORS[:5]),
-            image=Image(name="img") if chance.random() < 0.5 else None,
-            preferred_traits={"CUSTOM_A": 1.0} if chance.random() < 0.3 else {},
-        )
-        choosing, its_seed = hall.choosing(), f"{seed}/{kind}"
-        alternative = hall.alternative(request)
-        ranking = choosing.rank(alternative, its_seed)
-        search, seen = hall.source.search(alternative.question), hall.book.level(hall.source, hall.now)
-        plain = PlainChoice(alternative, search, seen, hall.policy, its_seed, tiers=tiers(hall))
-        picks = []
-        for _ in range(chance.choice((1, 4, 40))):
-            expected = plain.best()
-            pick = ranking.take(3)
-            if pick is None:
-                assert expected == [], (seed, kind)
-                short = ranking.shortage()
-                removed = sum(removal.removed for removal in short.removals)
-                assert removed <= short.considered, (seed, kind, short)
-                break
-            roots = list(dict.fromkeys(way.root for way in pick.choices))
-            assert roots == expected[:3], (seed, kind, given)
-            plain.choose(pick.root)
-            picks.append(pick)
-            given += 1
-            if chance.random() < 0.1:
-                back = picks.pop(chance.randrange(len(picks)))
-                ranking.put_back([back])
-                plain.chosen[back.root] -= 1
-    return given
-
-
-@pytest.mark.parametrize("seeds", [range(CLOUDS), *in_soak(CLOUDS, MORE_CLOUDS, 490)], ids=str)
-def test_every_choice_is_the_best_of_all(seeds: range) -> None:
-    given = sum(one_cloud(seed) for seed in seeds)
-    assert given > 5 * len(seeds)
 
 
 # Whole batches: alike and unlike, in server groups, from trees and from pools that hosts share

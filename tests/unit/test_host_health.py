@@ -103,7 +103,7 @@ def test_an_agent_whose_reports_are_partial_answers_for_all_of_its_hosts() -> No
         (a_record(2, forced_down=True), "forced down by an operator"),
     ],
 )
-def test_what_was_recorded_of_a_host_counts_until_its_heartbeat(record: HostHealth, why: str) -> None:
+def test_a_stored_record_counts_until_the_next_heartbeat(record: HostHealth, why: str) -> None:
     book, source = HostBook(0.0), ListedHosts.of(HOSTS)
     book.restore([record])
     assert reasons(book, source, 0.0) == ["", why, ""]
@@ -193,7 +193,7 @@ def test_while_no_host_has_a_heartbeat_the_best_is_chosen() -> None:
     assert hosts_of(take(a_hall(free(1, 9000), free(2, 5000)).rank()))[0] == "host1"
 
 
-def test_of_several_schedulers_each_prefers_known_hosts_of_others_to_unknown_hosts_of_its_own() -> None:
+def test_schedulers_prefer_known_hosts_of_others_to_own_unknown_hosts() -> None:
     hall = a_hall(*(free(number, 1024 * number, vcpus=1) for number in range(1, 31)))
     hall.hosts.level()
     hall.hosts.share(("a", "b"), "a")

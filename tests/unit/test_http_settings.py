@@ -30,7 +30,7 @@ def settings_of(**flags: Any) -> Settings:
         {"placement_cors_origins": "https://a, https://b"},
     ],
 )
-def test_what_may_be(flags: dict[str, Any]) -> None:
+def test_valid_settings_of_the_http_api(flags: dict[str, Any]) -> None:
     settings_of(**flags)
 
 
@@ -50,7 +50,7 @@ def test_what_may_be(flags: dict[str, Any]) -> None:
         ({"placement_auth": "tokens"}, "placement_tokens = '': name the file of tokens"),
     ],
 )
-def test_what_may_not(flags: dict[str, Any], why: str) -> None:
+def test_invalid_settings_of_the_http_api_are_refused(flags: dict[str, Any], why: str) -> None:
     with pytest.raises(BadSetting) as refusal:
         settings_of(**flags)
     assert why in str(refusal.value)
@@ -64,7 +64,7 @@ def test_what_may_not(flags: dict[str, Any], why: str) -> None:
         ("postgresql://h/b", "placement", "h/b"),
     ],
 )
-async def test_one_worker_may_have_one_file(url: str, namespace: str, name: str) -> None:
+async def test_a_single_worker_may_use_a_database_file(url: str, namespace: str, name: str) -> None:
     database = wiring.database(Settings().having(database_url=url), wiring.Role("placement"))
     assert database.namespace == namespace
     assert database.name.endswith(name)

@@ -119,7 +119,7 @@ async def test_a_move_claims_elsewhere_and_its_keeper_has_what_it_held() -> None
 
 
 @pytest.mark.parametrize("kind", ["migrate", "live", "resize", "evacuate"])
-async def test_each_kind_that_needs_a_host_gets_one(kind: str) -> None:
+async def test_each_kind_of_move_that_needs_a_host_gets_one(kind: str) -> None:
     traits = (FORCED_DOWN,) if kind == "evacuate" else ()
     cloud = a_cloud(a_candidate(1, traits=traits), a_candidate(2))
     placed = await cloud.placed(a_move(1, kind, flavor=BIG if kind == "resize" else None))
@@ -178,7 +178,7 @@ async def test_hosts_are_wished_forced_and_ruled_out(alternatives: dict[str, Any
     assert placed.chosen is not None and placed.chosen.root == root(goes)
 
 
-async def test_its_cell_is_found_out_where_nobody_says_it_and_is_believed_of_placement() -> None:
+async def test_the_cell_of_an_instance_is_read_from_placement() -> None:
     cloud = a_cloud(a_candidate(1, cell="c2"), a_candidate(2, cell="c2"), a_candidate(3), cell="c2")
     placed = await cloud.placed(a_move(cell="cell1"))
     assert placed.cell == "c2"
@@ -202,7 +202,7 @@ def grouped(
     )
 
 
-async def test_nobody_keeps_itself_away_and_others_of_its_group_do() -> None:
+async def test_group_members_exclude_hosts_but_the_instance_itself_does_not() -> None:
     cloud = a_cloud(hosts=3)
     grouped(cloud, "anti-affinity", {BUILD: 1, uid(8, "b"): 2}, {KEEP: 3})
     placed = await cloud.placed(a_move())
@@ -210,7 +210,7 @@ async def test_nobody_keeps_itself_away_and_others_of_its_group_do() -> None:
     assert cloud.placement.orders[0].claims[0].group is None  # it stays in the group it is in
 
 
-async def test_who_is_alone_in_an_affinity_group_may_go_anywhere_and_others_draw_it() -> None:
+async def test_a_single_member_of_an_affinity_group_may_go_anywhere() -> None:
     cloud = a_cloud()
     grouped(cloud, "affinity", {BUILD: 1})
     assert isinstance((await cloud.placed(a_move())), MovePlaced)
@@ -229,7 +229,7 @@ def shelved(cloud: MovingCloud, asked: AlsoAsked | None = None) -> None:
     cloud.cells.know(replace(stands, chosen=None))
 
 
-async def test_who_is_shelved_holds_nothing_and_joins_its_group_again() -> None:
+async def test_a_shelved_instance_holds_nothing_and_rejoins_its_group() -> None:
     cloud = a_cloud()
     grouped(cloud, "anti-affinity", {uid(8, "b"): 2, uid(9, "b"): 3, uid(10, "b"): 1})
     shelved(cloud, AlsoAsked(hints=Hints(group=GROUP)))
@@ -319,7 +319,7 @@ REFUSED: list[tuple[str, MoveRequested, Callable[[MovingCloud], object], str, st
 @pytest.mark.parametrize(
     ("move", "so", "code", "why"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED]
 )
-async def test_what_cannot_begin_is_refused_and_never_begins(
+async def test_a_move_that_cannot_begin_is_refused_permanently(
     move: MoveRequested, so: Callable[[MovingCloud], object], code: str, why: str
 ) -> None:
     cloud = a_cloud()
@@ -333,7 +333,7 @@ async def test_what_cannot_begin_is_refused_and_never_begins(
     assert again.reason == said.reason
 
 
-async def test_whose_host_is_forced_down_is_evacuated_and_nothing_else() -> None:
+async def test_instances_of_a_host_forced_down_can_only_be_evacuated() -> None:
     cloud = a_cloud(a_candidate(1, traits=(FORCED_DOWN,)), a_candidate(2))
     for index, kind in enumerate(("migrate", "live", "shelve"), 1):
         said = await cloud.refused(a_move(index, kind))
@@ -351,7 +351,7 @@ async def test_why_it_was_refused_is_kept() -> None:
     assert (request.request, request.cell) == (MOVE, "cell1")
 
 
-async def test_it_comes_again_while_its_cell_is_silent_or_has_yet_to_hear_of_it_and_is_then_refused() -> None:
+async def test_a_move_is_retried_while_its_cell_is_silent_and_then_refused() -> None:
     for code, cells in (("no_conductor", Cells(silent={"cell1"})), ("unknown", Cells({"cell1": {}}))):
         cloud = a_cloud()
         cloud.cells.stands, cloud.cells.silent = cells.stands, cells.silent
@@ -363,7 +363,7 @@ async def test_it_comes_again_while_its_cell_is_silent_or_has_yet_to_hear_of_it_
         assert cloud.placement.roots(BUILD) == {root(1)}
 
 
-async def test_one_silent_cell_is_no_other_s_trouble() -> None:
+async def test_a_silent_cell_does_not_affect_moves_of_others() -> None:
     cloud = a_cloud()
     other = uid(2000, "b")
     cloud.placement.held[other] = Holding(1, {root(9): {"VCPU": 1}})
@@ -397,7 +397,7 @@ async def test_a_duplicate_is_told_again_from_what_is_held_until_its_cell_knows_
 
 
 @pytest.mark.parametrize("kind", ["shelve", "rebuild"])
-async def test_what_claims_nothing_is_told_again_the_same(kind: str) -> None:
+async def test_moves_without_a_claim_are_published_again_when_redelivered(kind: str) -> None:
     cloud = a_cloud()
     move = a_move(1, kind, image=Image(name="i") if kind == "rebuild" else None)
     assert await cloud.placed(move) == await cloud.placed(move)
@@ -414,7 +414,7 @@ async def test_two_of_one_message_in_one_batch_claim_once() -> None:
     assert cloud.placement.roots(BUILD) == {one.chosen.root}
 
 
-async def test_of_two_moves_of_one_build_one_begins_and_the_other_looks_again() -> None:
+async def test_of_two_moves_of_one_build_one_begins_and_the_other_is_retried() -> None:
     cloud = a_cloud()
     first, second = await cloud.moves.place_many([a_move(1), a_move(2)])
     assert not isinstance(first, Retry | Poison) and isinstance(first[0], MovePlaced)
@@ -423,7 +423,7 @@ async def test_of_two_moves_of_one_build_one_begins_and_the_other_looks_again() 
     assert (await cloud.refused(a_move(2))).code == "moving"
 
 
-async def test_what_it_holds_is_another_s_doing_and_stays_so() -> None:
+async def test_allocations_changed_by_another_client_are_not_touched() -> None:
     cloud = a_cloud(generation=7)
     await cloud.retry(a_move())
     cloud.time.now += 31
@@ -431,7 +431,7 @@ async def test_what_it_holds_is_another_s_doing_and_stays_so() -> None:
     assert cloud.placement.roots(BUILD) == {root(1)}
 
 
-async def test_who_was_begun_is_told_even_if_by_now_it_would_be_refused() -> None:
+async def test_a_begun_move_is_published_even_if_it_would_be_refused_now() -> None:
     cloud = a_cloud(a_candidate(1, traits=(FORCED_DOWN,)), a_candidate(2))
     await cloud.placed(a_move(1, "evacuate"))
     candidate = a_candidate(1)
@@ -439,7 +439,7 @@ async def test_who_was_begun_is_told_even_if_by_now_it_would_be_refused() -> Non
     assert isinstance(await cloud.placed(a_move(1, "evacuate")), MovePlaced)
 
 
-async def test_who_was_refused_by_one_is_not_begun_by_another() -> None:
+async def test_a_move_refused_by_one_scheduler_is_not_begun_by_another() -> None:
     """Its host is taken for full by the one, and there is room by the time the other claims."""
     cloud = a_cloud(hosts=1)
     full = await cloud.refused(a_move())
@@ -451,7 +451,7 @@ async def test_who_was_refused_by_one_is_not_begun_by_another() -> None:
     assert cloud.placement.roots(BUILD) == {root(1)}
 
 
-async def test_what_is_said_again_of_one_that_was_refused_is_not_what_is_found_by_now() -> None:
+async def test_a_redelivered_refused_move_repeats_the_first_reason() -> None:
     cloud = a_cloud(hosts=1, status="building")
     first = await cloud.refused(a_move())
     cloud.cells.know(a_build_that_stands(1))
@@ -460,7 +460,7 @@ async def test_what_is_said_again_of_one_that_was_refused_is_not_what_is_found_b
     assert (first.code, again.code, again.decision) == ("status", "", Decision())
 
 
-async def test_who_has_ended_meanwhile_does_not_move() -> None:
+async def test_an_ended_instance_does_not_move() -> None:
     cloud = a_cloud()
     cloud.placement.retired[BUILD] = "deleted"
     said = await cloud.refused(a_move())
@@ -485,7 +485,7 @@ async def undone(cloud: MovingCloud, placed: MovePlaced) -> MoveRefused | None:
     return await cloud.moves.take_back(placed)
 
 
-async def test_what_no_conductor_hears_of_is_undone_and_said_to_be() -> None:
+async def test_a_move_without_a_conductor_is_undone_and_refused() -> None:
     cloud = a_cloud()
     said = await undone(cloud, await cloud.placed(a_move(reply_to="me")))
     assert said is not None and "no conductor takes moves there" in said.reason
@@ -506,7 +506,7 @@ async def test_two_who_undo_it_say_the_same() -> None:
     assert cloud.placement.roots(BUILD) == {root(1)}
 
 
-async def test_what_was_undone_may_begin_again_by_another_name_and_the_old_one_stays_undone() -> None:
+async def test_an_undone_move_stays_undone_and_the_instance_can_move_again() -> None:
     cloud = a_cloud()
     await undone(cloud, await cloud.placed(a_move(1)))
     cloud.cells.know(a_build_that_stands(1, generation=3))
@@ -515,7 +515,7 @@ async def test_what_was_undone_may_begin_again_by_another_name_and_the_old_one_s
     assert cloud.placement.roots(KEEP) == {root(1)}
 
 
-async def test_what_its_cell_goes_on_with_is_not_undone() -> None:
+async def test_a_move_that_its_cell_continues_is_not_undone() -> None:
     cloud = a_cloud()
     placed = await cloud.placed(a_move())
     cloud.placement.held[BUILD].generation += 1
@@ -524,7 +524,7 @@ async def test_what_its_cell_goes_on_with_is_not_undone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["shelve", "rebuild", "unshelve"])
-async def test_what_keeps_nothing_is_undone_as_well(kind: str) -> None:
+async def test_moves_without_a_holder_are_undone_as_well(kind: str) -> None:
     cloud = a_cloud()
     if kind == "unshelve":
         shelved(cloud)
@@ -535,7 +535,7 @@ async def test_what_keeps_nothing_is_undone_as_well(kind: str) -> None:
     assert (await cloud.refused(move)).reason == said.reason
 
 
-async def test_whose_unshelving_is_undone_is_shelved_again_in_its_cell() -> None:
+async def test_undoing_an_unshelve_shelves_the_instance_again() -> None:
     cloud = a_cloud()
     shelved(cloud)
     placed = await cloud.placed(a_move(1, "unshelve"))

@@ -102,7 +102,7 @@ GO = {
 
 
 @pytest.mark.parametrize("holders, guests, then", GO.values(), ids=GO)
-def test_who_goes_where(
+def test_new_places_of_allocations(
     holders: list[TreeHolder], guests: list[GuestPlace], then: dict[int, Allocations]
 ) -> None:
     report = to_cells(8, 8, guests=tuple(guests))
@@ -159,7 +159,7 @@ def test_back_to_a_flat_host_and_to_another_class() -> None:
     assert after.providers[0].used == {"PCPU": 5, "MEMORY_MB": 8, "DISK_GB": 0}
 
 
-def test_what_was_withheld_of_a_tree_that_was_reported_without_a_word_opens_when_its_guests_move() -> None:
+def test_withheld_inventory_opens_when_its_guests_move() -> None:
     one = holder(1, flat(4, 16))
     silent = reported(used_by(one), replace(to_cells(8, 8), reshape=None))
     assert sum(provider.withheld.get("VCPU", 0) for provider in silent.providers) == 4
@@ -174,7 +174,7 @@ def test_what_was_withheld_of_a_tree_that_was_reported_without_a_word_opens_when
     assert [(set(one.inventories), one.used, one.withheld) for one in after.providers] == left
 
 
-def test_what_does_not_move_is_withheld_as_ever() -> None:
+def test_inventory_that_does_not_move_is_withheld() -> None:
     one = holder(1, flat(4, 16))
     report = to_cells(8, 8)
     assert report.reshape is not None
@@ -252,7 +252,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("report, holders, why", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_is_refused_as_a_whole(
+def test_an_impossible_reshape_is_refused_completely(
     report: InventoryReported, holders: list[TreeHolder], why: str
 ) -> None:
     with pytest.raises(Unmovable) as refused:
@@ -274,7 +274,7 @@ def test_no_unit_rule_is_broken() -> None:
         )
 
 
-def test_what_an_operator_put_there_does_not_go_by_a_report() -> None:
+def test_inventory_of_an_operator_is_not_moved_by_a_report() -> None:
     root = FLAT.providers[0]
     by_hand = with_(root, reported=with_(root.reported, classes=frozenset({"VCPU", "DISK_GB"})))
     with pytest.raises(Unmovable, match=r"moves\[1\].resource_class: MEMORY_MB of host-1 is an operator's"):
@@ -305,13 +305,13 @@ SENSELESS = {
 
 
 @pytest.mark.parametrize("report, why", SENSELESS.values(), ids=SENSELESS)
-def test_what_makes_no_sense_whatever_is_stored(report: InventoryReported, why: str) -> None:
+def test_invalid_reshapes_are_refused_whatever_is_stored(report: InventoryReported, why: str) -> None:
     assert why in complaint(report, lambda kind, name: True)
     assert not complaint(to_cells(8, 8), lambda kind, name: True)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whoever_goes_holds_as_much_as_before_and_nothing_is_sold_twice(seed: int) -> None:
+def test_random_reshapes_keep_amounts_and_never_oversell(seed: int) -> None:
     chance = Random(seed)
     holders, room = [], [16, 64]
     for number in range(1, chance.randint(2, 12)):

@@ -184,7 +184,7 @@ def test_the_way_to_a_cells_broker_is_shown_without_its_password() -> None:
     assert "geheim" not in str(masked(values)) and "geheim" in str(values)
 
 
-def test_what_is_not_a_cells_own_is_everybodys() -> None:
+def test_a_cell_without_its_own_urls_uses_the_common_ones() -> None:
     settings = settings_of(SERVED, TABLES).settings
     assert settings.cell("a") == Cell("a", "amqp://a@h/", "postgresql://h/all")
     assert settings.cell("b") == Cell("b", "amqp://all@h/", "postgresql://h/b")
@@ -274,14 +274,14 @@ def test_a_secret_file_that_cannot_be_read_is_named() -> None:
         ("BERTH_HOSTS", f"amqp://u:{SECRET}@h/", "not a text of"),
     ],
 )
-def test_what_is_refused_is_told_without_its_password(variable: str, url: str, says: str) -> None:
+def test_refused_values_are_shown_without_passwords(variable: str, url: str, says: str) -> None:
     with pytest.raises(BadSetting) as refused:
         settings_of({variable: url})
     assert says in str(refused.value)
     assert SECRET not in str(refused.value)
 
 
-def test_nor_is_one_told_that_stands_where_a_name_should() -> None:
+def test_a_secret_in_place_of_a_name_is_not_shown() -> None:
     with pytest.raises(BadSetting) as refused:
         read(sets={f"amqp://u:{SECRET}@h/?a": "b"}, environment={})
     assert SECRET not in str(refused.value)
@@ -304,7 +304,7 @@ def test_nor_is_one_told_that_stands_where_a_name_should() -> None:
         ),
     ],
 )
-def test_what_ironic_takes_together_is_asked_for(given: dict[str, Any], says: str) -> None:
+def test_settings_of_ironic_require_each_other(given: dict[str, Any], says: str) -> None:
     with pytest.raises(BadSetting) as refused:
         settings_of(**given)
     assert says in str(refused.value)
@@ -379,7 +379,7 @@ def test_an_agent_that_could_not_build_is_not_run(given: dict[str, Any], cell: s
     assert says in str(refused.value)
 
 
-def test_each_of_several_agents_of_a_cell_is_a_process_and_has_its_own_hosts() -> None:
+def test_each_agent_of_a_cell_is_a_process_with_its_own_hosts() -> None:
     settings = Settings().having(cells=("c1", "c2"), hosts=8, agents_per_cell=2)
     computes = [role for role in wiring.roles(settings) if role.worker == "compute"]
     assert list(map(str, computes)) == [
@@ -401,7 +401,7 @@ def sorted_by_name(settings: Settings) -> list[SimAgent]:
     return sorted(simulated_agents.agents(settings), key=lambda one: one.agent)
 
 
-def test_who_is_selected_belongs_to_the_agent_that_is_run() -> None:
+def test_selected_nodes_belong_to_the_metal_agent_of_the_cell() -> None:
     settings = settings_of(ironic_api_url="http://h").settings
     assert ironic.selection(settings).all_agents() == (wiring.metal_agent(settings, "c1"),)
     assert ironic.agent_of("c1") == wiring.metal_agent(settings, "c1")
@@ -418,7 +418,7 @@ def test_who_is_selected_belongs_to_the_agent_that_is_run() -> None:
         ("gpu = numa=socket CUSTOM_GPU", PciAlias("CUSTOM_GPU", (), "socket")),
     ],
 )
-def test_what_a_device_is_called(text: str, alias: PciAlias) -> None:
+def test_pci_aliases_are_read(text: str, alias: PciAlias) -> None:
     options = request_options(settings_of(pci_aliases=text).settings)
     assert options.pci_aliases == {"gpu": alias}
 
@@ -596,7 +596,7 @@ def test_a_bad_flag_is_named(arguments: dict[str, Any], says: str) -> None:
     assert str(refused.value).startswith(says)
 
 
-def test_with_a_rabbitmq_there_must_be_a_database() -> None:
+def test_rabbitmq_requires_a_database() -> None:
     with pytest.raises(BadSetting, match="default: database_url = '': with a RabbitMQ there must be"):
         settings_of({"BERTH_AMQP_URL": "amqp://h/"})
 
@@ -632,7 +632,7 @@ def test_a_variable_that_names_no_setting_is_ignored_but_told() -> None:
         ),
     ],
 )
-def test_where_a_store_is(settings: Settings, store: str, url: str) -> None:
+def test_the_database_of_each_store(settings: Settings, store: str, url: str) -> None:
     assert settings.database_for(store) == url
 
 
@@ -742,13 +742,13 @@ def test_a_supervisors_settings_that_cannot_be_read_are_a_bad_setting(given: str
         settings_of({EFFECTIVE_ENV: given})
 
 
-def test_what_may_be_said_in_the_url_of_a_database_is_known_to_its_driver() -> None:
+def test_parameters_of_database_urls_are_known_to_the_driver() -> None:
     known = inspect.signature(asyncpg.connect).parameters.keys()
     sqlalchemys, ours = {"prepared_statement_cache_size"}, {"sslmode", *tls.FILES}
     assert DATABASE_PARAMETERS - sqlalchemys - ours <= known
 
 
-def test_who_has_nobody_to_end_at_a_stage_passes_it_over() -> None:
+def test_stages_without_workers_are_skipped_at_shutdown() -> None:
     """No ferry: nothing can be waited for, and waiting for nothing is an error."""
     assert all(wiring.ending(Settings()))
 

@@ -391,26 +391,6 @@ def test_a_commit_says_which_roots_it_touched() -> None:
     assert set(index.accept(2, (change,), {world[1].root: moved})) == {world[0].root, world[1].root}
 
 
-def test_arrays_are_of_the_moment_of_the_search_and_amounts_of_now() -> None:
-    chance, told = Random(10), 0
-    for _ in range(WORLDS // 2):
-        world = a_world(chance)
-        source = source_of(world)
-        first, *others = some_promises(chance, world) or [{}]
-        source.reserve(first)
-        query = a_query(chance, world)
-        before, after = source.search(query), source.search(query)
-        free = {name: before.free(name).tolist() for name in CLASSES}
-        for one in others:
-            source.reserve(one)
-        assert {name: after.free(name).tolist() for name in CLASSES} == free
-        now = source.search(query)
-        for position in now.positions.tolist():
-            assert before.amounts(position) == now.amounts(position)
-            told += bool(others)
-    assert told > 20
-
-
 def test_a_class_is_there_as_long_as_somebody_has_it_used_or_not() -> None:
     one, other = (
         a_tree(state(0, None, {"VCPU": 8, "VGPU": 1}, {"VGPU": 1})),

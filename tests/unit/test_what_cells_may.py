@@ -27,7 +27,7 @@ POOL, LONE, SHADOW = ("pool", "r7"), ("lone", "r8"), ("lone", "r4")  # of operat
         ([], False, False),
     ],
 )
-def test_what_a_cell_may_hold_and_where_it_may_go(
+def test_permitted_consumers_and_destinations_of_a_cell(
     places: list[tuple[str, str]], may_hold: bool, may_go: bool
 ) -> None:
     assert (WALL.bars_holder("c", places) == "") is may_hold
@@ -52,7 +52,7 @@ def test_a_clean_up_has_a_name_that_follows_from_its_builds() -> None:
         ("", "c1", None),
     ],
 )
-def test_who_hears_how_somebody_ended(by: str, cell: str, why: str | None) -> None:
+def test_visibility_of_retirement_reasons(by: str, cell: str, why: str | None) -> None:
     told = ended(Retired(why="deleted", unplaceable=True, cell=by), cell)
     assert (told.why == "deleted") is (why is not None)
 
@@ -76,7 +76,7 @@ A_DAY = int(DAY * 1_000_000)
         ("", False, 2**62, "a day ahead"),
     ],
 )
-def test_whose_reports_are_believed(owner: str, known: bool, sequence: int, why: str) -> None:
+def test_accepted_reports_by_cell(owner: str, known: bool, sequence: int, why: str) -> None:
     said = bars_report("c1", owner, known=known, sequence=sequence, now=NOW)
     assert why in said if why else said == ""
 

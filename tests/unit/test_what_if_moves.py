@@ -35,7 +35,7 @@ def another(cloud: MovingCloud) -> None:
     cloud.cells.know(a_build_that_stands(1, build=OTHER))
 
 
-async def test_it_says_where_a_move_would_go_and_why_and_begins_nothing() -> None:
+async def test_a_what_if_of_a_move_tells_its_host_and_begins_nothing() -> None:
     cloud = a_cloud(hosts=3)
     [answer] = await supposed(cloud, a_move())
     assert answer.fits and answer.placed[0].root in (root(2), root(3))
@@ -66,7 +66,7 @@ async def test_why_one_would_not_move_is_what_would_be_said(move: MoveRequested,
     assert (await cloud.refused(move)).code == code
 
 
-async def test_each_leaves_less_room_for_the_next_and_who_finds_none_takes_none() -> None:
+async def test_each_move_leaves_less_capacity_for_the_next() -> None:
     cloud = a_cloud(a_candidate(1), a_candidate(2, free=dict(ONE)), a_candidate(3, free=dict(ONE)))
     another(cloud)
     huge = a_move(2, "resize", build=OTHER, flavor=Flavor(name="huge", vcpus=99))
@@ -95,7 +95,7 @@ async def test_members_of_a_group_stay_apart_from_those_before_them() -> None:
     assert {*where(answers)} == {"host2", "host3"}
 
 
-async def test_what_needs_no_host_is_judged_as_well() -> None:
+async def test_moves_without_a_host_are_judged_as_well() -> None:
     cloud = a_cloud()
     [shelve, rebuild] = await supposed(
         cloud, a_move(1, "shelve"), a_move(2, "rebuild", image=Image(name="i"))
