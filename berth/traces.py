@@ -101,7 +101,7 @@ class SpansOf:
         return _words(span.get_span_context())
 
     def _told(self, traceparent: str) -> Any:
-        """Return the span of this header, possibly in another process, or None."""
+        """Return the span of this header, possibly in another process."""
         parts = traceparent.split("-")
         try:
             trace, span, flags = (int(part, 16) for part in parts[1:4])

@@ -329,7 +329,7 @@ def boot_request(
 
 
 def image_named(name: str, properties: Sequence[str]) -> Image | None:
-    """Return the image of the options, or None."""
+    """Return the image of the options."""
     if properties and not name:
         raise BadSetting("--image-property is of an image: name it with --image")
     return Image(name=name, properties=pairs("--image-property", properties)) if name else None

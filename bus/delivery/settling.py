@@ -135,7 +135,7 @@ class ServedRow(ABC):
                     span.end(problem)
 
     async def _handle_together(self, readable: Readable) -> Exception | None:
-        """Return the exception that concerns all of them, or None."""
+        """Return the exception that concerns all of them."""
         alone = len(readable) == 1
         try:
             with handling((delivery.envelope, message) for delivery, message in readable):

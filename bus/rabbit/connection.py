@@ -110,7 +110,7 @@ def place(url: str) -> str:
 
 
 def user_of(url: str) -> str | None:
-    """Return the user name in the URL, or None."""
+    """Return the user name in the URL."""
     named = urlsplit(url).username
     return unquote(named) if named else None
 

@@ -130,7 +130,7 @@ def _arrived(message: Any) -> Arrived:
 
 
 async def ended(connection: AbstractConnection) -> str:
-    """Return why the connection has ended, or None."""
+    """Return why the connection has ended."""
     if connection.transport is None:
         return "it was closed"
     under = connection.transport.connection

@@ -75,13 +75,13 @@ async def migrate(database: Database, package: str) -> list[str]:
 
 
 async def current(database: Database, package: str) -> str | None:
-    """Return the last applied migration, or None."""
+    """Return the last applied migration."""
     async with database.read() as tx:
         return await _version(tx)
 
 
 async def _oldest(tx: Transaction) -> str | None:
-    """Return the migration that code must know to work with this database, or None."""
+    """Return the migration that code must know to work with this database."""
     has_it = await tx.connection.run_sync(_has_oldest_revision)
     return (await tx.execute(_OLDEST)).scalar_one_or_none() if has_it else None
 

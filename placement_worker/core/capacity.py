@@ -187,7 +187,7 @@ def _group_named(claim: ConsumerClaim, world: ClaimWorld) -> int | None:
 
 
 def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | None:
-    """Return why this choice cannot be claimed, or None."""
+    """Return why this choice cannot be claimed."""
     shapes = choice.shapes
     if world.wall is not None and (why := _bars_choice(choice, world.wall, world)):
         return OutsideCell(why=why)

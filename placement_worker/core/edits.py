@@ -96,7 +96,7 @@ def _change(edit: ChangeProvider, state: ProviderState, working: WorkingTrees) -
 def _tangle(
     edit: ChangeProvider, state: ProviderState, parent: str | None, working: WorkingTrees
 ) -> Missing | Tangled | None:
-    """Return why the provider cannot have this parent, or None."""
+    """Return why the provider cannot have this parent."""
     if parent == state.parent:
         return None
     if parent is None:
@@ -121,7 +121,7 @@ def _drop(state: ProviderState, working: WorkingTrees) -> Refused | None:
 
 
 def _in_use(state: ProviderState, stay: Collection[str], known: KnownNames) -> InUse | None:
-    """Return why other classes cannot be removed, or None."""
+    """Return why other classes cannot be removed."""
     held = [name for name, amount in state.used.items() if amount and name not in stay]
     return InUse(what=state.uuid, classes=known.in_order(held)) if held else None
 

@@ -68,7 +68,7 @@ class GroupPlaces:
             self._members.count(consumer, roots, -1)
 
     def refusal(self, roots: frozenset[str], who: str) -> GroupPolicyViolated | None:
-        """Return why this consumer may not use the roots, or None."""
+        """Return why this consumer may not use the roots."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 there = self._all.on.get(root, {})

@@ -73,7 +73,7 @@ class Tally:
             return None
 
     def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
-        """Return the largest smaller amount that fits, with the number of hosts, or None."""
+        """Return the largest smaller amount that fits, with the number of hosts."""
         others = less.alternative if asks_for_something(less.alternative) else less.with_amount(1)
         ranking = self.ranking(others, choosing)
         if ranking is None:
