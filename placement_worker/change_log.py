@@ -37,8 +37,8 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
-        """Execute the last writes of a transaction and log the change. Return its change number, or 0 if
-        there is none.
+        """Execute the last writes of a transaction and log the change. Return its change number; it is 0 if
+        nothing changed.
 
         `shaped` are the created or reshaped trees after the change; `edition` is that of class and trait
         names, if this commit creates one.

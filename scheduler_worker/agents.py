@@ -73,7 +73,7 @@ class Silence:
     """Why and since when a host is down."""
 
     why: str
-    at: float | None = None  # the last heartbeat, by the monotonic clock; None: none so far
+    at: float | None = None  # the last heartbeat, by the monotonic clock
 
     def sentence(self, now: float) -> str:
         return f"down: {self.why}" + ("" if self.at is None else f" for {now - self.at:.0f} s")
@@ -139,7 +139,7 @@ class Agents:
         return agent
 
     def silence_of(self, key: AgentKey) -> Silence | None:
-        """Return since when the hosts of an agent are down, or None if the agent is up or unknown."""
+        """Return since when the hosts of an agent are down, if the agent is known and down."""
         known = self._known.get(key)
         if known is None:
             return None if self.early else Silence(f"no heartbeat from its agent {key[1]}")

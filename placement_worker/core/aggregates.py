@@ -138,7 +138,7 @@ def _changed(
 
 
 def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add and remove the providers. Return the ids that were added, and those that were removed."""
+    """Add and remove the providers. Return the added ids and the removed ids."""
     id_ = wanted.now.id
     added = []
     for uuid in sorted(wanted.add):
@@ -170,9 +170,10 @@ def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> 
 def zone_trouble(
     wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
 ) -> TwoZones | ZoneInUse | None:
-    """Return why the hosts cannot be in their new zones, or None. `pairs` are the trees before and after.
+    """Return why the hosts cannot be in their new zones.
 
-    A host that the Placement API or its agent put into two zones may stay there: only a new zone counts.
+    `pairs` are the trees before and after. A host that the Placement API or its agent put into two zones may
+    stay there: only a new zone counts.
     """
     after = {**described, wanted.now.id: wanted.now}
     moving: list[tuple[str, str, str]] = []

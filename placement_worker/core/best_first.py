@@ -35,7 +35,7 @@ class BestFirst:
     numbers: npt.NDArray[np.int64]  # one for each of the positions
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield hosts, best first, and None now and then: the search may pause there."""
+        """Yield hosts, best first, and `None` as a place where the search may pause."""
         numbers, positions, block = self.numbers, self.positions, FIRST
         while positions.size:
             if positions.size > block:

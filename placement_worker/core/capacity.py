@@ -41,7 +41,8 @@ _Before = dict[tuple[str, str], int]
 
 
 def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] | None:
-    """Return one result for each claim of the order, all Claimed or none, or None if more data must be read.
+    """Return one result for each claim of the order: all are Claimed, or no claim is. Without a result more
+    data must be read.
 
     First all consumers of the order release their allocations, then each one takes its new ones: so two
     consumers can exchange places on full providers. The writer fills in `Claimed.number`.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bus.claims import Retired, holder_consumer
 
 ENDED_ELSEWHERE = "it has ended, not by this cell"
-MOST_ATTEMPTS = 1000  # attempts of one build whose holder consumers are recognized
+MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holder consumers
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class CellLimits:
         """Return why a cell cannot act for a consumer with allocations on these (provider, root), or an empty
         string.
 
-        Providers of operators, such as shared pools, are permitted.
+        Operators' providers, for example shared pools, are permitted.
         """
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
@@ -68,7 +68,7 @@ DAY = 24 * 3600.0
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
     """Return why a cell cannot report this root, or an empty string.
 
-    `owner` is the owning cell; `known` tells whether such a provider exists, whatever its origin.
+    `owner` is the owning cell; `known` says that a provider with this id exists, whatever its origin.
     """
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"

@@ -60,7 +60,7 @@ class Holder:
 
 @dataclass(slots=True)
 class ClaimWorld:
-    """The data as read, then as changed. A provider that is None does not exist."""
+    """The data as read, then as changed. A missing provider has no state."""
 
     providers: dict[str, ClaimedProvider | None]
     holders: dict[str, Holder]
@@ -70,7 +70,8 @@ class ClaimWorld:
     )  # that claims name, or their consumers are in
     named: dict[str, int] = field(default_factory=dict)  # named groups → their numbers
     sharing: set[str] = field(default_factory=set)  # providers that share with other trees; read with groups
-    wall: CellLimits | None = None  # restrictions of the asking cell; None: not asked from a cell
+    # restrictions of the asking cell; empty if an operator or the scheduler asks
+    wall: CellLimits | None = None
     touched: dict[str, ClaimedProvider] = field(
         default_factory=dict
     )  # providers with a changed usage or generation

@@ -40,7 +40,9 @@ Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
 
 def apply(edit: EditOfOne, working: WorkingTrees, known: KnownNames) -> ProviderState | Refused | None:
-    """Return the provider after the edit (None: deleted), or a refusal, which leaves the trees unchanged."""
+    """Return the provider after the edit (nothing if it was deleted), or a refusal, which leaves the trees
+    unchanged.
+    """
     if isinstance(edit, MakeProvider):
         return _make(edit, working)
     state = working.find(edit.provider)

@@ -59,7 +59,8 @@ class FitFinder:
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 
     def fits(self, anchor: Row, *, looking_again: bool = False) -> Iterator[Fit | None]:
-        """Yield all fits of this anchor, and None after every BREATH steps without a fit.
+        """Yield all fits of this anchor; after BREATH steps without a fit, yield `None` so that the search
+        can pause.
 
         `looking_again`: less may be free now than when the search was planned.
         """

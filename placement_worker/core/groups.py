@@ -47,7 +47,7 @@ CODES = {
 
 @dataclass(slots=True)
 class Demand:
-    """One requirement, and the anchors that satisfy it (None: no anchor); for a class with its amount."""
+    """One requirement with the anchors that satisfy it; for a resource class also its amount."""
 
     says: str
     met: Bools | None
@@ -66,7 +66,7 @@ class Slot:
     suffix: str
     asks: Resources
     own: Bools  # rows that can satisfy the slot for their tree
-    away: Bools | None  # rows that can satisfy it for trees they share with; None: no row
+    away: Bools | None  # rows that can satisfy it for trees they share with
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class SearchPlan:
 
 @dataclass(slots=True)
 class _Test:
-    """One requirement on providers, and the rows that satisfy it (None: no row)."""
+    """One requirement on providers with the rows that satisfy it."""
 
     kind: Literal["tree", "trait", "barred", "member", "stranger", "class"]
     says: str
@@ -426,7 +426,9 @@ class _Planner:
         return Demand(test.says, met, test.resource_class, test.asked, code=CODES[test.kind])
 
     def _anchors(self, own: Bools, away: Bools | None) -> Bools:
-        """Return the trees with one of the providers, or with one that shares with them."""
+        """Return the trees that contain one of the providers, and the trees that one of the providers shares
+        with.
+        """
         met = own & self.index.roots[: self.high]
         if self.index.children:
             rows = np.flatnonzero(own & self.index.below[: self.high])

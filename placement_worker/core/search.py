@@ -36,7 +36,7 @@ _NOTHING: dict[str, Any] = {}  # never changed
 
 @dataclass(slots=True)
 class SearchResult:
-    """The candidates, or the reasons if there are none."""
+    """The candidates; if there is no candidate, the reasons."""
 
     snapshot: Snapshot  # the trees it was found in
     seen: int  # the last change the index knows of
@@ -156,10 +156,12 @@ class _AnchorProgress:
     row: Row
     found: int = 0
     more: bool = True
-    ways: Iterator[Fit | None] | None = None  # None: starts again
+    ways: Iterator[Fit | None] | None = None  # unset before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Search until enough fits are found, or none for long. Return the number of steps without a fit."""
+        """Search until enough fits are found or the steps of one turn are used up. Return the number of steps
+        without a fit.
+        """
         skip = 0
         if self.ways is None:
             self.ways, skip = finder.fits(self.row), self.found
@@ -333,7 +335,7 @@ class _Round:
     size: int
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield the remaining hosts, and None now and then: the search may pause there."""
+        """Yield the remaining hosts, and `None` as a place where the search may pause."""
         at, kept = self.snapshot.index.at, self.snapshot.kept_at
         for positions in _walk(self.left, self.start, self.after, self.size):
             for low in range(0, len(positions), IN_A_ROW):

@@ -68,7 +68,7 @@ class Tree:
     cell: str = ""
     agent: str = ""
     zone: str = ""
-    sequence: int = -1  # of its owner's last report; -1: none so far
+    sequence: int = -1  # number of the owner's last report; -1 before the first one
     gone: bool = False
     providers: tuple[ProviderState, ...] = ()  # the root first
 

@@ -146,8 +146,8 @@ def _told(order: Handover) -> HandoverProgress:
 
 
 def taking_back(order: Handover, generation: int | None) -> ConsumerClaim | None:
-    """Return the claim that returns the holder consumer's allocations, or None if the instance held nothing
-    before (unshelve).
+    """Return the claim that returns the holder consumer's allocations, if the instance held any before (an
+    unshelved one did not).
     """
     placed = order.placed
     if not placed.attempt:

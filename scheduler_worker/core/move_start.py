@@ -164,7 +164,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
 
 def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStart | None:
-    """Return the start of a move, or None if the cell's answer lacks the build's state."""
+    """Return the start of a move, if the cell's answer has the state of the build."""
     shelved = asked.kind == "unshelve"
     if not shelved and (stands.chosen is None or stands.generation is None or not stands.attempt):
         return None
@@ -238,8 +238,8 @@ def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
 
 
 def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
-    """Return a refusal if the present host does not permit the move; `root` is that host's provider, or None
-    if it was deleted.
+    """Return a refusal if the present host does not permit the move. `root` is the provider of that host; it
+    is missing if the host was deleted.
     """
     asked, source = start.asked, start.source
     if source is None:
@@ -298,7 +298,7 @@ def taken_back(move: Id) -> Id:
 
 
 def undoing(placed: MovePlaced) -> ConsumerClaim | None:
-    """Return the claim that undoes the move's claim, or None if the move made none."""
+    """Return the claim that undoes the claim of the move, if the move made one."""
     if placed.kind not in SEEKING or placed.generation is None:
         return None
     return ConsumerClaim(

@@ -179,7 +179,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
 
 def also_asked(request: BuildRequested) -> AlsoAsked | None:
-    """Return the host constraints of a request that a record must keep, or None if there are none."""
+    """Return the host constraints of a request that a record must keep, if there are any."""
     hints = None if request.hints == _NO_HINTS else request.hints
     asked = _asked_beside(request)
     if hints is None and not any(asked):
