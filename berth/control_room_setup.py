@@ -35,11 +35,11 @@ def operators_page(settings: Settings, bus: Bus) -> Worker:
         from control_room.pages.frame import PageContext
 
         queries, sessions = Queries(bus), Sessions()
-        async with drains_here(bus) as drains, background_tasks() as tasks:
+        async with drains_here(bus) as drains, background_tasks(bus.clock) as tasks:
             context = PageContext(
                 queries=queries,
                 events=events,
-                status=StatusReader(queries, tasks, bus.clock, settings.cell_names),
+                status=StatusReader(queries, tasks, settings.cell_names),
                 access=access(settings),
                 sessions=sessions,
                 clock=bus.clock,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from bus.protocol import BusDepths
 from bus.topics import QUERIES, TOPICS
@@ -16,8 +17,7 @@ class KnownQueue:
     worker: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(NamedTuple):
     """A topic or a query."""
 
     name: str
@@ -91,28 +91,21 @@ class BusLoad:
 
 @cache
 def all_routes() -> tuple[Route, ...]:
-    topics = [
-        Route(
-            name=topic.pattern,
-            is_query=False,
-            message=topic.message.__name__,
-            description=topic.says,
-            source=topic.source,
-            target=topic.target,
-        )
+    topics = (
+        Route(topic.pattern, False, topic.message.__name__, topic.says, topic.source, topic.target)
         for topic in TOPICS
-    ]
-    queries = [
+    )
+    queries = (
         Route(
-            name=query.name,
-            is_query=True,
-            message=f"{query.asks.__name__} → {query.answer.__name__}",
-            description=query.says,
-            source=query.source,
-            target=query.target,
+            query.name,
+            True,
+            f"{query.asks.__name__} → {query.answer.__name__}",
+            query.says,
+            query.source,
+            query.target,
         )
         for query in QUERIES
-    ]
+    )
     return (*topics, *queries)
 
 

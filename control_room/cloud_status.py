@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bus.cells import CellsFound, FindCells
-from bus.clock import Clock
 from bus.host_health import FindHostHealth, HostHealthFound
 from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
 from control_room.core.alarms import ProcessReply
 from control_room.queries import Queries, Reply, query
-from control_room.shared_data import BackgroundTasks, Freshness, SharedData
+from control_room.shared_data import BackgroundTasks, SharedData
 
 SECONDS = 4.0  # that an answer is used
 COUNT_TIMES = 25.0  # placement's counts are used for so many times as long as counting took
@@ -32,19 +31,15 @@ class CloudStatus:
 
 
 class StatusReader:
-    def __init__(
-        self, queries: Queries, tasks: BackgroundTasks, clock: Clock, configured: Sequence[str]
-    ) -> None:
+    def __init__(self, queries: Queries, tasks: BackgroundTasks, configured: Sequence[str]) -> None:
         """`configured` are the cells of the settings, asked even where placement does not answer."""
         self._queries = queries
         self._configured = tuple(configured)
         self._counts: CellsFound | None = None
         self._counting: SharedData[FindCells, Reply[CellsFound]] = SharedData(
-            tasks, clock, lambda find: query("placement", queries.cells, find), Freshness(times=COUNT_TIMES)
+            tasks, lambda find: query("placement", queries.cells, find), times=COUNT_TIMES
         )
-        self._status: SharedData[None, CloudStatus] = SharedData(
-            tasks, clock, self._read, Freshness(seconds=SECONDS)
-        )
+        self._status = SharedData(tasks, self._read, seconds=SECONDS)
 
     async def status(self) -> CloudStatus:
         return await self._status.get(None)

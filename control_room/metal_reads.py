@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from bus.clock import Clock
 from bus.errors import Unavailable
 from control_room.core.metal import BoardNode, MetalNodes
 from control_room.events import NodeChanges
 from control_room.operations import MetalOperations
-from control_room.shared_data import SPACING, TIMES, BackgroundTasks, Freshness, SharedData
+from control_room.shared_data import SPACING, TIMES, BackgroundTasks, SharedData
 
 MOST = 40  # nodes that are read by themselves at a time
 _UNWATCHED_SECONDS = 3.0  # that the nodes are used while no open page receives their changes
@@ -26,7 +25,6 @@ class MetalReader:
         self,
         operations: MetalOperations,
         tasks: BackgroundTasks,
-        clock: Clock,
         changes: NodeChanges,
         seconds: float,
     ) -> None:
@@ -36,11 +34,9 @@ class MetalReader:
         self._nodes = MetalNodes(at=0.0)
         self._ids: set[str] = set()
         self._changed: dict[str, BoardNode | None] = {}  # read by themselves since a read of all began
-        self._all: SharedData[None, None] = SharedData(
-            tasks, clock, self._read_all, Freshness(seconds=seconds, times=TIMES), changes.of_all
-        )
-        self._some: SharedData[None, None] = SharedData(
-            tasks, clock, self._read_some, Freshness(seconds=float("inf"), spacing=SPACING), changes
+        self._all = SharedData(tasks, self._read_all, changes=changes.of_all, seconds=seconds, times=TIMES)
+        self._some = SharedData(
+            tasks, self._read_some, changes=changes, seconds=float("inf"), spacing=SPACING
         )
         self._open = 0
         self._following: asyncio.Task[None] | None = None

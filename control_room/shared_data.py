@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    def __init__(self, group: asyncio.TaskGroup) -> None:
+    def __init__(self, group: asyncio.TaskGroup, clock: Clock) -> None:
+        self.clock = clock
         self._group = group
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -37,9 +38,9 @@ class BackgroundTasks:
 
 
 @asynccontextmanager
-async def background_tasks() -> AsyncIterator[BackgroundTasks]:
+async def background_tasks(clock: Clock) -> AsyncIterator[BackgroundTasks]:
     async with asyncio.TaskGroup() as group:
-        tasks = BackgroundTasks(group)
+        tasks = BackgroundTasks(group, clock)
         try:
             yield tasks
         finally:
@@ -118,18 +119,6 @@ class UpdateInterval:
         self.seconds = max(self._soonest, 0.7 * self.seconds + 0.3 * seconds / self._share)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Freshness:
-    """How long a value is used: `seconds`, or `times` as long as reading it took if that is longer.
-
-    Reads of changed values begin at least `spacing` seconds apart.
-    """
-
-    seconds: float = 0.0
-    times: float = 0.0
-    spacing: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class _Value(Generic[V]):
     value: V
@@ -148,21 +137,25 @@ class _Read(Generic[V]):
 class SharedData(Generic[K, V]):
     """Values by key. All readers of a key share one read, which ends GRACE seconds after they have left.
 
-    A value is read again if there is a reader and it has expired or `changes` has counted a change since.
+    A value is read again if there is a reader and it has expired or `changes` has counted a change since. It
+    expires after `seconds`, or after `times` as long as reading it took if that is longer. Reads of changed
+    values begin at least `spacing` seconds apart.
     """
 
     def __init__(
         self,
         tasks: BackgroundTasks,
-        clock: Clock,
         read: Callable[[K], Awaitable[V]],
-        freshness: Freshness,
+        *,
         changes: Changes | None = None,
+        seconds: float = 0.0,
+        times: float = 0.0,
+        spacing: float = 0.0,
     ) -> None:
         self._tasks = tasks
-        self._clock = clock
+        self._clock = tasks.clock
         self._read = read
-        self._freshness = freshness
+        self._seconds, self._times, self._spacing = seconds, times, spacing
         self._changes = changes or Changes()
         self._known: OrderedDict[K, _Value[V]] = OrderedDict()
         self._reads: dict[K, _Read[V]] = {}
@@ -177,7 +170,7 @@ class SharedData(Generic[K, V]):
         known = self._known.get(key)
         if known is not None:
             age = self._clock.monotonic() - known.began
-            if age < self._freshness.spacing or (age < max_age and self._is_fresh(known)):
+            if age < self._spacing or (age < max_age and self._is_fresh(known)):
                 return known.value
         return await self._joined(key)
 
@@ -192,7 +185,7 @@ class SharedData(Generic[K, V]):
                 return known.value
             if (pause := self._next - self._clock.monotonic()) > 0:
                 await asyncio.sleep(pause)
-            self._next = self._clock.monotonic() + max(self._freshness.spacing, self.interval.seconds)
+            self._next = self._clock.monotonic() + max(self._spacing, self.interval.seconds)
             return await self._joined(key)
 
     def known(self, key: K) -> V | None:
@@ -253,7 +246,7 @@ class SharedData(Generic[K, V]):
                 value = await self._read(key)
             if self._reads.get(key) is read:
                 now = self._clock.monotonic()
-                expires = now + max(self._freshness.seconds, self._freshness.times * (now - began))
+                expires = now + max(self._seconds, self._times * (now - began))
                 self._keep(key, _Value(value, read.changes, began, expires))
             return value
         except Exception as problem:

@@ -1,7 +1,7 @@
 """A capacity plan as entered: a mix of flavors, hosts to add and hosts to remove. Nothing is changed."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -61,52 +61,51 @@ class Plan:
 def parse_plan(
     mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str = "", cell: str = ""
 ) -> Plan:
-    """Return the plan; raise BadPlan with everything that is wrong with it."""
-    problems = _too_long(mix, add, (*without, zone, cell))
+    """Return the plan; raise InvalidPlan with all mistakes."""
+    problems = list(_beyond_limits(mix, add, (*without, zone, cell)))
     if problems:
         raise InvalidPlan(*problems)
-    flavors = [one for text in mix if (one := _told(_flavor, text, problems))]
-    added = [kind for text in add if (kind := _told(_added, text, problems))]
+    flavors = _parsed(_flavor, mix, problems)
+    added = _parsed(_added, add, problems)
     if not flavors and not problems:
         problems.append("say at least one flavor, such as VCPU:2,MEMORY_MB:4096")
-    if sum(kind.number for kind in added) > MOST_ADDED:
+    if sum(hosts.number for hosts in added) > MOST_ADDED:
         problems.append(f"a plan adds {MOST_ADDED:,} hosts at most")
     if problems:
         raise InvalidPlan(*problems)
     return Plan(mix=tuple(flavors), added=tuple(added), without=tuple(without), zone=zone, cell=cell)
 
 
-def _too_long(mix: Sequence[str], add: Sequence[str], names: Sequence[str]) -> list[str]:
-    problems = []
+def _beyond_limits(mix: Sequence[str], add: Sequence[str], names: Sequence[str]) -> Iterator[str]:
     if len(mix) > MOST_FLAVORS:
-        problems.append(f"a mix has {MOST_FLAVORS} flavors at most")
+        yield f"a mix has {MOST_FLAVORS} flavors at most"
     if len(add) > MOST_KINDS:
-        problems.append(f"a plan adds {MOST_KINDS} kinds of hosts at most")
+        yield f"a plan adds {MOST_KINDS} kinds of hosts at most"
     if len(names) > MOST_WITHOUT + 2:
-        problems.append(f"a plan takes away {MOST_WITHOUT} names or patterns of hosts at most")
+        yield f"a plan takes away {MOST_WITHOUT} names or patterns of hosts at most"
     if any(len(text) > LONGEST for text in (*mix, *add)) or any(len(name) > MOST_NAME for name in names):
-        problems.append(f"a line has {LONGEST:,} characters at most, a name {MOST_NAME}")
-    return problems
+        yield f"a line has {LONGEST:,} characters at most, a name {MOST_NAME}"
 
 
-def _told(read: Callable[[str], T], text: str, problems: list[str]) -> T | None:
-    try:
-        return read(text.strip())
-    except ValueError as problem:
-        problems.append(str(problem))
-        return None
+def _parsed(parse: Callable[[str], T], lines: Sequence[str], problems: list[str]) -> list[T]:
+    found = []
+    for line in lines:
+        try:
+            found.append(parse(line.strip()))
+        except ValueError as problem:
+            problems.append(str(problem))
+    return found
 
 
 def _flavor(text: str) -> PlannedFlavor:
     parts, rest = _times(text, MOST_PARTS)
-    said = _Said(rest)
-    if not said.amounts or said.zone:
+    terms = _Terms(rest)
+    if not terms.amounts or terms.zone:
         raise ValueError(
             f"{text!r}: a flavor is CLASS:AMOUNT,... and traits, such as 3xVCPU:2,MEMORY_MB:4096"
         )
-    return PlannedFlavor(
-        name=rest, amounts=said.amounts, required=said.traits, forbidden=said.not_traits, parts=parts
-    )
+    traits, forbidden = frozenset(terms.traits), frozenset(terms.forbidden)
+    return PlannedFlavor(name=rest, amounts=terms.amounts, required=traits, forbidden=forbidden, parts=parts)
 
 
 def _added(text: str) -> AddedHosts:
@@ -116,12 +115,13 @@ def _added(text: str) -> AddedHosts:
         if not like:
             raise ValueError(f"{text!r}: like which host?")
         return AddedHosts(number=number, name=rest, like=like, amounts={})
-    said = _Said(rest)
-    if not said.amounts or said.not_traits:
+    terms = _Terms(rest)
+    if not terms.amounts or terms.forbidden:
         raise ValueError(
             f"{text!r}: hosts are 10xlike:HOST, or 10xCLASS:AMOUNT,... with traits and zone=NAME"
         )
-    return AddedHosts(number=number, name=rest, amounts=said.amounts, traits=said.traits, zone=said.zone)
+    traits = frozenset(terms.traits)
+    return AddedHosts(number=number, name=rest, amounts=terms.amounts, traits=traits, zone=terms.zone)
 
 
 def _times(text: str, most: int) -> tuple[int, str]:
@@ -133,27 +133,29 @@ def _times(text: str, most: int) -> tuple[int, str]:
     return int(found[1]), found[2]
 
 
-class _Said:
-    """CLASS:AMOUNT, TRAIT, !TRAIT and zone=NAME, with commas between."""
+class _Terms:
+    """CLASS:AMOUNT, TRAIT, !TRAIT and zone=NAME, separated by commas."""
 
     def __init__(self, text: str) -> None:
         self.amounts: dict[str, int] = {}
-        traits = set[str]()
-        not_traits = set[str]()
+        self.traits: set[str] = set()
+        self.forbidden: set[str] = set()
         self.zone = ""
-        said = [word for part in text.split(",") if (word := part.strip())]
-        if len(said) > MOST_WORDS:
+        words = [word for part in text.split(",") if (word := part.strip())]
+        if len(words) > MOST_WORDS:
             raise ValueError(f"{text[:60]!r}…: {MOST_WORDS} classes and traits at most")
-        for word in said:
-            name, colon, amount = (part.strip() for part in word.partition(":"))
-            if word.startswith("zone="):
-                self.zone = word.removeprefix("zone=")
-            elif not _NAME.fullmatch(name.removeprefix("!")):
-                raise ValueError(f"{word!r}: CLASS:AMOUNT or a trait, of A to Z, 0 to 9 and _")
-            elif not colon:
-                (not_traits if name.startswith("!") else traits).add(name.removeprefix("!"))
-            elif not (AMOUNT.fullmatch(amount) and 0 < int(amount) <= _MOST_AMOUNT):
-                raise ValueError(f"{word!r}: the amount is a whole number from 1 to {_MOST_AMOUNT:,}")
-            else:
-                self.amounts[name] = int(amount)
-        self.traits, self.not_traits = frozenset(traits), frozenset(not_traits)
+        for word in words:
+            self._add(word)
+
+    def _add(self, word: str) -> None:
+        name, colon, amount = (part.strip() for part in word.partition(":"))
+        if word.startswith("zone="):
+            self.zone = word.removeprefix("zone=")
+        elif not _NAME.fullmatch(name.removeprefix("!")):
+            raise ValueError(f"{word!r}: CLASS:AMOUNT or a trait, of A to Z, 0 to 9 and _")
+        elif not colon:
+            (self.forbidden if name.startswith("!") else self.traits).add(name.removeprefix("!"))
+        elif not (AMOUNT.fullmatch(amount) and 0 < int(amount) <= _MOST_AMOUNT):
+            raise ValueError(f"{word!r}: the amount is a whole number from 1 to {_MOST_AMOUNT:,}")
+        else:
+            self.amounts[name] = int(amount)

@@ -1,7 +1,7 @@
 """Reads a what-if request from a form or an address."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -30,7 +30,7 @@ FIELDS = (
     FormField(name="vcpus", label="Virtual CPUs", number=True),
     FormField(name="memory_mb", label="Memory in MB", number=True),
     FormField(name="disk_gb", label="Disk in GB", number=True),
-    FormField(name="count", label="How many instances", number=True),
+    FormField(name="count", label="Instances", number=True),
 )
 MORE_FIELDS = (
     FormField(name="resources", label="Other resources", placeholder="CUSTOM_GPU:1, VGPU:2"),
@@ -42,7 +42,7 @@ MORE_FIELDS = (
     FormField(name="host", label="On this host only"),
     FormField(name="avoid", label="Hosts to avoid", placeholder="names or ids"),
     FormField(name="project", label="Project"),
-    FormField(name="at_least", label="So many of them will do", number=True),
+    FormField(name="at_least", label="Minimum number of instances", number=True),
     FormField(name="specs", label="Extra specs, one a line", placeholder="hw:numa_nodes=2", lines=True),
 )
 NAMES = tuple(field.name for field in (*FIELDS, *MORE_FIELDS))
@@ -72,19 +72,19 @@ def form_texts(params: Mapping[str, str]) -> dict[str, str]:
     return {name: params.get(name, "").strip() for name in NAMES}
 
 
-def parse_request(said: Mapping[str, str]) -> WhatIfRequest | None:
-    """Return the request, or None for an empty form. Raise BadForm with all mistakes."""
-    if not any(said.values()):
+def parse_request(texts: Mapping[str, str]) -> WhatIfRequest | None:
+    """Return the request, or None for an empty form. Raise InvalidForm with all mistakes."""
+    if not any(texts.values()):
         return None
     problems: list[str] = []
 
-    def number(name: str, instead: int = 0) -> int:
-        text = said[name]
-        if text.isascii() and text.isdigit() and len(text) <= _DIGITS:
+    def number(name: str, default: int = 0) -> int:
+        text = texts[name]
+        if _is_number(text):
             return int(text)
         if text:
             problems.append(f"{_label(name)}: {text!r} is no whole number.")
-        return instead
+        return default
 
     found = WhatIfRequest(
         vcpus=number("vcpus"),
@@ -92,37 +92,28 @@ def parse_request(said: Mapping[str, str]) -> WhatIfRequest | None:
         disk_gb=number("disk_gb"),
         count=number("count", 1),
         at_least=number("at_least"),
-        extra_specs=(
-            *_resources(said["resources"], problems),
-            *_traits(said["traits"], problems),
-            *_specs(said["specs"], problems),
-        ),
-        zone=said["zone"],
-        cell=said["cell"],
-        group=said["group"],
-        aggregates=said["aggregates"],
-        host=said["host"],
-        avoid=tuple(words(said["avoid"])),
-        project=said["project"],
+        extra_specs=tuple(_extra_specs(texts, problems)),
+        avoid=tuple(words(texts["avoid"])),
+        **{name: texts[name] for name in ("zone", "cell", "group", "aggregates", "host", "project")},
     )
     if not 1 <= found.count <= MOST_INSTANCES:
         problems.append(f"{_label('count')}: from 1 to {MOST_INSTANCES:,}.")
     amounts = found.vcpus or found.memory_mb or found.disk_gb
     if not problems and not amounts and not any(spec.startswith("resources") for spec in found.extra_specs):
-        problems.append("Say at least one amount: virtual CPUs, memory, disk or another resource.")
+        problems.append("Enter at least one amount: virtual CPUs, memory, disk or another resource.")
     if problems:
         raise InvalidForm(*problems)
     return found
 
 
 def words(text: str) -> list[str]:
-    return [one for one in _APART.split(text) if one]
+    return [word for word in _APART.split(text) if word]
 
 
 def address_of(request: BuildRequested) -> str:
     """Return the address of the page for this request, with all that the form can hold."""
     flavor = request.flavor
-    said = {
+    texts = {
         "vcpus": str(flavor.vcpus),
         "memory_mb": str(flavor.memory_mb),
         "disk_gb": str(flavor.disk_gb),
@@ -136,39 +127,33 @@ def address_of(request: BuildRequested) -> str:
         "avoid": " ".join(request.ignore_hosts),
         "project": request.project,
     }
-    return f"/what-if?{urlencode({name: value for name, value in said.items() if value})}"
+    return f"/what-if?{urlencode({name: value for name, value in texts.items() if value})}"
 
 
 def _label(name: str) -> str:
     return next(field.label for field in (*FIELDS, *MORE_FIELDS) if field.name == name)
 
 
-def _resources(text: str, problems: list[str]) -> Sequence[str]:
-    found = []
-    for word in words(text):
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
+
+
+def _extra_specs(texts: Mapping[str, str], problems: list[str]) -> Iterator[str]:
+    """Yield KEY=VALUE for the resources, traits and extra specs of the form."""
+    for word in words(texts["resources"]):
         name, _, amount = word.partition(":")
-        if not _NAME.fullmatch(name) or not (amount.isascii() and amount.isdigit()) or len(amount) > _DIGITS:
+        if _NAME.fullmatch(name) and _is_number(amount):
+            yield f"resources:{name}={amount}"
+        else:
             problems.append(f"{_label('resources')}: {word!r} is not CLASS:AMOUNT, such as CUSTOM_GPU:1.")
+    for word in words(texts["traits"]):
+        name = word.removeprefix("!")
+        if _NAME.fullmatch(name):
+            yield f"trait:{name}={'required' if name == word else 'forbidden'}"
         else:
-            found.append(f"resources:{name}={amount}")
-    return found
-
-
-def _traits(text: str, problems: list[str]) -> Sequence[str]:
-    found = []
-    for word in words(text):
-        name, demand = (word[1:], "forbidden") if word.startswith("!") else (word, "required")
-        if not _NAME.fullmatch(name):
             problems.append(f"{_label('traits')}: {name!r} is no trait (A to Z, 0 to 9, _).")
-        else:
-            found.append(f"trait:{name}={demand}")
-    return found
-
-
-def _specs(text: str, problems: list[str]) -> Sequence[str]:
-    lines = [splitline.strip() for splitline in text.splitlines() if splitline.strip()]
-    for line in lines:
+    for line in filter(None, map(str.strip, texts["specs"].splitlines())):
         key, equals, _ = line.partition("=")
         if not key or not equals:
             problems.append(f"{_label('specs')}: {line!r} is not KEY=VALUE.")
-    return lines
+        yield line

@@ -19,7 +19,7 @@ from control_room.pages.frame import PageContext, PageGroup, PageRefused, Render
 from control_room.pages.page_updates import PageUpdates
 from control_room.pages.what_if import shown_answer
 from control_room.queries import Reply, query
-from control_room.shared_data import Freshness, SharedData
+from control_room.shared_data import SharedData
 
 LISTED = 100
 ROWS_KEPT = 400  # rendered rows
@@ -52,9 +52,7 @@ class BuildPages(PageGroup):
         super().__init__(context, renderer)
         changes = context.events.changes
         self._updates = PageUpdates(SECONDS, changes)
-        self._lists: SharedData[bool, str] = SharedData(  # by: failed only
-            context.tasks, context.clock, self._list, Freshness(seconds=SECONDS * 0.9), changes
-        )
+        self._lists = SharedData(context.tasks, self._list, changes=changes, seconds=SECONDS * 0.9)
         # Except for its age, an ended build never changes.
         self._row = lru_cache(ROWS_KEPT)(lambda end: renderer.part("builds_row.html", end=end))
 

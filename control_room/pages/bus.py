@@ -9,7 +9,7 @@ from bus.errors import BrokerRefused, Unavailable
 from control_room.bus_load import BusLoad, bus_load
 from control_room.pages.frame import PageContext, PageGroup, Renderer
 from control_room.pages.page_updates import PageUpdates, soon
-from control_room.shared_data import Freshness, SharedData
+from control_room.shared_data import SharedData
 
 SECONDS = 2.0
 _COUNT_TIMES = 10.0  # a tenth of the time at most is spent counting: many queues are counted less often
@@ -25,9 +25,7 @@ class BusPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._updates = PageUpdates(SECONDS)
-        self._loads: SharedData[tuple[str, ...], Counted] = SharedData(  # by cells
-            context.tasks, context.clock, self._count, Freshness(seconds=SECONDS * 0.9, times=_COUNT_TIMES)
-        )
+        self._loads = SharedData(context.tasks, self._count, seconds=SECONDS * 0.9, times=_COUNT_TIMES)
         self._last = Counted()
 
     async def page(self, request: Request) -> Response:

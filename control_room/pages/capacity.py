@@ -18,7 +18,7 @@ from control_room.host_reads import known_hosts
 from control_room.pages.frame import PageContext, PageGroup, Renderer, address_of, session_of
 from control_room.pages.page_updates import PageUpdates, soon
 from control_room.queries import NO_ANSWER
-from control_room.shared_data import Freshness, SharedData
+from control_room.shared_data import SharedData
 
 SECONDS = 3600.0  # that an answer is shown as it was computed
 HOSTS_SECONDS = 5.0  # that placement's hosts are used
@@ -46,12 +46,9 @@ class CapacityPages(PageGroup):
 
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
-        tasks, clock = context.tasks, context.clock
         self._updates = PageUpdates(SECONDS)
-        self._plans: SharedData[_PlanQuery, PlanResult] = SharedData(tasks, clock, self._plan, Freshness())
-        self._hosts: SharedData[None, Sequence[KnownHost]] = SharedData(
-            tasks, clock, self._known_hosts, Freshness(seconds=HOSTS_SECONDS)
-        )
+        self._plans = SharedData(context.tasks, self._plan)
+        self._hosts = SharedData(context.tasks, self._known_hosts, seconds=HOSTS_SECONDS)
         self._planning = asyncio.Lock()
         self._of_reader: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 

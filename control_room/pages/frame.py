@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
@@ -79,6 +80,8 @@ class Renderer:
             rate=words.rate,
             listed=words.listed,
             printable=printable,
+            bar=_bar,
+            token=_token,
             navigation=NAVIGATION,
             themes=THEMES,
         )
@@ -128,6 +131,18 @@ class PageGroup:
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         self._context = context
         self._renderer = renderer
+
+
+def _bar(width: float, left: float = 0.0) -> Markup:
+    """Return a horizontal bar; width and left edge are of 100."""
+    return Markup(
+        '<svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect x="{:.2f}" width="{:.2f}" height="4"/></svg>'
+    ).format(left, width)
+
+
+def _token(form_token: str) -> Markup:
+    return Markup('<input type="hidden" name="form_token" value="{}">').format(form_token)
 
 
 def session_of(request: Request) -> WebSession:

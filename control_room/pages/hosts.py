@@ -15,7 +15,7 @@ from bus.host_marks import DRAIN
 from bus.moves import FindMoves
 from bus.queries import FindInstances
 from bus.resources import FindProviders, Provider
-from control_room.core.heat import Fleet, changed_columns, columns, parse_flavor
+from control_room.core.heat import changed_columns, columns, parse_flavor
 from control_room.core.hosts import rows
 from control_room.core.windows import latest
 from control_room.host_reads import FleetReader
@@ -23,7 +23,7 @@ from control_room.operations import OperationRefused
 from control_room.pages.frame import PageContext, PageGroup, PageRefused, Renderer, user_of, uuid_in
 from control_room.pages.page_updates import PageUpdates
 from control_room.queries import NO_ANSWER, query
-from control_room.shared_data import SOONEST, Freshness, SharedData
+from control_room.shared_data import SOONEST, SharedData
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +42,9 @@ class HeatPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._changes = context.events.changes
-        self._fleet: SharedData[None, Fleet] = SharedData(
-            context.tasks,
-            context.clock,
-            FleetReader(context.queries, context.clock).read,
-            Freshness(seconds=FLEET_SECONDS, spacing=SOONEST),
-            self._changes,
+        read = FleetReader(context.queries, context.clock).read
+        self._fleet = SharedData(
+            context.tasks, read, changes=self._changes, seconds=FLEET_SECONDS, spacing=SOONEST
         )
         self._updates = PageUpdates(SECONDS, self._changes)
 

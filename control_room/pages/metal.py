@@ -19,7 +19,7 @@ class MetalPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         changes = context.events.metal
-        self._reader = MetalReader(context.operations.metal, context.tasks, context.clock, changes, SECONDS)
+        self._reader = MetalReader(context.operations.metal, context.tasks, changes, SECONDS)
         self._updates = PageUpdates(SECONDS, changes, self._reader.interval)
 
     async def page(self, request: Request) -> Response:

@@ -25,7 +25,7 @@ from control_room.pages.frame import (
 )
 from control_room.pages.page_updates import PageUpdates
 from control_room.queries import Reply, query
-from control_room.shared_data import TIMES, Freshness, SharedData
+from control_room.shared_data import TIMES, SharedData
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +49,12 @@ class MovesListed:
 class MovePages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
-        tasks, clock, changes = context.tasks, context.clock, context.events.moves
-        freshness = Freshness(seconds=SECONDS * 0.9, times=TIMES)
-        self._lists: SharedData[str, MovesListed] = SharedData(tasks, clock, self._list, freshness, changes)
-        self._moves: SharedData[str, Found] = SharedData(tasks, clock, self._find, freshness, changes)
-        self._drains: SharedData[None, DrainsFound] = SharedData(
-            tasks,
-            clock,
-            DrainReader(context.queries, context.operations.drains, clock).read,
-            Freshness(seconds=DRAIN_SECONDS, times=TIMES),
-        )
+        tasks, changes = context.tasks, context.events.moves
+        seconds = SECONDS * 0.9
+        self._lists = SharedData(tasks, self._list, changes=changes, seconds=seconds, times=TIMES)
+        self._moves = SharedData(tasks, self._find, changes=changes, seconds=seconds, times=TIMES)
+        drains = DrainReader(context.queries, context.operations.drains, context.clock)
+        self._drains = SharedData(tasks, drains.read, seconds=DRAIN_SECONDS, times=TIMES)
         self._updates = PageUpdates(SECONDS, changes, self._lists.interval)
         self._move_updates = PageUpdates(SECONDS, changes, self._moves.interval)
 

@@ -15,7 +15,7 @@ from control_room.core.windows import percentiles, summed
 from control_room.core.words import duration
 from control_room.pages.frame import PageContext, PageGroup, Renderer
 from control_room.pages.page_updates import PageUpdates, soon
-from control_room.shared_data import Freshness, SharedData, UpdateInterval
+from control_room.shared_data import SharedData, UpdateInterval
 
 SECONDS = 2.0
 SOONEST = 0.17  # seconds between two updates: people do not read more when builds end all the time
@@ -27,9 +27,7 @@ class NowPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         changes = context.events.changes
-        self._parts: SharedData[None, str] = SharedData(
-            context.tasks, context.clock, self._render, Freshness(seconds=SECONDS * 0.9), changes
-        )
+        self._parts = SharedData(context.tasks, self._render, changes=changes, seconds=SECONDS * 0.9)
         self._updates = PageUpdates(SECONDS, changes, UpdateInterval(SHARE, SOONEST))
         self._ten_minutes: TenMinutes | None = None
 

@@ -20,7 +20,7 @@ from control_room.pages.frame import (
 )
 from control_room.pages.page_updates import PageUpdates
 from control_room.queries import Reply, query
-from control_room.shared_data import SPACING, TIMES, Freshness, SharedData
+from control_room.shared_data import SPACING, TIMES, SharedData
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +53,8 @@ class WaitingPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         changes = context.events.waiting
-        freshness = Freshness(seconds=SECONDS * 0.9, times=TIMES, spacing=SPACING)
-        self._data: SharedData[WaitingQuery, WaitingData] = SharedData(
-            context.tasks, context.clock, self._read, freshness, changes
+        self._data = SharedData(
+            context.tasks, self._read, changes=changes, seconds=SECONDS * 0.9, times=TIMES, spacing=SPACING
         )
         self._updates = PageUpdates(SECONDS, changes, self._data.interval)
 

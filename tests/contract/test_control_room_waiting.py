@@ -10,7 +10,7 @@ from bus.messages import BuildCancelled, BuildCancelRequested, SchedulerAlive
 from bus.queries import FindWaiting, WaitingFound, WaitingKind, WaitingRequest
 from bus.worker import Worker, on
 from control_room.pages import waiting as pages
-from control_room.shared_data import SPACING, TIMES, Freshness, SharedData
+from control_room.shared_data import SPACING, TIMES, SharedData
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 from tests.support.waiting import until
@@ -169,9 +169,8 @@ async def test_permanent_changes_cause_few_queries_a_second_for_all_readers() ->
         return WaitingFound(waiting=(waits(len(asked)),), count=1)
 
     async with a_visited_room(told={"waiting": told}) as room:
-        freshness = Freshness(seconds=5.0, times=TIMES, spacing=SPACING)
-        data: SharedData[FindWaiting, WaitingFound] = SharedData(
-            room.tasks, room.bus.clock, told, freshness, room.events.waiting
+        data = SharedData(
+            room.tasks, told, changes=room.events.waiting, seconds=5.0, times=TIMES, spacing=SPACING
         )
 
         async def read(project: str) -> None:

@@ -136,14 +136,14 @@ async def a_visited_room(
     async with (
         serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus,
         drains_here(bus) as drains,
-        background_tasks() as tasks,
+        background_tasks(clock) as tasks,
     ):
         sessions = Sessions()
         queries = queries_with(bus, answered, told or {})
         context = PageContext(
             queries=queries,
             events=events,
-            status=StatusReader(queries, tasks, clock, cells),
+            status=StatusReader(queries, tasks, cells),
             access=access(settings or Settings()),
             sessions=sessions,
             clock=clock,

@@ -9,7 +9,7 @@ import pytest
 from bus.cells import CellsFound, FindCells
 from control_room import cloud_status, shared_data
 from control_room.queries import Reply
-from control_room.shared_data import Changes, Freshness, SharedData, background_tasks
+from control_room.shared_data import Changes, SharedData, background_tasks
 from tests.support.waiting import until
 
 
@@ -33,8 +33,8 @@ async def test_placement_counts_less_often_if_counting_takes_longer(
     monkeypatch.setattr(cloud_status, "query", answers)
     now = [0.0]
     queries: Any = SimpleNamespace(cells=None, waiting=None, instances=None, health=None)
-    async with background_tasks() as tasks:
-        reader = cloud_status.StatusReader(queries, tasks, a_clock(now), ["c2"])
+    async with background_tasks(a_clock(now)) as tasks:
+        reader = cloud_status.StatusReader(queries, tasks, ["c2"])
         for number in range(10):
             now[0] = number * (cloud_status.SECONDS + 1.0)
             status = await reader.status()
@@ -65,8 +65,8 @@ class Source:
 
 async def test_readers_share_a_read_unless_it_has_missed_a_change() -> None:
     source, changes = Source(), Changes()
-    async with background_tasks() as tasks, asyncio.TaskGroup() as group:
-        data = SharedData(tasks, a_clock([0.0]), source.read, Freshness(seconds=1.0), changes)
+    async with background_tasks(a_clock([0.0])) as tasks, asyncio.TaskGroup() as group:
+        data = SharedData(tasks, source.read, changes=changes, seconds=1.0)
         before = [group.create_task(data.get("a")) for _ in range(2)]
         await until(lambda: source.reads == 1)
         changes.notify()
@@ -85,8 +85,8 @@ async def test_a_read_ends_after_its_last_reader_and_a_background_read_does_not(
 ) -> None:
     monkeypatch.setattr(shared_data, "GRACE", 0.01)
     source = Source()
-    async with background_tasks() as tasks:
-        data = SharedData(tasks, a_clock([0.0]), source.read, Freshness(seconds=1.0))
+    async with background_tasks(a_clock([0.0])) as tasks:
+        data = SharedData(tasks, source.read, seconds=1.0)
         for refresh in (False, True):
             if refresh:
                 assert data.refresh("a") is not None
@@ -104,8 +104,8 @@ async def test_a_read_ends_after_its_last_reader_and_a_background_read_does_not(
 async def test_all_readers_get_the_error_of_a_read_and_the_next_reader_reads_again() -> None:
     source = Source()
     source.go.set()
-    async with background_tasks() as tasks:
-        data = SharedData(tasks, a_clock([0.0]), source.read, Freshness(seconds=1.0))
+    async with background_tasks(a_clock([0.0])) as tasks:
+        data = SharedData(tasks, source.read, seconds=1.0)
         for reads in (1, 2):
             found = await asyncio.gather(*(data.get("broken") for _ in range(2)), return_exceptions=True)
             assert [str(error) for error in found] == ["broken", "broken"]
