@@ -33,7 +33,7 @@ class ApiAccess:
 
     strict: bool = False  # the new policy alone
     policy: str = ""  # the text of a policy file
-    cors_origin: str = ""  # origins permitted by CORS; empty: none
+    cors_origin: str = ""  # origins permitted by CORS
 
 
 class HttpServer(Server):

@@ -53,7 +53,7 @@ def find_postgres() -> PostgresBinaries:
 
 @functools.cache
 def postgres_account() -> pwd.struct_passwd | None:
-    """Return the account that runs PostgreSQL, because it refuses root; None: the present user."""
+    """Return the account that runs PostgreSQL, if that is not the present user: PostgreSQL refuses root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

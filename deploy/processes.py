@@ -102,7 +102,7 @@ def tail(path: Path, lines: int = 40) -> str:
 
 
 def exchange(port: int, question: bytes, size: int) -> bytes:
-    """Connect, send, and return the answer, or b"" if there is none."""
+    """Connect, send, and return the answer; an empty one if the server closes the connection."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2.0) as connection:
             connection.sendall(question)
@@ -172,7 +172,7 @@ class Server(ABC):
 
     @property
     def pid(self) -> int | None:
-        """Return the main process's id, or None if the server is stopped."""
+        """Return the process id of a running server."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:

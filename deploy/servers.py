@@ -88,7 +88,7 @@ def private_directory(prefix: str = "berth-") -> Path:
 
 
 def start_all(*servers: Server) -> None:
-    """Start several servers in parallel; if one fails, stop the others."""
+    """Start several servers in parallel; if a start fails, stop all."""
     with ThreadPoolExecutor(len(servers)) as pool:
         futures = [pool.submit(server.start) for server in servers]
     try:

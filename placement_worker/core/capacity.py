@@ -188,7 +188,7 @@ def _group_named(claim: ConsumerClaim, world: ClaimWorld) -> int | None:
 
 
 def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | None:
-    """Return why this choice cannot be claimed."""
+    """Return why this choice cannot be claimed, if so."""
     shapes = choice.shapes
     if world.wall is not None and (why := _bars_choice(choice, world.wall, world)):
         return OutsideCell(why=why)

@@ -13,8 +13,8 @@ Sums = npt.NDArray[np.float64]  # capacities and what is left of them may be: as
 class ClassArrays:
     """The amounts of one resource class as arrays over the index's rows.
 
-    `providers` counts the providers with the class, `picky` those with a min_unit or step_size other than 1,
-    `capped` those with a max_unit.
+    `providers` counts the providers with the class, `picky` the providers with a min_unit or step_size other
+    than 1, `capped` the providers with a max_unit.
     """
 
     __slots__ = ("capped", "least", "left", "picky", "providers", "step", "there", "top", "whole")

@@ -125,7 +125,7 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
 
 @dataclass(slots=True)
 class _Step:
-    """One more constraint on the combination of providers, in addition to the previous ones."""
+    """A further constraint on the combination of providers."""
 
     says: str
     rules: JointRules

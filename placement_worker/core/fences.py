@@ -22,7 +22,7 @@ from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_hel
 
 
 def fence(claim: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
-    """Return why this consumer cannot claim at all."""
+    """Return why this consumer cannot claim at all, if so."""
     for name in (claim.begins, claim.consumer, claim.keep):
         if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
             return world.retired[name]

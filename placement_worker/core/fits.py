@@ -43,7 +43,7 @@ class FitFinder:
                 self.anchors = made.left & shared.not_alone()
 
     def alone(self, anchor: Row) -> bool:
-        """Return whether the tree is a single provider without sharing ones; then it is the only fit."""
+        """Return whether the tree is a single provider without sharing providers; then it is the only fit."""
         plan = self._plan
         if not plan.slots:
             return True

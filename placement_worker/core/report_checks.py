@@ -14,7 +14,7 @@ MAX_NAMES = 100_000  # characters; every candidate contains the names of its pro
 def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> str:
     """Return what is wrong with this report, naming the field, or an empty string.
 
-    `known(kind, name)` tells whether a resource class or trait exists.
+    `known(kind, name)` returns whether a resource class or trait exists.
     """
     if report.gone:
         return "reshape: of a tree that is gone" if report.reshape else ""
