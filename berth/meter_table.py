@@ -9,14 +9,16 @@ from prometheus_client.metrics import MetricWrapperBase
 # The worker that serves each module's metrics. An embedded `berth up` serves all of them.
 MODULES: Mapping[str, str] = {
     "berth.meters": "every process",
-    "bus.delivery.meters": "every worker",
-    "bus.rabbit.meters": "every worker, on RabbitMQ",
-    "bus.sql.meters": "placement, scheduler, conductor",
-    "placement_worker.meters": "placement",
+    "bus.delivery.settling": "every worker",
+    "bus.rabbit.reconnecting": "every worker, on RabbitMQ",
+    "bus.sql.retrying": "placement, scheduler, conductor",
+    "bus.sql.database": "placement, scheduler, conductor",
+    "placement_worker.relay": "placement",
+    "placement_worker.worker": "placement",
     "placement_worker.http.meters": "placement, where it serves HTTP",
     "scheduler_worker.meters": "scheduler",
     "cell_conductor.meters": "conductor",
-    "bus.ferry.meters": "ferry",
+    "bus.ferry.passage": "ferry",
     "ironic_sync.meters": "ironic",
 }
 _ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}

@@ -4,13 +4,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from prometheus_client import Gauge
+
 from bus.errors import Unavailable
 from bus.messages import BuildReshaped
 from bus.replication import PlacementChanged
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
-from placement_worker.meters import HELD_UP
 from placement_worker.store import changes, reshaped_builds
+
+HELD_UP = Gauge("berth_relay_held_up", "1 while committed changes cannot be published", ["what"])
+
 
 log = logging.getLogger(__name__)
 

@@ -2,15 +2,20 @@
 
 from collections.abc import Sequence
 
+from prometheus_client import Gauge
+
 from bus import topics
 from bus.messages import BuildReshaped
 from bus.replication import PlacementChanged
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many, every, on_many
 from placement_worker.cell_rows import RegisteredCells, asked_in, reported_in
-from placement_worker.meters import LAST_CHANGE, ROOTS
 from placement_worker.placement import Placement
 from placement_worker.relay import Publish
+
+LAST_CHANGE = Gauge("berth_placement_last_change", "number of the last commit that this index has applied")
+ROOTS = Gauge("berth_placement_roots", "hosts and bare-metal nodes in this index")
+
 
 ANNOUNCES: frozenset[type[Message]] = frozenset({PlacementChanged, BuildReshaped})
 

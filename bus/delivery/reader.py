@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from bus.clock import Clock
-from bus.delivery.meters import HANDLING_SECONDS
-from bus.delivery.settling import ServedRow
+from bus.delivery.settling import HANDLING_SECONDS, ServedRow
 from bus.protocol import Delivery, Inbox
 
 log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from prometheus_client import Counter, Histogram
 
 from bus.clock import Clock
 from bus.codec import decode
 from bus.context import handling
-from bus.delivery.meters import HANDLED
 from bus.delivery.refusals import letter_of
 from bus.delivery.suspects import Suspects
 from bus.delivery.verdicts import Again, Dead, verdict
@@ -25,6 +25,15 @@ from bus.routing import matches
 from bus.tracing import current_tracer
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Worker, messages_of
+
+HANDLED = Counter("berth_messages", "messages settled, by how", ["worker", "topic", "outcome"])
+HANDLING_SECONDS = Histogram(
+    "berth_handling_seconds",
+    "from taking messages off a queue to having settled them",
+    ["worker", "topic"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)
+
 
 log = logging.getLogger(__name__)
 

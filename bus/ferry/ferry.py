@@ -12,8 +12,7 @@ from bus.backoff import Backoff
 from bus.clock import Clock
 from bus.errors import BrokerRefused, Unavailable
 from bus.ferry.crossings import Crossing, Way
-from bus.ferry.meters import LAG, WAITING
-from bus.ferry.passage import UNHEARD_SECONDS, Passage
+from bus.ferry.passage import LAG, UNHEARD_SECONDS, WAITING, Passage
 from bus.protocol import Transport
 from bus.worker import Worker
 

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
+from prometheus_client import Counter, Gauge
 
 from bus.backoff import Backoff
 from bus.clock import Clock
@@ -17,8 +18,13 @@ from bus.delivery.refusals import letter_of, refusal_of
 from bus.delivery.verdicts import FAULT_DELAYS
 from bus.errors import BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
 from bus.ferry.crossings import Crossing
-from bus.ferry.meters import CARRIED
 from bus.protocol import Delivery, Envelope, Inbox, Transport
+
+_OF = ["cell", "way", "crossing"]
+CARRIED = Counter("berth_ferry_carried", "messages carried through the wall of a cell", _OF)
+WAITING = Gauge("berth_ferry_waiting", "messages, or frames of them, that wait to be carried", _OF)
+LAG = Gauge("berth_ferry_lag_seconds", "age of the oldest waiting message; 0: none waits", _OF)
+
 
 log = logging.getLogger(__name__)
 

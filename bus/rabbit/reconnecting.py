@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from prometheus_client import Counter, Gauge
+
 from bus.backoff import Backoff
 from bus.clock import Clock, monotonic
 from bus.errors import BrokerRefused, Unavailable, Unroutable
@@ -20,11 +22,14 @@ from bus.rabbit.connection import (
     reason,
     user_of,
 )
-from bus.rabbit.meters import CONNECTIONS, LOST
 from bus.rabbit.session import Session
 from bus.rabbit.topology import DELAYS, BrokerNames, Declared, ExchangeMissing, Topology, delay_for
 from bus.rabbit.underlay import ended, hang_up
 from bus.rabbit.wire import NoQueueBound, NotTaken, Post
+
+CONNECTIONS = Gauge("berth_broker_connections", "connections to RabbitMQ that are up", ["broker"])
+LOST = Counter("berth_broker_connections_lost", "connections to RabbitMQ that broke off", ["broker"])
+
 
 log = logging.getLogger(__name__)
 

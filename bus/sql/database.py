@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client import Counter
 from sqlalchemy import exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -17,11 +18,13 @@ from bus.errors import Unavailable
 from bus.masking import masked
 from bus.sql import postgres
 from bus.sql.failures import explained, misses_something, reason
-from bus.sql.meters import REFUSED
 from bus.sql.postgres import PostgresPool
 from bus.sql.sqlite import Pause, SqliteFile
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Dialect, PostgresTransaction, SqliteTransaction, Transaction
+
+REFUSED = Counter("berth_database_refused", "times when no connection to a database was to be had")
+
 
 log = logging.getLogger(__name__)
 

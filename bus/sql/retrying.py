@@ -5,10 +5,15 @@ from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import tenacity
+from prometheus_client import Counter
 
 from bus.clock import Clock
 from bus.sql.failures import Conflict
-from bus.sql.meters import LOST_RACES
+
+LOST_RACES = Counter(
+    "berth_transactions_lost", "transactions that were retried after a serialization failure"
+)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

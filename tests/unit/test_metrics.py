@@ -44,17 +44,16 @@ def test_the_page_is_what_the_code_has() -> None:
 
 
 def test_every_module_that_counts_is_in_the_table() -> None:
-    capacities = [
+    packages = [
         path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("tests", "bench")
     ]
-    there = [path.relative_to(ROOT) for room in capacities for path in (ROOT / room).rglob("*.py")]
+    there = [path.relative_to(ROOT) for package in packages for path in (ROOT / package).rglob("*.py")]
     counting = {
         ".".join(path.with_suffix("").parts)
         for path in there
         if re.search(r"\b(Counter|Gauge|Histogram)\(\s*\"berth_", (ROOT / path).read_text(encoding="utf-8"))
     }
     assert counting == set(meter_table.MODULES)
-    assert all(name.endswith(".meters") for name in counting)
 
 
 @pytest.mark.parametrize("meter", meter_table.meters(), ids=lambda meter: meter.name)
