@@ -52,13 +52,13 @@ def check_at_rest(world: "SimulatedWorld") -> None:
 
 def check_builds(world: "SimulatedWorld", builds: Mapping[str, Build]) -> None:
     placement = _at_rest(world, "placement")
-    capacities = rooms_of(placement)
+    holdings = rooms_of(placement)
     generations = dict(placement.execute("SELECT uuid, generation FROM consumers").fetchall())
     guests = {guest.build: guest for guest in world.guests()}
     for id_, build in builds.items():
         if build.status != "active" or id_ in world.deleted:
             continue
-        held = capacities.get((id_, build.host.root), {})
+        held = holdings.get((id_, build.host.root), {})
         asked = {"VCPU": build.spec.flavor.vcpus, "MEMORY_MB": build.spec.flavor.memory_mb}
         for name, amount in asked.items() if build.spec.flavor.name != "metal" else ():
             if (has := sum(mapping.get(name, 0) for mapping in held.values())) != amount:

@@ -42,11 +42,11 @@ def check_guests(world: "SimulatedWorld") -> None:
     placement = world.committed("placement")
     if placement is None or not (guests := world.guests()):
         return
-    capacities = rooms_of(placement)
+    holdings = rooms_of(placement)
     types = dict(placement.execute(_TYPES).fetchall())
     whose: dict[str, GuestSeen] = {}  # the room that a consumer holds is one guest's
     for guest in guests:
-        holder = _holder(guest, capacities, types)
+        holder = _holder(guest, holdings, types)
         if holder is None:
             raise Broken(
                 f"{guest.build} may still be on {guest.root}, of attempt {guest.attempt},"
@@ -62,15 +62,15 @@ def check_guests(world: "SimulatedWorld") -> None:
 
 
 def rooms_of(placement: sqlite3.Connection) -> Mapping[tuple[str, str], Held]:
-    capacities: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
-    capacities = defaultdict(lambda: defaultdict(dict))
+    holdings: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
+    holdings = defaultdict(lambda: defaultdict(dict))
     for consumer, root, provider, name, used in placement.execute(_ROOMS):
-        capacities[consumer, root][provider][name] = used
-    return capacities
+        holdings[consumer, root][provider][name] = used
+    return holdings
 
 
 def _holder(
-    guest: GuestSeen, capacities: Mapping[tuple[str, str], Held], types: Mapping[str, str]
+    guest: GuestSeen, holdings: Mapping[tuple[str, str], Held], types: Mapping[str, str]
 ) -> str | None:
     build, attempt = guest.build, guest.attempt
     later = range(attempt + 1, attempt + _OTHERS)
@@ -80,7 +80,7 @@ def _holder(
         (holder_consumer(build, attempt), build),
         (name for span, of in others for one in span if types.get(name := holder_consumer(build, one)) in of),
     )
-    return next((one for one in names if _holds(capacities.get((one, guest.root)), guest.allocations)), None)
+    return next((one for one in names if _holds(holdings.get((one, guest.root)), guest.allocations)), None)
 
 
 def _holds(held: Held | None, asked: Held) -> bool:

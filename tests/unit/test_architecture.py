@@ -1,6 +1,7 @@
-"""ARCHITECTURE.md and the README.md of each package name only files that exist."""
+"""ARCHITECTURE.md and the README.md of each package name only files that exist; contracts cover `bus`."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,10 @@ def test_all_packages_are_listed() -> None:
     folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     listed = PAGE.read_text().split("```")[1]
     assert [folder for folder in sorted(folders) if f"{folder}/" not in listed] == []
+
+
+def test_an_import_contract_covers_every_module_of_bus() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    covered = {module for contract in contracts for module in contract.get("source_modules", ())}
+    modules = {f"bus.{path.stem}" for path in (ROOT / "bus").glob("*.py")} - {"bus.__init__"}
+    assert modules <= covered
