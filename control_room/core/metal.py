@@ -65,15 +65,15 @@ class NodeShown:
 
 COLUMNS = (
     ("free", "Free", "can be claimed now"),
-    ("closed", "Closed", "free by Ironic, and yet it is not to be had"),
-    ("held", "Held", "somebody holds it, and it is not deployed yet"),
+    ("closed", "Closed", "free in Ironic, but not claimable"),
+    ("held", "Held", "claimed, not deployed yet"),
     ("deploying", "Being deployed", ""),
     ("in use", "In use", ""),
     ("at work", "At work", "cleaned, deleted, inspected, rescued"),
     ("maintenance", "In maintenance", ""),
-    ("failed", "Failed", "Ironic waits for somebody"),
+    ("failed", "Failed", "Ironic waits for an operator"),
     ("not ready", "Not ready", "enrolled or manageable, not offered"),
-    ("gone", "Gone", "placement has it, and Ironic does not"),
+    ("gone", "Gone", "in placement, not in Ironic"),
 )
 _DEPLOYING = {"deploying", "wait call-back", "deploy hold"}
 _IN_USE = {"active", "rescue", "service hold"}

@@ -9,26 +9,26 @@ VERIFYING = ("verify", "verifying")  # it goes no further by itself
 A_DAY = 86_400.0
 
 _PHASES = {
-    "prepare": "gets its place on {host}",
-    "send": "is copied to {host}",
-    "start": "is started on {host}",
-    "back": "goes back to {host}",
-    "resume": "goes on, on {host}",
-    "build": "is built on {host}",
-    "rebuild": "is rebuilt on {host}",
-    "swap": "did not come to {host}: its next host is tried",
-    "undo": "goes back where it was",
-    "revert": "goes back where it was",
-    "abort": "goes back where it was",
-    "confirm": "stays on {host}: what it had before is given back",
-    "away": "has left its cell",
+    "prepare": "preparing on {host}",
+    "send": "copying to {host}",
+    "start": "starting on {host}",
+    "back": "returning to {host}",
+    "resume": "resuming on {host}",
+    "build": "building on {host}",
+    "rebuild": "rebuilding on {host}",
+    "swap": "failed on {host}: trying the next host",
+    "undo": "returning to its source",
+    "revert": "returning to its source",
+    "abort": "returning to its source",
+    "confirm": "confirmed on {host}: releasing the source",
+    "away": "left its cell",
 }
 _ENDS = {
     "done": "done",
-    "reverted": "went back where it was",
-    "aborted": "ended early: it is where it was",
+    "reverted": "returned to its source",
+    "aborted": "aborted: it is at its source",
     "error": "not done",
-    "deleted": "deleted meanwhile",
+    "deleted": "deleted",
 }
 
 
@@ -50,11 +50,11 @@ def move_shown(move: MoveStands) -> MoveShown:
     host = move.towards or "its host"
     waits = move.phase in VERIFYING
     if move.in_cell:
-        says = f"goes on in cell {move.in_cell}"
+        says = f"continues in cell {move.in_cell}"
     elif move.ended:
         says = _ENDS.get(move.phase, move.phase)
     elif waits:
-        says = f"runs on {host}, and waits for a word: it stays there, or goes back"
+        says = f"runs on {host}, waits for confirmation or revert"
     else:
         known = _PHASES.get(move.phase)
         says = known.format(host=host) if known else f"{move.phase} on {host}"

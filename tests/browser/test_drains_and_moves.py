@@ -39,11 +39,11 @@ async def test_an_open_page_shows_a_new_move_and_an_operator_reverts_it(tab: Tab
     await tab.sign_in("admin")
     await tab.open(f"/moves?host={built.host}")
     told = await berth.moved(built.build)
-    await tab.sees(f"{built.host} → {told.host} runs on {told.host}, and waits for a word")
+    await tab.sees(f"{built.host} → {told.host} runs on {told.host}, waits for confirmation")
     async with tab.loading():
         await tab.click(f"#revert-{told.move}")
     assert await tab.path() == f"/moves/{told.move}"
-    await tab.sees("went back where it was")
+    await tab.sees("returned to its source")
     assert await tab.number_of("main form") == 0
 
 

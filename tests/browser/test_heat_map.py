@@ -34,7 +34,7 @@ async def told(tab: Tab, answer: dict[str, Any] | None) -> None:
 
 async def test_a_heat_map_without_data_says_that_it_loads(tab: Tab) -> None:
     await told(tab, None)
-    await tab.sees("The hosts are on their way", "#heat")
+    await tab.sees("The hosts are being loaded", "#heat")
 
 
 async def test_a_heat_map_without_hosts_says_so(tab: Tab) -> None:

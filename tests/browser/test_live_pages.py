@@ -68,22 +68,22 @@ async def test_waiting_requests_appear_at_their_position_with_missing_resources(
 ) -> None:
     project = berth.bus.clock.uuid()
     await operator.open(f"/waiting?project={project}")
-    await operator.sees("Nobody of")
+    await operator.sees("No requests of")
     first = await berth.boot_later(zone="nowhere", project=project)
     await operator.sees(f"request {first}")
     urgent = await berth.boot_later(zone="nowhere", project=project, priority=3)
     await operator.sees(re.compile(rf"1\. 1 × small priority 3 .*{urgent}.* 2\. .*{first}"))
-    await operator.sees(re.compile("place [0-9]+ in line [0-9a-f]+"), "main ol li")
-    lacks = "Lacks .*zone: no hosts in zone .nowhere.*Woken by 1 VCPU free on one host in zone nowhere"
+    await operator.sees(re.compile("position [0-9]+ in class [0-9a-f]+"), "main ol li")
+    lacks = "Missing .*zone: no hosts in zone .nowhere.*Woken by 1 VCPU free on one host in zone nowhere"
     await operator.sees(re.compile(lacks), "main ol li")
     await operator.evaluate(f"document.getElementById('end-{urgent}').focus()")
     async with operator.loading():
         await operator.press("Enter")
-    await operator.sees("waits no more")
+    await operator.sees("no longer waits")
     await operator.open(f"/waiting?project={project}")
     await operator.sees("1 request of")
     await berth.end_wait(first)  # somewhere else
-    await operator.sees("Nobody of")
+    await operator.sees("No requests of")
 
 
 async def test_the_decision_of_a_refused_build_links_to_hosts(visitor: Tab, berth: OpenBerth) -> None:
@@ -91,7 +91,7 @@ async def test_the_decision_of_a_refused_build_links_to_hosts(visitor: Tab, bert
     await visitor.sees(re.compile("20 hosts would fit with 3[12] VCPU instead of 4000"))
     async with visitor.loading():
         await visitor.click("main .funnel a")
-    await visitor.sees("What it has")
+    await visitor.sees("Inventory")
 
 
 async def test_an_operator_signs_in_and_out(visitor: Tab) -> None:
@@ -118,7 +118,7 @@ IN_SERVICE = ("up", "unknown: no heartbeat so far")  # the latter within a perio
 async def test_an_operation_without_the_role_is_refused(visitor: Tab, berth: OpenBerth) -> None:
     await visitor.sign_in("somebody")
     await visitor.open(f"/hosts/{berth.named['host']}")
-    await visitor.sees("What it has")
+    await visitor.sees("Inventory")
     assert "Force down" not in await visitor.text()
     visitor.expects("403")
     status = await visitor.evaluate(

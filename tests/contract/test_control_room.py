@@ -89,10 +89,10 @@ async def test_a_browser_reads_static_files_once(room: VisitedRoom) -> None:
 async def test_without_a_token_file_every_client_may_read_and_admin_may_act(room: VisitedRoom) -> None:
     assert "Sign in" in await room.page("/")
     assert (await room.sign_in("somebody")).status_code == 303
-    assert "looks only" in await room.page("/")
+    assert "read only" in await room.page("/")
     assert (await room.sign_in("admin")).status_code == 303
     page = await room.page("/")
-    assert "admin" in page and "looks only" not in page
+    assert "admin" in page and "read only" not in page
 
 
 async def test_with_a_token_file_reading_requires_a_token(closed_room: VisitedRoom) -> None:
@@ -106,7 +106,7 @@ async def test_with_a_token_file_reading_requires_a_token(closed_room: VisitedRo
 
 @pytest.mark.parametrize(
     ("token", "status", "says"),
-    [("of-an-admin", 200, "alice"), ("of-a-reader", 200, "looks only"), ("of-a-member", 403, "may not look")],
+    [("of-an-admin", 200, "alice"), ("of-a-reader", 200, "read only"), ("of-a-member", 403, "may not look")],
 )
 async def test_a_token_permits_what_its_role_permits(
     closed_room: VisitedRoom, token: str, status: int, says: str

@@ -58,7 +58,7 @@ async def test_a_build_has_every_attempt_and_its_decision_with_named_hosts() -> 
     assert "lost 60" in page and "far2</a> and 58 more" in page
     assert "io_ops: too many builds" in page and "one more VCPU" in page
     assert "m&lt;1&gt;" in page
-    assert "Decided again" not in page and "Decided again by its record: h1, the same host" in again
+    assert "Repeated from" not in page and "Repeated from its record: h1, the same host" in again
 
 
 async def test_the_page_of_an_unplaceable_build_shows_the_reason_and_the_decision_now() -> None:
@@ -70,7 +70,7 @@ async def test_the_page_of_an_unplaceable_build_shows_the_reason_and_the_decisio
         page = await room.page(f"/builds/{uid(7)}")
         today = await room.page(f"/builds/{uid(7)}?then=now")
     assert "no room for 1 VCPU" in page and "It fits" not in page
-    assert "It fits: 1 on h2" in today and "Room for 1,200 more, on 2 hosts." in today
+    assert "It fits: 1 on h2" in today and "Capacity for 1,200 more, on 2 hosts." in today
 
 
 async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() -> None:
@@ -83,7 +83,7 @@ async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() ->
 
 async def test_recently_ended_builds_are_listed_and_filtered_by_failure() -> None:
     async with a_visited_room() as room:
-        assert "None was heard to end" in await room.page("/builds")
+        assert "No build has ended" in await room.page("/builds")
         for number, status in ((1, "active"), (2, "error")):
             end = EndedBuild(build=uid(number), status=status, at=room.clock.now, host="h1", attempts=1)  # type: ignore[arg-type]
             room.events.history.add(end)
@@ -100,8 +100,8 @@ async def test_attempts_are_filtered_by_failure() -> None:
     async with a_visited_room(told={**NOTHING, "builds": BuildsFound(builds=(STANDS,))}) as room:
         every = await room.page(f"/builds/{uid(7)}")
         failed = await room.page(f"/builds/{uid(7)}?attempts=failed")
-    assert ">Only those that failed<" in every and "2. <a" in every
-    assert "1. <a" in failed and "2. <a" not in failed and ">All of them<" in failed
+    assert ">Only failed attempts<" in every and "2. <a" in every
+    assert "1. <a" in failed and "2. <a" not in failed and ">All attempts<" in failed
 
 
 async def test_a_build_links_to_the_what_if_form_with_its_request() -> None:
@@ -122,6 +122,6 @@ async def test_a_waiting_request_shows_what_would_wake_it_and_an_operator_may_ca
         looks = await room.page(f"/builds/{uid(8)}")
         await room.sign_in("admin")
         acts = await room.page(f"/builds/{uid(8)}")
-    assert "What would wake it: 2 VCPU free." in looks and "End its wait" not in looks
-    assert f'name="request" value="{uid(8)}"' in acts and "End its wait" in acts
+    assert "Woken by: 2 VCPU free." in looks and "Cancel the request" not in looks
+    assert f'name="request" value="{uid(8)}"' in acts and "Cancel the request" in acts
     assert f"/moves/{uid(5)}" in acts

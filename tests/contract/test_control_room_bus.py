@@ -100,7 +100,7 @@ async def test_every_topic_is_listed_with_queue_depths_and_consumers(room: Visit
 
 async def test_an_empty_bus_is_reported_as_empty(room: VisitedRoom) -> None:
     assert "All queues are empty" in await counted(room)
-    assert "There is none: every message was handled" in await room.page("/bus/dead")
+    assert "No dead letters: every message was handled" in await room.page("/bus/dead")
 
 
 async def test_a_dead_letter_with_any_id_is_listed_and_shown_in_full(room: VisitedRoom) -> None:

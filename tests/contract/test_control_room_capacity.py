@@ -59,7 +59,7 @@ async def room() -> AsyncIterator[VisitedRoom]:
         ("mix=VCPU:2&add=2 x like:host-2", ("10 whole mixes fit now, 18 then", "With 2 hosts more, empty")),
         ("mix=VCPU:2&add=1xVCPU:64&without=host-1", ("10 whole mixes fit now, 35 then", "host-1")),
         ("mix=VCPU:2&zone=z9", ("0 whole mixes fit now",)),
-        ("mix=2xVCPU:4%0AVCPU:7", ("1 whole mix fits now", "Lost in pieces")),
+        ("mix=2xVCPU:4%0AVCPU:7", ("1 whole mix fits now", "Lost to fragmentation")),
     ],
 )
 async def test_a_plan_is_computed_from_the_hosts_of_placement(
@@ -73,7 +73,7 @@ async def test_a_plan_is_computed_from_the_hosts_of_placement(
 
 async def test_an_empty_form_queries_nothing() -> None:
     async with a_visited_room() as alone:
-        assert "Say what is to fit" in await alone.page("/what-if/capacity")
+        assert "Enter a mix of flavors" in await alone.page("/what-if/capacity")
         assert "Placement does not answer" in await alone.page("/what-if/capacity?wait=1&mix=VCPU:1")
 
 
@@ -94,7 +94,7 @@ async def test_a_slow_plan_is_sent_as_an_event_and_hosts_are_read_once() -> None
     }
     async with a_visited_room(told=known) as room:
         page = await room.page("/what-if/capacity?mix=VCPU:1&zone=z")
-        assert "It is being worked out" in page
+        assert "The plan is being computed" in page
         assert 'data-live="/what-if/capacity/events?mix=VCPU%3A1&amp;zone=z"' in page
         let.set()
         async with room.following("/what-if/capacity/events?mix=VCPU%3A1&zone=z") as told:

@@ -48,7 +48,7 @@ async def test_the_page_of_a_host_shows_its_tree_guests_and_agent(room: VisitedR
     page = await room.page(HOST)
     assert "host-1_numa0" in page and "HW_CPU_X86_AVX2" in page and "0 of 8" in page
     assert f"/builds/{uid(7)}" in page and "&lt;m1&gt;" in page
-    assert "agent-1 was not heard since this control room began to listen" in page
+    assert "agent-1 has sent no heartbeat since this control room started" in page
     assert "host-1_numa0" in await room.page("/hosts/host-1")  # by its name as well
     assert "There is no such host" in await room.page("/hosts/nobody", 404)
 

@@ -80,7 +80,7 @@ async def test_a_node_shows_ironics_state_placements_record_and_their_difference
     assert "Ironic does not have it any more" in page
     assert "Ironic has it clean failed: no disk; placement does not have it" in page
     assert f"/hosts/{node_number(2)}" in alone and f"/hosts/{node_number(1)}" not in alone
-    assert "No node is so" in nothing
+    assert "No node matches" in nothing
 
 
 async def test_an_unreachable_ironic_is_named_and_placements_record_is_shown(ironic: FakeIronic) -> None:

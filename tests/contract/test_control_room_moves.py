@@ -58,7 +58,7 @@ async def test_moves_are_shown_with_phases_attempts_and_causes() -> None:
         assert "There is no such move" in await room.page(f"/moves/{uid(9)}", 404)
         assert "There is no such move" in await room.page("/moves/x", 404)
     for shown in (page, one):
-        assert "is copied to host-9" in shown and "attempt 2" in shown and 'width="37"' in shown
+        assert "copying to host-9" in shown and "attempt 2" in shown and 'width="37"' in shown
         assert "no &lt;disk&gt;" in shown and 'value="abort"' not in shown
     assert "not done: it could not be started" in page and "30 s" in page
     assert "it could not be started" in over and "sign in with a token" not in over
@@ -103,11 +103,11 @@ async def test_progress_of_a_move_updates_open_pages(monkeypatch: pytest.MonkeyP
     movers = FakeMovers()
     movers.keeps(1, 1, "prepare")
     async with a_room(movers) as room, room.following(path) as told:
-        await until(lambda: "gets its place on host-9" in "".join(told))
+        await until(lambda: "preparing on host-9" in "".join(told))
         movers.keeps(1, 1, "start")
         said = MoveProgress(move=MOVE, build=uid(1), cell="c1", phase="start", reply_to="who-asked")
         await room.bus.publish(said)
-        await until(lambda: "is started on host-9" in "".join(told))
+        await until(lambda: "starting on host-9" in "".join(told))
         stands = movers.keeps(1, 1, "done", ended=1030.0)
         await room.bus.publish(
             MoveEnded(move=MOVE, build=uid(1), kind=stands.kind, cell="c1", end="done", host="host-9")
@@ -118,10 +118,10 @@ async def test_progress_of_a_move_updates_open_pages(monkeypatch: pytest.MonkeyP
 async def test_without_moves_the_page_says_so_and_names_silent_cells() -> None:
     async with a_room(FakeMovers()) as room:
         page = await room.page("/moves?host=h1")
-        assert "No move is under way" in page and "is closed to be emptied" in page
+        assert "No move is under way" in page and "is being drained" in page
     async with a_visited_room() as alone:
         page = await alone.page("/moves")
-        assert "Did not answer, so there may be more: cell c1" in page
+        assert "Incomplete, these did not answer: cell c1" in page
         assert "Placement does not answer" in page
 
 
@@ -185,11 +185,11 @@ async def test_a_drain_is_stopped_and_the_host_stays_closed(movers: FakeMovers) 
         await until(lambda: began)
         twice = await room.send(HOST, act="drain")
         assert (twice.status_code, "being emptied already" in twice.text) == (409, True)
-        assert "This control room sees to it" in await room.page(HOST)
+        assert "This control room runs the drain" in await room.page(HOST)
         assert (await room.send(HOST, act="stop-drain")).status_code == 303
         assert MARK not in await marks(placement) and DISABLED in await marks(placement)
         page = await room.page(HOST)
-        assert "disabled by an operator" in page and "This control room sees to it" not in page
+        assert "disabled by an operator" in page and "This control room runs the drain" not in page
         assert len(began) == 1
 
 
@@ -222,4 +222,4 @@ async def test_a_moving_instance_counts_as_left_until_its_move_is_done() -> None
     }
     async with a_visited_room(told=told_of) as room:
         page = await room.page("/moves")
-    assert "3 instances left" in page and "1 moved away, 2 under way" in page and "25 of 100 gone" in page
+    assert "3 instances left" in page and "1 moved away, 2 under way" in page and "25 % moved" in page

@@ -68,10 +68,10 @@ async def test_waiting_requests_are_listed_in_order_with_missing_resources_and_e
         page = await room.page("/waiting?project=web&after=0")
         first = await room.page("/waiting")
     assert page.index("6 × m1") < page.index("live of an instance")
-    assert "priority 5" in page and "place 1 in line" in page
-    assert "for 90 s by now, at most 30 min more" in page
+    assert "priority 5" in page and "position 1 in class" in page
+    assert "for 90 s, at most 30 min more" in page
     assert "VCPU: 64 free removed &lt;6&gt;" in page and "64 VCPU free on one host" in page
-    assert "any change that may make room for it" in page
+    assert "any change that may free capacity" in page
     assert f"/builds/{uid(1)}" in page and "&lt;web&gt;" in page and "3 requests" in page
     assert "2 requests, 7 instances" in page  # a line
     assert "/waiting?project=web&amp;after=2" in page and "/waiting?after=2" in first
@@ -80,8 +80,8 @@ async def test_waiting_requests_are_listed_in_order_with_missing_resources_and_e
 
 async def test_an_empty_waiting_room_and_a_silent_scheduler_are_reported() -> None:
     async with a_visited_room(told={"waiting": WaitingFound(waiting=(), count=0)}) as room:
-        assert "Nobody waits" in await room.page("/waiting")
-        assert "Nobody of web waits" in await room.page("/waiting?project=web")
+        assert "No requests wait" in await room.page("/waiting")
+        assert "No requests of web wait" in await room.page("/waiting?project=web")
     async with a_visited_room() as alone:
         assert "The scheduler does not answer: no consumer" in await alone.page("/waiting")
 
@@ -89,7 +89,7 @@ async def test_an_empty_waiting_room_and_a_silent_scheduler_are_reported() -> No
 async def test_requests_found_only_by_the_sweep_are_reported_as_a_fault() -> None:
     found = WaitingFound(waiting=(), count=0, rescued=2)
     async with a_visited_room(told={"waiting": found}) as room:
-        assert "2 requests waited though there was room" in await room.page("/waiting")
+        assert "2 requests waited although capacity was free" in await room.page("/waiting")
 
 
 async def test_the_scheduler_is_queried_once_for_all_readers_until_the_answer_expires() -> None:
@@ -114,7 +114,7 @@ async def test_a_reader_cannot_cancel_a_waiting_request() -> None:
         for token in ("", "somebody"):
             if token:
                 await room.sign_in(token)
-            assert "End its wait" not in await room.page("/waiting")
+            assert "Cancel the request" not in await room.page("/waiting")
             assert (await room.send("/waiting", request=uid(1))).status_code == 403
     assert not ending.told
 
@@ -123,11 +123,11 @@ async def test_an_operator_cancels_a_waiting_request_and_sees_if_it_waits_no_mor
     ending = EndingWaits(uid(1))
     async with a_visited_room(ending.worker(), told={"waiting": FOUND}) as room:
         await room.sign_in("admin")
-        assert "End its wait" in await room.page("/waiting")
+        assert "Cancel the request" in await room.page("/waiting")
         assert (await room.send("/waiting", request="x")).status_code == 400
         done = await room.send("/waiting", request=uid(1))
         assert (done.status_code, done.headers["location"]) == (303, f"/waiting?ended={uid(1)}")
-        assert "waits no more" in await room.page(done.headers["location"])
+        assert "no longer waits" in await room.page(done.headers["location"])
         again = await room.send("/waiting", request=uid(1))
         assert (again.status_code, "It does not wait: no such build" in again.text) == (409, True)
     assert [(cancel.build, cancel.anywhere) for cancel in ending.told] == [(uid(1), False)] * 2
@@ -157,7 +157,7 @@ async def test_a_change_updates_every_open_page_with_one_query(
         there.clear()
         await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))  # nothing new
         await room.bus.publish(SchedulerAlive(scheduler="s1", waits=2))
-        await until(lambda: all("Nobody waits" in "".join(query) for query in (one, other)))
+        await until(lambda: all("No requests wait" in "".join(query) for query in (one, other)))
         assert len(asked) == 3
 
 

@@ -50,7 +50,7 @@ async def room(scheduler: TellingScheduler) -> AsyncIterator[VisitedRoom]:
 
 
 async def test_an_empty_form_sends_no_query(room: VisitedRoom, scheduler: TellingScheduler) -> None:
-    assert "Say what an instance needs" in await room.page("/what-if")
+    assert "Enter what an instance needs" in await room.page("/what-if")
     assert not scheduler.asked
 
 
@@ -79,7 +79,7 @@ async def test_a_request_that_does_not_fit_shows_the_reason_and_remedies(
     assert page.count("2 hosts would fit with 8 VCPU instead of 99") == 1
     assert "VCPU:99" in page and "lost 7" in page
     scheduler.says = WhatIfAnswered(fits=False, refusal="wanted_host: there is no host")
-    assert "It cannot be meant: wanted_host" in await room.page("/what-if?vcpus=1&host=nobody")
+    assert "Invalid request: wanted_host" in await room.page("/what-if?vcpus=1&host=nobody")
 
 
 async def test_a_scheduler_that_does_not_answer_is_named() -> None:

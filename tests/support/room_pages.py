@@ -29,21 +29,21 @@ WIDTHS = (1280, 390)
 SCHEMES = ("light", "dark")
 
 ACTS = {
-    "waiting": ("button Show", "button End the wait of {waits}"),
-    "moves": ("button Confirm: it stays there", "button Revert: it goes back"),
-    "move": ("button Confirm: it stays there", "button Revert: it goes back"),
+    "waiting": ("button Show", "button Cancel request {waits}"),
+    "moves": ("button Confirm: stay on the new host", "button Revert: return to the source"),
+    "move": ("button Confirm: stay on the new host", "button Revert: return to the source"),
     "host": (
-        "button Drain: disable it, and move all away",
+        "button Drain: disable it and move all instances",
         "button Disable",
         "button Enable",
         "button Force down",
-        "button Take that back",
+        "button Undo force down",
     ),
-    "dead-letters": ("button Replay those marked …", "button Drop those marked …"),
+    "dead-letters": ("button Replay marked …", "button Drop marked …"),
     "dead-letter": ("button Replay …", "button Drop …"),
     "what-if": ("button Would it fit?",),
     "capacity": ("button How many fit?",),
     "sign-in": ("button Sign in",),
     "hosts": ("button Show", "section Hosts as tiles; arrow keys go from one to the next, Enter opens it"),
-    "builds": ("button Why?",),
+    "builds": ("button Show",),
 }
