@@ -19,7 +19,7 @@ from bench.loading import berth_up
 from bench.own_servers import broker_and_database, of_berth
 from berth import wiring
 from berth.loadtest import Boot, Load, LoadPlan, percentile
-from berth.publishing import publish
+from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested

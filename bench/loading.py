@@ -19,9 +19,9 @@ import uvloop
 from bench.own_servers import broker_and_database, of_berth
 from bench.processes import in_all, processor_time, share_of
 from berth import wiring
-from berth.audit import audit
 from berth.commands.run import ready
 from berth.loadtest import Load, LoadOutcome, LoadPlan
+from berth.operations.audit import audit
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 

@@ -19,17 +19,21 @@ from control_room.shared_data import background_tasks
 from control_room.worker import control_room
 
 if TYPE_CHECKING:
+    from berth.control_room_queues import AgentQueues, QueuesOf
     from placement_worker.http.auth import Identity
 
 MOST_NAME = 255  # characters of a user name without a token file
 SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
 
 
-def operators_page(settings: Settings, bus: Bus) -> Worker:
+def operators_page(
+    settings: Settings, bus: Bus, queues_of: "QueuesOf", agent_queues: "AgentQueues"
+) -> Worker:
+    """Return the worker of the control room; wiring gives it the tables of all workers."""
     events = Events(bus.clock)
 
     async def serve() -> None:
-        from berth.room_drains import drains_here
+        from berth.control_room_operations import drains_here
         from bus.http import HttpLimits, listen, serve
         from control_room.pages.app import pages_app
         from control_room.pages.frame import PageContext
@@ -43,7 +47,7 @@ def operators_page(settings: Settings, bus: Bus) -> Worker:
                 access=access(settings),
                 sessions=sessions,
                 clock=bus.clock,
-                operations=operations(bus, settings, drains),
+                operations=operations(bus, settings, drains, queues_of, agent_queues),
                 tasks=tasks,
             )
             tasks.start(sweep(sessions, bus.clock))
@@ -59,13 +63,14 @@ def operators_page(settings: Settings, bus: Bus) -> Worker:
     return control_room(events, [serve])
 
 
-def operations(bus: Bus, settings: Settings, drains: Drains) -> Operations:
+def operations(
+    bus: Bus, settings: Settings, drains: Drains, queues_of: "QueuesOf", agent_queues: "AgentQueues"
+) -> Operations:
     """Return the operations that the pages share with the commands."""
-    from berth.bus_watch import bus_means
-    from berth.commands.why import requested
-    from berth.room_acts import ControlRoomActions
-    from berth.room_metal import metal, placement_heard
-    from berth.room_what_if import asked_for
+    from berth.control_room_metal import metal, placement_heard
+    from berth.control_room_operations import ControlRoomActions, asked_for
+    from berth.control_room_queues import bus_operations
+    from berth.operations.boot_options import recorded_request
     from scheduler_worker import replay, scores_of
 
     acts = ControlRoomActions(bus)
@@ -77,9 +82,9 @@ def operations(bus: Bus, settings: Settings, drains: Drains) -> Operations:
         metal=MetalOperations(read=partial(metal, settings, bus), changes=partial(placement_heard, bus)),
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,
-        requested=requested,
+        requested=recorded_request,
         what_if_request=lambda said: asked_for(bus, said),
-        bus=bus_means(settings, bus),
+        bus=bus_operations(settings, bus, queues_of, agent_queues),
     )
 
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from berth import wiring
+from berth import wiring, worker_roles
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
@@ -46,7 +46,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
         bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
         shared, turns = SharedMemory(), asyncio.Lock()
         async with asyncio.TaskGroup() as group:
-            stopping = {role: asyncio.Event() for role in wiring.roles(settings)}
+            stopping = {role: asyncio.Event() for role in worker_roles.roles(settings)}
             serving = {
                 role: group.create_task(
                     wiring.serve([role], settings, LocalTransport(broker), event, shared, turns)
@@ -56,7 +56,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
             try:
                 yield EmbeddedBerth(broker, bus)
             finally:
-                for stage in wiring.ending(settings):
+                for stage in worker_roles.ending(settings):
                     for role in stage:
                         stopping[role].set()
                     await asyncio.wait([serving[role] for role in stage])

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from berth.publishing import publish
+from berth.operations.publishing import publish
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from berth import wiring
+from berth import wiring, worker_roles
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.settings import BadSetting, Settings
 from bus.clock import monotonic
@@ -41,7 +41,7 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
         loop.add_reader(0, parent_gone)  # our standard input closes with the supervisor
 
 
-async def run_worker(together: Sequence["wiring.Role"], settings: Settings, way: Transport) -> None:
+async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings, way: Transport) -> None:
     """Run one worker, or those of several cells, until stopped."""
     stopping = asyncio.Event()
     stop_on_signals(stopping)
@@ -98,9 +98,9 @@ def metrics_url(port: int, host: str = "127.0.0.1") -> str:
     return f"http://{host}:{port}/metrics"
 
 
-def metrics_ports(settings: Settings) -> dict[tuple["wiring.Role", ...], int]:
+def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], int]:
     """Return the metrics port of each process: the configured one, and the following ones."""
-    processes, first = wiring.processes(settings), settings.process.metrics_port
+    processes, first = worker_roles.processes(settings), settings.process.metrics_port
     if first + len(processes) - 1 > _LAST_PORT:
         raise BadSetting(
             f"metrics_port = {first}: the {len(processes)} workers take a port each,"
@@ -111,7 +111,7 @@ def metrics_ports(settings: Settings) -> dict[tuple["wiring.Role", ...], int]:
 
 @dataclass
 class _Child:
-    roles: tuple["wiring.Role", ...]
+    roles: tuple["worker_roles.Role", ...]
     metrics_port: int = 0
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
@@ -119,7 +119,7 @@ class _Child:
 
     @property
     def name(self) -> str:
-        return wiring.name_of(self.roles)
+        return worker_roles.name_of(self.roles)
 
 
 @dataclass
@@ -176,7 +176,7 @@ class Supervisor:
         )
 
     @staticmethod
-    def command(together: Sequence["wiring.Role"]) -> Sequence[str]:
+    def command(together: Sequence["worker_roles.Role"]) -> Sequence[str]:
         first = together[0]
         return (
             sys.executable,
@@ -192,18 +192,18 @@ class Supervisor:
         """Ask every worker to finish what it has in hand; insist when it takes too long."""
         try:
             async with asyncio.timeout(self.settings.process.drain + 5):
-                for stage in wiring.ending(self.settings):
+                for stage in worker_roles.ending(self.settings):
                     processes = self._alive(stage)
                     for process in processes:
                         process.terminate()
                     await asyncio.gather(*(process.wait() for process in processes))
         except TimeoutError:
-            processes = self._alive(wiring.roles(self.settings))
+            processes = self._alive(worker_roles.roles(self.settings))
             for process in processes:
                 process.kill()
             await asyncio.gather(*(process.wait() for process in processes))
 
-    def _alive(self, roles: Sequence["wiring.Role"]) -> list[asyncio.subprocess.Process]:
+    def _alive(self, roles: Sequence["worker_roles.Role"]) -> list[asyncio.subprocess.Process]:
         children = [child for child in self.children if child.roles[0] in roles]
         return [c.process for c in children if c.process is not None and c.process.returncode is None]
 

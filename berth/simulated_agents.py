@@ -28,7 +28,7 @@ from compute_sim import (
 )
 
 if TYPE_CHECKING:
-    from berth.wiring import Role
+    from berth.worker_roles import Role
 
 
 def names_of(cell: str, settings: Settings) -> list[str]:

@@ -6,19 +6,18 @@ What only runs in a worker's process is imported where it is made: a client's co
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from berth.settings import BadSetting, Settings, names_a_file
+from berth import worker_roles
+from berth.settings import Settings, names_a_file
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.local.socket_transport import SocketTransport
-from bus.masking import masked
 from bus.protocol import QueueSpec, Transport
 from bus.worker import Worker, asks_as, central_queues, suspects_queue
 
@@ -29,138 +28,11 @@ if TYPE_CHECKING:
     from bus.sql.database import Database
 
 SOCKET = "bus.sock"
-WORKERS = {
-    "placement": "keeps who has which resources, answers candidates and claims",
-    "scheduler": "turns build requests into claimed hosts and alternates",
-    "conductor": "sees a cell's builds through (--cell)",
-    "compute": "simulated agents of a cell (--cell)",
-    "metal": "builds on the nodes of a cell through Ironic's API (--cell)",
-    "ironic": "follows Ironic, and turns what befalls its nodes into inventory",
-    "control-room": "the page of operators: what runs, what waits, why (control_room_http)",
-    "ferry": "carries what goes in and out of a cell that has a RabbitMQ of its own (--cell)",
-}
-_OF_A_CELL = ("conductor", "compute", "metal", "ferry")
-_TOGETHER = ("conductor", "compute")  # roles of several cells that may share a process
 _PACKAGES = {  # roles with a store
     "placement": "placement_worker",
     "scheduler": "scheduler_worker",
     "conductor": "cell_conductor",
 }
-
-
-@dataclass(frozen=True)
-class Role:
-    """A kind of worker, with its cell if it has one."""
-
-    worker: str
-    cell: str = ""
-    agent: str = ""  # of several that share a cell's bare metal, or its hosts
-
-    def __str__(self) -> str:
-        return ".".join(filter(None, (self.worker, self.cell, self.agent)))
-
-
-def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
-    """The role a person named, or a sentence about what they got wrong."""
-    if worker not in WORKERS:
-        known = ", ".join(WORKERS)
-        raise BadSetting(f"there is no worker {worker!r}; there are: {known}")
-    if worker in _OF_A_CELL and not cell:
-        raise BadSetting(
-            f"{worker} belongs to a cell: say which with --cell ({', '.join(settings.cell_names)})"
-        )
-    if worker not in _OF_A_CELL and cell:
-        raise BadSetting(f"{worker} belongs to no cell; leave --cell out")
-    if worker == "metal":
-        _check_metal(cell, settings)
-    if agent and worker not in ("metal", "compute"):
-        raise BadSetting(f"--agent is one of those that share a cell's hosts or metal; {worker} takes none")
-    if agent and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", agent):
-        raise BadSetting(f"--agent {agent!r}: one word of letters, digits, _ and -")
-    if agent and worker == "compute" and agent not in (theirs := agents_of(cell, settings)):
-        raise BadSetting(f"--agent {agent!r}: those of cell {cell!r} are {', '.join(theirs)}")
-    if worker == "ferry" and not settings.cell(cell).ferry:
-        known = ", ".join(cell.name for cell in settings.cells if cell.ferry) or "none"
-        raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own; with cell_ferry_urls there are: {known}")
-    return Role(worker, cell, agent)
-
-
-def roles_named(worker: str, cells: str, settings: Settings, agent: str = "") -> list[Role]:
-    """Return the roles of a worker for several cells, separated by commas, that share a process."""
-    several = list(dict.fromkeys(cells.split(",")))
-    if len(several) > 1 and (worker not in _TOGETHER or agent):
-        raise BadSetting(f"--cell {cells}: of several cells only conductors, or all agents, share a process")
-    found = [role(worker, cell, settings, agent) for cell in several]
-    if len({settings.cell(role.cell).broker for role in found}) > 1:
-        raise BadSetting(f"--cell {cells}: they are on different RabbitMQs, and each needs a process there")
-    return found
-
-
-def _check_metal(cell: str, settings: Settings) -> None:
-    if not settings.ironic.is_read:
-        raise BadSetting("metal builds through Ironic's API: say with ironic_api_url where it is")
-    if cell not in _metal_cells(settings):
-        known = ", ".join(_metal_cells(settings)) or "none"
-        raise BadSetting(f"no node of Ironic's is built on by berth in cell {cell!r}; there are: {known}")
-
-
-def _metal_cells(settings: Settings) -> list[str]:
-    """The cells in which berth's own agent builds on Ironic's nodes."""
-    if not settings.ironic.is_read:
-        return []
-    return [cell for cell in settings.metal_cells if cell not in settings.ironic.nodes.agents]
-
-
-def roles(settings: Settings) -> list[Role]:
-    """Return all roles of a whole berth, workers that answer queries before those that ask."""
-    if names_a_file(settings.database.url):
-        raise BadSetting(
-            f"database_url = {masked(settings.database.url)!r}: is one file, and every store needs its own:"
-            " name a directory, with a / at the end"
-        )
-    found = [Role("placement"), Role("ironic")]
-    found += [Role("ferry", cell.name) for cell in settings.cells if cell.ferry]
-    found += [Role("conductor", cell) for cell in settings.cell_names]
-    for cell in settings.cell_names:
-        several = agents_of(cell, settings) if settings.compute.agents_per_cell > 1 else [""]
-        found += [Role("compute", cell, agent) for agent in several]
-    for number in range(1, settings.ironic.builds.agents_per_cell + 1):
-        found += [
-            Role("metal", cell, f"{cell}-metal-{number}" if number > 1 else "")
-            for cell in _metal_cells(settings)
-        ]
-    found.append(Role("scheduler"))
-    return [*found, Role("control-room")] if settings.control_room.listens else found
-
-
-def processes(settings: Settings) -> list[tuple[Role, ...]]:
-    """Return which roles share a process under `berth up`: conductors of several cells, and their agents."""
-    several = settings.process.cells_a_process
-    found: list[list[Role]] = []
-    open_: dict[tuple[str, str], list[Role]] = {}
-    for role in roles(settings):
-        if role.worker not in _TOGETHER or several == 1:
-            found.append([role])
-            continue
-        kind = role.worker, settings.cell(role.cell).broker
-        if kind not in open_ or len({role.cell for role in open_[kind]} | {role.cell}) > several:
-            open_[kind] = []
-            found.append(open_[kind])
-        open_[kind].append(role)
-    return [tuple(those) for those in found]
-
-
-def ending(settings: Settings) -> list[list[Role]]:
-    """Return the order of stopping: workers that ask before those that answer, so that no query waits."""
-    stages = (
-        ("control-room",),
-        ("scheduler", "compute", "metal", "ironic"),
-        ("conductor",),
-        ("ferry",),
-        ("placement",),
-    )
-    ended = [[role for role in roles(settings) if role.worker in stage] for stage in stages]
-    return [stage for stage in ended if stage]  # not every berth has a ferry
 
 
 def alone() -> Transport:
@@ -178,16 +50,10 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
     return _rabbit(settings, url, name, keeps=name == "placement")
 
 
-def way_of(together: Sequence[Role], settings: Settings) -> Transport:
+def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transport:
     """The way onto the bus for the process of one worker, or of several cells' workers of one kind."""
     first = together[0]
-    return transport(settings, name_of(together), "" if first.worker == "ferry" else first.cell)
-
-
-def name_of(together: Sequence[Role]) -> str:
-    """Return the name of a process: conductor.c1, or conductor.c1+c2."""
-    first, *others = together
-    return "+".join([str(first), *(role.agent or role.cell for role in others)])
+    return transport(settings, worker_roles.name_of(together), "" if first.worker == "ferry" else first.cell)
 
 
 def _rabbit(settings: Settings, url: str, name: str, *, keeps: bool) -> RabbitTransport:
@@ -203,18 +69,18 @@ def _rabbit(settings: Settings, url: str, name: str, *, keeps: bool) -> RabbitTr
     )
 
 
-def store_of(role: Role) -> str:
+def store_of(role: worker_roles.Role) -> str:
     return f"cell_{role.cell}" if role.cell else role.worker
 
 
-def database(settings: Settings, role: Role) -> Database:
+def database(settings: Settings, role: worker_roles.Role) -> Database:
     from bus.sql.database import Database
 
     url = settings.database_for(store_of(role))
     return Database(url, namespace="" if names_a_file(url) else store_of(role))
 
 
-async def ever_made(settings: Settings, role: Role) -> bool:
+async def ever_made(settings: Settings, role: worker_roles.Role) -> bool:
     """Was this role's database ever migrated? Asking does not make a file."""
     from bus.sql.migrations import current
 
@@ -230,14 +96,14 @@ async def ever_made(settings: Settings, role: Role) -> bool:
         await store.close()
 
 
-def stores(settings: Settings) -> dict[Role, str]:
+def stores(settings: Settings) -> dict[worker_roles.Role, str]:
     """Return every role with a database, and the package with its migrations."""
-    return {role: _PACKAGES[role.worker] for role in roles(settings) if role.worker in _PACKAGES}
+    return {role: _PACKAGES[role.worker] for role in worker_roles.roles(settings) if role.worker in _PACKAGES}
 
 
 @asynccontextmanager
 async def workers(
-    role: Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
+    role: worker_roles.Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
     """The workers of a role, to be served on this bus; their database is made up to date first.
 
@@ -275,7 +141,7 @@ async def workers(
 
 
 async def serve(
-    together: Sequence[Role],
+    together: Sequence[worker_roles.Role],
     settings: Settings,
     way: Transport,
     stopping: asyncio.Event,
@@ -295,7 +161,7 @@ async def serve(
                 group.create_task(bus.serve(worker, stopping, drain=settings.process.drain))
 
 
-def _asks_as(role: Role, settings: Settings) -> str:
+def _asks_as(role: worker_roles.Role, settings: Settings) -> str:
     """Return the name by which the permissions of a cell's user know this process; "" outside of cells."""
     if role.worker == "conductor":
         return asks_as(str(role))
@@ -303,22 +169,8 @@ def _asks_as(role: Role, settings: Settings) -> str:
         return ""
     agent = role.agent
     if not agent and role.worker == "compute":
-        agent = agents_of(role.cell, settings)[0]
-    return asks_as(f"agent.{role.cell}.{agent or metal_agent(settings, role.cell)}")
-
-
-def agents_of(cell: str, settings: Settings) -> list[str]:
-    """Return the names of a cell's simulated agents; `berth up` runs each as a process."""
-    from berth import simulated_agents
-
-    return simulated_agents.names_of(cell, settings)
-
-
-def metal_agent(settings: Settings, cell: str) -> str:
-    """Return the agent for nodes outside of simulated fleets: on Ironic's API, or simulated."""
-    if settings.ironic.is_read:
-        return settings.ironic.nodes.agents.get(cell) or f"{cell}-metal"
-    return f"{cell}-agent1"
+        agent = worker_roles.agents_of(role.cell, settings)[0]
+    return asks_as(f"agent.{role.cell}.{agent or worker_roles.metal_agent(settings, role.cell)}")
 
 
 def crossings_of(cell: str) -> tuple[Crossing, ...]:
@@ -345,16 +197,16 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
 
         providers, allocations = bus.asker(topics.CELL_PROVIDERS), bus.asker(topics.CELL_ALLOCATIONS)
         return [compute_sim(agent, cell, (), providers=providers, allocations=allocations)]
-    return _without_store(Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
+    return _without_store(worker_roles.Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
 
 
-def queues(settings: Settings) -> dict[Role, list[QueueSpec]]:
+def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
     """Return the durable queues of the workers in the settings."""
     from bus.sql.database import Database
 
     bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")
-    found: dict[Role, list[QueueSpec]] = {}
-    for role in roles(settings):
+    found: dict[worker_roles.Role, list[QueueSpec]] = {}
+    for role in worker_roles.roles(settings):
         if role.worker == "ferry":  # it has no table: it forwards messages of other workers
             continue
         if role.worker in _PACKAGES:
@@ -393,7 +245,7 @@ def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
     nowhere = Database("sqlite+aiosqlite://")
     return [
         worker
-        for role in roles(settings)
+        for role in worker_roles.roles(settings)
         for worker in (
             _with_store(role, settings, bus, nowhere)
             if role.worker in _PACKAGES
@@ -410,7 +262,7 @@ def _settings_of_every_worker(cell: str) -> Settings:
 
 
 def _with_store(
-    role: Role, settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None = None
+    role: worker_roles.Role, settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None = None
 ) -> list[Worker]:
     if role.worker == "placement":
         from placement_worker import Placement, placement_worker
@@ -463,7 +315,7 @@ def _with_store(
     ]
 
 
-def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
+def _without_store(role: worker_roles.Role, settings: Settings, bus: Bus) -> list[Worker]:
     if role.worker in ("ironic", "metal"):
         from berth import ironic
 
@@ -473,7 +325,7 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
     if role.worker == "control-room":
         from berth.control_room_setup import operators_page
 
-        return [operators_page(settings, bus)]
+        return [operators_page(settings, bus, queues, agent_queues)]
     from berth import simulated_agents
 
     return simulated_agents.at_work(role, settings, bus, None)

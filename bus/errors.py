@@ -41,6 +41,10 @@ class AnswerRefused(Exception):
     """The answering worker could not handle the query; the text says why."""
 
 
+class OperationRefused(Exception):
+    """An operation of an operator was not done; the text gives the reason."""
+
+
 class NoSuchLetter(Exception):
     """The dead letter of this id does not exist."""
 

@@ -14,10 +14,6 @@ from control_room.core.metal import MetalNodes
 from control_room.core.what_if_form import WhatIfRequest
 
 
-class OperationRefused(Exception):
-    """The operation was not done; the text gives the reason."""
-
-
 @dataclass(frozen=True)
 class DrainProgress:
     """The progress of a drain that this control room runs, or ran last."""

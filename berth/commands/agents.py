@@ -10,24 +10,17 @@ from rich.console import Console
 from rich.table import Table
 
 from berth import wiring
-from berth.commands.asking_cells import all_shown, ask_cells, chosen_cells, named
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import (
-    CommandRefused,
-    checked,
-    complain,
-    effective,
-    printable,
-    run,
-    say,
-    tell,
-    write_json,
-)
+from berth.commands.terminal import complain, effective, run, say, tell, write_json
+from berth.operations.cells import all_shown, ask_cells, chosen_cells, named
+from berth.operations.errors import checked
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
+from bus.printing import printable
 
 SECONDS = 10.0  # a cell may take to answer
 _LOOK_AGAIN = 0.5
@@ -161,7 +154,7 @@ async def edit(
         cell = await _cell_of(bus, name, await chosen_cells(bus, settings, [cell] if cell else ()))
         answer = await bus.asker(topics.EDIT_AGENT, timeout=SECONDS)(structs.replace(request, cell=cell))
         if answer.refused:
-            raise CommandRefused(answer.refused)
+            raise OperationRefused(answer.refused)
         facts = {"agent": name, "cell": cell, "edit": request.edit, "moved": answer.moved}
         sentence = f"{name} in cell {cell}: {_done(request.edit, answer)}"
         if not as_json or not (answer.waiting and wait):
@@ -189,10 +182,10 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
     if len(having) == 1:
         return having[0]
     if having:
-        raise CommandRefused(f"{name} is in cells {', '.join(having)}: say which with --cell")
+        raise OperationRefused(f"{name} is in cells {', '.join(having)}: say which with --cell")
     known = ", ".join(sorted({agent.agent for answer in found.values() for agent in answer.agents})) or "none"
     unheard = f"; {named(silent)} did not answer" if silent else ""
-    raise CommandRefused(f"no agent {name!r} shares bare metal; there are: {known}{unheard}")
+    raise OperationRefused(f"no agent {name!r} shares bare metal; there are: {known}{unheard}")
 
 
 async def _until_left(bus: Bus, cell: str, name: str, seconds: float) -> None:
@@ -208,4 +201,4 @@ async def _until_left(bus: Bus, cell: str, name: str, seconds: float) -> None:
     complain.print(
         f"after {seconds:g} s {left} nodes still wait for it to stop: `berth agent list` shows them"
     )
-    raise CommandRefused("not all of it is done yet")
+    raise OperationRefused("not all of it is done yet")

@@ -3,7 +3,6 @@
 import sys
 import uuid
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,21 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from berth import wiring
-from berth.aggregates import find_aggregates, hosts_inside
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import (
-    CommandRefused,
-    checked,
-    complain,
-    effective,
-    printable,
-    run,
-    say,
-    tell,
-    write_json,
-)
+from berth.commands.terminal import complain, effective, run, say, tell, write_json
 from berth.importing.bring_over_aggregates import BringOver
 from berth.importing.nova_aggregates import NoAggregates, NovaAggregate, read
+from berth.operations.errors import checked
+from berth.operations.names import aggregate_named, find_aggregates, hosts_inside
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.aggregates import (
@@ -44,6 +34,8 @@ from bus.aggregates import (
 )
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.printing import printable
 
 commands = typer.Typer(
     name="aggregate",
@@ -285,7 +277,7 @@ async def show_all(settings: Settings, host: str, key: str, as_json: bool, say: 
 
 async def show(settings: Settings, name: str, as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "aggregate")) as bus:
-        one = await named(bus, name)
+        one = await aggregate_named(bus, name)
         hosts = sorted(await hosts_inside(bus, one.id), key=lambda each: each.host or each.name)
     if as_json:
         told_of = [{"uuid": each.id, "name": each.host or each.name, "cell": each.cell} for each in hosts]
@@ -299,20 +291,6 @@ async def show(settings: Settings, name: str, as_json: bool, say: Console) -> in
         kept = "" if one.id in each.kept_aggregates or not each.agent else "  (as its owner reports)"
         say.print(f"  {printable(each.host or each.name)}  {each.id}{kept}", markup=False)
     return 0
-
-
-async def named(bus: Bus, name: str) -> Aggregate:
-    """By its name or its uuid."""
-    try:
-        found = await find_aggregates(bus, ids=(str(uuid.UUID(name)),))
-    except ValueError:
-        found = await find_aggregates(bus, name=name)
-    if found:
-        return found[0][0]
-    names = [aggregate.name for aggregate, _ in await find_aggregates(bus) if aggregate.name]
-    nearest = get_close_matches(name, names, 1)
-    hint = f"; the nearest is {nearest[0]!r}" if nearest else "; `berth aggregate list` lists them"
-    raise CommandRefused(f"there is no aggregate {name!r}{hint}")
 
 
 def _told(aggregate: Aggregate) -> dict[str, Any]:
@@ -334,13 +312,13 @@ async def change(
     """Do it to the aggregate of this name or uuid."""
     checked(AggregateEditRequested(edit=edit(NOBODY)))  # errors in the file are reported before any query
     async with Bus(wiring.transport(settings, "aggregate")) as bus:
-        order = AggregateEditRequested(edit=edit((await named(bus, name)).id))
+        order = AggregateEditRequested(edit=edit((await aggregate_named(bus, name)).id))
         return _tell((await bus.asker(topics.EDIT_AGGREGATE)(order)).result, as_json, say)
 
 
 def _tell(result: AggregateResult, as_json: bool, say: Console) -> int:
     if not isinstance(result, AggregateEdited):
-        raise CommandRefused(refusal_reason(result))
+        raise OperationRefused(refusal_reason(result))
     one = result.aggregate
     if as_json:
         lists = {"added": result.added, "removed": result.removed, "warnings": result.warnings}

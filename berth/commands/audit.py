@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from berth.audit import Audit, audit, has_no_cell
 from berth.commands.options import Cells, Database, Json, StateDir, cells_named
 from berth.commands.terminal import effective, run, say
-from berth.guest_differences import compare_guests
+from berth.operations.audit import Audit, audit, has_no_cell
+from berth.operations.guest_differences import compare_guests
 from berth.settings import Settings
 
 _MOST = 50  # sentences of a kind

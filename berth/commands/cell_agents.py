@@ -25,8 +25,9 @@ from berth.commands.cell_permissions import (
     permissions_of_agent,
 )
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, effective, run, say, write_json
+from berth.commands.terminal import effective, run, say, write_json
 from berth.settings import Settings
+from bus.errors import OperationRefused
 
 # An agent opens no database, but settings with an amqp_url must name one.
 _NO_DATABASE = "sqlite+aiosqlite:///./"
@@ -145,7 +146,7 @@ async def remove_agent(
     admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
     user = agent_user_of(settings, cell, name)
     if user not in await admin.users():
-        raise CommandRefused(f"there is no RabbitMQ user {user}")
+        raise OperationRefused(f"there is no RabbitMQ user {user}")
     await admin.drop(user, queue_policy(user))
     own = re.compile(permissions_of_agent(settings, cell, name).configure)
     queues = [queue for queue in await admin.queues() if own.match(queue)]

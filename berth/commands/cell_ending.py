@@ -22,11 +22,12 @@ from berth.commands.cell_permissions import (
     user_of,
 )
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, effective, run, say, write_json
+from berth.commands.terminal import effective, run, say, write_json
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, CellInUse, DropCell, FindCells
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.refused_edits import Missing
 
 if TYPE_CHECKING:
@@ -100,9 +101,9 @@ async def remove(
             case Missing():
                 done.append("it was not registered, and had no hosts")
             case CellInUse() as inhabited:
-                raise CommandRefused(f"{inhabited}; it is closed. Say the same again when that is over")
+                raise OperationRefused(f"{inhabited}; it is closed. Say the same again when that is over")
             case _:
-                raise CommandRefused("others are at work on it just now: say the same again")
+                raise OperationRefused("others are at work on it just now: say the same again")
     if admin is not None:
         done += await _drop_queues(settings, name, admin)
     if drop_database and (login := login_of(settings, name)):
@@ -122,7 +123,7 @@ async def remove(
 async def _refuse_the_inhabited(bus: Bus, name: str, force: bool) -> None:
     found = await bus.asker(topics.CELLS)(FindCells())
     if (instances := found.instances.get(name, 0)) and not force:
-        raise CommandRefused(
+        raise OperationRefused(
             f"{CellInUse(cell=name, instances=instances)}: `berth cell drain {name} --wait` waits for its end"
         )
 

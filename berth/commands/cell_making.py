@@ -33,13 +33,13 @@ from berth.commands.cell_permissions import (
     user_of,
 )
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, complain, effective, run, say, write_json
+from berth.commands.terminal import complain, effective, run, say, write_json
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, RegisterCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable
+from bus.errors import OperationRefused, Unavailable
 from bus.resources import FindProviders
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ async def add(
         async with Bus(wiring.transport(settings, "cell")) as bus:
             result = (await bus.asker(topics.EDIT_CELL)(edit_of(edit))).result
             if not isinstance(result, CellEdited):
-                raise CommandRefused("another edit of this cell is in progress: repeat the command")
+                raise OperationRefused("another edit of this cell is in progress: repeat the command")
             heard = await _placement_hears(bus, what.name)
     _tell_added(what, admin.by, wrote, access, heard, as_json, say)
     return 0 if heard else 1
@@ -191,7 +191,7 @@ async def broker_password(what: NewUser, known: CellFile | None, admin: BrokerUs
     """Return the password of the file, or a new one for a new user and with `rotate`."""
     password = password_of(known.broker, what.user) if known else ""
     if not what.rotate and not password and what.user in await admin.users():
-        raise CommandRefused(_unknown_password(what, f"RabbitMQ user {what.user}"))
+        raise OperationRefused(_unknown_password(what, f"RabbitMQ user {what.user}"))
     return secrets.token_urlsafe(24) if what.rotate or not password else password
 
 
@@ -204,7 +204,7 @@ async def _database_password(what: NewCell, known: CellFile | None) -> str:
 
         async with logins(what.settings.database.url) as server:
             if await server.has_login(what.login):
-                raise CommandRefused(_unknown_password(what, f"PostgreSQL login {what.login}"))
+                raise OperationRefused(_unknown_password(what, f"PostgreSQL login {what.login}"))
     return secrets.token_urlsafe(24) if what.rotate or not password else password
 
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth import wiring
+from berth import wiring, worker_roles
 from berth.cell_file import vhost_of
 from berth.commands.options import StateDir
-from berth.commands.terminal import CommandRefused, checked, effective
+from berth.commands.terminal import effective
+from berth.operations.errors import checked
 from berth.settings import BadSetting, Settings
 from bus.cells import CellEditRequested, DropCell, RegisterCell
+from bus.errors import OperationRefused
 
 if TYPE_CHECKING:  # RabbitMQ takes long to load
     from bus.rabbit.permissions import BrokerUser, Permissions, UserLimits
@@ -84,7 +86,7 @@ def permissions_command(
 
 def need_service_mode(settings: Settings, verb: str) -> None:
     if settings.embedded:
-        raise CommandRefused(
+        raise OperationRefused(
             f"there is nothing to {verb}: an embedded berth has the cells of its settings (`cells`), all in"
             " one process; with amqp_url it has walled ones. `disable`, `enable` and `drain` work here, too"
         )
@@ -134,7 +136,7 @@ def check_identifiers(settings: Settings, name: str) -> None:
     """Raise BadSetting if PostgreSQL would cut the name of the cell's login or schema."""
     check_name(name)
     if login := login_of(settings, name):
-        longest = max((login, wiring.store_of(wiring.Role("conductor", name))), key=len)
+        longest = max((login, wiring.store_of(worker_roles.Role("conductor", name))), key=len)
         if (excess := len(longest.encode()) - _IDENTIFIER_BYTES) > 0:
             raise BadSetting(
                 f"cell {name!r}: PostgreSQL allows names of {_IDENTIFIER_BYTES} bytes, and {longest!r} would"

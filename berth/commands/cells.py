@@ -13,26 +13,19 @@ from rich.text import Text
 
 from berth import wiring
 from berth.commands import cell_agents, cell_ending, cell_making, cell_permissions
-from berth.commands.host_states import HEALTH_SECONDS
 from berth.commands.instances import instances_of, instances_table
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import (
-    CommandRefused,
-    checked,
-    complain,
-    effective,
-    printable,
-    run,
-    say,
-    write_json,
-)
+from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.operations.errors import checked
+from berth.operations.host_states import HEALTH_SECONDS
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, CellEditRequested, CellsFound, FindCells, RegisterCell, RegisteredCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import NoAnswer, Unavailable, Unroutable
+from bus.errors import NoAnswer, OperationRefused, Unavailable, Unroutable
 from bus.host_health import FindHostHealth, not_up
+from bus.printing import printable
 from bus.queries import FindInstances
 
 CONDUCTOR_SECONDS = 2.0  # for the conductor's answer
@@ -216,14 +209,14 @@ async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
     found = await _found(bus)
     cells = _with_the_settings((cell for cell in found.cells if not cell.gone), settings)
     if name not in cells:
-        raise CommandRefused(f"there is no cell {name}; there are: {', '.join(sorted(cells))}")
+        raise OperationRefused(f"there is no cell {name}; there are: {', '.join(sorted(cells))}")
     return cells[name]
 
 
 async def register(bus: Bus, edit: RegisterCell) -> RegisteredCell:
     result = (await bus.asker(topics.EDIT_CELL)(checked(CellEditRequested(edit=edit)))).result
     if not isinstance(result, CellEdited):
-        raise CommandRefused("others are at work on it just now: try again")
+        raise OperationRefused("others are at work on it just now: try again")
     return result.cell
 
 

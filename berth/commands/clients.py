@@ -19,11 +19,14 @@ from berth.cell_file import as_user, vhost_of, write_secret
 from berth.commands.cell_making import undone_on_failure
 from berth.commands.cell_permissions import Ctl, Management
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, write_json
+from berth.commands.terminal import effective, run, say, write_json
+from berth.operations.errors import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clients import ClientEditRequested, FindClients, RegisteredClient
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.printing import printable
 
 if TYPE_CHECKING:
     from berth.broker_users import BrokerUsers
@@ -138,13 +141,13 @@ async def add(what: NewClient, management: str, rabbitmqctl: str, as_json: bool,
     async with Bus(wiring.transport(settings, "client")) as bus:
         before = await _registered(bus, order.client)
         if not is_new and before is None and not what.rotate:
-            raise CommandRefused(
+            raise OperationRefused(
                 f"RabbitMQ user {what.user} exists and is of no registered client: --rotate gives it a new"
                 " password"
             )
         has_new_password = is_new or what.rotate or bool(what.password)
         if what.url_file is not None and not has_new_password:
-            raise CommandRefused("its password is not known here: --rotate makes a new one for --url-file")
+            raise OperationRefused("its password is not known here: --rotate makes a new one for --url-file")
         password = (what.password or secrets.token_urlsafe(24)) if has_new_password else ""
         url = as_user(what.broker or settings.bus.amqp_url, what.user, password)
         may = permissions.of_client(order.client, settings.bus.exchange)
@@ -173,7 +176,7 @@ async def show(settings: Settings, name: str, as_json: bool, say: Console) -> in
     async with Bus(wiring.transport(settings, "client")) as bus:
         found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,) if name else ()))).clients
     if name and not found:
-        raise CommandRefused(f"client {name} is not registered")
+        raise OperationRefused(f"client {name} is not registered")
     if as_json:
         for client in found:
             write_json(
@@ -212,7 +215,7 @@ async def remove(
     had_user = user in await admin.users()
     await _drop(admin, user)
     if before is None and not had_user:
-        raise CommandRefused(f"client {order.client} is not registered, and has no RabbitMQ user")
+        raise OperationRefused(f"client {order.client} is not registered, and has no RabbitMQ user")
     own = re.compile(permissions.of_client(order.client, settings.bus.exchange).configure)
     queues = [queue for queue in await admin.queues() if own.match(queue)]
     await delete_queues(settings.bus.amqp_url, queues)
@@ -228,7 +231,7 @@ async def remove(
 
 def _in_service_mode(settings: Settings) -> Settings:
     if settings.embedded:
-        raise CommandRefused(
+        raise OperationRefused(
             "an embedded berth has no RabbitMQ and so no clients: every program of this machine's user may"
             " do everything; with amqp_url clients have users of their own"
         )

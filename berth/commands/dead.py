@@ -11,9 +11,10 @@ from rich.markup import escape
 
 from berth import dead_letters, wiring
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import complain, effective, printable, run, say, tell, write_json
+from berth.commands.terminal import complain, effective, run, say, tell, write_json
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
+from bus.printing import printable
 from bus.protocol import DeadLetter, Transport
 
 _SHOWN = 100  # letters by default

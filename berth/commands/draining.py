@@ -1,31 +1,32 @@
 """`berth drain`: moves all instances away from hosts before maintenance."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 import typer
-from msgspec import structs
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from berth import wiring
-from berth.commands.asking_cells import check_to_cell, chosen_cells
-from berth.commands.boot_options import waiting_time
-from berth.commands.emptying import Emptying, instances_on, tell_emptied
-from berth.commands.host_states import checked_cause, disabling, host_named, reported_hosts
 from berth.commands.hosts import Names
-from berth.commands.leftover_consumers import tell_left_over
-from berth.commands.move_output import MovePrinter
+from berth.commands.move_output import MovePrinter, tell_why_they_stay
 from berth.commands.options import Json, StateDir
-from berth.commands.requesting_moves import ANY
-from berth.commands.supposing_moves import AT_ONCE, supposed, tell_why_they_stay, why_not
-from berth.commands.terminal import CommandRefused, checked, complain, effective, run, say, write_json
+from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.operations.boot_options import waiting_time
+from berth.operations.cells import check_to_cell, chosen_cells
+from berth.operations.emptying import Emptied, Emptying, remaining_consumers, suppose_emptying
+from berth.operations.following import MoveOutcome
+from berth.operations.host_states import checked_cause, disabling, host_named, reported_hosts
+from berth.operations.moving import ANY, AT_ONCE, why_not
 from berth.settings import BadSetting, Settings
-from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.moves import MoveKind, MoveRequested
-from bus.resources import Provider
+from bus.printing import printable
+from bus.resources import Consumer, Provider
+
+_SHOWN = 20  # instances, or consumers
 
 commands = typer.Typer()
 
@@ -84,7 +85,7 @@ async def drain(
     as_json: bool,
     say: Console,
 ) -> int:
-    telling = MovePrinter(as_json, say)
+    telling = EmptyingPrinter(as_json, say)
     async with Bus(wiring.transport(settings, "drain")) as bus:
         await check_to_cell(bus, settings, asked.to_cell)
         hosts = await _hosts(bus, settings, names, cell, agent)
@@ -96,7 +97,8 @@ async def drain(
                 say.print(f"{host.host or host.name}: {state}", markup=False)
         emptying = Emptying(bus, hosts, asked, most, telling, because=because)
         try:
-            far = await emptying.run()
+            with telling.bar:
+                far = await emptying.run()
         except asyncio.CancelledError:
             complain.print(
                 f"stopped: {emptying.so_far.sentence()}. What is under way ends by itself;"
@@ -117,7 +119,7 @@ async def _hosts(bus: Bus, settings: Settings, names: Sequence[str], cell: str, 
         await chosen_cells(bus, settings, [cell])
     hosts = [host async for host in reported_hosts(bus, agent) if not cell or host.cell == cell]
     if not hosts:
-        raise CommandRefused(
+        raise OperationRefused(
             f"no host is reported {f'by an agent {agent!r}' if agent else f'in cell {cell}'}"
         )
     return sorted(hosts, key=lambda host: host.host)
@@ -127,44 +129,87 @@ def _called(hosts: Sequence[Provider]) -> str:
     return hosts[0].host or hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
 
 
+class EmptyingPrinter(MovePrinter):
+    """Prints a drain: its moves, and in a terminal a bar; there only moves that failed are listed."""
+
+    def __init__(self, as_json: bool, say: Console) -> None:
+        super().__init__(as_json, say)
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+        drawn = complain.is_terminal and not as_json
+        self.bar = Progress(*columns, console=complain, transient=True, disable=not drawn)
+        self._task = self.bar.add_task("moved", total=None)
+
+    def so_far(self, far: Emptied) -> None:
+        self.bar.update(self._task, completed=far.over, total=len(far.seen), description=far.sentence())
+
+    def over(self, outcome: MoveOutcome) -> None:
+        if self.as_json or outcome.end != "done" or not complain.is_terminal:
+            super().over(outcome)
+
+
+def tell_emptied(far: Emptied, what: str, telling: MovePrinter) -> int:
+    """The end of it; 1 unless nothing stays."""
+    if telling.as_json:
+        sets = {name: sorted(getattr(far, name)) for name in ("moved", "gone", "under_way")}
+        write_json({"hosts": what, **sets, "stay": far.stay})
+        return 1 if far.stay else 0
+    telling.say.print(f"{what}: {far.sentence()}", markup=False)
+    for build, why in sorted(far.stay.items())[:_SHOWN]:
+        telling.say.print(f"  {build} stays: {printable(why)}", markup=False)
+    if len(far.stay) > _SHOWN:
+        telling.say.print(f"  ... and {len(far.stay) - _SHOWN} more: --json tells all", style="dim")
+    return 1 if far.stay else 0
+
+
+async def tell_left_over(
+    bus: Bus, hosts: Sequence[Provider], told: Collection[str], telling: MovePrinter
+) -> None:
+    """Print the remaining consumers, except those already listed."""
+    for host in hosts:
+        left, called = await remaining_consumers(bus, host, told), host.host or host.name
+        if telling.as_json:
+            for one in left:
+                write_json({"host": called, "consumer": one.id, "type": one.type, "is": _is(one)})
+            continue
+        for one in left[:_SHOWN]:
+            telling.say.print(f"  {printable(called)}: {one.id} {_is(one)}", style="dim", markup=False)
+        if len(left) > _SHOWN:
+            telling.say.print(f"  {printable(called)}: ... and {len(left) - _SHOWN} more", style="dim")
+
+
+def _is(holder: Consumer) -> str:
+    match holder.type:
+        case "CLEANUP":
+            return "keeps the room of a guest until its agent has said that it is destroyed"
+        case "MIGRATION":
+            return "keeps the place of an instance that has moved, until that is over"
+        case "INSTANCE":
+            return "holds resources there, and is no instance that its cell would move"
+        case _:
+            return f"holds resources there, and is none of berth's ({holder.type or 'unknown'})"
+
+
 async def tell_what_would_be(
     bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, telling: MovePrinter, state: str
 ) -> int:
     """Print what `asked` would do on hosts made `state`; return 1 if instances would stay."""
-    there = {host.id: await instances_on(bus, [host]) for host in hosts}
-    moving = [instance for host in hosts for instance in there[host.id] if instance.status == "active"]
-    clock = Clock()
-    moves = [
-        checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
-        for instance in moving
-    ]
-    answers = dict(
-        zip((instance.build for instance in moving), await supposed(bus, moves, hosts), strict=True)
-    )
-    for host in hosts:
-        count = Counter(instance.status for instance in there[host.id])
-        stay = [
-            instance.build
-            for instance in there[host.id]
-            if instance.build in answers and not answers[instance.build].fits
-        ]
-        called = host.host or host.name
+    found = await suppose_emptying(bus, hosts, asked)
+    for one in found:
+        called, count = one.host.host or one.host.name, one.statuses
         if telling.as_json:
-            whys = {build: why_not(answers[build]) for build in stay}
+            whys = {build: printable(why_not(answer)) for build, answer in one.stay.items()}
             write_json({"host": called, "instances": dict(count), "stay": whys})
             continue
-        active = count.pop("active", 0)
-        others = ", ".join(f"{several} {status}" for status, several in sorted(count.items()))
+        others = ", ".join(f"{many} {status}" for status, many in sorted(count.items()) if status != "active")
         rest = f"; waited for: {others}" if others else ""
-        finds = f", of which {len(stay)} find no host now" if stay else ""
-        telling.say.print(
-            f"{called}: would be {state}, and {active} instances moved{finds}{rest}", markup=False
-        )
-    bad = [(build, answer) for build, answer in answers.items() if not answer.fits]
+        finds = f", of which {len(one.stay)} find no host now" if one.stay else ""
+        sentence = f"{called}: would be {state}, and {count['active']} instances moved{finds}{rest}"
+        telling.say.print(sentence, markup=False)
+    stay = [item for one in found for item in one.stay.items()]
     if not telling.as_json:
-        tell_why_they_stay(bad, telling.say)
-        if len(moves) > AT_ONCE:
+        tell_why_they_stay(stay, telling.say)
+        if sum(one.statuses["active"] for one in found) > AT_ONCE:
             telling.say.print(
                 f"looked at {AT_ONCE} at a time: of room it is not known who takes it", style="dim"
             )
-    return 1 if bad else 0
+    return 1 if stay else 0

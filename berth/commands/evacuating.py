@@ -8,16 +8,17 @@ from msgspec import structs
 from rich.console import Console
 
 from berth import wiring
-from berth.commands.asking_cells import check_to_cell
-from berth.commands.boot_options import WaitingCommand, waiting_time
-from berth.commands.draining import tell_what_would_be
-from berth.commands.emptying import Emptying, instances_on, tell_emptied
-from berth.commands.host_states import forcing_down, host_named
+from berth.commands.draining import EmptyingPrinter, tell_emptied, tell_what_would_be
 from berth.commands.move_output import MovePrinter
-from berth.commands.options import Json, StateDir
-from berth.commands.requesting_moves import ANY
-from berth.commands.terminal import checked, complain, effective, run, say, write_json
-from berth.publishing import PATIENCE, publish
+from berth.commands.options import Json, StateDir, WaitingCommand
+from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.operations.boot_options import waiting_time
+from berth.operations.cells import check_to_cell
+from berth.operations.emptying import Emptying, instances_on
+from berth.operations.errors import checked
+from berth.operations.host_states import forcing_down, host_named
+from berth.operations.moving import ANY
+from berth.operations.publishing import PATIENCE, publish
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -91,7 +92,7 @@ async def evacuate(
             say.print(f"{called}: forced down; {len(active)} go to other hosts{others}", markup=False)
         await forcing_down(True)(bus, host)
         if wait:
-            return await _follow(bus, host, asked, most, MovePrinter(as_json, say))
+            return await _follow(bus, host, asked, most, EmptyingPrinter(as_json, say))
         clock = Clock()
         requests = [
             checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
@@ -107,11 +108,13 @@ async def evacuate(
     return 0
 
 
-async def _follow(bus: Bus, host: Provider, asked: MoveRequested, most: int, telling: MovePrinter) -> int:
+async def _follow(bus: Bus, host: Provider, asked: MoveRequested, most: int, telling: EmptyingPrinter) -> int:
     called = host.host or host.name
     emptying = Emptying(bus, [host], asked, most, telling, patient=False)
     try:
-        return tell_emptied(await emptying.run(), called, telling)
+        with telling.bar:
+            far = await emptying.run()
+        return tell_emptied(far, called, telling)
     except asyncio.CancelledError:
         complain.print(
             f"{called}: {emptying.so_far.sentence()}. What is under way ends by itself;"

@@ -1,6 +1,5 @@
 """`berth group`: instances that are to be together, or apart."""
 
-import uuid
 from collections.abc import Sequence
 from typing import Annotated, get_args
 
@@ -11,11 +10,14 @@ from rich.table import Table
 
 from berth import wiring
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, tell, write_json
+from berth.commands.terminal import effective, run, say, tell, write_json
+from berth.operations.errors import checked
+from berth.operations.names import group_named
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.groups import (
     DropGroup,
     FindGroups,
@@ -26,6 +28,7 @@ from bus.groups import (
     MakeGroup,
     ServerGroup,
 )
+from bus.printing import printable
 from bus.refused_edits import InUse, Taken
 from bus.resources import FindProviders
 
@@ -118,8 +121,8 @@ async def create(settings: Settings, order: GroupEditRequested, as_json: bool, s
                 say.print(f"server group {group.name}: {group.id}", markup=False)
             return 0
         case Taken(what="name", value=name):
-            raise CommandRefused(f"there is a server group {name} in this project already")
-    raise CommandRefused("others are at work on it just now: try again")
+            raise OperationRefused(f"there is a server group {name} in this project already")
+    raise OperationRefused("others are at work on it just now: try again")
 
 
 async def list_groups(settings: Settings, project: str, as_json: bool, say: Console) -> int:
@@ -149,7 +152,7 @@ async def list_groups(settings: Settings, project: str, as_json: bool, say: Cons
 
 async def show(settings: Settings, which: str, project: str, as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "group")) as bus:
-        group = await named(bus, which, project)
+        group = await group_named(bus, which, project)
         hosts = await _hosts(bus, group)
     if as_json:
         write_json({**msgspec.structs.asdict(group), "hosts": hosts})
@@ -169,36 +172,18 @@ async def delete(
     settings: Settings, which: str, project: str, force: bool, say: Console, as_json: bool = False
 ) -> int:
     async with Bus(wiring.transport(settings, "group")) as bus:
-        group = await named(bus, which, project)
+        group = await group_named(bus, which, project)
         result = await _edited(bus, GroupEditRequested(edit=DropGroup(group=group.id, force=force)))
     match result:
         case GroupEdited():
             tell(say, as_json, f"server group {group.name} deleted", id=group.id, name=group.name, gone=True)
             return 0
         case InUse(members=members):
-            raise CommandRefused(
+            raise OperationRefused(
                 f"server group {group.name} has members ({', '.join(members)}):"
                 " delete them first, or say --force"
             )
-    raise CommandRefused("others are at work on it just now: try again")
-
-
-async def named(bus: Bus, which: str, project: str = "") -> ServerGroup:
-    """The one server group that is meant by a name or a uuid."""
-    try:
-        question = FindGroups(ids=(str(uuid.UUID(which)),), project=project)
-    except ValueError:
-        question = checked(FindGroups(name=which, project=project))
-    groups = (await bus.asker(topics.GROUPS)(question)).groups
-    if not groups:
-        where = f" in project {project}" if project else ""
-        raise CommandRefused(
-            f"there is no server group {which}{where}: `berth group list` tells which there are"
-        )
-    if len(groups) > 1:
-        projects = ", ".join(sorted(group.project for group in groups))
-        raise CommandRefused(f"{which} is a server group of projects {projects}: say --project, or its uuid")
-    return groups[0]
+    raise OperationRefused("others are at work on it just now: try again")
 
 
 def _made(name: str, policy: str, max_per_host: int, project: str) -> MakeGroup:

@@ -14,7 +14,9 @@ from rich.text import Text
 from rich.tree import Tree as Picture
 
 from berth import wiring
-from berth.commands.host_states import (
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import effective, run, say, tell, write_json
+from berth.operations.host_states import (
     HostStandings,
     Marking,
     checked_cause,
@@ -24,11 +26,11 @@ from berth.commands.host_states import (
     host_named,
     reported_hosts,
 )
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, effective, printable, run, say, tell, write_json
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.printing import printable
 from bus.resources import FindProviders, Provider
 
 commands = typer.Typer(
@@ -200,7 +202,7 @@ async def mark(
             host async for host in reported_hosts(bus, agent)
         ]
         if not roots:
-            raise CommandRefused(f"no host is reported by an agent {agent!r}")
+            raise OperationRefused(f"no host is reported by an agent {agent!r}")
         for root in roots:
             name, state = root.host or root.name, await marking(bus, root)
             tell(say, as_json, f"{name}: {state}", host=name, uuid=root.id, cell=root.cell, becomes=state)

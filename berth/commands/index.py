@@ -195,14 +195,14 @@ COMMANDS = (  # in the order in which they are shown
         "Print what makes a shell complete `berth`: `eval \"$(berth completion bash)\"` in ~/.bashrc.",
     ),
     Listed("dead", "dead", "Look and check", "Messages nobody could handle, each with its reason."),
-    Listed("import", "other_systems", "Other systems", "Bring over what another service knows."),
+    Listed("import", "importing", "Other systems", "Bring over what another service knows."),
     Listed(
         "adopt", "adopting", "Other systems",
         "Adopt instances that placement knows from another system, so that they can be moved and "
         "deleted.",
     ),
     Listed(
-        "ironic", "other_systems", "Other systems",
+        "ironic", "ironic", "Other systems",
         "Ironic: what differs between it and placement, the nodes of any, and a simulated one.",
     ),
 )  # fmt: skip

@@ -11,22 +11,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from berth import wiring
-from berth.commands.asking_cells import all_shown, chosen_cells
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import (
-    checked,
-    coloured,
-    complain,
-    effective,
-    printable,
-    run,
-    say,
-    write_json,
-)
+from berth.commands.terminal import coloured, complain, effective, run, say, write_json
+from berth.operations.cells import all_shown, chosen_cells
+from berth.operations.errors import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
+from bus.printing import printable
 from bus.queries import FindInstances, Instance, InstancesFound, InstanceStatus
 
 SECONDS = 10.0  # a cell may take for one page

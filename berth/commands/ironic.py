@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 from rich.console import Console
 
+from berth.commands import terminal
 from berth.commands.ironic_nodes import node_commands
 from berth.commands.ironic_trouble import Run
 from berth.commands.options import Json
-from berth.commands.terminal import CommandRefused, tell, write_json
+from berth.commands.terminal import tell, write_json
 from berth.configuration import Effective
 from berth.services import settle_in, stop_on_signals
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from compute_sim import Durations
 
 if TYPE_CHECKING:  # HTTP clients load slowly, and most commands need none
@@ -72,11 +74,11 @@ class Sides(NamedTuple):
     @property
     def api(self) -> "IronicApi":
         if self.ironic.api is None:
-            raise CommandRefused("this takes Ironic's API: set BERTH_IRONIC_API_URL")
+            raise OperationRefused("this takes Ironic's API: set BERTH_IRONIC_API_URL")
         return self.ironic.api
 
 
-def commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer.Typer:
+def ironic_commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer.Typer:
     """The sub-commands of `berth ironic`."""
     app = typer.Typer(
         no_args_is_help=True,
@@ -199,7 +201,7 @@ async def sweep_gone(sides: Sides, allow_removals: bool, say: Console, as_json: 
     for uuid in done.removed:
         tell(say, as_json, f"{uuid}: gone", node=uuid, gone=True)
     if done.held_back:
-        raise CommandRefused(
+        raise OperationRefused(
             f"at least {done.held_back} nodes are gone from Ironic, more at once than is believed: none was"
             f" removed; if it is so, say --allow-removals"
         )
@@ -215,7 +217,7 @@ def _in_words() -> Iterator[None]:
     try:
         yield
     except IronicRefused as refused:
-        raise CommandRefused(str(refused)) from None
+        raise OperationRefused(str(refused)) from None
 
 
 def _say_where(
@@ -250,3 +252,7 @@ async def _until_stopped(simulation: "Simulation", say: Console) -> int:
         running.cancel()
     say.print(f"stopped after {simulation.said} notifications")
     return 0
+
+
+commands = typer.Typer()
+commands.add_typer(ironic_commands(terminal.effective, terminal.run, terminal.say), name="ironic")

@@ -11,10 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from berth.commands.ironic_trouble import HERE, Json, Node, Run, Url, access_of, add_trouble
-from berth.commands.terminal import CommandRefused, tell, write_json
+from berth.commands.terminal import tell, write_json
 from berth.configuration import Effective
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
+from bus.errors import OperationRefused
 
 if TYPE_CHECKING:  # HTTP clients load slowly, and most commands need none
     from ironic_sync.api import IronicApi
@@ -303,13 +304,13 @@ async def _with_api(settings: Settings, url: str, work: Work) -> int | None:
         async with IronicApi(access_of(settings, url)) as api:
             return await work(api)
     except IronicRefused as refused:
-        raise CommandRefused(str(refused)) from None
+        raise OperationRefused(str(refused)) from None
 
 
 async def _known(api: "IronicApi", node: str, fields: Sequence[str] | None = None) -> Json:
     told = await api.node(node, fields)
     if told is None:
-        raise CommandRefused(f"this Ironic knows no node {node}")
+        raise OperationRefused(f"this Ironic knows no node {node}")
     return told
 
 

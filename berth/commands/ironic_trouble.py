@@ -9,9 +9,10 @@ import typer
 from rich.console import Console
 
 from berth.commands.options import Json as AsJson
-from berth.commands.terminal import CommandRefused, tell
+from berth.commands.terminal import tell
 from berth.configuration import Effective
 from berth.settings import BadSetting, Settings
+from bus.errors import OperationRefused
 
 if TYPE_CHECKING:
     from ironic_sync import Access
@@ -93,11 +94,11 @@ async def _trouble(access: "Access", path: str, body: Json, told: str, say: Cons
     except httpx.TransportError as problem:
         raise IronicUnavailable(f"Ironic at {at} cannot be reached: {problem}") from None
     if answer.status_code == 404 and "could not be found" not in answer.text:
-        raise CommandRefused(
+        raise OperationRefused(
             f"the Ironic at {at} is a real one: only a simulated one can be asked for trouble"
         )
     if answer.status_code >= 400:
-        raise CommandRefused(_sentence(answer.text))
+        raise OperationRefused(_sentence(answer.text))
     nodes = 1 if told else answer.json()["nodes"]
     tell(say, as_json, told or f"{nodes} nodes were asked", **{**body, "nodes": nodes})
     return 0

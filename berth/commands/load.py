@@ -19,10 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from berth import wiring
-from berth.audit import Audit, refuse_the_unmade
-from berth.audit import audit as audit_databases
 from berth.commands.audit import show_audit
-from berth.commands.builds import boot_request
 from berth.commands.nodes import node_event
 from berth.commands.options import (
     BuildTime,
@@ -37,17 +34,21 @@ from berth.commands.options import (
     drivers_named,
 )
 from berth.commands.run import migrate_all, ready, scheduling
-from berth.commands.terminal import CommandRefused, coloured, complain, effective, run, say
+from berth.commands.terminal import coloured, complain, effective, run, say
 from berth.control_room_place import room_url, where_the_room_is, with_a_room
 from berth.embedded import embedded
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, mixed
+from berth.operations.audit import Audit, refuse_the_unmade
+from berth.operations.audit import audit as audit_databases
+from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.publishing import publish
 from berth.picture import latency_svg
-from berth.publishing import publish
 from berth.services import Supervisor, settle_in, stop_on_signals
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.queries import FindCandidates
 from bus.requests import Flavor, ResourceGroup
 
@@ -147,7 +148,7 @@ def load_flavors(
         return mixed(MIX if mix is None else mix)
     if mix is not None:
         option = "--" + next(iter(described)).replace("_", "-")
-        raise CommandRefused(f"--mix and {option}: a mix has flavors of its own; leave one of the two out")
+        raise OperationRefused(f"--mix and {option}: a mix has flavors of its own; leave one of the two out")
     return (msgspec.structs.replace(_FLAVOR, **described),)
 
 
@@ -203,7 +204,7 @@ async def _metal_story(bus: Bus, settings: Settings) -> str:
         )
         for name in ("demo-node-1", "demo-node-2")
     ]
-    request = boot_request(0, 0, 0, "metal", (), 1, "", "")
+    request = boot_request(BootOptions(vcpus=0, memory_mb=0, disk_gb=0, flavor="metal"))
     find = bus.asker(topics.FIND_CANDIDATES)
     wanted = FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}),), limit=1)
     before = (await find(wanted)).fitting
@@ -293,7 +294,7 @@ def refuse_strangers(settings: Settings) -> None:
         parts = urlsplit(url)
         for host in (parts.hostname, *parse_qs(parts.query).get("host", ())):
             if host and not _loopback(host):
-                raise CommandRefused(f"{name}: load tests aim at loopback only, and {host} is not")
+                raise OperationRefused(f"{name}: load tests aim at loopback only, and {host} is not")
 
 
 def _loopback(host: str) -> bool:

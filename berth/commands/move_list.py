@@ -10,17 +10,18 @@ from rich.console import Console
 from rich.markup import escape
 
 from berth import wiring
-from berth.commands.asking_cells import all_shown, chosen_cells
-from berth.commands.following import moves_of
+from berth.commands.funnel import print_funnel
 from berth.commands.move_output import moves_table, phases_table
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, effective, printable, run, say, write_json
-from berth.commands.whereabouts import uuid_of
-from berth.funnel import funnel
+from berth.commands.terminal import effective, run, say, write_json
+from berth.operations.cells import all_shown, chosen_cells, uuid_of
+from berth.operations.following import moves_of
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.moves import FindMoves, MoveStands
+from bus.printing import printable
 
 commands = typer.Typer(
     name="moves",
@@ -93,7 +94,7 @@ async def show_move(settings: Settings, id_: str, as_json: bool, say: Console) -
             found, silent = await _ask(bus, cells, FindMoves(cell="any", builds=(id_,)))
     if not found:
         all_shown(silent)
-        raise CommandRefused(
+        raise OperationRefused(
             f"no cell knows a move {id_}, or one of a build {id_}; of one that waits or was refused"
             f" `berth why {id_}` tells"
         )
@@ -110,9 +111,7 @@ async def show_move(settings: Settings, id_: str, as_json: bool, say: Console) -
         say.print(f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{cause}", markup=False)
     if one.decision.considered:
         say.print("why there", style="bold")
-        for line in funnel(one.decision, say.width):
-            line.rstrip()
-            say.print(line)
+        print_funnel(one.decision, say)
     return 0
 
 

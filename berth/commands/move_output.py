@@ -6,12 +6,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from berth.commands.following import REFUSED, VERIFYING, MoveOutcome
-from berth.commands.terminal import printable, write_json
+from berth.commands.funnel import print_funnel
+from berth.commands.terminal import write_json
 from berth.commands.waiting import duration
-from bus.moves import MoveProgress, MoveStands
-from bus.queries import WaitingRequest
+from berth.operations.following import REFUSED, VERIFYING, MoveOutcome
+from berth.operations.moving import why_not
+from bus.moves import MoveProgress, MoveRequested, MoveStands
+from bus.printing import printable
+from bus.queries import WaitingRequest, WhatIfAnswered
 
+_SHOWN = 20  # instances shown per reason
 _DONE = {
     "migrate": "moved to {host}",
     "live": "moved to {host}",
@@ -88,6 +92,25 @@ class MovePrinter:
                 self.say.print(line, markup=False)
 
 
+class RequestedMovesPrinter(MovePrinter):
+    """Prints moves that this command requested, and how to confirm those that wait for it."""
+
+    def __init__(self, as_json: bool, say: Console) -> None:
+        super().__init__(as_json, say)
+        self.count_over = 0
+
+    def over(self, outcome: MoveOutcome) -> None:
+        self.count_over += 1
+        super().over(outcome)
+        if outcome.end == VERIFYING and not self.as_json:
+            self.say.print(
+                f"  `berth confirm {outcome.build}` keeps it there,"
+                f" `berth revert {outcome.build}` brings it back",
+                style="dim",
+                markup=False,
+            )
+
+
 def sentence(outcome: MoveOutcome) -> str:
     """Return the result as a coloured sentence."""
     ended = f"[green]{_DONE.get(outcome.kind, 'done')}[/green]" if outcome.end == "done" else ""
@@ -149,3 +172,37 @@ def phases_table(move: MoveStands) -> Table:
         row = (phase.phase, phase.host, phase.outcome, took, phase.cause)
         table.add_row(*(escape(printable(cell)) for cell in row))
     return table
+
+
+def tell_supposed(
+    moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered], as_json: bool, say: Console
+) -> int:
+    """1 unless all would move."""
+    for request, answer in zip(moves, answers, strict=True):
+        if as_json:
+            write_json(answer)
+            continue
+        if answer.fits:
+            where = "".join(f" to {printable(there.host)} in cell {there.cell}" for there in answer.placed)
+            say.print(f"{request.build}: {request.kind}{where}", style="green", markup=False)
+        else:
+            say.print(
+                f"{request.build}: no {request.kind}: {printable(why_not(answer))}", style="red", markup=False
+            )
+        print_funnel(answer.decision, say, answer.placed[0].root if answer.placed else "")
+    return 0 if all(answer.fits for answer in answers) else 1
+
+
+def tell_why_they_stay(stay: Sequence[tuple[str, WhatIfAnswered]], say: Console) -> None:
+    """Print the instances that stay, grouped by reason, with the decision of the first one."""
+    alike: dict[tuple[str, object], list[str]] = {}
+    first: dict[tuple[str, object], WhatIfAnswered] = {}
+    for build, answer in stay:
+        why = (printable(why_not(answer)), answer.decision.removals)
+        alike.setdefault(why, []).append(build)
+        first.setdefault(why, answer)
+    for key, builds in alike.items():
+        more = f" and {len(builds) - _SHOWN} more" if len(builds) > _SHOWN else ""
+        say.print(f"  would stay: {key[0]}", style="red", markup=False)
+        say.print(f"    {', '.join(builds[:_SHOWN])}{more}", markup=False)
+        print_funnel(first[key].decision, say, first[key].placed[0].root if first[key].placed else "")

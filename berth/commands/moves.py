@@ -1,170 +1,178 @@
 """`berth move`, `resize`, `shelve`, `unshelve`, `rebuild`: ask for moves of instances, and follow them."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 from msgspec import structs
+from rich.console import Console
 
-from berth.commands.boot_options import WaitingCommand, pairs, waiting_time
-from berth.commands.builds import image_named
-from berth.commands.options import Json, StateDir
-from berth.commands.requesting_moves import ANY, Making, request_moves, spec_of
-from berth.commands.terminal import effective, run, say
-from berth.settings import BadSetting
+from berth import wiring
+from berth.commands.move_output import RequestedMovesPrinter, tell_supposed
+from berth.commands.options import Json, StateDir, WaitingCommand, expanded
+from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.operations.boot_options import image_named, pairs, waiting_time
+from berth.operations.cells import uuid_of
+from berth.operations.moving import (
+    ANY,
+    Making,
+    flavor_changed,
+    follow_moves,
+    prepare_moves,
+    spec_of,
+    supposed,
+)
+from berth.operations.publishing import PATIENCE, publish
+from berth.settings import BadSetting, Settings
+from bus.clock import Clock
+from bus.delivery.runner import Bus
 from bus.moves import MoveKind, MoveRequested
 from bus.queries import BuildStands
-from bus.requests import Flavor
 
-_WHERE, _HOW = "Where", "How"
-_LONGEST_NAME = 200
+_WHERE: dict[str, Any] = {"rich_help_panel": "Where"}
+_HOW: dict[str, Any] = {"rich_help_panel": "How"}
 
 commands = typer.Typer()
 
 Builds = Annotated[list[str], typer.Argument(metavar="BUILD...", help="Uuids of instances.")]
 OneBuild = Annotated[str, typer.Argument(metavar="BUILD", help="The uuid of the instance.")]
-Cell = Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")]
-Follow = Annotated[
-    bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless it is done.", rich_help_panel=_HOW)
-]
-Wait = Annotated[
-    str | None,
-    typer.Option(
-        "--wait",
-        metavar="[TIME]",
-        help="Follow it to its end; exit 1 unless it is done. With a time (90s, 30m, 12h, 7d) it may wait so"
-        " long for room.",
-        rich_help_panel=_HOW,
-    ),
-]
-Priority = Annotated[
-    int,
-    typer.Option(min=0, max=9, help="Among those that wait for room, 9 goes first.", rich_help_panel=_HOW),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Say where it would go now, or why it would not, and do nothing; exit 1 if it would not.",
-        rich_help_panel=_HOW,
-    ),
-]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        min=0, help="Seconds to follow it, on top of those it may wait for room.", rich_help_panel=_HOW
-    ),
-]
-To = Annotated[
-    str, typer.Option("--to", metavar="NAME|UUID", help="This host or none.", rich_help_panel=_WHERE)
-]
-ForceTo = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME|UUID",
-        help="This host, whatever rules say; placement still must have room there.",
-        rich_help_panel=_WHERE,
-    ),
-]
-ToCell = Annotated[
-    str,
-    typer.Option(
-        "--to-cell", metavar="CELL", help="To a host of this cell, if it is another: stopped.",
-        rich_help_panel=_WHERE,
-    ),
-]  # fmt: skip
-Not = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--not", metavar="NAME|UUID", help="Not this host; may be repeated.", rich_help_panel=_WHERE
-    ),
-]
-Verify = Annotated[
-    bool,
-    typer.Option(
-        "--verify/--no-verify",
-        help="It waits on its new host until you `berth confirm` or `berth revert` it.",
-        rich_help_panel=_HOW,
-    ),
-]
+VERIFY = "It waits on its new host until you `berth confirm` or `berth revert` it."
 VerifyFor = Annotated[
     str,
-    typer.Option(
-        metavar="TIME", help="After so long it is confirmed without you: 90s, 30m, 12h.", rich_help_panel=_HOW
-    ),
+    typer.Option(metavar="TIME", help="After so long it is confirmed without you: 90s, 30m, 12h.", **_HOW),
 ]
 
 
-@commands.command("move", cls=WaitingCommand)
-def move_command(
-    builds: Builds,
-    live: Annotated[
+@dataclass(frozen=True)
+class Destination:
+    """The options for where moves go."""
+
+    to: Annotated[str, typer.Option("--to", metavar="NAME|UUID", help="This host or none.", **_WHERE)] = ""
+    force_to: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|UUID",
+            help="This host, whatever rules say; placement still must have room there.",
+            **_WHERE,
+        ),
+    ] = ""
+    not_: Annotated[
+        list[str] | None,
+        typer.Option("--not", metavar="NAME|UUID", help="Not this host; may be repeated.", **_WHERE),
+    ] = None
+    to_cell: Annotated[
+        str,
+        typer.Option(
+            "--to-cell",
+            metavar="CELL",
+            help="To a host of this cell, if it is another: stopped.",
+            **_WHERE,
+        ),
+    ] = ""
+
+    def of(self, request: MoveRequested) -> MoveRequested:
+        """Return the request with this destination. Raise BadSetting for a contradiction."""
+        excluded = tuple(self.not_ or ())
+        if self.to and self.force_to:
+            raise BadSetting("--to and --force-to both name the host it is to go to: one of them")
+        for host in excluded:
+            if host in (self.to, self.force_to):
+                raise BadSetting(f"--not {host}: that is where it is to go")
+        return structs.replace(
+            request,
+            to_cell=self.to_cell,
+            wanted_host=self.to,
+            forced_host=self.force_to,
+            ignore_hosts=excluded,
+        )
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """The options for how a move is followed and printed."""
+
+    timeout: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds to follow it, on top of those it may wait for room.", **_HOW),
+    ] = 3600.0
+    cell: Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")] = ""
+    as_json: Json = False
+    state_dir: StateDir = None
+
+    @property
+    def follows(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def only_supposes(self) -> bool:
+        return False
+
+    def run(self, builds: Sequence[str], making: Making) -> None:
+        run(request_moves(effective(state_dir=self.state_dir).settings, builds, making, self, say))
+
+
+@dataclass(frozen=True)
+class Following(_Followed):
+    """The options of a move that does not wait for capacity."""
+
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless it is done.", **_HOW)
+    ] = False
+
+    @property
+    def follows(self) -> bool:
+        return self.wait
+
+
+@dataclass(frozen=True)
+class Waiting(_Followed):
+    """The options of a move that may wait for capacity."""
+
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="[TIME]",
+            help="Follow it to its end; exit 1 unless it is done. With a time (90s, 30m, 12h, 7d) it may wait"
+            " so long for room.",
+            **_HOW,
+        ),
+    ] = None
+    priority: Annotated[
+        int,
+        typer.Option(min=0, max=9, help="Among those that wait for room, 9 goes first.", **_HOW),
+    ] = 0
+    dry_run: Annotated[
         bool,
         typer.Option(
-            "--live",
-            help="It runs on while its memory is copied, and stops for a moment only.",
-            rich_help_panel=_HOW,
+            "--dry-run",
+            help="Say where it would go now, or why it would not, and do nothing; exit 1 if it would not.",
+            **_HOW,
         ),
-    ] = False,
-    to: To = "",
-    force_to: ForceTo = "",
-    not_: Not = None,
-    to_cell: ToCell = "",
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="It waits on its new host until you `berth confirm` or `berth revert` it.",
-            rich_help_panel=_HOW,
-        ),
-    ] = False,
-    verify_for: VerifyFor = "",
-    wait: Wait = None,
-    priority: Priority = 0,
-    dry_run: DryRun = False,
-    timeout: Timeout = 3600.0,
-    cell: Cell = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
-    """Move instances to other hosts, chosen by the scheduler or named; to another cell, if you name one.
+    ] = False
 
-    Stopped, copied, started again: the source's capacity is held until then, so that the move can return.
-    `berth move BUILD --live --wait` interrupts the instance only briefly; `berth move BUILD --verify --wait`
-    waits for confirmation. `berth moves list` shows moves in progress, `berth abort BUILD` ends one early.
-    If no host fits, `--wait 1h` waits for capacity.
-    """
-    _check_where(to, force_to, not_ or ())
-    if live and (verify or verify_for):
-        raise BadSetting("--live and --verify: one that is moved live has no way back once it runs there")
-    if live and to_cell:
-        raise BadSetting("--live and --to-cell: only what is stopped leaves its cell")
-    asked = MoveRequested(
-        move=ANY,
-        build=ANY,
-        kind="live" if live else "migrate",
-        to_cell=to_cell,
-        wanted_host=to,
-        forced_host=force_to,
-        ignore_hosts=tuple(not_ or ()),
-        verify=verify or bool(verify_for),
-        verify_for=_time("--verify-for", verify_for),
-        wait=waiting_time(wait),
-        priority=priority,
-    )
-    settings = effective(state_dir=state_dir).settings
-    run(
-        request_moves(settings, builds, cell, _alike(asked), wait is not None, timeout, as_json, say, dry_run)
-    )
+    @property
+    def follows(self) -> bool:
+        return self.wait is not None
+
+    @property
+    def only_supposes(self) -> bool:
+        return self.dry_run
+
+    def of(self, request: MoveRequested) -> MoveRequested:
+        return structs.replace(request, wait=waiting_time(self.wait), priority=self.priority)
 
 
-@commands.command("resize", cls=WaitingCommand)
-def resize_command(
-    build: OneBuild,
-    vcpus: Annotated[int | None, typer.Option(min=0, help="So many VCPU.")] = None,
-    memory_mb: Annotated[int | None, typer.Option(min=0, help="So much memory.")] = None,
-    disk_gb: Annotated[int | None, typer.Option(min=0, help="So much disk.")] = None,
-    flavor: Annotated[str, typer.Option(help="What the flavor is called that it has then.")] = "",
+@dataclass(frozen=True)
+class NewSize:
+    """The options of a resized flavor."""
+
+    vcpus: Annotated[int | None, typer.Option(min=0, help="So many VCPU.")] = None
+    memory_mb: Annotated[int | None, typer.Option(min=0, help="So much memory.")] = None
+    disk_gb: Annotated[int | None, typer.Option(min=0, help="So much disk.")] = None
+    flavor: Annotated[str, typer.Option(help="What the flavor is called that it has then.")] = ""
     extra_spec: Annotated[
         list[str] | None,
         typer.Option(
@@ -173,28 +181,57 @@ def resize_command(
             metavar="KEY=VALUE",
             help="Of the flavor; KEY= takes one away; may be repeated (docs/requests.md).",
         ),
-    ] = None,
-    to: To = "",
-    force_to: ForceTo = "",
-    not_: Not = None,
-    to_cell: ToCell = "",
+    ] = None
+
+
+@commands.command("move", cls=WaitingCommand)
+@expanded
+def move_command(
+    builds: Builds,
+    where: Destination,
+    how: Waiting,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live", help="It runs on while its memory is copied, and stops for a moment only.", **_HOW
+        ),
+    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help=VERIFY, **_HOW)] = False,
+    verify_for: VerifyFor = "",
+) -> None:
+    """Move instances to other hosts, chosen by the scheduler or named; to another cell, if you name one.
+
+    Stopped, copied, started again: the source's capacity is held until then, so that the move can return.
+    `berth move BUILD --live --wait` interrupts the instance only briefly; `berth move BUILD --verify --wait`
+    waits for confirmation. `berth moves list` shows moves in progress, `berth abort BUILD` ends one early.
+    If no host fits, `--wait 1h` waits for capacity.
+    """
+    asked = how.of(where.of(_request("live" if live else "migrate")))
+    if live and (verify or verify_for):
+        raise BadSetting("--live and --verify: one that is moved live has no way back once it runs there")
+    if live and where.to_cell:
+        raise BadSetting("--live and --to-cell: only what is stopped leaves its cell")
+    asked = structs.replace(
+        asked, verify=verify or bool(verify_for), verify_for=_time("--verify-for", verify_for)
+    )
+    how.run(builds, lambda stands: asked)
+
+
+@commands.command("resize", cls=WaitingCommand)
+@expanded
+def resize_command(
+    build: OneBuild,
+    size: NewSize,
+    where: Destination,
+    how: Waiting,
     same_host: Annotated[
         bool,
         typer.Option(
-            "--same-host",
-            help="It may stay where it is, if old and new fit there together.",
-            rich_help_panel=_WHERE,
+            "--same-host", help="It may stay where it is, if old and new fit there together.", **_WHERE
         ),
     ] = False,
-    verify: Verify = True,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help=VERIFY, **_HOW)] = True,
     verify_for: VerifyFor = "",
-    wait: Wait = None,
-    priority: Priority = 0,
-    dry_run: DryRun = False,
-    timeout: Timeout = 3600.0,
-    cell: Cell = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Give an instance another size; only the named values change.
 
@@ -202,93 +239,53 @@ def resize_command(
     capacity is held, and `berth revert BUILD` restores it. Four processors without confirmation: `berth
     resize BUILD --vcpus 4 --no-verify --wait`.
     """
-    _check_where(to, force_to, not_ or ())
-    if same_host and to_cell:
+    asked = how.of(where.of(_request("resize")))
+    if same_host and where.to_cell:
         raise BadSetting("--same-host and --to-cell: its host is of the cell it is in")
     if verify_for and not verify:
         raise BadSetting("--verify-for and --no-verify: it cannot wait for so long, and not at all")
-    specs = pairs("--extra-spec", extra_spec or [])
+    asked = structs.replace(
+        asked, same_host=same_host, verify=verify, verify_for=_time("--verify-for", verify_for)
+    )
+    specs = pairs("--extra-spec", size.extra_spec or ())
 
-    def asked(stands: BuildStands) -> MoveRequested:
-        spec = spec_of(stands)
-        changed = flavor_changed(spec.flavor, flavor, vcpus, memory_mb, disk_gb, specs)
-        if changed == spec.flavor:
+    def resized(stands: BuildStands) -> MoveRequested:
+        flavor = spec_of(stands).flavor
+        sizes = {"vcpus": size.vcpus, "memory_mb": size.memory_mb, "disk_gb": size.disk_gb}
+        changed = flavor_changed(flavor, size.flavor, sizes, specs)
+        if changed == flavor:
             raise BadSetting(
                 f"{stands.build} is that already: say what is to change, --vcpus, --memory-mb, --disk-gb,"
                 " --flavor or --extra-spec"
             )
-        return MoveRequested(
-            move=ANY,
-            build=stands.build,
-            kind="resize",
-            to_cell=to_cell,
-            flavor=changed,
-            wanted_host=to,
-            forced_host=force_to,
-            ignore_hosts=tuple(not_ or ()),
-            same_host=same_host,
-            verify=verify,
-            verify_for=_time("--verify-for", verify_for),
-            wait=waiting_time(wait),
-            priority=priority,
-        )
+        return structs.replace(asked, flavor=changed)
 
-    settings = effective(state_dir=state_dir).settings
-    run(request_moves(settings, [build], cell, asked, wait is not None, timeout, as_json, say, dry_run))
+    how.run([build], resized)
 
 
 @commands.command("shelve")
-def shelve_command(
-    builds: Builds,
-    wait: Follow = False,
-    timeout: Timeout = 3600.0,
-    cell: Cell = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+@expanded
+def shelve_command(builds: Builds, how: Following) -> None:
     """Stop instances, keep what they are, and give all their room back.
 
     `berth unshelve BUILD` builds one again, wherever there is room then.
     """
-    settings = effective(state_dir=state_dir).settings
-    run(request_moves(settings, builds, cell, _alike(_simple("shelve")), wait, timeout, as_json, say))
+    how.run(builds, lambda stands: _request("shelve"))
 
 
 @commands.command("unshelve", cls=WaitingCommand)
-def unshelve_command(
-    builds: Builds,
-    to: To = "",
-    force_to: ForceTo = "",
-    not_: Not = None,
-    to_cell: ToCell = "",
-    wait: Wait = None,
-    priority: Priority = 0,
-    dry_run: DryRun = False,
-    timeout: Timeout = 3600.0,
-    cell: Cell = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+@expanded
+def unshelve_command(builds: Builds, where: Destination, how: Waiting) -> None:
     """Build shelved instances again, as what they were, wherever there is room."""
-    _check_where(to, force_to, not_ or ())
-    asked = structs.replace(
-        _simple("unshelve"),
-        to_cell=to_cell,
-        wanted_host=to,
-        forced_host=force_to,
-        ignore_hosts=tuple(not_ or ()),
-        wait=waiting_time(wait),
-        priority=priority,
-    )
-    settings = effective(state_dir=state_dir).settings
-    run(
-        request_moves(settings, builds, cell, _alike(asked), wait is not None, timeout, as_json, say, dry_run)
-    )
+    asked = how.of(where.of(_request("unshelve")))
+    how.run(builds, lambda stands: asked)
 
 
 @commands.command("rebuild")
+@expanded
 def rebuild_command(
     build: OneBuild,
+    how: Following,
     image: Annotated[
         str, typer.Option(metavar="NAME", help="What is to run there (default: the image it has).")
     ] = "",
@@ -298,11 +295,6 @@ def rebuild_command(
             metavar="KEY=VALUE", help="Of that image: trait:NAME=required, hw_...; may be repeated."
         ),
     ] = None,
-    wait: Follow = False,
-    timeout: Timeout = 3600.0,
-    cell: Cell = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Build an instance anew, of an image, on the host and in the room it has.
 
@@ -310,33 +302,17 @@ def rebuild_command(
     """
     chosen = image_named(image, image_property or [])
 
-    def asked(stands: BuildStands) -> MoveRequested:
+    def rebuilt(stands: BuildStands) -> MoveRequested:
         of = chosen or spec_of(stands).image
         if of is None:
             raise BadSetting(f"{stands.build} was built of no image: name one with --image")
-        return structs.replace(_simple("rebuild"), image=of)
+        return structs.replace(_request("rebuild"), image=of)
 
-    settings = effective(state_dir=state_dir).settings
-    run(request_moves(settings, [build], cell, asked, wait, timeout, as_json, say))
-
-
-# What is asked for
+    how.run([build], rebuilt)
 
 
-def _simple(kind: MoveKind) -> MoveRequested:
+def _request(kind: MoveKind) -> MoveRequested:
     return MoveRequested(move=ANY, build=ANY, kind=kind)
-
-
-def _alike(asked: MoveRequested) -> Making:
-    return lambda stands: asked
-
-
-def _check_where(to: str, force_to: str, not_: Sequence[str]) -> None:
-    if to and force_to:
-        raise BadSetting("--to and --force-to both name the host it is to go to: one of them")
-    for host in not_:
-        if host in (to, force_to):
-            raise BadSetting(f"--not {host}: that is where it is to go")
 
 
 def _time(option: str, given: str) -> str:
@@ -348,25 +324,41 @@ def _time(option: str, given: str) -> str:
     return given
 
 
-def flavor_changed(
-    flavor: Flavor,
-    name: str,
-    vcpus: int | None,
-    memory_mb: int | None,
-    disk_gb: int | None,
-    specs: dict[str, str],
-) -> Flavor:
-    """Return the flavor with the changed values, under another name."""
-    figures = {"vcpus": vcpus, "memory_mb": memory_mb, "disk_gb": disk_gb}
-    said = {key: value for key, value in figures.items() if value is not None}
-    for key, value in specs.items():
-        if not value and key not in flavor.extra_specs:
-            raise BadSetting(f"--extra-spec {key}=: the flavor has no such extra spec to take away")
-    extra = {key: value for key, value in {**flavor.extra_specs, **specs}.items() if value}
-    changed = structs.replace(flavor, extra_specs=extra, **said)
-    if name or changed == flavor:
-        return structs.replace(changed, name=name or flavor.name)
-    differs = [f"{key}={value}" for key, value in said.items() if getattr(flavor, key) != value]
-    differs += [f"{key}={value}" for key, value in specs.items() if flavor.extra_specs.get(key, "") != value]
-    base = flavor.name.partition(" with ")[0]
-    return structs.replace(changed, name=f"{base} with {','.join(differs)}"[:_LONGEST_NAME])
+async def request_moves(
+    settings: Settings, builds: Sequence[str], making: Making, how: _Followed, say: Console
+) -> int:
+    ids = list(dict.fromkeys(uuid_of(build) for build in builds))
+    async with Bus(wiring.transport(settings, "move")) as bus:
+        name = f"move-{Clock().uuid()[:8]}"
+        requests = await prepare_moves(bus, settings, ids, how.cell, making, name if how.follows else "")
+        if how.only_supposes:
+            return tell_supposed(requests, await supposed(bus, requests), how.as_json, say)
+        if how.follows:
+            return await _follow(bus, name, requests, how, say)
+        await publish(bus, *requests, patience=PATIENCE)
+    for request in requests:
+        if how.as_json:
+            write_json({"move": request.move, "build": request.build, "kind": request.kind})
+        else:
+            sentence = f"asked for: {request.kind} of {request.build} (`berth moves show {request.move}`)"
+            say.print(sentence, markup=False)
+    return 0
+
+
+async def _follow(
+    bus: Bus, name: str, requests: Sequence[MoveRequested], how: _Followed, say: Console
+) -> int:
+    from scheduler_worker import seconds_of
+
+    printer = RequestedMovesPrinter(how.as_json, say)
+    longest = max((seconds_of(request.wait) for request in requests), default=0.0)
+    try:
+        return 0 if await follow_moves(bus, name, requests, how.timeout + longest, printer) else 1
+    except asyncio.CancelledError:
+        if rest := len(requests) - printer.count_over:
+            complain.print(
+                f"{rest} under way, or waiting for room, which go on without you: `berth moves list`"
+                " and `berth waiting` show them, `berth abort BUILD` ends one early",
+                markup=False,
+            )
+        raise

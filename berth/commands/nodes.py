@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from berth import publishing, wiring
+from berth import wiring, worker_roles
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import checked, effective, run, say, tell
+from berth.commands.terminal import effective, run, say, tell
+from berth.operations import publishing
+from berth.operations.errors import checked
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -77,7 +79,7 @@ def node_event(
         name=name,
         at=Clock().now(),
         cell=cell,
-        agent=wiring.metal_agent(settings, cell),
+        agent=worker_roles.metal_agent(settings, cell),
         resource_class=resource_class,
         provision_state=provision_state,
         power_state=power_state,

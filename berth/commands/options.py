@@ -1,8 +1,12 @@
 """Options that several commands have."""
 
-from typing import Annotated
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 Cells = Annotated[str | None, typer.Option(help="Names of the cells, comma separated, or how many.")]
 Hosts = Annotated[int | None, typer.Option(min=1, help="Simulated hosts, over all cells.")]
@@ -28,9 +32,6 @@ StateDir = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of the simulated faults.")]
 Json = Annotated[bool, typer.Option("--json", help="Say it as JSON.")]
-Vcpus = Annotated[int | None, typer.Option(min=0, help="VCPU of each instance (default: 1).")]
-MemoryMb = Annotated[int | None, typer.Option(min=0, help="Memory of each instance (default: 512).")]
-DiskGb = Annotated[int | None, typer.Option(min=0, help="Disk of each instance (default: 1).")]
 Http = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Serve the Placement API there (default: nowhere).")
 ]
@@ -63,3 +64,70 @@ def cells_named(given: str | None) -> tuple[str, ...] | None:
     if given.isdigit():
         return tuple(f"c{number}" for number in range(1, int(given) + 1))
     return tuple(part.strip() for part in given.split(",") if part.strip())
+
+
+class WaitingCommand(TyperCommand):
+    """`--wait` follows a request to its end; `--wait 30m` also states how long it may wait for capacity."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        from berth.operations.boot_options import is_time  # loads the bus, which `berth --help` does not need
+
+        told = []
+        for position, arg in enumerate(args):
+            after = args[position + 1] if position + 1 < len(args) else ""
+            told.append("--wait=" if arg == "--wait" and not is_time(after) else arg)
+        return super().parse_args(ctx, told)
+
+
+def expanded(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with each parameter that is a dataclass replaced by the fields of the class.
+
+    `Annotated[Class, {field: typer.Option(…)}]` describes the fields of a class that has no descriptions.
+    """
+    parameters: list[inspect.Parameter] = []
+    classes: dict[str, tuple[Any, tuple[str, ...]]] = {}
+    hints = get_type_hints(function, include_extras=True)
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints[parameter.name]
+        class_ = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+        if not dataclasses.is_dataclass(class_):
+            parameters.append(_keyword(parameter.name, hint, parameter.default))
+            continue
+        fields = _described_fields(class_, hint)
+        classes[parameter.name] = class_, tuple(field.name for field in fields)
+        parameters += fields
+
+    def command(**given: Any) -> None:
+        for name, (class_, fields) in classes.items():
+            values = {field: given.pop(field) for field in fields}
+            given[name] = class_(**{field: value for field, value in values.items() if value is not None})
+        function(**given)
+
+    command.__doc__, command.__name__ = function.__doc__, function.__name__
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _described_fields(class_: Any, hint: Any) -> list[inspect.Parameter]:
+    """Return the fields as parameters; those without a description are left out."""
+    hints = get_type_hints(class_, include_extras=True)
+    described: dict[str, Any] = hint.__metadata__[0] if hasattr(hint, "__metadata__") else {}
+    found = []
+    for field in dataclasses.fields(class_):
+        is_list = field.default == ()
+        type_ = list[str] | None if is_list else hints[field.name]
+        if not described:
+            found.append(_keyword(field.name, hints[field.name], _default(field)))
+        elif field.name in described:
+            default = None if is_list else _default(field)
+            found.append(_keyword(field.name, Annotated[type_, described[field.name]], default))
+    return found
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -7,10 +7,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from berth import wiring
-from berth.commands.terminal import printable, write_json
+from berth.commands.terminal import write_json
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.printing import printable
 from bus.requests import Flavor
 from control_room.core.plan import InvalidPlan, parse_plan
 from control_room.core.planning import FlavorCapacity, PlanAnswer, planned

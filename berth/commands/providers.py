@@ -8,12 +8,15 @@ import typer
 from rich.console import Console
 
 from berth import wiring
-from berth.commands.asking_cells import chosen_cells
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, write_json
+from berth.commands.terminal import effective, run, say, write_json
+from berth.operations.cells import chosen_cells
+from berth.operations.errors import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.printing import printable
 from bus.refused_edits import Missing
 from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, Provider
 
@@ -78,12 +81,12 @@ async def reset(settings: Settings, root: str, cell: str, as_json: bool, say: Co
         if not _UUID.fullmatch(root):
             found = (await bus.asker(topics.PROVIDERS)(FindProviders(name=root))).providers
             if not found:
-                raise CommandRefused(f"there is no provider {root}")
+                raise OperationRefused(f"there is no provider {root}")
             root = found[0].root
         order = checked(OwnerEditRequested(root=root, cell=cell))
         result = (await bus.asker(topics.EDIT_OWNER)(order)).result
         if isinstance(result, Missing):
-            raise CommandRefused(f"there is no root provider {root}")
+            raise OperationRefused(f"there is no root provider {root}")
     match result:
         case OwnerGiven():
             if as_json:
@@ -96,7 +99,7 @@ async def reset(settings: Settings, root: str, cell: str, as_json: bool, say: Co
                     markup=False,
                 )
             return 0
-    raise CommandRefused("others are at work on it just now: try again")
+    raise OperationRefused("others are at work on it just now: try again")
 
 
 async def reset_the_ownerless(
@@ -122,7 +125,7 @@ async def reset_the_ownerless(
         goes = f"would go to cell {cell}" if dry_run else f"are of cell {cell} now"
         say.print(f"{len(found) - len(failed)} hosts {goes}{some}{more}", markup=False)
     if failed:
-        raise CommandRefused(f"others are at work on {', '.join(failed[:_SHOWN])}: say the same again")
+        raise OperationRefused(f"others are at work on {', '.join(failed[:_SHOWN])}: say the same again")
     return 0
 
 

@@ -9,9 +9,8 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from berth import logs, wiring
+from berth import logs, wiring, worker_roles
 from berth.commands import options
-from berth.commands.builds import boot_request
 from berth.commands.options import (
     BuildTime,
     Cells,
@@ -24,10 +23,11 @@ from berth.commands.options import (
     cells_named,
     drivers_named,
 )
-from berth.commands.terminal import CommandRefused, effective, run, say, write_json
+from berth.commands.terminal import effective, run, say, write_json
 from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import saying_where, where_the_room_is, with_a_room
 from berth.embedded import embedded
+from berth.operations.boot_options import BootOptions, boot_request
 from berth.services import (
     Supervisor,
     metrics_ports,
@@ -41,7 +41,7 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable, Unroutable
+from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.queries import FindBuilds, FindCandidates, WhatIf
 from bus.requests import ResourceGroup
 
@@ -180,17 +180,17 @@ async def up(settings: Settings, say: Console) -> int:
 
 
 async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent: str = "") -> int:
-    together = wiring.roles_named(worker, cell, settings, agent)
+    together = worker_roles.roles_named(worker, cell, settings, agent)
     role = together[0]
     if alone and not (role.worker == "placement" and settings.placement.http):
-        raise CommandRefused("with a bus of its own only placement is of use, and only with --http")
+        raise OperationRefused("with a bus of its own only placement is of use, and only with --http")
     if settings.embedded and not alone:
-        raise CommandRefused(
+        raise OperationRefused(
             "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL and "
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )
     way = wiring.alone() if alone else wiring.way_of(together, settings)
-    logs.this_is(wiring.name_of(together))
+    logs.this_is(worker_roles.name_of(together))
     await run_worker(together, settings, way)
     return 0
 
@@ -209,7 +209,7 @@ async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
     """Returns when placement knows this share of the hosts, and a scheduler decides: how many it knows."""
     hosts = await hosts_known(bus, settings, share)
     what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
-    question = WhatIf(request=boot_request(1, 0, 0, "", (), 1, "", ""), best=1)
+    question = WhatIf(request=boot_request(BootOptions(vcpus=1, memory_mb=0, disk_gb=0)), best=1)
     await _answered(partial(what_if, question), "no scheduler answers")
     return hosts
 

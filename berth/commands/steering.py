@@ -1,102 +1,85 @@
 """`berth confirm`, `revert`, `abort`, `force`: control moves in progress."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from berth import wiring
-from berth.commands.asking_cells import known_cells, named
-from berth.commands.following import MoveListener, MoveOutcome, following, moves_of, waiting_moves
 from berth.commands.move_output import MovePrinter
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, checked, complain, effective, run, say, write_json
-from berth.commands.whereabouts import uuid_of
-from berth.publishing import PATIENCE, publish
+from berth.commands.options import Json, StateDir, expanded
+from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.operations.cells import known_cells, uuid_of
+from berth.operations.following import MoveOutcome, waiting_moves
+from berth.operations.steering import end_wait, move_in_progress, steering
 from berth.settings import Settings
-from bus import topics
-from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import BuildCancelled, BuildCancelRequested
-from bus.moves import FindMoves, MoveProgress, MoveStands, MoveSteered, Steering
+from bus.errors import OperationRefused
+from bus.moves import MoveProgress, MoveStands, Steering
 from bus.queries import WaitingRequest
 
-CANCEL_SECONDS = 30.0  # for a scheduler to confirm a cancellation
-ANSWER_SECONDS = 5.0  # for a cell to accept or refuse
 _GOOD = {"confirm": ("done",), "force": ("done",), "revert": ("reverted",), "abort": ("aborted", "reverted")}
 
 commands = typer.Typer()
 
-OfMove = Annotated[
-    list[str], typer.Argument(metavar="BUILD|MOVE...", help="Uuids of instances, or of their moves.")
-]
-Follow = Annotated[
-    bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless that is the one you asked for.")
-]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds to follow it.")]
-Cell = Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")]
+
+@dataclass(frozen=True)
+class SteeringOptions:
+    """The options of the four commands."""
+
+    of: Annotated[
+        list[str], typer.Argument(metavar="BUILD|MOVE...", help="Uuids of instances, or of their moves.")
+    ]
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Follow it to its end; exit 1 unless that is the one you asked for."),
+    ] = False
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to follow it.")] = 600.0
+    cell: Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")] = ""
+    as_json: Json = False
+    state_dir: StateDir = None
+
+    def run(self, to: Steering) -> None:
+        settings = effective(state_dir=self.state_dir).settings
+        run(steer(settings, self.of, to, self.cell, self.wait, self.timeout, self.as_json, say))
 
 
 @commands.command("confirm")
-def confirm_command(
-    of: OfMove,
-    wait: Follow = False,
-    timeout: Timeout = 600.0,
-    cell: Cell = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+@expanded
+def confirm_command(options: SteeringOptions) -> None:
     """Confirm a move that waits for it: the instance stays at its destination, and the source is released."""
-    run(steer(effective(state_dir=state_dir).settings, of, "confirm", cell, wait, timeout, as_json, say))
+    options.run("confirm")
 
 
 @commands.command("revert")
-def revert_command(
-    of: OfMove,
-    wait: Follow = False,
-    timeout: Timeout = 600.0,
-    cell: Cell = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+@expanded
+def revert_command(options: SteeringOptions) -> None:
     """Revert a move that waits for confirmation: the instance returns to its source, unchanged."""
-    run(steer(effective(state_dir=state_dir).settings, of, "revert", cell, wait, timeout, as_json, say))
+    options.run("revert")
 
 
 @commands.command("abort")
-def abort_command(
-    of: OfMove,
-    wait: Follow = False,
-    timeout: Timeout = 600.0,
-    cell: Cell = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+@expanded
+def abort_command(options: SteeringOptions) -> None:
     """End a move early: the instance continues at its source.
 
     Possible until it is started on its new host; later the command is refused. A move that waits for
     capacity stops waiting.
     """
-    run(steer(effective(state_dir=state_dir).settings, of, "abort", cell, wait, timeout, as_json, say))
+    options.run("abort")
 
 
 @commands.command("force")
-def force_command(
-    of: OfMove,
-    wait: Follow = False,
-    timeout: Timeout = 600.0,
-    cell: Cell = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+@expanded
+def force_command(options: SteeringOptions) -> None:
     """End the copying of a live move early: the instance is stopped for the rest.
 
     For an instance that changes its memory faster than it can be copied.
     """
-    run(steer(effective(state_dir=state_dir).settings, of, "force", cell, wait, timeout, as_json, say))
+    options.run("force")
 
 
 async def steer(
@@ -116,19 +99,19 @@ async def steer(
         meant = [await _meant(bus, cells, id_, to) for id_ in ids]
         cancelled = [await _wait_ended(bus, one, telling) for one in meant if isinstance(one, WaitingRequest)]
         # A move that no longer waited has just begun
-        begun = [await _under_way(bus, cells, move) for move in cancelled if move]
+        begun = [await move_in_progress(bus, cells, move) for move in cancelled if move]
         under_way = [one for one in meant if isinstance(one, MoveStands)] + begun
-        steering = _Steered(bus, to, wait, timeout, telling)
+        steered = _Steered(bus, to, wait, timeout, telling)
         async with asyncio.TaskGroup() as group:
-            each = [group.create_task(steering.steer(stands)) for stands in under_way]
+            each = [group.create_task(steered.steer(stands)) for stands in under_way]
     return 0 if all(task.result() for task in each) else 1
 
 
 async def _meant(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
     """Return the move in progress or, for abort, one that waits for capacity."""
     try:
-        return await _under_way(bus, cells, id_)
-    except CommandRefused:
+        return await move_in_progress(bus, cells, id_)
+    except OperationRefused:
         waiting = await waiting_moves(bus, (id_,)) if to == "abort" else ()
         if waiting:
             return waiting[0]
@@ -143,88 +126,6 @@ async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: MovePrinter) -> 
     build = next(iter(waits.builds), "")
     telling.over(MoveOutcome(move=waits.request, build=build, end="cancelled", kind=waits.move))
     return ""
-
-
-async def end_wait(bus: Bus, request: str) -> BuildCancelled:
-    """Cancel a waiting move; one that has a host by then keeps it."""
-    name = f"steer-{Clock().uuid()[:8]}"
-    answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
-    try:
-        await publish(bus, checked(BuildCancelRequested(build=request, reply_to=name)), patience=PATIENCE)
-        async with asyncio.timeout(CANCEL_SECONDS):
-            return await answers.get()
-    except TimeoutError:
-        raise CommandRefused(
-            f"no scheduler said within {CANCEL_SECONDS:g} s that {request} waits no more; one that"
-            " comes back will still end it"
-        ) from None
-    finally:
-        await answers.stop()
-
-
-async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
-    """The move that is meant: it itself, or the one its build is in."""
-    over: MoveStands | None = None
-    elsewhere: MoveStands | None = None
-    silent = []
-    for cell in cells:
-        for question in (
-            FindMoves(cell=cell, moves=(id_,)),
-            FindMoves(cell=cell, builds=(id_,), under_way=True),
-            FindMoves(cell=cell, builds=(id_,), limit=1),
-        ):
-            found = await moves_of(bus, question)
-            if found is None:
-                silent.append(cell)
-                break
-            for move in found:
-                if move.in_cell:
-                    elsewhere = move
-                elif not move.ended:
-                    return move
-                else:
-                    over = move
-    if elsewhere is not None and (over is None or over.move != elsewhere.move):
-        raise CommandRefused(
-            f"move {elsewhere.move} of {elsewhere.build} is on its way to cell {elsewhere.in_cell}:"
-            " say it again when it is there"
-        )
-    if over is not None:
-        raise CommandRefused(f"move {over.move} of {over.build} is over: {over.phase}")
-    unheard = f"; did not answer: {named(silent)}" if silent else ""
-    raise CommandRefused(f"{id_}: no move of it is under way{unheard}")
-
-
-@asynccontextmanager
-async def word_said(
-    bus: Bus, stands: MoveStands, to: Steering, telling: MoveListener
-) -> AsyncIterator[tuple[asyncio.Future[MoveOutcome], asyncio.Future[MoveProgress]]]:
-    """Publish the steering message, and yield futures of the move's result and of the cell's answer."""
-    name = f"steer-{Clock().uuid()[:8]}"
-    order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=to, reply_to=name)
-    answer: asyncio.Future[MoveProgress] = asyncio.get_running_loop().create_future()
-    async with following(bus, name, _Answered(answer, telling)) as moves:
-        outcome = moves.join(stands.move, stands.build, stands.cell, past_verifying=True)
-        await publish(bus, checked(order), patience=PATIENCE)
-        await asyncio.wait((outcome, answer), timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        yield outcome, answer
-
-
-class _Answered:
-    """Takes the first message as the answer."""
-
-    def __init__(self, answer: "asyncio.Future[MoveProgress]", telling: MoveListener) -> None:
-        self._answer = answer
-        self._telling = telling
-
-    def progress(self, said: MoveProgress) -> None:
-        if not self._answer.done():
-            self._answer.set_result(said)
-        if not said.refused:
-            self._telling.progress(said)
-
-    def waits(self, said: WaitingRequest) -> None:
-        self._telling.waits(said)
 
 
 class _Steered:
@@ -242,7 +143,7 @@ class _Steered:
         message.
         """
         try:
-            async with word_said(self.bus, stands, self.to, self.telling) as (outcome, answer):
+            async with steering(self.bus, stands, self.to, self.telling) as (outcome, answer):
                 if answer.done() and answer.result().refused:
                     return self._refused(answer.result())
                 if not self.wait and not outcome.done():
@@ -257,7 +158,7 @@ class _Steered:
             async with asyncio.timeout(self.timeout):
                 return await outcome
         except TimeoutError:
-            raise CommandRefused(
+            raise OperationRefused(
                 f"not followed any longer: {stands.move} was not over within {self.timeout:g} s"
             ) from None
 

@@ -3,9 +3,9 @@
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import msgspec
 import typer
@@ -13,36 +13,27 @@ from rich.console import Console
 
 from berth import logs
 from berth.configuration import Effective, read
+from berth.operations.errors import leaves
 from berth.settings import BadSetting
-from bus import codec
 from bus.errors import (
     AnswerRefused,
     BrokerRefused,
     MigrationsBroken,
     NoSuchLetter,
-    TooBig,
+    OperationRefused,
     Unavailable,
-    Undecodable,
     Unroutable,
 )
-from bus.printing import OBEYED
-from bus.printing import printable as printable
-from bus.vocabulary import Message
-
-M = TypeVar("M", bound=Message)
+from bus.printing import OBEYED, printable
 
 _COLOURS = {"active": "green", "moving": "yellow", "verifying": "yellow", "shelved": "cyan"}
 _PIPED_WIDTH = 200  # columns of a table outside of a terminal
 
 
-class CommandRefused(Exception):
-    """The command cannot do this; the text says why."""
-
-
 # Errors of users and services are printed as a sentence; anything else is a defect and shows its traceback.
 _CONDITIONS = (
     Unavailable, Unroutable, BrokerRefused, AnswerRefused, NoSuchLetter, MigrationsBroken, BadSetting,
-    CommandRefused, OSError,
+    OperationRefused, OSError,
 )  # fmt: skip
 
 
@@ -107,14 +98,6 @@ def coloured(status: str) -> str:
     return f"[{colour}]{status}[/{colour}]"
 
 
-def checked(message: M) -> M:
-    """The message as everybody else will read it, or a sentence about the field that is wrong."""
-    try:
-        return codec.decode(type(message), codec.encode(message))
-    except (Undecodable, TooBig) as problem:
-        raise BadSetting(str(problem)) from None
-
-
 def explained(app: typer.Typer) -> None:
     """Run the command line; errors are printed as sentences and become the exit code."""
     try:
@@ -126,14 +109,6 @@ def explained(app: typer.Typer) -> None:
         sys.exit(_explain(leaves(conditions)))
     except _CONDITIONS as problem:
         sys.exit(_explain([problem]))
-
-
-def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for problem in group.exceptions:
-        if isinstance(problem, BaseExceptionGroup):
-            yield from leaves(problem)
-        else:
-            yield problem
 
 
 def _explain(problems: Iterable[BaseException]) -> int:

@@ -1,6 +1,5 @@
-"""`berth waiting`: requests that wait for capacity; also used by `berth boot`."""
+"""`berth waiting`: requests that wait for capacity."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -10,17 +9,15 @@ from rich.table import Table
 
 from berth import wiring
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import effective, printable, run, say, write_json
+from berth.commands.terminal import effective, run, say, write_json
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable
-from bus.messages import BuildRequested
+from bus.printing import printable
 from bus.queries import FindWaiting, WaitingFound, WaitingRequest
 
 _PAGE = 200
-_LOOK_SECONDS = 1.0
 
 commands = typer.Typer()
 
@@ -107,26 +104,3 @@ def duration(seconds: float) -> str:
         if left >= 2 * size:
             return f"{left // size}{unit}"
     return f"{left}s"
-
-
-# For `berth boot`, while it follows a request
-
-
-async def tell_while_it_waits(bus: Bus, request: BuildRequested, as_json: bool, say: Console) -> None:
-    """Print what the request lacks, once and at each change, until cancelled."""
-    told = ""
-    while request.wait:
-        await asyncio.sleep(_LOOK_SECONDS)
-        try:
-            found = await bus.asker(topics.WAITING)(FindWaiting(requests=(request.request,)))
-        except (Unavailable, AnswerRefused):
-            continue
-        for one in found.waiting:
-            says = f"place {one.position} in its line: {one.lacks}"
-            if says != told:
-                told = says
-                if as_json:
-                    write_json(one)
-                else:
-                    wakes = f"; would be woken by {one.wakes}" if one.wakes else ""
-                    say.print(f"waiting: {printable(says)}{printable(wakes)}", markup=False)

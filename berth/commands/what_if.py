@@ -1,28 +1,33 @@
 """`berth what-if`: would this fit, where, how many more, and what would change it. Nothing is claimed."""
 
-import inspect
-from typing import Annotated, Any
+import dataclasses
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from berth import wiring
-from berth.commands.builds import boot_command, request_given, tell_notes
-from berth.commands.name_resolution import ByName, resolved
-from berth.commands.options import Json, StateDir
+from berth.commands.builds import BOOT_OPTIONS, tell_notes
+from berth.commands.funnel import print_funnel
+from berth.commands.options import Json, StateDir, expanded
 from berth.commands.planning import flavor_as_planned, plan_room
-from berth.commands.terminal import checked, effective, printable, run, say, write_json
-from berth.funnel import funnel
+from berth.commands.terminal import effective, run, say, write_json
+from berth.operations.boot_options import BootOptions, boot_request, names_of
+from berth.operations.errors import checked
+from berth.operations.names import ByName, resolved
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
+from bus.printing import printable
 from bus.queries import WhatIf, WhatIfAnswered
 
 SECONDS = 30.0  # an answer may take
 
 commands = typer.Typer()
+
+_ASKED = {name: option for name, option in BOOT_OPTIONS.items() if name not in ("count", "name")}
 
 Count = Annotated[
     int, typer.Option(min=1, max=10_000, help="Instances, all or none; a boot has at most 1000.")
@@ -55,8 +60,10 @@ Without = Annotated[
 ]
 
 
+@commands.command("what-if")
+@expanded
 def what_if_command(
-    *,
+    options: Annotated[BootOptions, _ASKED],
     count: Count = 1,
     best: Best = 8,
     room: Room = True,
@@ -65,14 +72,14 @@ def what_if_command(
     without: Without = None,
     as_json: Json = False,
     state_dir: StateDir = None,
-    **asked: Any,
 ) -> None:
     """Would this fit now, where, how many more, and what would change it. Nothing is claimed.
 
     Takes what `berth boot` takes: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
     With --mix, --add-hosts or --without it plans instead: how many fit, were hosts added or taken away.
     """
-    request, names = request_given(count=min(count, 1000), **asked)
+    options = dataclasses.replace(options, count=min(count, 1000))
+    request = boot_request(options)
     settings = effective(state_dir=state_dir).settings
     if mix or add_hosts or without:
         flavors = mix or [flavor_as_planned(request.flavor)]
@@ -80,28 +87,7 @@ def what_if_command(
         run(plan_room(settings, flavors, add_hosts or [], without or [], *place, as_json, say))
         return
     tell_notes(request)
-    run(what_if(settings, request, names, best, room, as_json, say, count))
-
-
-def _as_boot_takes() -> inspect.Signature:
-    """Return the signature: options of `berth boot` that describe the request, then those of what-if."""
-    asked = inspect.signature(request_given).parameters
-    own = inspect.signature(what_if_command).parameters.values()
-    mine = [parameter for parameter in own if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-    others = asked.keys() - {parameter.name for parameter in mine}
-    of_boot = [
-        parameter
-        for parameter in inspect.signature(boot_command).parameters.values()
-        if parameter.name in others
-    ]
-    return inspect.Signature(
-        [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*of_boot, *mine)]
-    )
-
-
-what_if_command.__signature__ = _as_boot_takes()  # type: ignore[attr-defined]
-what_if_command.__annotations__ = boot_command.__annotations__ | what_if_command.__annotations__
-commands.command("what-if")(what_if_command)
+    run(what_if(settings, request, names_of(options), best, room, as_json, say, count))
 
 
 async def what_if(
@@ -141,9 +127,7 @@ def show_answer(answer: WhatIfAnswered, say: Console) -> None:
             zone = f", zone {printable(there.zone)}" if there.zone else ""
             say.print(Text(f"  {there.instances:>5} on {printable(there.host)} (cell {there.cell}{zone})"))
     chosen = answer.placed[0].root if answer.placed else ""
-    for line in funnel(answer.decision, say.width, chosen):
-        line.rstrip()
-        say.print(line)
+    print_funnel(answer.decision, say, chosen)
     if answer.room:
         _show_room(answer, say)
     if answer.cut:

@@ -7,25 +7,26 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
 from berth import wiring
-from berth.commands.asking_cells import known_cells
+from berth.commands.funnel import print_funnel
 from berth.commands.move_list import facts_of
+from berth.commands.move_output import tell_supposed
 from berth.commands.options import Json, StateDir
-from berth.commands.supposing_moves import supposed, tell_supposed
-from berth.commands.terminal import CommandRefused, effective, printable, run, say, write_json
+from berth.commands.terminal import effective, run, say, write_json
 from berth.commands.what_if import show_answer
-from berth.funnel import funnel
+from berth.operations.boot_options import recorded_request
+from berth.operations.cells import known_cells
+from berth.operations.moving import supposed
 from berth.settings import BadSetting, Settings
 from bus import topics
-from bus.decisions import AlsoAsked, RecordedHost
+from bus.decisions import RecordedHost
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable, Unroutable
-from bus.messages import BuildRequested
+from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.moves import FindMoves, MovesFound, MoveStands
+from bus.printing import printable
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
 
 SECONDS = 5.0  # an answer may take
@@ -87,7 +88,7 @@ async def why(settings: Settings, id_: str, again: bool, now: bool, as_json: boo
         known = await _known(settings, bus, id_)
         if not known.stands and not known.moves and not known.decided.known:
             unheard = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
-            raise CommandRefused(f"nobody knows a build, request or move {id_}{unheard}")
+            raise OperationRefused(f"nobody knows a build, request or move {id_}{unheard}")
         if now:
             return await _ask_now(bus, known, as_json, say)
     if again:
@@ -103,7 +104,7 @@ async def why(settings: Settings, id_: str, again: bool, now: bool, as_json: boo
     for move in known.moves:
         for fact in facts_of(move):
             say.print(fact)
-        _pictured(move.decision, say)
+        print_funnel(move.decision, say)
     if known.decided.known:
         _show_decided(known.decided, say)
     return 0
@@ -144,7 +145,7 @@ def _show_placed(build: BuildStands, say: Console) -> None:
     )
     if decision.record is None:
         _print(say, Text("  it was placed before, and told again: how is not recorded", style="yellow"))
-    _pictured(decision, say, placed.chosen.root)
+    print_funnel(decision, say, placed.chosen.root)
     if placed.alternates:
         _print(say, Text(f"  alternates  {', '.join(printable(spare.host) for spare in placed.alternates)}"))
     for number, attempt in enumerate(build.attempts, 1):
@@ -164,12 +165,7 @@ def _show_decided(found: DecisionFound, say: Console) -> None:
         code = f" [{found.decision.code}]" if found.decision.code else ""
         end = "refused" if of else "no host"
         _print(say, Text(f"{of}{end}{code}: {printable(found.reason)}", style="red"))
-    _pictured(found.decision, say)
-
-
-def _pictured(decision: Any, say: Console, chosen: str = "") -> None:
-    for line in funnel(decision, say.width, chosen):
-        _print(say, line)
+    print_funnel(found.decision, say)
 
 
 def _print(say: Console, line: Text) -> None:
@@ -183,16 +179,16 @@ def _print(say: Console, line: Text) -> None:
 def _again(known: Known, as_json: bool, say: Console) -> int:
     """The recorded decisions, made again; 1 unless all come to the same host."""
     if known.moves:
-        raise CommandRefused("it is a move: only the choice of a build is made again")
+        raise OperationRefused("it is a move: only the choice of a build is made again")
     if not known.stands:
-        raise CommandRefused("it was placed nowhere: there is no choice to be made again")
+        raise OperationRefused("it was placed nowhere: there is no choice to be made again")
     from scheduler_worker import replay
 
     same = True
     for build in known.stands:
         record, chosen = build.placed.decision.record, build.placed.chosen
         if record is None:
-            raise CommandRefused(f"{build.build} was told again: how it was placed is not recorded")
+            raise OperationRefused(f"{build.build} was told again: how it was placed is not recorded")
         host = replay(build.build, record).host
         same &= host is not None and host.root == chosen.root
         _tell_again(build, host, as_json, say)
@@ -216,13 +212,13 @@ def _tell_again(build: BuildStands, host: RecordedHost | None, as_json: bool, sa
 
 async def _ask_now(bus: Bus, known: Known, as_json: bool, say: Console) -> int:
     if known.moves:
-        raise CommandRefused("it has begun: `berth move --dry-run` asks about another")
+        raise OperationRefused("it has begun: `berth move --dry-run` asks about another")
     if known.decided.move is not None:
         moves = [known.decided.move]
         return tell_supposed(moves, await supposed(bus, moves), as_json, say)
-    request = known.decided.request or requested(known.stands[0])
+    request = known.decided.request or recorded_request(known.stands[0])
     if not request.instances:
-        raise CommandRefused("what was asked is not recorded")
+        raise OperationRefused("what was asked is not recorded")
     answer = await bus.asker(topics.WHAT_IF)(WhatIf(request=request))
     if as_json:
         write_json(answer)
@@ -240,23 +236,3 @@ def _asked_of(stands: Sequence[BuildStands]) -> str:
     flavor = printable(stands[0].placed.spec.flavor.name)
     of = "the first build of the request" if len(stands) > 1 else "this build alone"
     return f"asked for {of}, with flavor {flavor}, which it got; or_else is not asked anew"
-
-
-def requested(build: BuildStands) -> BuildRequested:
-    """Return the recorded request of this build, with the flavor it got."""
-    placed, record = build.placed, build.placed.decision.record
-    asked = (record.asked if record is not None else None) or AlsoAsked()
-    fields = {name: getattr(asked, name) for name in AlsoAsked.__struct_fields__}
-    if fields["hints"] is None:
-        del fields["hints"]
-    spec = placed.spec
-    request = BuildRequested(
-        request=placed.request,
-        instances=(placed.build,),
-        flavor=spec.flavor,
-        image=spec.image,
-        project=spec.project,
-        user=spec.user,
-        alternates=0,
-    )
-    return structs.replace(request, **fields)

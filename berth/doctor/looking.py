@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 from sqlalchemy import text
 
-from berth import wiring
+from berth import wiring, worker_roles
 from berth.broker_users import PORTS
 from berth.doctor.judgement import BerthSeen, BrokerSeen, DatabaseSeen, LettersSeen, QueueSeen, WorkerSeen
 from berth.settings import Settings
@@ -80,7 +80,7 @@ async def _databases(settings: Settings, clock: Clock) -> list[DatabaseSeen]:
     ]
 
 
-async def _database(settings: Settings, role: wiring.Role, package: str, clock: Clock) -> DatabaseSeen:
+async def _database(settings: Settings, role: worker_roles.Role, package: str, clock: Clock) -> DatabaseSeen:
     names = sorted(Path(str(traversable)).stem for traversable in (files(package) / "migrations").iterdir())
     known = tuple(name for name in names if name[0].isdigit())
     store = wiring.store_of(role)

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from berth.aggregates import find_aggregates, hosts_inside
 from berth.importing.nova_aggregates import NovaAggregate
+from berth.operations.names import find_aggregates, hosts_inside
 from bus import topics
 from bus.aggregates import (
     Aggregate,

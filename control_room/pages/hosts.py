@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from bus.errors import OperationRefused
 from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, standing, unanswered
 from bus.host_marks import DRAIN
 from bus.moves import FindMoves
@@ -19,7 +20,6 @@ from control_room.core.heat import changed_columns, columns, parse_flavor
 from control_room.core.hosts import rows
 from control_room.core.windows import latest
 from control_room.host_reads import FleetReader
-from control_room.operations import OperationRefused
 from control_room.pages.frame import PageContext, PageGroup, PageRefused, Renderer, user_of, uuid_in
 from control_room.pages.page_updates import PageUpdates
 from control_room.queries import NO_ANSWER, query

@@ -9,11 +9,11 @@ from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from bus.errors import OperationRefused
 from bus.moves import FindMoves, MovesFound, MoveStands
 from control_room.core.builds import shown
 from control_room.core.moves import MoveShown, merged_moves, move_shown
 from control_room.drained_hosts import DrainReader, DrainsFound
-from control_room.operations import OperationRefused
 from control_room.pages.frame import (
     PageContext,
     PageGroup,

@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from bus.errors import OperationRefused
 from bus.queries import FindWaiting, WaitingFound
-from control_room.operations import OperationRefused
 from control_room.pages.frame import (
     PageContext,
     PageGroup,

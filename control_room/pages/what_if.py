@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bus.errors import OperationRefused
 from bus.queries import WhatIf, WhatIfAnswered
 from control_room.core.builds import DecisionShown, Scores, shown
 from control_room.core.what_if_form import FIELDS, MORE_FIELDS, InvalidForm, form_texts, parse_request
-from control_room.operations import OperationRefused
 from control_room.pages.frame import PageGroup
 from control_room.queries import query
 

@@ -20,8 +20,8 @@ from time import monotonic, time
 import msgspec
 
 from berth import wiring
-from berth.commands.builds import boot_request
 from berth.loadtest import Load, LoadPlan
+from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -175,7 +175,8 @@ async def updates(browser: Chromium, berth: OpenBerth, times: int = 10) -> None:
         await tab.evaluate(_WATCH)
         for _ in range(times):
             request = msgspec.structs.replace(
-                boot_request(1, 256, 1, "small", (), 1, "", ""), reply_to=berth.bus.clock.uuid()
+                boot_request(BootOptions(vcpus=1, memory_mb=256, disk_gb=1, flavor="small")),
+                reply_to=berth.bus.clock.uuid(),
             )
             ended = await berth.bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
             await berth.bus.publish(request)
@@ -195,7 +196,9 @@ async def waits(browser: Chromium, berth: OpenBerth, times: int = 10) -> None:
         await tab.evaluate(_WATCH.replace("a.mono", "span.mono"))
         for index in range(times):
             request = msgspec.structs.replace(
-                boot_request(1, 256, 1, "small", (), 1, "nowhere", ""), wait="1h", priority=index
+                boot_request(BootOptions(vcpus=1, memory_mb=256, disk_gb=1, flavor="small", zone="nowhere")),
+                wait="1h",
+                priority=index,
             )
             known = (await alive.get()).waits  # its sign of life, which comes every second
             asked = time()

@@ -9,11 +9,11 @@ import pytest
 
 from berth import wiring
 from berth.commands import agents as commands
-from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from cell_conductor import cell_conductor
@@ -89,15 +89,15 @@ async def _even(agent: AgentCommand) -> bool:
 
 
 WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
-    (("rehome", "one"), CommandRefused, "disable it first"),
-    (("rehome", "three"), CommandRefused, "no agent 'three' shares bare metal; there are: one, two"),
-    (("disable", "three", "--cell", "c1"), CommandRefused, "there are: one, two"),
+    (("rehome", "one"), OperationRefused, "disable it first"),
+    (("rehome", "three"), OperationRefused, "no agent 'three' shares bare metal; there are: one, two"),
+    (("disable", "three", "--cell", "c1"), OperationRefused, "there are: one, two"),
     (("rehome", "one", "--node", "x"), BadSetting, "$.nodes[0]"),
     (("rehome", "no word"), BadSetting, "$.agent"),
-    (("rehome", "one", "--node", uid(99, "c")), CommandRefused, "is no node of one's"),
-    (("rehome", "one", "--node", NODES[0], "--to", "x"), CommandRefused, "there is no agent 'x'"),
+    (("rehome", "one", "--node", uid(99, "c")), OperationRefused, "is no node of one's"),
+    (("rehome", "one", "--node", NODES[0], "--to", "x"), OperationRefused, "there is no agent 'x'"),
     (("list", "--cell", "c9"), BadSetting, "--cell 'c9': cells are c1"),
-    (("list", "--cell", "c2"), CommandRefused, "not shown, for it did not answer: cell c2"),
+    (("list", "--cell", "c2"), OperationRefused, "not shown, for it did not answer: cell c2"),
 ]
 
 

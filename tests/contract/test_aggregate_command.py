@@ -9,8 +9,8 @@ import pytest
 
 from berth import wiring
 from berth.commands import aggregates as commands
-from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
+from bus.errors import OperationRefused
 from bus.resources import SetAggregates
 from placement_worker import Placement, placement_worker
 from tests.support.aggregates import EAST, has_hosts, host, members
@@ -113,12 +113,12 @@ async def test_aggregates_reported_by_the_owner_are_shown_as_such(berth: Aggrega
 # `east` is a zone with host-1, which has an instance
 
 REFUSED: list[tuple[tuple[str, ...], type[Exception], str]] = [
-    (("show", "aest"), CommandRefused, "there is no aggregate 'aest'; the nearest is 'east'"),
-    (("create", "east"), CommandRefused, "another aggregate has the name 'east'"),
-    (("create", "x", "--uuid", EAST), CommandRefused, "exists already, with the name 'east'"),
+    (("show", "aest"), OperationRefused, "there is no aggregate 'aest'; the nearest is 'east'"),
+    (("create", "east"), OperationRefused, "another aggregate has the name 'east'"),
+    (("create", "x", "--uuid", EAST), OperationRefused, "exists already, with the name 'east'"),
     (
         ("create", "w", "--zone", "w", "--host", "host-1"),
-        CommandRefused,
+        OperationRefused,
         "host-1 cannot be in zone 'w': it is in zone 'e' by aggregate east",
     ),
     (("create", EAST), BadSetting, "$.edit.name"),

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from berth.audit import Audit, audit
 from berth.commands.run import migrate_all
+from berth.operations.audit import Audit, audit
 from berth.settings import Settings
 from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.cells import RegisterCell

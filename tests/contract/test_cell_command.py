@@ -13,9 +13,9 @@ from berth import wiring
 from berth.__main__ import app
 from berth.commands import cells as commands
 from berth.commands.cell_permissions import check_name
-from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus.cells import RegisterCell
+from bus.errors import OperationRefused
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.topics import FIND_INSTANCES
 from bus.worker import Worker, answers
@@ -134,7 +134,7 @@ async def test_one_is_closed_and_opened_again_and_said_twice_is_said_so(cell: Ce
 @LOCALLY
 async def test_a_slip_makes_no_cell(cell: CellCommand) -> None:
     for words in (("disable", "c11"), ("drain", "c11")):
-        with pytest.raises(CommandRefused, match="there is no cell c11; there are: c1, c2"):
+        with pytest.raises(OperationRefused, match="there is no cell c11; there are: c1, c2"):
             await cell(*words)
     assert set(await cell.listed()) == {"c1", "c2"}
 
@@ -168,7 +168,7 @@ async def test_draining_says_what_is_left_and_waits_for_its_end(cell: CellComman
 @LOCALLY
 @pytest.mark.parametrize("words", [("add", "c9"), ("remove", "c1")])
 async def test_an_embedded_berth_says_whose_its_cells_are(cell: CellCommand, words: tuple[str, ...]) -> None:
-    with pytest.raises(CommandRefused, match="has the cells of its settings"):
+    with pytest.raises(OperationRefused, match="has the cells of its settings"):
         await cell(*words)
 
 

@@ -16,12 +16,11 @@ from berth.commands import cell_making
 from berth.commands.cell_ending import remove
 from berth.commands.cell_making import NewCell, add
 from berth.commands.cell_permissions import ferry_user_of, user_of
-from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.cells import RegisterCell
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable
+from bus.errors import OperationRefused, Unavailable
 from bus.groups import FindGroups
 from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import removal
@@ -169,7 +168,9 @@ async def test_a_password_that_nobody_has_is_not_made_up_but_when_asked_to(makin
     await making.add()
     before = making.password
     making.file.unlink()
-    with pytest.raises(CommandRefused, match=r"berth-c9 is there already, and .* does not have its password"):
+    with pytest.raises(
+        OperationRefused, match=r"berth-c9 is there already, and .* does not have its password"
+    ):
         await making.add()
     assert not making.file.exists()
     await making.add(rotate=True)
@@ -194,7 +195,7 @@ async def test_one_with_instances_stays_and_an_empty_one_goes_with_its_queues(ma
     await making.add()
     await making.placement.reports.report_many([a_report(1, cell="c9")], cell="c9")
     await claim(making.placement, an_order(a_claim(1, on_hosts(1))))
-    with pytest.raises(CommandRefused, match=r"is not empty: 1 consumer.*drain c9 --wait"):
+    with pytest.raises(OperationRefused, match=r"is not empty: 1 consumer.*drain c9 --wait"):
         await making.remove()
     assert "berth-c9" in making.broker.known  # nothing was done
     said = await making.remove(force=True)

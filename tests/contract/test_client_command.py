@@ -13,12 +13,12 @@ from rich.console import Console
 
 from berth import broker_users, wiring
 from berth.commands.clients import PASSWORD, NewClient, add, given_password, remove
-from berth.commands.terminal import CommandRefused, checked
+from berth.operations.errors import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clients import ClientEditAnswered, ClientEditRequested, ClientsFound, FindClients, RegisteredClient
 from bus.delivery.runner import Bus
-from bus.errors import BrokerRefused
+from bus.errors import BrokerRefused, OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import removal
 from bus.worker import Worker, answers
@@ -120,7 +120,7 @@ async def test_the_url_goes_to_a_file_that_only_its_owner_can_read(clients: Clie
     assert "amqp://" not in await clients.add("web", file=True)
     assert stat.S_IMODE(clients.file.stat().st_mode) == 0o600
     assert urlsplit(clients.file.read_text()).username == USER
-    with pytest.raises(CommandRefused, match="--rotate makes a new one"):
+    with pytest.raises(OperationRefused, match="--rotate makes a new one"):
         await clients.add("web", file=True)
 
 
@@ -138,7 +138,7 @@ async def test_a_rotation_closes_the_connections_of_the_old_password(clients: Cl
 
 async def test_a_user_of_no_registered_client_is_not_taken(clients: Clients) -> None:
     clients.broker.known[USER] = "another's"
-    with pytest.raises(CommandRefused, match="of no registered client"):
+    with pytest.raises(OperationRefused, match="of no registered client"):
         await clients.add("web")
     assert (clients.broker.known, clients.projects) == ({USER: "another's"}, {})
 
@@ -158,7 +158,7 @@ async def test_a_removal_ends_its_user_and_its_own_queues_only(clients: Clients)
     await clients.add("web")
     await clients.remove()
     assert (clients.projects, clients.broker.known, clients.deleted) == ({}, {}, ["client.shop.1"])
-    with pytest.raises(CommandRefused, match="not registered"):
+    with pytest.raises(OperationRefused, match="not registered"):
         await clients.remove()
 
 

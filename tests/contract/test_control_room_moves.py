@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.commands import emptying, steering
+from berth.operations import emptying, steering
 from bus.host_marks import DISABLED
 from bus.host_marks import DRAIN as MARK
 from bus.messages import Attempt

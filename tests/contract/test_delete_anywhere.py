@@ -12,11 +12,11 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.deleting import delete
-from berth.commands.terminal import CommandRefused
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.local import LocalTransport
 from bus.messages import BuildCancelRequested, BuildDeleteRequested
 from bus.moves import MoveRequested
@@ -230,7 +230,7 @@ async def test_the_command_needs_no_cell(
             await ended.get()
         try:
             code = await plainly(delete(Settings(), BUILD, "", wait, 60.0, Console(file=told, width=200)))
-        except CommandRefused as problem:
+        except OperationRefused as problem:
             assert says in str(problem)
             return
     assert (code, told.getvalue()) == (0, says)

@@ -8,10 +8,10 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.deleting import delete
-from berth.commands.terminal import CommandRefused
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleted, BuildDeleteRequested
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
@@ -70,13 +70,13 @@ async def test_a_delete_is_done_when_the_cell_knew_the_build_and_nothing_is_held
     broker, told = LocalBroker(), io.StringIO()
     monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
     stopping = asyncio.Event()
-    problem: CommandRefused | None = None
+    problem: OperationRefused | None = None
     async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
         group.create_task(bus.serve(cell_and_placement(known, held), stopping))
         await bus.asker(topics.PROVIDERS)(FindProviders())  # answered once it is served
         try:
             code = await plainly(delete(Settings(), BUILD, "c1", True, 10.0, Console(file=told)))
-        except CommandRefused as refusal:
+        except OperationRefused as refusal:
             problem = refusal
         stopping.set()
     if says is None:

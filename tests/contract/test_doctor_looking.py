@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from berth import wiring
+from berth import wiring, worker_roles
 from berth.commands.doctor import examine
 from berth.commands.run import ready
 from berth.doctor import looking
@@ -59,12 +59,12 @@ async def test_planted_faults_are_found(
     monkeypatch.setattr(looking, "ANSWER_SECONDS", 1.0)
     said: dict[str, Any] = {"amqp_url": amqp_url, "database_url": database_url, "exchange": bus_name, **QUIET}
     settings = Settings().having(**said)
-    placement = wiring.database(settings, wiring.Role("placement"))
+    placement = wiring.database(settings, worker_roles.Role("placement"))
     try:
         await migrate(placement, "placement_worker")
     finally:
         await placement.close()
-    scheduler = {spec.name: spec for spec in wiring.queues(settings)[wiring.Role("scheduler")]}
+    scheduler = {spec.name: spec for spec in wiring.queues(settings)[worker_roles.Role("scheduler")]}
     asked = scheduler["scheduler:build.requested"]
     async with Bus(wiring.transport(settings, "test")) as bus:
         transport = bus.transport

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.commands import draining, emptying, evacuating
-from berth.commands.host_states import Marking, causes_of, enabling, forcing_down, host_named, state_of
-from berth.commands.terminal import CommandRefused
+from berth.commands import draining, evacuating
+from berth.operations import emptying
+from berth.operations.host_states import Marking, causes_of, enabling, forcing_down, host_named, state_of
 from berth.settings import BadSetting
 from bus.decisions import Decision, Removal
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested
 from bus.queries import WhatIfAnswered
@@ -269,13 +270,13 @@ async def test_programs_are_told_the_same(cloud: HostsToEmpty, berth: Berth) -> 
     [
         (["drain"], BadSetting, "say which: names of hosts, or --agent, or --cell"),
         (["drain", "host-1", "--cell", "c1"], BadSetting, "say which"),
-        (["drain", "host-7"], CommandRefused, "there is no host 'host-7'"),
-        (["drain", "--agent", "nobody"], CommandRefused, "no host is reported by an agent 'nobody'"),
+        (["drain", "host-7"], OperationRefused, "there is no host 'host-7'"),
+        (["drain", "--agent", "nobody"], OperationRefused, "no host is reported by an agent 'nobody'"),
         (["drain", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
         (["drain", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
         (["evacuate", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
         (["drain", "host-1", "--because", "two words"], BadSetting, "--because 'two words': one word"),
-        (["evacuate", "host-7"], CommandRefused, "there is no host 'host-7'"),
+        (["evacuate", "host-7"], OperationRefused, "there is no host 'host-7'"),
     ],
 )
 async def test_invalid_input_is_refused_with_the_reason(

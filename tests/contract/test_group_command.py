@@ -10,12 +10,13 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands import groups
-from berth.commands.builds import boot, boot_request
-from berth.commands.name_resolution import ByName
-from berth.commands.terminal import CommandRefused
+from berth.commands.builds import boot
+from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.names import ByName
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.groups import FindGroups, GroupEditRequested, MakeGroup
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildRequested
@@ -26,7 +27,7 @@ from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 
 WEB, DB, THEIRS = uid(1, "9"), uid(2, "9"), uid(3, "9")
-OURS = boot_request(1, 512, 1, "", (), 1, "", "").project
+OURS = boot_request(BootOptions(vcpus=1, memory_mb=512, disk_gb=1)).project
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ class Spoken:
 
 
 async def refusal(work: Awaitable[object]) -> str:
-    with pytest.raises(CommandRefused) as refused:
+    with pytest.raises(OperationRefused) as refused:
         await plainly(work)
     return str(refused.value)
 
@@ -174,7 +175,7 @@ async def test_a_group_with_members_is_deleted_by_force_alone(placement: Placeme
 async def test_a_boot_names_the_group_it_joins_by_its_uuid(
     placement: Placement, asked: list[BuildRequested]
 ) -> None:
-    request = boot_request(1, 512, 1, "", (), 1, "", "")
+    request = boot_request(BootOptions(vcpus=1, memory_mb=512, disk_gb=1))
     assert await boot(Settings(), request, False, 1.0, False, Spoken().say, ByName("web")) == 0
     assert await boot(Settings(), request, False, 1.0, False, Spoken().say, ByName(DB.upper())) == 0
     async with asyncio.timeout(60):

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from berth import wiring
-from berth.audit import audit
 from berth.commands import heal
 from berth.commands.run import migrate_all
+from berth.operations.audit import audit
 from berth.settings import Settings
 from bus.claims import Claimed, holder_consumer
 from bus.clock import Clock

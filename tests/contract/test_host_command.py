@@ -7,8 +7,8 @@ import pytest
 
 from berth import wiring
 from berth.commands import hosts as commands
-from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
+from bus.errors import OperationRefused
 from bus.host_health import FindHostHealth, HostHealth, HostHealthFound
 from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.reports import Inventory
@@ -161,10 +161,10 @@ async def test_providers_of_a_host_are_drawn_as_a_tree(host: HostCommand) -> Non
 WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("disable",), BadSetting, "say which: names of hosts, or --agent"),
     (("disable", "host-1", "--agent", "agent-1"), BadSetting, "say which"),
-    (("disable", "nobody"), CommandRefused, "there is no host 'nobody'; `berth host list` lists them"),
-    (("enable", "--agent", "nobody"), CommandRefused, "no host is reported by an agent 'nobody'"),
+    (("disable", "nobody"), OperationRefused, "there is no host 'nobody'; `berth host list` lists them"),
+    (("enable", "--agent", "nobody"), OperationRefused, "no host is reported by an agent 'nobody'"),
     (("disable", "host-1", "--because", "a b"), BadSetting, "--because 'a b': one word"),
-    (("show", "host-2_numa0"), CommandRefused, "there is no host 'host-2_numa0'"),
+    (("show", "host-2_numa0"), OperationRefused, "there is no host 'host-2_numa0'"),
 ]
 
 

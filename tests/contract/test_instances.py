@@ -12,9 +12,9 @@ from sqlalchemy import text
 from berth import wiring
 from berth.commands import instances
 from berth.commands.instances import show_instances
-from berth.commands.terminal import CommandRefused
 from berth.settings import Cell, Settings
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildPlaced
 from bus.queries import FindInstances
@@ -173,7 +173,7 @@ async def test_every_cell_is_asked_and_one_that_is_away_is_named(
                 code = await plainly(
                     show_instances(settings, (), question, "build", None, True, Console(file=told))
                 )
-            except CommandRefused as refused:
+            except OperationRefused as refused:
                 problem = refused
             stopping.set()
     finally:

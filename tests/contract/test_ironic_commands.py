@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 from berth.commands.ironic import Sides, add_diff, show_diff, sweep_gone
 from berth.commands.ironic_trouble import access_of
-from berth.commands.terminal import CommandRefused
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -194,7 +194,7 @@ async def test_too_many_that_are_gone_are_only_removed_when_it_is_allowed(
     code, lines = await house.diff()
     assert code == 1 and "`berth ironic sweep --allow-removals`" in lines[-1]
     assert lines[-2] == "0 nodes in Ironic, 20 in placement: 20 differ"
-    with pytest.raises(CommandRefused, match="say --allow-removals"):
+    with pytest.raises(OperationRefused, match="say --allow-removals"):
         await sweep_gone(house.sides(), False, house.say)
     assert len((await house.diff())[1]) == 22
     assert await sweep_gone(house.sides(), True, house.say) == 0
@@ -234,7 +234,7 @@ async def test_the_worker_removes_what_went_while_it_was_away_though_it_never_to
 
 
 async def test_without_an_api_there_is_nothing_to_compare(house: PlacementBesideIronic) -> None:
-    with pytest.raises(CommandRefused, match="BERTH_IRONIC_API_URL"):
+    with pytest.raises(OperationRefused, match="BERTH_IRONIC_API_URL"):
         await show_diff(house.sides(api=None), False, house.say)
 
 
@@ -286,5 +286,5 @@ def test_nodes_are_those_of_the_settings_unless_another_ironic_is_named(
 
 async def test_an_ironic_that_refuses_is_quoted(house: PlacementBesideIronic) -> None:
     house.ironic.proxy = lambda request: httpx.Response(403)
-    with pytest.raises(CommandRefused, match=r"Ironic refused \(403\)"):
+    with pytest.raises(OperationRefused, match=r"Ironic refused \(403\)"):
         await plainly(house.diff())

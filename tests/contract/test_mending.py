@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.repairs import Mending
-from berth.wrong_allocations import Misheld, misheld
+from berth.operations.repairs import Mending
+from berth.operations.wrong_allocations import Misheld, misheld
 from bus.claims import Choice, Claimed
 from bus.delivery.runner import Bus
 from bus.guests import GuestsAsked, GuestsReported, ReportedGuest

@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from berth import wiring
-from berth.commands import following, move_list, moves, steering
-from berth.commands.terminal import CommandRefused
+from berth.commands import move_list, moves, steering
+from berth.operations import following
 from berth.settings import BadSetting
 from bus.decisions import Decision, Removal
+from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import (
     MoveEnded,
@@ -126,7 +127,7 @@ NONE = uid(7)
 WRONG: list[tuple[list[str], type[Exception], str]] = [
     (["move", B1, "--to-cell", "c9"], BadSetting, "--to-cell 'c9': cells are c1"),
     (["move", "x"], BadSetting, "'x' is not the uuid of a build"),
-    (["move", NONE], CommandRefused, f"no cell knows a build {NONE}"),
+    (["move", NONE], OperationRefused, f"no cell knows a build {NONE}"),
     (["move", B1, "--to", "a", "--force-to", "b"], BadSetting, "--to and --force-to"),
     (["move", B1, "--to", "a", "--not", "a"], BadSetting, "--not a: that is where it is to go"),
     (["move", B1, "--live", "--verify"], BadSetting, "--live and --verify"),
@@ -137,9 +138,9 @@ WRONG: list[tuple[list[str], type[Exception], str]] = [
     (["resize", B1, "--spec", "hw:z="], BadSetting, "--extra-spec hw:z=: the flavor has no such"),
     (["rebuild", B1], BadSetting, f"{B1} was built of no image: name one with --image"),
     (["rebuild", B1, "--image-property", "a=b"], BadSetting, "name it with --image"),
-    (["confirm", B1], CommandRefused, f"{B1}: no move of it is under way"),
-    (["abort", B1], CommandRefused, f"{B1}: no move of it is under way"),
-    (["moves", "show", B1], CommandRefused, f"no cell knows a move {B1}"),
+    (["confirm", B1], OperationRefused, f"{B1}: no move of it is under way"),
+    (["abort", B1], OperationRefused, f"{B1}: no move of it is under way"),
+    (["moves", "show", B1], OperationRefused, f"no cell knows a move {B1}"),
     (["moves", "list", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
 ]  # fmt: skip
 
@@ -261,7 +262,7 @@ async def test_a_refusal_that_was_lost_is_asked_for_again(
 
 async def test_at_the_timeout_the_moves_under_way_are_named(movers: FakeMovers, berth: Berth) -> None:
     movers.doing = lambda asked: [movers.told(asked, "send")]
-    with pytest.raises(CommandRefused, match=r"not followed any longer, and under way after 0\.2 s: "):
+    with pytest.raises(OperationRefused, match=r"not followed any longer, and under way after 0\.2 s: "):
         await berth("move", B1, "--wait", "--timeout", "0.2")
 
 
@@ -311,7 +312,7 @@ async def test_an_abort_ends_the_wait_of_one_that_waits(movers: FakeMovers, bert
     waits = movers.waits(1, 1)
     assert await berth("abort", of) == f"{B1} waits no more: it stays as it is\n"
     assert [cancel.build for cancel in movers.cancelled] == [waits.request]
-    with pytest.raises(CommandRefused, match="no move of it is under way"):
+    with pytest.raises(OperationRefused, match="no move of it is under way"):
         await berth("confirm", of)
 
 
@@ -360,7 +361,7 @@ async def test_a_word_that_is_too_late_is_refused_with_why(movers: FakeMovers, b
 
 async def test_a_move_that_is_over_takes_no_word(movers: FakeMovers, berth: Berth) -> None:
     stands = movers.keeps(1, 1, "done", ended=1001.0)
-    with pytest.raises(CommandRefused, match=f"move {stands.move} of {B1} is over: done"):
+    with pytest.raises(OperationRefused, match=f"move {stands.move} of {B1} is over: done"):
         await berth("revert", B1)
 
 

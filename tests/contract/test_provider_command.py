@@ -12,10 +12,10 @@ from berth import wiring
 from berth.__main__ import app
 from berth.commands import providers
 from berth.commands.providers import reset, reset_the_ownerless
-from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting, Cell, Settings
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.groups import FindGroups
 from bus.local import LocalBroker, LocalTransport
 from bus.resources import MakeProvider, SetTraits
@@ -59,8 +59,8 @@ async def test_a_host_is_assigned_to_the_named_cell(placement: Placement) -> Non
 
 async def test_invalid_input_is_refused_with_the_reason(placement: Placement) -> None:
     wrong = (
-        ("host-9", "c2", CommandRefused, "no provider host-9"),
-        (uid(9, "a"), "c2", CommandRefused, "no root provider"),
+        ("host-9", "c2", OperationRefused, "no provider host-9"),
+        (uid(9, "a"), "c2", OperationRefused, "no root provider"),
         ("host-1", "c9", BadSetting, "--cell 'c9': cells are c1, c2"),
     )
     for root, cell, kind, why in wrong:

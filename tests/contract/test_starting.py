@@ -8,7 +8,7 @@ import aio_pika
 import pytest
 
 from berth import wiring
-from berth.publishing import publish
+from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus

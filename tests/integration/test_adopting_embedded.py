@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from berth import wiring
-from berth.audit import audit
 from berth.commands import adopting, deleting, draining, instances, moves, why
 from berth.commands.run import ready
 from berth.embedded import embedded
 from berth.importing.bring_over import Import
 from berth.importing.client import PlacementClient
 from berth.importing.placement_contents import ImportedConsumer
+from berth.operations.audit import audit
 from berth.settings import Settings
 from bus.local import LocalTransport
 from deploy.servers import free_port

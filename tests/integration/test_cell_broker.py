@@ -20,7 +20,7 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from berth import wiring
+from berth import wiring, worker_roles
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.services import Supervisor
 from berth.settings import Settings
@@ -92,7 +92,7 @@ class FerryProcess:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *Supervisor.command([wiring.Role("ferry", "c2")]),
+            *Supervisor.command([worker_roles.Role("ferry", "c2")]),
             env=self._environment,
             stdin=asyncio.subprocess.PIPE,
         )
@@ -221,7 +221,7 @@ async def two_cells(middle: RabbitMQ, own: RabbitMQ, settings: Settings) -> Asyn
         stopping = asyncio.Event()
         group = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(stopping.set)
-        for role in wiring.roles(settings):
+        for role in worker_roles.roles(settings):
             if role.worker == "ferry":
                 await ferry.start()
                 stack.push_async_callback(ferry.end)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.audit import audit
 from berth.commands import builds, deleting, heal, moves
 from berth.commands.run import ready
 from berth.embedded import embedded
+from berth.operations.audit import audit
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, Released, ReleaseRequested

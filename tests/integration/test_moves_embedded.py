@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.audit import audit
 from berth.commands import (
     builds,
     deleting,
@@ -25,6 +24,7 @@ from berth.commands import (
 )
 from berth.commands.run import ready
 from berth.embedded import embedded
+from berth.operations.audit import audit
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus

@@ -16,7 +16,7 @@ from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, Connecti
 from rich.console import Console
 from sqlalchemy.engine import make_url
 
-from berth import wiring
+from berth import wiring, worker_roles
 from berth.commands.cell_agents import NewAgent, add_agent
 from berth.commands.cell_ending import remove
 from berth.commands.cell_making import NewCell, add
@@ -99,14 +99,14 @@ async def site(
         cells=("c1",), hosts=1, amqp_url=amqp_url, exchange=bus_name, database_url=database_url,
         queue_type="classic", state_dir=str(tmp_path / "state"),
     )  # fmt: skip
-    roles = [wiring.Role("placement"), wiring.Role("scheduler")]
+    roles = [worker_roles.Role("placement"), worker_roles.Role("scheduler")]
     async with at_work(settings, *roles), Bus(wiring.transport(settings, "test")) as bus:
         await bus.asker(topics.PROVIDERS, timeout=30.0)(FindProviders(limit=1))
         yield CellMakersSite(settings, str(control), bus, tmp_path)
 
 
 @asynccontextmanager
-async def at_work(settings: Settings, *roles: wiring.Role) -> AsyncIterator[None]:
+async def at_work(settings: Settings, *roles: worker_roles.Role) -> AsyncIterator[None]:
     stopping = asyncio.Event()
     async with AsyncExitStack() as stack:
         group = await stack.enter_async_context(asyncio.TaskGroup())
@@ -127,7 +127,7 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
     assert site.settings.database.url not in site.file.read_text()
 
     own = own.having(state_dir=str(site.directory / "cell"))
-    conductor, agent = wiring.Role("conductor", CELL), wiring.Role("compute", CELL, AGENT)
+    conductor, agent = worker_roles.Role("conductor", CELL), worker_roles.Role("compute", CELL, AGENT)
     async with at_work(own, conductor), at_work(of_agent, agent):
         await until(lambda: fits(site))
         before = site.file.read_text()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.commands.builds import boot_request
 from berth.commands.run import ready
 from berth.embedded import embedded
+from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
@@ -46,7 +46,9 @@ async def publish(bus: Bus, messages: RandomMessages, count: int) -> None:
 
 async def boot(bus: Bus, patience: float = 60.0) -> float:
     """Return the seconds until a boot is active."""
-    request = replace(boot_request(1, 64, 1, "small", (), 1, "", ""), reply_to=bus.clock.uuid())
+    request = replace(
+        boot_request(BootOptions(vcpus=1, memory_mb=64, disk_gb=1, flavor="small")), reply_to=bus.clock.uuid()
+    )
     ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
     began = monotonic()
     await bus.publish(request)

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from berth import simulated_agents
-from berth.audit import audit
-from berth.guest_differences import compare_guests
+from berth.operations.audit import audit
+from berth.operations.guest_differences import compare_guests
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock

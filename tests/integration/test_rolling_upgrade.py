@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from berth.audit import builds_by_cell
 from berth.commands.run import migrate_all
-from berth.guest_differences import compare_guests
 from berth.loadtest import Load, LoadPlan
+from berth.operations.audit import builds_by_cell
+from berth.operations.guest_differences import compare_guests
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from tests.support.berth_processes import settled

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from berth import wiring
-from berth.commands.builds import boot_request
+from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.topics import BUILD_ENDED
@@ -175,7 +175,7 @@ async def test_embedded_a_kill_in_the_middle_of_200_builds_costs_none(tmp_path: 
 
 async def ask_for(boots: int, settings: Settings) -> int:
     """Have so many accepted; some have ended then, some are being built, some were only just accepted."""
-    requests = [boot_request(1, 512, 1, "", (), 1, "", "") for _ in range(boots)]
+    requests = [boot_request(BootOptions(vcpus=1, memory_mb=512, disk_gb=1)) for _ in range(boots)]
     async with Bus(wiring.transport(settings, "test")) as bus:
         ended = await bus.listen(BUILD_ENDED.at(reply_to=""))
         await bus.publish(*requests[: boots // 2])

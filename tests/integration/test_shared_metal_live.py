@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from berth import wiring
+from berth import wiring, worker_roles
 from berth.commands.agents import edit, show_agents
 from berth.settings import Settings
 from bus import topics
@@ -78,7 +78,7 @@ async def test_one_of_five_is_stopped_in_the_middle_of_builds_and_comes_back(
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=1,
         ironic_api_url=ironic.url, ironic_agents_per_cell=5, build_timeout=300.0,
     )  # fmt: skip
-    database = wiring.database(settings, wiring.Role("conductor", "c1"))
+    database = wiring.database(settings, worker_roles.Role("conductor", "c1"))
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(ironic.run())
         async with running(settings) as berth:

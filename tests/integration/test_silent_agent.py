@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from berth import wiring
-from berth.audit import audit
-from berth.commands.builds import boot, boot_request
+from berth import wiring, worker_roles
+from berth.commands.builds import boot
 from berth.commands.deleting import delete
-from berth.commands.name_resolution import ByName
+from berth.operations.audit import audit
+from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.names import ByName
 from berth.settings import Settings
 from bus.claims import CLEANUP
 from bus.local import LocalBroker, LocalTransport
@@ -30,7 +31,7 @@ class BerthInPieces:
         self._lives: dict[str, asyncio.Task[None]] = {}
 
     def start(self, worker: str) -> None:
-        (role,) = [role for role in wiring.roles(self.settings) if role.worker == worker]
+        (role,) = [role for role in worker_roles.roles(self.settings) if role.worker == worker]
         life = wiring.serve([role], self.settings, LocalTransport(self.broker), asyncio.Event())
         self._lives[worker] = self._group.create_task(life)
 
@@ -45,7 +46,7 @@ class BerthInPieces:
 
     async def kept(self) -> set[str | None]:
         """The types of all that hold anything."""
-        placement = wiring.database(self.settings, wiring.Role("placement"))
+        placement = wiring.database(self.settings, worker_roles.Role("placement"))
         try:
             return {held.type for held in (await trees_of_consumers(placement)).values()}
         finally:
@@ -61,7 +62,7 @@ async def berth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     async with asyncio.TaskGroup() as group:
         berth = BerthInPieces(settings, group)
         monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(berth.broker))
-        for role in wiring.roles(settings):
+        for role in worker_roles.roles(settings):
             berth.start(role.worker)
         yield berth
         await berth.end()
@@ -74,7 +75,7 @@ async def test_a_delete_ends_though_the_agent_is_dead_and_the_room_is_kept_until
     builds: list[str] = []
 
     async def booted() -> bool:
-        request = boot_request(1, 512, 1, "", (), 1, "", "")
+        request = boot_request(BootOptions(vcpus=1, memory_mb=512, disk_gb=1))
         builds[:] = request.instances
         return await boot(berth.settings, request, True, DEADLINE, False, say, ByName()) == 0
 

@@ -16,11 +16,10 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from berth.commands.ironic import commands
-from berth.commands.terminal import CommandRefused
+from berth.commands.ironic import ironic_commands as commands
 from berth.configuration import Effective, read
 from berth.settings import BadSetting
-from bus.errors import Unavailable
+from bus.errors import OperationRefused, Unavailable
 from bus.http import listen
 from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimPlan, Simulation, enrolled
@@ -31,7 +30,7 @@ SERVE = """
 import asyncio, sys
 import typer
 from rich.console import Console
-from berth.commands.ironic import commands
+from berth.commands.ironic import ironic_commands as commands
 from berth.configuration import read
 app = commands(lambda: read(environment={}), asyncio.run, Console(soft_wrap=True, width=200))
 app()
@@ -101,7 +100,7 @@ def test_a_node_lives_from_create_to_delete(person: Person) -> None:
     assert "instance_uuid" in person.types("show", "mine")
     assert "mine: available; power off" in person.types("undeploy", "mine", "--wait")
     assert person.types("delete", "mine") == "mine is gone\n"
-    with pytest.raises(CommandRefused, match="knows no node mine"):
+    with pytest.raises(OperationRefused, match="knows no node mine"):
         person.types("show", "mine")
 
 
@@ -135,13 +134,13 @@ def test_it_can_be_made_to_fail_and_a_command_that_waits_says_so(person: Person)
 @pytest.mark.parametrize(
     ("words", "problem", "says"),
     [
-        (("provide", "metal00020"), CommandRefused, "can not be performed"),
+        (("provide", "metal00020"), OperationRefused, "can not be performed"),
         (("power", "metal00001", "up"), BadSetting, "power is one of"),
         (("maintenance", "metal00001", "maybe"), BadSetting, "on or off"),
         (("set", "metal00001", "owner"), BadSetting, "NAME=VALUE"),
-        (("fail", "metal00001", "nonsense"), CommandRefused, "work is one of"),
-        (("fail", "nobody", "clean"), CommandRefused, "could not be found"),
-        (("show", "nobody"), CommandRefused, "knows no node"),
+        (("fail", "metal00001", "nonsense"), OperationRefused, "work is one of"),
+        (("fail", "nobody", "clean"), OperationRefused, "could not be found"),
+        (("show", "nobody"), OperationRefused, "knows no node"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.audit import audit
 from berth.commands import builds, deleting, draining, instances, move_list, moves, steering, why
 from berth.commands.run import ready
 from berth.embedded import embedded
+from berth.operations.audit import audit
 from berth.settings import Settings
 from bus.local import LocalTransport
 from tests.support.command_line import CommandLine

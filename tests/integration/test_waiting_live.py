@@ -9,10 +9,10 @@ from time import process_time
 
 import pytest
 
-from berth import wiring
+from berth import worker_roles
 from berth.commands.run import ready
 from berth.embedded import embedded
-from berth.publishing import publish
+from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock, monotonic
@@ -33,7 +33,7 @@ NODES, REQUESTS = 100, 200
 class Metal:
     def __init__(self, bus: Bus, settings: Settings) -> None:
         self.bus = bus
-        self.agent = wiring.metal_agent(settings, "c1")
+        self.agent = worker_roles.metal_agent(settings, "c1")
         self.placed: list[tuple[float, BuildPlaced]] = []
         self.clock = Clock()
 

@@ -13,7 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from berth import wiring
+from berth import wiring, worker_roles
 from berth.settings import Settings
 from bus import topics
 from bus.codec import encode
@@ -98,7 +98,7 @@ async def a_cloud(broker: RabbitMQ, directory: Path) -> AsyncIterator[Cloud]:
         stopping = asyncio.Event()
         group = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(stopping.set)
-        for role in wiring.roles(settings):
+        for role in worker_roles.roles(settings):
             way = wiring.transport(settings, str(role), role.cell)
             group.create_task(wiring.serve([role], settings, way, stopping))
             if role.worker == "placement":

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from unittest.mock import patch
 
-from berth import wiring
-from berth.audit import audit
+from berth import wiring, worker_roles
+from berth.operations.audit import audit
 from berth.settings import Cell, Settings
 from bus.clock import Clock
 from bus.sql.database import Database
@@ -25,7 +25,7 @@ class _Lent:
 
 
 async def audited(databases: Mapping[str, Database], cells: Sequence[str], clock: Clock) -> list[str]:
-    def database(_: Settings, role: wiring.Role) -> _Lent:
+    def database(_: Settings, role: worker_roles.Role) -> _Lent:
         return _Lent(databases[f"cell_{role.cell}" if role.cell else role.worker])
 
     async def ever_made(*_: object) -> bool:

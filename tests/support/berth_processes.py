@@ -17,10 +17,10 @@ from typing import Self, TypeVar
 import msgspec
 from rich.console import Console
 
-from berth import wiring
-from berth.audit import Audit, audit
+from berth import wiring, worker_roles
 from berth.commands.run import migrate_all, ready
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
+from berth.operations.audit import Audit, audit
 from berth.services import Supervisor
 from berth.settings import Settings
 from bus.clock import monotonic
@@ -101,7 +101,7 @@ async def another(settings: Settings, worker: str) -> AsyncIterator[asyncio.subp
         SUPERVISED_ENV: "1",  # it ends with us
     }
     process = await asyncio.create_subprocess_exec(
-        *Supervisor.command([wiring.Role(worker)]),
+        *Supervisor.command([worker_roles.Role(worker)]),
         env=environment,
         stdin=asyncio.subprocess.PIPE,
         start_new_session=True,

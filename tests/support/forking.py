@@ -173,7 +173,6 @@ if __name__ == "__main__":
     if "whole" in sys.argv:
         for command in Path(ROOT, "berth", "commands").glob("*.py"):
             import_module(f"berth.commands.{command.stem}")
-        import_module("berth.importing.command")
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as way:

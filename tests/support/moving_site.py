@@ -15,8 +15,8 @@ from typing import Any, Literal
 import pytest
 
 from berth import simulated_agents
-from berth.audit import audit
-from berth.commands.host_states import forcing_down, host_named
+from berth.operations.audit import audit
+from berth.operations.host_states import forcing_down, host_named
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock

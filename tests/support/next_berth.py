@@ -43,7 +43,7 @@ MESSAGES = ("BuildRequested", "BuildPlaced", "BuildOrdered", "BuildEnded", "Host
 _WORKERS = """
 import asyncio, json, signal, sys
 from rich.console import Console
-from berth import wiring
+from berth import wiring, worker_roles
 from berth.commands.run import migrate_all
 from berth.settings import Settings
 
@@ -58,7 +58,7 @@ async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     async with asyncio.TaskGroup() as group:
         for worker, cell in asked["roles"]:
-            role = wiring.Role(worker, cell)
+            role = worker_roles.Role(worker, cell)
             group.create_task(wiring.serve([role], settings, wiring.way_of([role], settings), stopping))
         print("up", flush=True)
 

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import msgspec
 
-from berth.commands.builds import boot_request
 from berth.commands.run import ready
 from berth.control_room_place import room_url, with_a_room
 from berth.embedded import embedded
+from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import Settings
-from berth.wiring import metal_agent
+from berth.worker_roles import metal_agent
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildCancelRequested, BuildEnded, BuildUnplaceable
@@ -35,7 +35,9 @@ class OpenBerth:
     async def boot(self, count: int = 1, *, vcpus: int = 1, **more: Any) -> list[BuildEnded]:
         """So many are active, or in error."""
         request = msgspec.structs.replace(
-            boot_request(vcpus, 512, 5, "small", (), count, "", ""), reply_to=self.bus.clock.uuid(), **more
+            boot_request(BootOptions(vcpus=vcpus, memory_mb=512, disk_gb=5, flavor="small", count=count)),
+            reply_to=self.bus.clock.uuid(),
+            **more,
         )
         ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
         await self.bus.publish(request)
@@ -61,7 +63,11 @@ class OpenBerth:
 
     async def boot_later(self, *, vcpus: int = 1, zone: str = "", **more: Any) -> str:
         """There is no room for it, and it waits for some; the id of its request."""
-        asked = boot_request(vcpus, 512, 5, "small" if vcpus == 1 else "huge", (), 1, zone, "")
+        asked = boot_request(
+            BootOptions(
+                vcpus=vcpus, memory_mb=512, disk_gb=5, flavor="small" if vcpus == 1 else "huge", zone=zone
+            )
+        )
         request = msgspec.structs.replace(asked, wait="2h", **more)
         await self.bus.publish(request)
 
@@ -78,7 +84,8 @@ class OpenBerth:
     async def boot_in_vain(self) -> BuildUnplaceable:
         """No host is large enough."""
         request = msgspec.structs.replace(
-            boot_request(4000, 512, 5, "huge", (), 1, "", ""), reply_to=self.bus.clock.uuid()
+            boot_request(BootOptions(vcpus=4000, memory_mb=512, disk_gb=5, flavor="huge")),
+            reply_to=self.bus.clock.uuid(),
         )
         said = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
         await self.bus.publish(request)

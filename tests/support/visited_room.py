@@ -9,8 +9,9 @@ from typing import Any
 
 import httpx
 
+from berth import wiring
+from berth.control_room_operations import drains_here
 from berth.control_room_setup import access, operations
-from berth.room_drains import drains_here
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -147,7 +148,7 @@ async def a_visited_room(
             access=access(settings or Settings()),
             sessions=sessions,
             clock=clock,
-            operations=operations(bus, settings or Settings(), drains),
+            operations=operations(bus, settings or Settings(), drains, wiring.queues, wiring.agent_queues),
             tasks=tasks,
         )
         tasks.start(sweep(sessions, clock))

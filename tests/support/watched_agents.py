@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from berth import simulated_agents, wiring
+from berth import simulated_agents, worker_roles
 from berth.services import Supervisor
 from bus.clock import monotonic
 from bus.messages import AgentReported, DestroyOrdered
@@ -87,7 +87,7 @@ class WatchingSupervisor(Supervisor):
     """Runs its agents so."""
 
     @staticmethod
-    def command(together: Sequence[wiring.Role]) -> Sequence[str]:
+    def command(together: Sequence[worker_roles.Role]) -> Sequence[str]:
         words, watched = Supervisor.command(together), together[0].worker == "compute"
         return [__name__ if word == "berth" and watched else word for word in words]
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from berth import request_sense
 from berth.__main__ import app
 from berth.commands import builds, terminal
-from berth.commands.builds import boot_request, image_named
-from berth.commands.name_resolution import ByName
+from berth.operations import request_sense
+from berth.operations.boot_options import BootOptions, boot_request, image_named
+from berth.operations.names import ByName
 from berth.settings import BadSetting
 from bus.messages import BuildRequested
 from bus.requests import BuildSpec, Flavor, Hints, Image
@@ -214,17 +214,24 @@ def test_options_without_effect_are_noted_and_the_request_is_published(
 
 
 def test_an_image_reaches_ironic_as_it_was_said() -> None:
-    image = image_named(
-        "debian",
-        [
-            "image_source=http://img/debian",
-            "image_checksum=0123",
-            "kernel=file:///k=1",
-            "os_distro=debian",
-        ],
+    properties = [
+        "image_source=http://img/debian",
+        "image_checksum=0123",
+        "kernel=file:///k=1",
+        "os_distro=debian",
+    ]
+    request = boot_request(
+        BootOptions(
+            vcpus=0,
+            memory_mb=0,
+            disk_gb=20,
+            flavor="metal",
+            extra_spec=["capabilities:boot_mode=uefi"],
+            image="debian",
+            image_property=properties,
+        )
     )
-    request = boot_request(0, 0, 20, "metal", ["capabilities:boot_mode=uefi"], 1, "", "", image)
-    assert request.image == image and image is not None and image.name == "debian"
+    assert request.image == image_named("debian", properties)
     info = instance_info(BuildSpec(flavor=request.flavor, image=request.image))
     expected = {
         "image_source": "http://img/debian",
@@ -243,7 +250,7 @@ def test_an_image_without_a_source_is_named_by_its_name() -> None:
     assert (
         instance_info(
             BuildSpec(
-                flavor=boot_request(0, 0, 0, "metal", (), 1, "", "").flavor, image=image_named("debian", [])
+                flavor=boot_request(BootOptions(flavor="metal")).flavor, image=image_named("debian", [])
             )
         )["image_source"]
         == "debian"

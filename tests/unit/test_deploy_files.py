@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from berth import command_table, wiring
+from berth import command_table, worker_roles
 from berth.__main__ import app
 from berth.settings import KINDS
 
@@ -85,7 +85,7 @@ def test_every_worker_that_is_started_is_there(where: str, words: list[str]) -> 
         words = words[2:]
     run, worker, *flags = words
     assert run == "run"
-    assert worker in wiring.WORKERS or worker == "%i"
+    assert worker in worker_roles.WORKERS or worker == "%i"
     named = [flag for flag in flags if flag.startswith("--")]
     assert set(named) <= OPTIONS
     of_cell = worker in ("conductor", "compute", "metal", "ferry")

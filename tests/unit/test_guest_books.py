@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.guest_differences import differences
+from berth.operations.guest_differences import differences
 from bus.claims import Choice
 from bus.guests import ReportedGuest
 from bus.messages import Selection

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from berth.commands.load import load_flavors
-from berth.commands.terminal import CommandRefused
 from berth.loadtest import MIX, Boot, Load, LoadOutcome, LoadPlan, percentile
 from berth.picture import latency_svg
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import Attempt, BuildEnded, BuildRequested, BuildUnplaceable
 from bus.vocabulary import Message
@@ -176,7 +176,7 @@ async def test_a_load_draws_its_flavors_by_its_seed() -> None:
 
 
 def test_a_mix_and_one_flavor_are_not_both_to_be_had() -> None:
-    with pytest.raises(CommandRefused, match="--mix and --memory-mb"):
+    with pytest.raises(OperationRefused, match="--mix and --memory-mb"):
         load_flavors(5, None, 1024, None)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth.wrong_allocations import Misheld, Wrong, doubt, misheld
+from berth.operations.wrong_allocations import Misheld, Wrong, doubt, misheld
 from bus.claims import Choice
 from bus.guests import ReportedGuest
 from bus.messages import Selection

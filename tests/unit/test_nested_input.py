@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from berth.cell_file import read_cell_file
-from berth.commands.boot_options import flavor_instead
 from berth.configuration import read as read_settings
 from berth.importing.nova_aggregates import NoAggregates
 from berth.importing.nova_aggregates import read as read_aggregates
-from berth.old_servers import old_servers
+from berth.operations.boot_options import flavor_instead
+from berth.operations.old_servers import old_servers
 from berth.settings import BadSetting
 from bus.codec import decode, decode_frame
 from bus.errors import Undecodable

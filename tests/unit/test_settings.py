@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from berth import ironic, simulated_agents, wiring
+from berth import ironic, simulated_agents, wiring, worker_roles
 from berth.checks import DATABASE_PARAMETERS
 from berth.configuration import EFFECTIVE_ENV, Effective, read
 from berth.logs import secrets_of
@@ -162,9 +162,9 @@ def test_a_cell_with_a_broker_of_its_own_has_a_ferry_and_its_workers_go_there(
     urls: list[str] = []
     monkeypatch.setattr("bus.rabbit.RabbitTransport", lambda url, **_: urls.append(url))
     settings = settings_of(SERVED, FERRIED).settings
-    ferries = [role for role in wiring.roles(settings) if role.worker == "ferry"]
+    ferries = [role for role in worker_roles.roles(settings) if role.worker == "ferry"]
     assert [role.cell for role in ferries] == ["b", "c"]
-    for role in (ferries[0], *(wiring.Role("conductor", cell) for cell in ("a", "b", "c"))):
+    for role in (ferries[0], *(worker_roles.Role("conductor", cell) for cell in ("a", "b", "c"))):
         wiring.way_of([role], settings)
     assert urls == [
         SERVED["BERTH_AMQP_URL"],
@@ -172,11 +172,11 @@ def test_a_cell_with_a_broker_of_its_own_has_a_ferry_and_its_workers_go_there(
         "amqp://ferry:geheim@far/",
         "amqp://c:geheim@far/",
     ]
-    stages = [{role.worker for role in stage} for stage in wiring.ending(settings)]
+    stages = [{role.worker for role in stage} for stage in worker_roles.ending(settings)]
     assert [stages.index({worker}) for worker in ("conductor", "ferry", "placement")] == [1, 2, 3]
-    assert wiring.role("ferry", "b", settings) == ferries[0]
+    assert worker_roles.role("ferry", "b", settings) == ferries[0]
     with pytest.raises(BadSetting, match=r"cell 'a' has no RabbitMQ of its own; .* there are: b, c"):
-        wiring.role("ferry", "a", settings)
+        worker_roles.role("ferry", "a", settings)
 
 
 def test_the_way_to_a_cells_broker_is_shown_without_its_password() -> None:
@@ -359,9 +359,9 @@ def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
     given: dict[str, Any], cells: tuple[str, ...]
 ) -> None:
     settings = settings_of(**given).settings
-    assert tuple(role.cell for role in wiring.roles(settings) if role.worker == "metal") == cells
-    assert {str(role) for stage in wiring.ending(settings) for role in stage} == set(
-        map(str, wiring.roles(settings))
+    assert tuple(role.cell for role in worker_roles.roles(settings) if role.worker == "metal") == cells
+    assert {str(role) for stage in worker_roles.ending(settings) for role in stage} == set(
+        map(str, worker_roles.roles(settings))
     )
 
 
@@ -375,26 +375,28 @@ def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
 )
 def test_an_agent_that_could_not_build_is_not_run(given: dict[str, Any], cell: str, says: str) -> None:
     with pytest.raises(BadSetting) as refused:
-        wiring.role("metal", cell, settings_of(**given).settings)
+        worker_roles.role("metal", cell, settings_of(**given).settings)
     assert says in str(refused.value)
 
 
 def test_each_agent_of_a_cell_is_a_process_with_its_own_hosts() -> None:
     settings = Settings().having(cells=("c1", "c2"), hosts=8, agents_per_cell=2)
-    computes = [role for role in wiring.roles(settings) if role.worker == "compute"]
+    computes = [role for role in worker_roles.roles(settings) if role.worker == "compute"]
     assert list(map(str, computes)) == [
         f"compute.{cell}.{cell}-agent{number}" for cell in ("c1", "c2") for number in (1, 2)
     ]
     assert [role.agent for role in computes] == [agent.agent for agent in sorted_by_name(settings)]
-    assert wiring.role("compute", "c2", settings, "c2-agent2") == computes[-1]
-    assert wiring.role("compute", "c2", settings) == wiring.Role("compute", "c2")  # all of them in one
-    for role, alone in ((computes[-1], ["agent.c2.c2-agent2"]), (wiring.Role("compute", "c2"), None)):
+    assert worker_roles.role("compute", "c2", settings, "c2-agent2") == computes[-1]
+    assert worker_roles.role("compute", "c2", settings) == worker_roles.Role(
+        "compute", "c2"
+    )  # all of them in one
+    for role, alone in ((computes[-1], ["agent.c2.c2-agent2"]), (worker_roles.Role("compute", "c2"), None)):
         tables = simulated_agents.at_work(role, settings, Bus(wiring.alone()), None)
         assert [table.name for table in tables] == (alone or ["agent.c2.c2-agent1", "agent.c2.c2-agent2"])
     with pytest.raises(BadSetting, match="--agent 'c1-agent1': those of cell 'c2' are c2-agent1, c2-agent2"):
-        wiring.role("compute", "c2", settings, "c1-agent1")
+        worker_roles.role("compute", "c2", settings, "c1-agent1")
     with pytest.raises(BadSetting, match="share a cell's hosts or metal; conductor takes none"):
-        wiring.role("conductor", "c2", settings, "c1-agent1")
+        worker_roles.role("conductor", "c2", settings, "c1-agent1")
 
 
 def sorted_by_name(settings: Settings) -> list[SimAgent]:
@@ -403,8 +405,8 @@ def sorted_by_name(settings: Settings) -> list[SimAgent]:
 
 def test_selected_nodes_belong_to_the_metal_agent_of_the_cell() -> None:
     settings = settings_of(ironic_api_url="http://h").settings
-    assert ironic.selection(settings).all_agents() == (wiring.metal_agent(settings, "c1"),)
-    assert ironic.agent_of("c1") == wiring.metal_agent(settings, "c1")
+    assert ironic.selection(settings).all_agents() == (worker_roles.metal_agent(settings, "c1"),)
+    assert ironic.agent_of("c1") == worker_roles.metal_agent(settings, "c1")
 
 
 @pytest.mark.parametrize(
@@ -646,7 +648,7 @@ def test_the_database_of_each_store(settings: Settings, store: str, url: str) ->
 )
 def test_every_process_has_a_port_for_its_metrics(given: dict[str, Any], ports: tuple[int, ...]) -> None:
     found = metrics_ports(settings_of(cells=("c1",), **given).settings)
-    assert [wiring.name_of(those) for those in found] == [
+    assert [worker_roles.name_of(those) for those in found] == [
         "placement",
         "ironic",
         "conductor.c1",
@@ -686,9 +688,9 @@ def test_conductors_and_agents_of_several_cells_share_a_process_where_it_is_want
     given: dict[str, Any], shared: list[str]
 ) -> None:
     settings = Settings().having(cells=("c1", "c2", "c3"), amqp_url="amqp://127.0.0.1/", **given)
-    found = wiring.processes(settings)
-    assert {role for those in found for role in those} == set(wiring.roles(settings))
-    names = [wiring.name_of(those) for those in found]
+    found = worker_roles.processes(settings)
+    assert {role for those in found for role in those} == set(worker_roles.roles(settings))
+    names = [worker_roles.name_of(those) for those in found]
     assert [name for name in names if name.startswith("co") and "room" not in name] == shared
 
 
@@ -712,10 +714,10 @@ def test_a_process_is_told_by_commas_which_cells_it_is_for(
         cell_ferry_urls=ferries,
     )  # fmt: skip
     if isinstance(says, list):
-        assert list(map(str, wiring.roles_named(worker, cells, settings, agent))) == says
+        assert list(map(str, worker_roles.roles_named(worker, cells, settings, agent))) == says
         return
     with pytest.raises(BadSetting) as refused:
-        wiring.roles_named(worker, cells, settings, agent)
+        worker_roles.roles_named(worker, cells, settings, agent)
     assert says in str(refused.value)
 
 
@@ -750,7 +752,7 @@ def test_parameters_of_database_urls_are_known_to_the_driver() -> None:
 
 def test_stages_without_workers_are_skipped_at_shutdown() -> None:
     """No ferry: nothing can be waited for, and waiting for nothing is an error."""
-    assert all(wiring.ending(Settings()))
+    assert all(worker_roles.ending(Settings()))
 
 
 @pytest.mark.parametrize(

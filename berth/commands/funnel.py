@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from rich.console import Console
 from rich.text import Text
 
-from berth.commands.terminal import printable
 from bus.decisions import Decision, Record, RecordedHost
+from bus.printing import printable
 
 NAME, NUMBER = 34, 8  # columns
 MOST_WEIGHERS = 4  # weighers with a separate column; the others are summed
@@ -105,3 +106,9 @@ def _clipped(text: str, width: int) -> Text:
 
 def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def print_funnel(decision: Decision, say: Console, chosen: str = "") -> None:
+    for line in funnel(decision, say.width, chosen):
+        line.rstrip()
+        say.print(line)

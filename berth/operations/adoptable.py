@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from berth.old_servers import OldServer
+from berth.operations.old_servers import OldServer
 from bus.claims import Choice
 from bus.guests import BuildAdoptRequested
 from bus.messages import Selection

@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from berth.commands.terminal import write_json
-from berth.configuration import Effective
+from berth.commands.terminal import complain, effective, run, say, write_json
 from berth.settings import BadSetting
 from bus.masking import masked
 
@@ -48,46 +47,41 @@ Prune = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Say it as JSON: one object, when all is over.")]
 
 
-def commands(
-    settings: Callable[[], Effective],
-    run: Callable[[Coroutine[Any, Any, int]], None],
-    say: Console,
-    complain: Console,
-) -> typer.Typer:
-    """The sub-commands of `berth import`."""
-    app = typer.Typer(no_args_is_help=True, help="Bring over what another service knows.")
+commands = typer.Typer()
+imports = typer.Typer(name="import", no_args_is_help=True, help="Bring over what another service knows.")
+commands.add_typer(imports)
 
-    @app.callback()
-    def import_() -> None:
-        """Bring over what another service knows."""
 
-    @app.command()
-    def placement(
-        url: Url,
-        to: To = "",
-        token_file: TokenFile = None,
-        to_token_file: ToTokenFile = None,
-        cacert: CaCert = "",
-        verify: Verify = False,
-        dry_run: DryRun = False,
-        prune: Prune = False,
-        as_json: AsJson = False,
-    ) -> None:
-        """Copy a running Placement into a running berth; again and again, until the switch."""
-        from berth.importing.client import PlacementClient
+@imports.callback()
+def import_() -> None:
+    """Bring over what another service knows."""
 
-        here = settings().settings.placement.http
-        if not to and not here:
-            raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
-        _check_certificates(cacert)
-        source = PlacementClient(_url("--url", url), _token(token_file, "OS_TOKEN"), cacert)
-        target = PlacementClient(
-            _url("--to", to or f"http://{here}"), _token(to_token_file, "BERTH_TOKEN"), cacert
-        )
-        told = _AsJson() if as_json else _InWords(say)
-        run(_import(source, target, verify, dry_run, prune, told, complain))
 
-    return app
+@imports.command("placement")
+def placement_command(
+    url: Url,
+    to: To = "",
+    token_file: TokenFile = None,
+    to_token_file: ToTokenFile = None,
+    cacert: CaCert = "",
+    verify: Verify = False,
+    dry_run: DryRun = False,
+    prune: Prune = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a running Placement into a running berth; again and again, until the switch."""
+    from berth.importing.client import PlacementClient
+
+    here = effective().settings.placement.http
+    if not to and not here:
+        raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
+    _check_certificates(cacert)
+    source = PlacementClient(_url("--url", url), _token(token_file, "OS_TOKEN"), cacert)
+    target = PlacementClient(
+        _url("--to", to or f"http://{here}"), _token(to_token_file, "BERTH_TOKEN"), cacert
+    )
+    told = _AsJson() if as_json else _InWords(say)
+    run(_import(source, target, verify, dry_run, prune, told))
 
 
 def _url(flag: str, given: str) -> str:
@@ -123,7 +117,6 @@ async def _import(
     dry_run: bool,
     prune: bool,
     told: "_InWords | _AsJson",
-    complain: Console,
 ) -> int:
     from berth.importing.bring_over import Import
     from berth.importing.placement_contents import differences, unimportable

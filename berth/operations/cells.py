@@ -1,18 +1,20 @@
-"""Queries to cells: their names, parallel queries, and errors for cells that do not answer."""
+"""Queries to cells: their names, parallel queries, builds by uuid, and cells that do not answer."""
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.cells import FindCells
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import AnswerRefused, OperationRefused, Unavailable, Unroutable
+from bus.queries import BuildStands, FindBuilds
 
 R = TypeVar("R")
 
+BUILD_SECONDS = 5.0  # for a cell's answer about builds
 SECONDS = 1.0  # for placement's answer; without it only the cells of the settings are used
 
 
@@ -63,10 +65,33 @@ async def ask_cells(
 
 
 def all_shown(silent: Sequence[str]) -> None:
-    """CommandRefused, when the rest has been shown and some cells were silent."""
+    """OperationRefused, when the rest has been shown and some cells were silent."""
     if silent:
-        raise CommandRefused(f"not shown, for it did not answer: {named(silent)}")
+        raise OperationRefused(f"not shown, for it did not answer: {named(silent)}")
 
 
 def named(cells: Sequence[str]) -> str:
     return f"cell {', cell '.join(cells)}"
+
+
+def uuid_of(given: str, what: str = "a build") -> str:
+    """Return the uuid in canonical form, or raise OperationRefused."""
+    try:
+        return str(uuid.UUID(given))
+    except ValueError:
+        raise BadSetting(f"{given!r} is not the uuid of {what}") from None
+
+
+async def builds_by_uuid(
+    bus: Bus, settings: Settings, builds: Sequence[str], cell: str = ""
+) -> dict[str, BuildStands]:
+    """Return the state of each build, in the given order. Raise OperationRefused if no cell knows one."""
+    cells = (cell,) if cell else await known_cells(bus, settings)
+    find, wanted = bus.asker(topics.FIND_BUILDS, timeout=BUILD_SECONDS), tuple(dict.fromkeys(builds))
+    answers, silent = await ask_cells(cells, lambda each: find(FindBuilds(cell=each, builds=wanted)))
+    found = {stands.build: stands for answer in answers.values() for stands in answer.builds}
+    missing = [build for build in builds if build not in found]
+    if missing:
+        unheard = f"; did not answer: {named(silent)}" if silent else ""
+        raise OperationRefused(f"no cell knows a build {', '.join(missing)}{unheard}")
+    return {build: found[build] for build in builds}

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from berth.adoptable import SHARES
-from berth.publishing import publish
-from berth.wrong_allocations import Misheld, doubt
+from berth.operations.adoptable import SHARES
+from berth.operations.publishing import publish
+from berth.operations.wrong_allocations import Misheld, doubt
 from bus import topics
 from bus.chunks import portions
 from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from berth.publishing import PATIENCE, publish
+from berth.operations.publishing import PATIENCE, publish
 from bus import topics
 from bus.delivery.runner import Bus, Listener
 from bus.errors import AnswerRefused, Unavailable, Unroutable
@@ -67,11 +67,15 @@ class MoveListener(Protocol):
 
 
 class Silently:
-    """Shows no progress."""
+    """Shows no progress, of moves or drains."""
 
     def progress(self, said: MoveProgress) -> None: ...
 
     def waits(self, said: WaitingRequest) -> None: ...
+
+    def over(self, outcome: MoveOutcome) -> None: ...
+
+    def so_far(self, far: object) -> None: ...
 
 
 class FollowedMoves:

@@ -1,36 +1,40 @@
-"""Moving all that is on some hosts, so many at a time: what `berth drain` and `berth evacuate` share."""
+"""Moves all instances of hosts elsewhere, a limited number at a time: for drains and evacuations."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from msgspec import structs
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from berth.commands.following import VERIFYING, FollowedMoves, MoveOutcome, following, moves_of
-from berth.commands.host_states import causes_of
-from berth.commands.move_output import MovePrinter
-from berth.commands.terminal import CommandRefused, checked, complain, printable, write_json
+from berth.operations.errors import checked
+from berth.operations.following import (
+    VERIFYING,
+    FollowedMoves,
+    MoveListener,
+    MoveOutcome,
+    following,
+    moves_of,
+)
+from berth.operations.host_states import causes_of
+from berth.operations.moving import supposed
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable, Unroutable
+from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.moves import FindMoves, MoveRequested
-from bus.queries import FindInstances, Instance, InstanceStatus
-from bus.resources import FindProviders, Provider
+from bus.queries import FindInstances, Instance, InstanceStatus, WhatIfAnswered
+from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 
 SECONDS = 10.0  # a cell may take for a page of its instances
 _PAGE = 500
 _HOSTS_A_QUESTION = 200
 LOOK_SECONDS = 1.0  # between two checks of builds and deletions in progress
-_SHOWN = 20  # of the instances that stay
 TIMES = 3  # that one is asked for again when it was no longer as it had been seen
 _THERE: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving", "verifying", "deleting")
 _SETTLING = ("building", "swapping", "deleting")
-
-Draw = Callable[[], None]  # shows how far it is
 
 
 @dataclass
@@ -59,6 +63,14 @@ class Emptied:
         return ", ".join(words)
 
 
+class EmptyingListener(MoveListener, Protocol):
+    """Receives the progress of a drain."""
+
+    def over(self, outcome: MoveOutcome) -> None: ...
+
+    def so_far(self, far: Emptied) -> None: ...
+
+
 class Emptying:
     """Moves the instances of hosts in rounds, until a round finds no instance that can be moved.
 
@@ -73,45 +85,34 @@ class Emptying:
         hosts: Sequence[Provider],
         asked: MoveRequested,
         most: int,
-        telling: MovePrinter,
+        listener: EmptyingListener,
         *,
         patient: bool = True,
         because: str = "",
-        drawn: bool = True,
     ) -> None:
         self.bus = bus
         self.hosts = hosts
         self.asked = asked  # what is asked for of each
         self.most = most
-        self.telling = telling
+        self.listener = listener
         self.patient = patient
         self.because = because
-        self.drawn = drawn
         self.so_far = Emptied()
         self._opened = set[str]()  # roots that are not to be emptied any more
         self._changed: Counter[str] = Counter()
 
     async def run(self) -> Emptied:
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-        drawn = self.drawn and complain.is_terminal and not self.telling.as_json
-        with Progress(*columns, console=complain, transient=True, disable=not drawn) as bar:
-            task = bar.add_task("moved", total=None)
-
-            def draw() -> None:
-                far = self.so_far
-                bar.update(task, completed=far.over, total=len(far.seen), description=far.sentence())
-
-            async with (
-                following(self.bus, f"empty-{Clock().uuid()[:8]}", self.telling) as moves,
-                asyncio.TaskGroup() as group,
-            ):
-                watching = group.create_task(self._watch())
-                while await self._round(moves, draw):
-                    pass
-                watching.cancel()
+        async with (
+            following(self.bus, f"empty-{Clock().uuid()[:8]}", self.listener) as moves,
+            asyncio.TaskGroup() as group,
+        ):
+            watching = group.create_task(self._watch())
+            while await self._round(moves):
+                pass
+            watching.cancel()
         return self.so_far
 
-    async def _round(self, moves: FollowedMoves, draw: Draw) -> bool:
+    async def _round(self, moves: FollowedMoves) -> bool:
         """Return whether another round may find instances."""
         far = self.so_far
         there = {instance.build: instance for instance in await instances_on(self.bus, self.hosts)}
@@ -126,17 +127,17 @@ class Emptying:
         moving = [instance for instance in open_ if instance.status not in (*_SETTLING, "active")]
         if not self.patient:
             far.stay |= {instance.build: f"{instance.status}: its cell sees to it" for instance in settling}
-        draw()
+        self.listener.so_far(self.so_far)
         async with asyncio.TaskGroup() as group:
             for instance in moving:
-                group.create_task(self._join(moves, instance, draw))
+                group.create_task(self._join(moves, instance))
             for _ in range(min(self.most, len(movable))):
-                group.create_task(self._work(moves, movable, draw))
+                group.create_task(self._work(moves, movable))
             if settling and self.patient:
                 group.create_task(asyncio.sleep(LOOK_SECONDS))
         return bool(open_)
 
-    async def _work(self, moves: FollowedMoves, movable: list[Instance], draw: Draw) -> None:
+    async def _work(self, moves: FollowedMoves, movable: list[Instance]) -> None:
         """One after the other."""
         while movable:
             one = movable.pop(0)
@@ -152,7 +153,7 @@ class Emptying:
                 reply_to=moves.reply_to,
             )
             self._over(await moves.ask(checked(request)))
-            draw()
+            self.listener.so_far(self.so_far)
 
     async def _watch(self) -> None:
         """Find hosts that are no longer disabled for the drain's cause."""
@@ -167,7 +168,7 @@ class Emptying:
                         provider.id for provider in found.providers if self.because not in causes_of(provider)
                     }
 
-    async def _join(self, moves: FollowedMoves, instance: Instance, draw: Draw) -> None:
+    async def _join(self, moves: FollowedMoves, instance: Instance) -> None:
         """Follow a move that was requested elsewhere; the next round sees its destination."""
         found = await moves_of(
             self.bus, FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
@@ -184,7 +185,7 @@ class Emptying:
         elif outcome.end == VERIFYING:
             self._over(outcome)
         self.so_far.under_way.discard(instance.build)
-        draw()
+        self.listener.so_far(self.so_far)
 
     def _over(self, outcome: MoveOutcome) -> None:
         far = self.so_far
@@ -198,8 +199,7 @@ class Emptying:
             return
         else:
             far.stay[outcome.build] = why_it_stays(outcome)
-        if self.telling.as_json or outcome.end != "done" or not complain.is_terminal:
-            self.telling.over(outcome)
+        self.listener.over(outcome)
 
 
 def why_it_stays(outcome: MoveOutcome) -> str:
@@ -210,7 +210,7 @@ def why_it_stays(outcome: MoveOutcome) -> str:
 
 
 async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
-    """Return the instances on the hosts that have not ended. Raise CommandRefused if a cell does not
+    """Return the instances on the hosts that have not ended. Raise OperationRefused if a cell does not
     answer.
     """
     found: list[Instance] = []
@@ -221,7 +221,7 @@ async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
             try:
                 page = await bus.asker(topics.FIND_INSTANCES, timeout=SECONDS)(question)
             except (Unavailable, Unroutable) as problem:
-                raise CommandRefused(
+                raise OperationRefused(
                     f"cell {host.cell} does not say what is on {host.host or host.name}: {problem}"
                 ) from None
             found += page.instances
@@ -229,15 +229,39 @@ async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
     return found
 
 
-def tell_emptied(far: Emptied, what: str, telling: MovePrinter) -> int:
-    """The end of it; 1 unless nothing stays."""
-    if telling.as_json:
-        sets = {name: sorted(getattr(far, name)) for name in ("moved", "gone", "under_way")}
-        write_json({"hosts": what, **sets, "stay": far.stay})
-        return 1 if far.stay else 0
-    telling.say.print(f"{what}: {far.sentence()}", markup=False)
-    for build, why in sorted(far.stay.items())[:_SHOWN]:
-        telling.say.print(f"  {build} stays: {printable(why)}", markup=False)
-    if len(far.stay) > _SHOWN:
-        telling.say.print(f"  ... and {len(far.stay) - _SHOWN} more: --json tells all", style="dim")
-    return 1 if far.stay else 0
+async def remaining_consumers(bus: Bus, host: Provider, excluding: Collection[str]) -> list[Consumer]:
+    """Return the consumers with allocations on the host."""
+    tree = (await bus.asker(topics.PROVIDERS)(FindProviders(in_tree=host.id, parts=()))).providers
+    question = FindAllocations(providers=tuple(provider.id for provider in tree))
+    consumers = (await bus.asker(topics.ALLOCATIONS)(question)).consumers
+    return [consumer for consumer in consumers if consumer.id not in excluding]
+
+
+@dataclass(frozen=True)
+class SupposedHost:
+    """The expected result of draining a host."""
+
+    host: Provider
+    statuses: Counter[str]  # of its instances
+    stay: dict[str, WhatIfAnswered]  # instances without a destination
+
+
+async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested) -> list[SupposedHost]:
+    """Evaluate the moves of a drain without starting them."""
+    instances = {host.id: await instances_on(bus, [host]) for host in hosts}
+    active = [one for host in hosts for one in instances[host.id] if one.status == "active"]
+    clock = Clock()
+    moves = [
+        checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
+        for instance in active
+    ]
+    found = zip(active, await supposed(bus, moves, hosts), strict=True)
+    stay = {instance.build: answer for instance, answer in found if not answer.fits}
+    return [
+        SupposedHost(
+            host,
+            Counter(one.status for one in instances[host.id]),
+            {one.build: stay[one.build] for one in instances[host.id] if one.build in stay},
+        )
+        for host in hosts
+    ]

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from berth import wiring
-from berth.leaks import Leak, leaks
+from berth import wiring, worker_roles
+from berth.operations.leaks import Leak, leaks
+from berth.operations.wrong_allocations import Misheld, misheld
 from berth.settings import Settings, names_a_file
-from berth.wrong_allocations import Misheld, misheld
 from bus.claims import CLEANUP, MIGRATION, holder_consumer
 from bus.clock import Clock
 from bus.errors import Unavailable
@@ -65,7 +65,7 @@ async def audit(
     await refuse_the_unmade(settings, placement_only=placement_only)
     cells = () if placement_only else settings.cell_names
     found = Audit()
-    placement = wiring.database(settings, wiring.Role("placement"))
+    placement = wiring.database(settings, worker_roles.Role("placement"))
     try:
         # The cells are read first: a build seen there must have allocations in placement afterwards,
         before = await builds_by_cell(settings, cells)
@@ -135,7 +135,7 @@ async def has_no_cell(settings: Settings) -> bool:
     if names_a_file(settings.database.url):
         return True
     for cell in settings.cell_names:
-        if await wiring.ever_made(settings, wiring.Role("conductor", cell)):
+        if await wiring.ever_made(settings, worker_roles.Role("conductor", cell)):
             return False
     return True
 
@@ -143,14 +143,14 @@ async def has_no_cell(settings: Settings) -> bool:
 async def refuse_the_unmade(settings: Settings, *, placement_only: bool = False) -> None:
     """Refuse the audit of a missing database: an empty audit would look like a clean one."""
     where = settings.database.state_dir if settings.embedded else "the database"
-    if not await wiring.ever_made(settings, wiring.Role("placement")):
+    if not await wiring.ever_made(settings, worker_roles.Role("placement")):
         raise Unavailable(f"no berth has ever kept its state in {where}: nothing to audit")
     if placement_only:
         return
     if names_a_file(settings.database.url):
         raise Unavailable(f"{where} has room for placement alone: say --placement-only")
     for cell in settings.cell_names:
-        if not await wiring.ever_made(settings, wiring.Role("conductor", cell)):
+        if not await wiring.ever_made(settings, worker_roles.Role("conductor", cell)):
             raise Unavailable(
                 f"there never was a cell {cell} in {where}: say which cells there are (--cells, BERTH_CELLS),"
                 " or --placement-only"
@@ -179,7 +179,7 @@ async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCe
 
     found = BuildsByCell()
     for cell in cells:
-        database = wiring.database(settings, wiring.Role("conductor", cell))
+        database = wiring.database(settings, worker_roles.Role("conductor", cell))
         try:
             for id_, standing in (await census(database)).items():
                 if standing.status == "deleted" and not standing.root:
@@ -200,7 +200,7 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
 
     found: dict[str, PlaceByCell] = {}
     for cell in cells:
-        database = wiring.database(settings, wiring.Role("conductor", cell))
+        database = wiring.database(settings, worker_roles.Role("conductor", cell))
         try:
             found |= await places(database)
         finally:
@@ -232,7 +232,7 @@ async def _keeping(
 
     found: dict[str, HeldByCell] = {}
     for cell in cells if builds else ():
-        database = wiring.database(settings, wiring.Role("conductor", cell))
+        database = wiring.database(settings, worker_roles.Role("conductor", cell))
         try:
             for id_, known in (await keeping(database, builds)).items():
                 found[id_] = known.beside(found[id_]) if id_ in found else known

@@ -4,11 +4,10 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable, Unroutable
+from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.host_health import HostHealth, HostStanding, every_health, standing, unanswered
 from bus.host_marks import DISABLED, FORCED_DOWN, HELD, UNNAMED, causes_in
 from bus.names import MakeName, NameEditRequested
@@ -50,7 +49,7 @@ async def host_named(bus: Bus, name: str) -> Provider:
         if provider.parent is None
     ]
     if not found:
-        raise CommandRefused(f"there is no host {name!r}; `berth host list` lists them")
+        raise OperationRefused(f"there is no host {name!r}; `berth host list` lists them")
     return found[0]
 
 
@@ -178,5 +177,5 @@ async def _edited(bus: Bus, root: Provider, wanted: Callable[[Provider], set[str
         if isinstance(result, Edited):
             return state_of(root)
         if not isinstance(result, Stale):
-            raise CommandRefused(f"{root.name}: {result}")
-    raise CommandRefused(f"{root.name}: others change it all the time; try again")
+            raise OperationRefused(f"{root.name}: {result}")
+    raise OperationRefused(f"{root.name}: others change it all the time; try again")

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from berth import wiring
-from berth.audit import builds_by_cell, places_by_cell
-from berth.publishing import publish
+from berth import wiring, worker_roles
+from berth.operations.audit import builds_by_cell, places_by_cell
+from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -33,7 +33,7 @@ async def compare_guests(settings: Settings, seconds: float = SECONDS) -> tuple[
     """Return sentences about differences, and about agents that did not answer."""
     from placement_worker import agents, stored_holders
 
-    placement = wiring.database(settings, wiring.Role("placement"))
+    placement = wiring.database(settings, worker_roles.Role("placement"))
     try:
         asked = {one for one in await agents(placement) if one[0] in settings.cell_names}
         before = await places_by_cell(settings, settings.cell_names)

@@ -1,0 +1,201 @@
+"""Operations of the control room: the same as those of the command line."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+from berth.operations.boot_options import BootOptions, boot_request, names_of
+from berth.operations.emptying import Emptied, Emptying
+from berth.operations.errors import checked, leaves
+from berth.operations.following import Silently
+from berth.operations.host_states import (
+    causes_of,
+    checked_cause,
+    disabling,
+    enabling,
+    forcing_down,
+    host_named,
+)
+from berth.operations.moving import ANY
+from berth.operations.names import resolved
+from berth.operations.request_sense import sense_of
+from berth.operations.steering import end_wait, steering
+from berth.settings import BadSetting
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.host_marks import UNNAMED
+from bus.messages import BuildRequested
+from bus.moves import MoveRequested, MoveStands, Steering
+from control_room.core.what_if_form import WhatIfRequest
+from control_room.drained_hosts import DRAIN
+from control_room.operations import DrainProgress
+from control_room.queries import NO_ANSWER
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED = 200  # drains that are over
+_TROUBLE = (OperationRefused, BadSetting, *NO_ANSWER)
+
+
+class ControlRoomActions:
+    """Operations on hosts, moves and waiting requests; each raises OperationRefused if it was not done."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def mark_host(self, what: str, root: str, given: str) -> str:
+        with operations_refused():
+            cause = checked_cause(given)
+            markings = {
+                "disable": disabling(cause),
+                "enable": enabling(cause),
+                "force-down": forcing_down(True),
+                "undo-force-down": forcing_down(False),
+            }
+            before = await host_named(self._bus, root)
+            said = await markings[what](self._bus, before)
+            after = await host_named(self._bus, root)
+            if set(after.traits) == set(before.traits):
+                raise OperationRefused(said)
+            return said
+
+    async def steer(self, stands: MoveStands, to: str) -> str:
+        """Return the cell's answer: accepted, or why not."""
+        with operations_refused():
+            async with steering(self._bus, stands, cast(Steering, to), Silently()) as (_, answer):
+                said = answer.result() if answer.done() else None
+        if said is None:
+            return f"{to} is said; cell {stands.cell} has not answered yet"
+        if said.refused:
+            raise OperationRefused(said.refused)
+        return said.phase
+
+    async def end_wait(self, request: str) -> str:
+        with operations_refused():
+            said = await end_wait(self._bus, request)
+        if not said.waited:
+            raise OperationRefused(f"It does not wait: {said.why}.")
+        return said.why
+
+
+@contextmanager
+def operations_refused() -> Iterator[None]:
+    """Raise every refusal, wrong option and missing answer as OperationRefused."""
+    try:
+        yield
+    except _TROUBLE as problem:
+        raise OperationRefused(str(problem)) from None
+    except BaseExceptionGroup as group:
+        trouble, bugs = group.split(_TROUBLE)
+        if trouble is None or bugs is not None:
+            raise
+        raise OperationRefused("; ".join(dict.fromkeys(map(str, leaves(trouble))))) from None
+
+
+async def asked_for(bus: Bus, said: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
+    """Return the request of `berth what-if` for the form, and the fields without effect."""
+    with operations_refused():
+        options = BootOptions(
+            vcpus=said.vcpus,
+            memory_mb=said.memory_mb,
+            disk_gb=said.disk_gb,
+            extra_spec=said.extra_specs,
+            count=said.count,
+            at_least=said.at_least,
+            zone=said.zone,
+            cell=said.cell,
+            aggregate=[said.aggregates] if said.aggregates else (),
+            host=said.host,
+            ignore_host=said.avoid,
+            group=said.group,
+            project=said.project,
+        )
+        request = boot_request(options)
+        notes = sense_of(checked(request))
+        return checked(await resolved(bus, request, names_of(options))), notes
+
+
+@dataclass
+class _Going:
+    emptying: Emptying
+    task: asyncio.Task[None]
+    problem: str = ""
+
+
+@asynccontextmanager
+async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
+    """Until this is left, which stops them."""
+    async with asyncio.TaskGroup() as group:
+        drains = ControlRoomDrains(bus, group)
+        try:
+            yield drains
+        finally:
+            drains.stop_all()
+
+
+class ControlRoomDrains:
+    """One drain per host. They end with the process, and a repeated request continues them."""
+
+    def __init__(self, bus: Bus, group: asyncio.TaskGroup) -> None:
+        self._bus = bus
+        self._group = group
+        self._drains: dict[str, _Going] = {}
+
+    def progress(self, root: str) -> DrainProgress | None:
+        one = self._drains.get(root)
+        if one is None:
+            return None
+        far = one.emptying.so_far
+        return DrainProgress(not one.task.done(), one.problem or far.sentence(), _stay(far))
+
+    async def start(self, root: str, live: bool, most: int) -> str:
+        with operations_refused():
+            host = await host_named(self._bus, root)
+            known = self._drains.get(host.id)
+            if known is not None and not known.task.done():
+                raise OperationRefused("it is being emptied already")
+            said = await disabling(DRAIN)(self._bus, host)
+        asked = MoveRequested(move=ANY, build=ANY, kind="live" if live else "migrate")
+        emptying = Emptying(self._bus, [host], asked, most, Silently(), because=DRAIN)
+        self._drains.pop(host.id, None)
+        for old in [one for one, drain in self._drains.items() if drain.task.done()][:-_REMEMBERED]:
+            del self._drains[old]
+        task = self._group.create_task(self._run(host.id, host.host or host.name, emptying))
+        self._drains[host.id] = _Going(emptying, task)
+        return said
+
+    async def stop(self, root: str, and_open: bool) -> str:
+        """Remove the cause, which ends the drain; moves in progress end by themselves."""
+        with operations_refused():
+            host = await host_named(self._bus, root)
+            if DRAIN not in causes_of(host):
+                raise OperationRefused("It is not closed to be emptied: somebody else has stopped that.")
+            if not and_open:
+                await disabling(UNNAMED)(self._bus, host)
+                host = await host_named(self._bus, root)
+            said = await enabling(DRAIN)(self._bus, host)
+        if (one := self._drains.get(host.id)) is not None:
+            one.task.cancel()
+        return said
+
+    def stop_all(self) -> None:
+        for drain in self._drains.values():
+            drain.task.cancel()
+
+    async def _run(self, root: str, name: str, emptying: Emptying) -> None:
+        try:
+            far = await emptying.run()
+            log.info("%s is drained: %s", name, far.sentence())
+        except* _TROUBLE as trouble:
+            self._drains[root].problem = problem = str(next(leaves(trouble)))
+            log.warning("the drain of %s has stopped: %s", name, problem)
+        except* Exception:
+            self._drains[root].problem = "that is a bug; what happened is in the log"
+            log.exception("the drain of %s has failed", name)
+
+
+def _stay(far: Emptied) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(far.stay.items()))

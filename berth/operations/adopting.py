@@ -1,0 +1,153 @@
+"""Adopts instances of another system as builds of the cells that they are in."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from berth.operations.adoptable import Judged, judge
+from berth.operations.cells import ask_cells, known_cells, named
+from berth.operations.errors import checked
+from berth.operations.host_states import host_named
+from berth.operations.old_servers import OldServer
+from berth.operations.publishing import publish
+from berth.settings import Settings
+from bus import topics
+from bus.chunks import portions
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.guests import BuildAdopted, BuildAdoptRequested
+from bus.queries import FindBuilds
+from bus.resources import Consumer, FindAllocations, FindProviders, Provider
+
+PAGE = 500  # providers, or consumers, of one question
+_BUILDS = 100  # of one question to a cell
+_SECONDS = 30.0  # an answer may take
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """The instances that were adopted, or would be; those that could not, with the reason; known builds."""
+
+    adopted: dict[str, BuildAdoptRequested]
+    refused: dict[str, str]
+    known: dict[str, str]  # build → its state
+
+
+async def adopt_instances(
+    bus: Bus,
+    settings: Settings,
+    wanted: Sequence[str],
+    hosts: Sequence[str],
+    servers: Mapping[str, OldServer],
+    timeout: float | None,
+    note: Callable[[str], None],
+) -> Adoption:
+    """Adopt the wanted instances, or all on the hosts; without a timeout, return what would be adopted."""
+    found = await (_these(bus, wanted) if wanted else _on_hosts(bus, hosts))
+    known = await _known(bus, settings, found, note)
+    providers = await _providers(bus, {id_ for consumer in found.values() for id_ in consumer.allocations})
+    foreign = settings.ironic.nodes.agents.values()
+    judged = [Judged(id_, why="placement knows nobody of this id") for id_ in wanted if id_ not in found]
+    judged += [
+        judge(consumer, providers, servers.get(id_), named=id_ in wanted, foreign=foreign)
+        for id_, consumer in sorted(found.items())
+        if id_ not in known
+    ]
+    requests = [one.request for one in judged if one.request is not None]
+    outcomes = await _ask(bus, requests, timeout) if timeout is not None else {}
+    refused = {one.consumer: one.why for one in judged if one.request is None}
+    adopted: dict[str, BuildAdoptRequested] = {}
+    for request in requests:
+        outcome = outcomes.get(request.build)
+        if timeout is not None and outcome is None:
+            refused[request.build] = f"cell {request.cell} has not answered yet: say the same again"
+        elif outcome is not None and outcome.outcome == "refused":
+            refused[request.build] = outcome.why
+        else:
+            adopted[request.build] = request
+    return Adoption(adopted, refused, known)
+
+
+async def _these(bus: Bus, wanted: Sequence[str]) -> dict[str, Consumer]:
+    ask = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
+    found: dict[str, Consumer] = {}
+    for some in portions(wanted, PAGE):
+        found |= {
+            consumer.id: consumer for consumer in (await ask(FindAllocations(consumers=some))).consumers
+        }
+    return found
+
+
+async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
+    """Return imported consumers with allocations on the hosts, or on any provider without hosts."""
+    ids: list[str] = []
+    ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
+    for host in hosts:
+        root = await host_named(bus, host)
+        ids += [provider.id for provider in (await ask(FindProviders(in_tree=root.id, parts=()))).providers]
+    after, more = "", not hosts
+    while more:
+        page = (await ask(FindProviders(parts=(), after=after, limit=PAGE))).providers
+        ids += [provider.id for provider in page]
+        after, more = max((provider.id for provider in page), default=""), len(page) == PAGE
+    holders: dict[str, None] = {}
+    holding = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
+    for some in portions(ids, PAGE):
+        there = (await holding(FindAllocations(providers=some))).consumers
+        holders |= {consumer.id: None for consumer in there if consumer.client}
+    return await _these(bus, [*holders])
+
+
+async def _known(
+    bus: Bus, settings: Settings, found: Iterable[str], note: Callable[[str], None]
+) -> dict[str, str]:
+    """Return the ids that are builds of a cell already, with their state."""
+    cells, silent = await known_cells(bus, settings), set[str]()
+    find = bus.asker(topics.FIND_BUILDS, timeout=5.0)
+    known: dict[str, str] = {}
+    for some in portions(sorted(found), _BUILDS):
+        answers, deaf = await ask_cells(
+            [one for one in cells if one not in silent],
+            lambda cell, some=some: find(FindBuilds(cell=cell, builds=some)),  # type: ignore[misc]
+        )
+        silent |= {*deaf}
+        for cell, answer in answers.items():
+            known |= {
+                build.build: f"{build.status} on {build.host} in cell {cell}" for build in answer.builds
+            }
+    if silent:
+        note(f"did not answer: {named(sorted(silent))}")
+    return known
+
+
+async def _providers(bus: Bus, ids: Collection[str]) -> dict[str, Provider]:
+    ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
+    found: dict[str, Provider] = {}
+    for some in portions(sorted(ids), PAGE):
+        answer = await ask(FindProviders(ids=some, parts=("traits", "owner")))
+        found |= {provider.id: provider for provider in answer.providers}
+    return found
+
+
+async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float) -> dict[str, BuildAdopted]:
+    """Return the cells' replies. A cell without a reply in time may have adopted the instance all the
+    same.
+    """
+    outcomes: dict[str, BuildAdopted] = {}
+    if not requests:
+        return outcomes
+    reply_to = f"adopt-{Clock().uuid()[:8]}"
+    heard = await bus.listen(topics.BUILD_ADOPTED.at(reply_to=reply_to))
+    for at in range(0, len(requests), _BUILDS):
+        some = [checked(replace(request, reply_to=reply_to)) for request in requests[at : at + _BUILDS]]
+        await publish(bus, *some)
+    try:
+        async with asyncio.timeout(timeout):
+            while len(outcomes) < len(requests):
+                told = await heard.get()
+                outcomes[told.build] = told
+    except TimeoutError:
+        pass
+    return outcomes

@@ -1,0 +1,241 @@
+"""The options of a build request, their conversion to the message, and explanations of wrong ones."""
+
+import difflib
+import math
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from berth.operations.names import ByName, names_given
+from berth.settings import BadSetting
+from bus.clock import Clock
+from bus.decisions import AlsoAsked
+from bus.errors import NOT_JSON
+from bus.messages import BuildRequested
+from bus.queries import BuildStands
+from bus.requests import Flavor, Hints, Image
+
+_LONGEST_NAME = 200
+_TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
+_TIME = re.compile(r"[0-9]{1,6}[smhd]")
+_NEXT = re.compile(r",(?=[^,=]+=)")  # a comma inside a value stays
+_FIGURES = ("vcpus", "memory_mb", "disk_gb")
+_LISTS = ("same_host", "different_host")
+_HINTS = tuple(field.name for field in msgspec.structs.fields(Hints))
+
+
+_METAL_NAME = "metal"
+_DEFAULT_SIZE = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
+_METAL = {
+    "resources:CUSTOM_BAREMETAL": "1",
+    "resources:VCPU": "0",
+    "resources:MEMORY_MB": "0",
+    "resources:DISK_GB": "0",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootOptions:
+    """The options of a build request, as an operator gives them."""
+
+    vcpus: int | None = None
+    memory_mb: int | None = None
+    disk_gb: int | None = None
+    flavor: str = ""
+    extra_spec: Sequence[str] = ()
+    or_else: Sequence[str] = ()
+    image: str = ""
+    image_property: Sequence[str] = ()
+    count: int = 1
+    at_least: int = 0
+    zone: str = ""
+    cell: str = ""
+    aggregate: Sequence[str] = ()
+    not_aggregate: Sequence[str] = ()
+    host: str = ""
+    force_host: str = ""
+    ignore_host: Sequence[str] = ()
+    group: str = ""
+    hint: Sequence[str] = ()
+    prefer_trait: Sequence[str] = ()
+    name: str = ""
+    project: str = ""
+
+
+def names_of(options: BootOptions) -> ByName:
+    """Return the names of groups and aggregates, which are resolved when a bus is connected."""
+    return names_given(options.group, options.aggregate, options.not_aggregate)
+
+
+def boot_request(options: BootOptions) -> BuildRequested:
+    """Return the request for the options, without its group and aggregates. Raise BadSetting for a wrong
+    option.
+    """
+    image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
+    if hints.group and options.group:
+        raise BadSetting("--group and --hint group= both say it")
+    flavor, clock = _flavor(options), Clock()
+    request = BuildRequested(
+        request=clock.uuid(),
+        instances=tuple(clock.uuid() for _ in range(options.count)),
+        flavor=flavor,
+        image=image,
+        zone=options.zone,
+        cell=options.cell,
+        or_else=tuple(flavor_instead(flavor, one) for one in options.or_else),
+        at_least=options.at_least,
+        wanted_host=options.host,
+        forced_host=options.force_host,
+        ignore_hosts=tuple(options.ignore_host),
+        hints=hints,
+        preferred_traits=weights_given(options.prefer_trait),
+        name=options.name,
+    )
+    return msgspec.structs.replace(request, project=options.project or request.project)
+
+
+def _flavor(options: BootOptions) -> Flavor:
+    name = options.flavor
+    described = {key: size for key in _FIGURES if (size := getattr(options, key)) is not None}
+    if name and name != _METAL_NAME and not described and not options.extra_spec:
+        raise BadSetting(_undescribed(name))
+    metal = _METAL if name == _METAL_NAME else {}
+    specs = {**metal, **pairs("--extra-spec", options.extra_spec)}
+    return Flavor(name=name or "custom", extra_specs=specs, **(_DEFAULT_SIZE | described))
+
+
+def _undescribed(flavor: str) -> str:
+    """Return the refusal of a flavor that is only a name: berth has no list of flavors."""
+    meant = f" Did you mean {_METAL_NAME}?" if difflib.get_close_matches(flavor, [_METAL_NAME]) else ""
+    return (
+        f"--flavor {flavor}: berth keeps no list of flavors; only `{_METAL_NAME}` is known by its name."
+        f"{meant}"
+        " Describe the flavor with --vcpus, --memory-mb, --disk-gb or --spec"
+    )
+
+
+def image_named(name: str, properties: Sequence[str]) -> Image | None:
+    """Return the image of the options, or None."""
+    if properties and not name:
+        raise BadSetting("--image-property is of an image: name it with --image")
+    return Image(name=name, properties=pairs("--image-property", properties)) if name else None
+
+
+def is_time(text: str) -> bool:
+    """Return whether the text is a time, such as 90s or 30m."""
+    return bool(_TIME.fullmatch(text))
+
+
+def waiting_time(wait: str | None) -> str:
+    """Return the waiting time of the request."""
+    if wait and not is_time(wait):
+        raise BadSetting(f"--wait {wait}: takes a time (90s, 30m, 12h, 7d), or nothing to follow it only")
+    return wait or ""
+
+
+def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    found = [one.partition("=") for one in given]
+    for one, (key, equals, _) in zip(given, found, strict=True):
+        if not key or not equals:
+            raise BadSetting(f"{option} takes KEY=VALUE, not {one!r}")
+    return {key: value for key, _, value in found}
+
+
+def hints_given(given: Sequence[str]) -> Hints:
+    """`same_host=UUID`, more than once for more than one; `query=["=", "$zone", "a"]`."""
+    said: dict[str, str | list[str]] = {}
+    for one in given:
+        ((key, value),) = pairs("--hint", [one]).items()
+        if key not in _HINTS:
+            like = difflib.get_close_matches(key, _HINTS, n=1)
+            meant = f", did you mean {like[0]}?" if like else ""
+            raise BadSetting(f"--hint {key}: there is no such hint{meant}; there are: {', '.join(_HINTS)}")
+        if key in _LISTS:
+            known = said.setdefault(key, [])
+            assert isinstance(known, list)
+            known += [_uuid(f"--hint {key}", "an instance", part) for part in value.split(",")]
+        elif key in said:
+            raise BadSetting(f"--hint {key}: is said twice")
+        else:
+            said[key] = value
+    try:
+        return msgspec.convert(said, Hints)
+    except msgspec.ValidationError as problem:
+        raise BadSetting(f"--hint: {problem}") from None
+
+
+def flavor_instead(flavor: Flavor, given: str) -> Flavor:
+    """Another flavor: the JSON of one in a file, or what differs: `vcpus=2,resources:CUSTOM_GOLD=`."""
+    if "=" not in given:
+        try:
+            return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
+        except OSError as problem:
+            raise BadSetting(f"--or-else {given}: neither KEY=VALUE nor a file: {problem.strerror}") from None
+        except NOT_JSON as problem:
+            raise BadSetting(f"--or-else {given}: no flavor in JSON: {problem}") from None
+    figures: dict[str, int] = {}
+    name, specs = "", dict(flavor.extra_specs)
+    for key, value in pairs("--or-else", _NEXT.split(given)).items():
+        if key in _FIGURES:
+            if not value.isdecimal():
+                raise BadSetting(f"--or-else {key}={value}: takes a whole number")
+            figures[key] = int(value)
+        elif key == "name":
+            name = value
+        elif ":" not in key and (like := difflib.get_close_matches(key, _FIGURES, n=1, cutoff=0.8)):
+            raise BadSetting(f"--or-else {key}=: did you mean {like[0]}=?")
+        elif value:
+            specs[key] = value
+        elif specs.pop(key, None) is None:
+            raise BadSetting(f"--or-else {key}=: the flavor has no such extra spec to leave out")
+    return msgspec.structs.replace(
+        flavor, name=name or f"{flavor.name} with {given}"[:_LONGEST_NAME], extra_specs=specs, **figures
+    )
+
+
+def weights_given(given: Sequence[str]) -> dict[str, float]:
+    """`TRAIT` counts 1, `TRAIT=2.5` that."""
+    found = {}
+    for one in given:
+        name, _, number = one.partition("=")
+        try:
+            weight = float(number or 1)
+        except ValueError:
+            weight = math.nan
+        if not math.isfinite(weight) or not weight:
+            raise BadSetting(f"--prefer-trait {one}: {number!r} is no weight, a number other than 0")
+        if not _TRAIT.fullmatch(name):
+            raise BadSetting(f"--prefer-trait {one}: {name!r} is no trait (A to Z, 0 to 9, _)")
+        found[name] = weight
+    return found
+
+
+def _uuid(option: str, of: str, given: str) -> str:
+    try:
+        return str(uuid.UUID(given.strip()))
+    except ValueError:
+        raise BadSetting(f"{option}: {given.strip()!r} is not the uuid of {of}") from None
+
+
+def recorded_request(build: BuildStands) -> BuildRequested:
+    """Return the recorded request of this build, with the flavor it got."""
+    placed, record = build.placed, build.placed.decision.record
+    asked = (record.asked if record is not None else None) or AlsoAsked()
+    fields = {name: getattr(asked, name) for name in AlsoAsked.__struct_fields__}
+    if fields["hints"] is None:
+        del fields["hints"]
+    spec = placed.spec
+    request = BuildRequested(
+        request=placed.request,
+        instances=(placed.build,),
+        flavor=spec.flavor,
+        image=spec.image,
+        project=spec.project,
+        user=spec.user,
+        alternates=0,
+    )
+    return msgspec.structs.replace(request, **fields)

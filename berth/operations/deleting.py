@@ -1,0 +1,168 @@
+"""Deletes a build, wherever it is: waiting, placed, or built."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from berth.operations.cells import ask_cells, known_cells, named
+from berth.operations.errors import checked
+from berth.operations.publishing import PATIENCE, publish
+from berth.settings import Settings
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleted, BuildDeleteRequested
+from bus.queries import FindBuilds
+from bus.resources import FindAllocations, FindProviders
+from bus.vocabulary import Message
+
+T = TypeVar("T")
+
+SECONDS = 5.0  # for a cell's answer
+_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deleted:
+    """The result of a deletion; `why` is set if the build had no host."""
+
+    build: str
+    cell: str = ""
+    why: str = ""
+    by_scheduler: bool = False  # it forwarded the deletion to the cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteOptions:
+    cell: str = ""
+    wait: bool = False  # until placement holds nothing for the build
+    fence: bool = False  # also an id without a build, which then cannot be used
+    timeout: float = 600.0
+
+
+async def delete_build(
+    bus: Bus, settings: Settings, build: str, options: DeleteOptions, note: Callable[[str], None]
+) -> list[Deleted]:
+    """Delete the build, or end its wait; call `note` about cells that do not answer. Raise OperationRefused
+    for an unknown id, or if it is not deleted in time.
+    """
+    return await _Deletion(bus, build, options, note).go(settings)
+
+
+class _Deletion:
+    def __init__(self, bus: Bus, build: str, options: DeleteOptions, note: Callable[[str], None]) -> None:
+        self.bus = bus
+        self.id = build
+        self.wait = options.wait
+        self.timeout = options.timeout
+        self.options = options
+        self.note = note
+        self.reply_to = f"delete-{Clock().uuid()[:8]}"
+
+    async def go(self, settings: Settings) -> list[Deleted]:
+        self.deleted = await self.bus.listen(topics.BUILD_DELETED.at(reply_to=self.reply_to))
+        cell, silent = self.options.cell, list[str]()
+        if not cell:
+            cell, silent = await self._cell(settings)
+        if cell:
+            return await self._by_its_cell(cell)
+        return await self._by_the_scheduler(silent)
+
+    async def _cell(self, settings: Settings) -> tuple[str, list[str]]:
+        """Return the cell that knows the build, and the cells that did not answer."""
+        cells = await known_cells(self.bus, settings)
+        find = self.bus.asker(topics.FIND_BUILDS, timeout=min(self.timeout, SECONDS))
+        found, silent = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(self.id,))))
+        return next((cell for cell, answer in found.items() if answer.builds), ""), silent
+
+    async def _by_its_cell(self, cell: str) -> list[Deleted]:
+        await self._publish(BuildDeleteRequested(build=self.id, cell=cell, reply_to=self.reply_to))
+        if self.wait:
+            said = await self._down()
+            held = await _held(self.bus, self.id)
+            if not said.known:
+                raise OperationRefused(
+                    f"{self.id} is not a build of cell {cell}{f': it holds {held}' if held else ''}"
+                )
+            if held:
+                raise OperationRefused(f"{self.id} is down, and yet it holds {held}")
+        return [Deleted(build=self.id, cell=cell)]
+
+    async def _by_the_scheduler(self, silent: Sequence[str]) -> list[Deleted]:
+        """Let the scheduler end a build that no reachable cell has."""
+        cancelled = await self.bus.listen(topics.BUILD_CANCELLED.at(reply_to=self.reply_to))
+        await self._publish(
+            BuildCancelRequested(
+                build=self.id, reply_to=self.reply_to, anywhere=True, fence=self.options.fence
+            )
+        )
+        said = await self._within(
+            cancelled.get(),
+            f"no scheduler said within {self.timeout:g} s what became of {self.id}; one that comes back will"
+            " still end it",
+        )
+        if said.passed_on:
+            return await self._passed_on(said)
+        if silent:
+            self.note(f"did not answer: {named(silent)}")
+        if not said.known and not self.options.fence:
+            raise OperationRefused(
+                f"{self.id}: {said.why}. If its request is still on its way, --fence keeps it from getting a"
+                " host"
+            )
+        if not said.waited and said.known and (held := await _held(self.bus, self.id)):
+            raise OperationRefused(f"{self.id} {said.why}: {held}")
+        return [Deleted(build=self.id, why=said.why)]
+
+    async def _passed_on(self, said: BuildCancelled) -> list[Deleted]:
+        """Follow a deletion that the scheduler forwarded to cells: it is complete when placement has no
+        allocations left.
+        """
+        for build in said.passed_on:
+            if self.wait:
+                await self._within(
+                    self._until_nothing_is_held(build),
+                    f"not waiting any longer: {build} was not taken down within {self.timeout:g} s",
+                )
+        return [Deleted(build=build, cell=cell, by_scheduler=True) for build, cell in said.passed_on.items()]
+
+    async def _until_nothing_is_held(self, build: str) -> None:
+        while await _held(self.bus, build):
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _down(self) -> BuildDeleted:
+        return await self._within(
+            self.deleted.get(),
+            f"not waiting any longer: {self.id} was not taken down within {self.timeout:g} s",
+        )
+
+    async def _publish(self, message: Message) -> None:
+        await publish(self.bus, checked(message), patience=min(self.timeout, PATIENCE))
+
+    async def _within(self, what: Awaitable[T], otherwise: str) -> T:
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await what
+        except TimeoutError:
+            raise OperationRefused(otherwise) from None
+
+
+async def _held(bus: Bus, consumer: str) -> str:
+    """Return the consumer's remaining allocations in placement as text, or an empty string."""
+    found = await bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(consumer,)))
+    if not found.consumers:
+        return ""
+    allocations = found.consumers[0].allocations
+    question = FindProviders(ids=tuple(allocations), parts=("owner",))
+    places = {provider.id: provider for provider in (await bus.asker(topics.PROVIDERS)(question)).providers}
+    told = []
+    for provider, amounts in allocations.items():
+        place = places.get(provider)
+        where = (place.host or place.name) if place is not None else provider
+        cell = f" in cell {place.cell}" if place is not None and place.cell else ""
+        told.append(f"{', '.join(f'{amount} {name}' for name, amount in amounts.items())} on {where}{cell}")
+    if found.consumers[0].client:
+        told.append("a client of the API claimed it: one that came over is a build after `berth adopt`")
+    return "; ".join(told)

@@ -1,0 +1,142 @@
+"""Requests moves of several builds, and follows them to their outcomes; or evaluates them only."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import structs
+
+from berth.operations.cells import builds_by_uuid, check_to_cell
+from berth.operations.errors import checked
+from berth.operations.following import VERIFYING, FollowedMoves, MoveListener, MoveOutcome, following
+from berth.operations.host_states import host_named
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused, Unavailable, Unroutable
+from bus.moves import MoveRequested
+from bus.queries import BuildStands, WhatIfAnswered, WhatIfMoves
+from bus.requests import BuildSpec, Flavor
+from bus.resources import Provider
+
+ANY = "00000000-0000-0000-0000-000000000000"  # placeholder for ids that each request gets
+SECONDS = 30.0  # for the evaluation of moves
+AT_ONCE = 100  # moves per query: each is evaluated after those before it
+_LONGEST_NAME = 200
+
+Making = Callable[[BuildStands], MoveRequested]  # returns the request for a build in its present state
+
+
+class OutcomeListener(MoveListener, Protocol):
+    def over(self, outcome: MoveOutcome) -> None: ...
+
+
+def spec_of(stands: BuildStands) -> BuildSpec:
+    """Return the instance's present spec."""
+    return stands.spec or stands.placed.spec
+
+
+async def prepare_moves(
+    bus: Bus, settings: Settings, builds: Sequence[str], cell: str, making: Making, reply_to: str
+) -> list[MoveRequested]:
+    """Return the requests for the builds, which may be in one cell or in any. Raise BadSetting for an unknown
+    destination cell.
+    """
+    found, clock = await builds_by_uuid(bus, settings, builds, cell), Clock()
+    made = [(stands, making(stands)) for stands in found.values()]
+    across = await _cell_of_host(bus, made[0][1]) if made else ""
+    requests = [
+        checked(
+            structs.replace(
+                request,
+                to_cell=request.to_cell or (across if across != stands.placed.cell else ""),
+                move=clock.uuid(),
+                build=stands.build,
+                cell=stands.placed.cell,
+                reply_to=reply_to,
+            )
+        )
+        for stands, request in made
+    ]
+    for cell in {request.to_cell for _, request in made}:
+        await check_to_cell(bus, settings, cell)
+    return requests
+
+
+async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
+    """Return the cell of the requested host if it is another cell, else an empty string. All moves of a
+    request name the same host.
+    """
+    name = asked.wanted_host or asked.forced_host
+    if not name or asked.to_cell or asked.kind not in ("migrate", "resize", "unshelve"):
+        return ""
+    try:
+        return (await host_named(bus, name)).cell
+    except (OperationRefused, Unavailable, Unroutable):
+        return ""  # the scheduler reports the error
+
+
+async def follow_moves(
+    bus: Bus, name: str, requests: Sequence[MoveRequested], timeout: float, listener: OutcomeListener
+) -> bool:
+    """Publish the requests and follow them. Return whether all are done, or wait for confirmation."""
+    open_ = {request.move for request in requests}
+    good = 0
+
+    async def follow(moves: FollowedMoves, request: MoveRequested) -> None:
+        nonlocal good
+        outcome = await moves.ask(request)
+        open_.remove(request.move)
+        good += outcome.end in ("done", VERIFYING)
+        listener.over(outcome)
+
+    try:
+        async with asyncio.timeout(timeout), following(bus, name, listener) as moves:
+            async with asyncio.TaskGroup() as group:
+                for request in requests:
+                    group.create_task(follow(moves, request))
+    except TimeoutError:
+        raise OperationRefused(
+            f"not followed any longer, and under way after {timeout:g} s: {', '.join(sorted(open_))}"
+        ) from None
+    return good == len(requests)
+
+
+async def supposed(
+    bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
+) -> list[WhatIfAnswered]:
+    """Return the result of each move, without the hosts as destinations."""
+    ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
+    answers: list[WhatIfAnswered] = []
+    for start in range(0, len(moves), AT_ONCE):
+        question = WhatIfMoves(moves=tuple(moves[start : start + AT_ONCE]), closed=roots)
+        answers += (await ask(question)).answers
+    return answers
+
+
+def why_not(answer: WhatIfAnswered) -> str:
+    """Return the reason as a sentence."""
+    code = f"[{answer.decision.code}] " if answer.decision.code else ""
+    return f"{code}{answer.refusal or 'no host would do'}"
+
+
+def flavor_changed(
+    flavor: Flavor,
+    name: str,
+    sizes: Mapping[str, int | None],
+    specs: Mapping[str, str],
+) -> Flavor:
+    """Return the flavor with the changed values, under another name."""
+    said = {key: value for key, value in sizes.items() if value is not None}
+    for key, value in specs.items():
+        if not value and key not in flavor.extra_specs:
+            raise BadSetting(f"--extra-spec {key}=: the flavor has no such extra spec to take away")
+    extra = {key: value for key, value in {**flavor.extra_specs, **specs}.items() if value}
+    changed = structs.replace(flavor, extra_specs=extra, **said)
+    if name or changed == flavor:
+        return structs.replace(changed, name=name or flavor.name)
+    differs = [f"{key}={value}" for key, value in said.items() if getattr(flavor, key) != value]
+    differs += [f"{key}={value}" for key, value in specs.items() if flavor.extra_specs.get(key, "") != value]
+    base = flavor.name.partition(" with ")[0]
+    return structs.replace(changed, name=f"{base} with {','.join(differs)}"[:_LONGEST_NAME])

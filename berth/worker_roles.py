@@ -1,0 +1,158 @@
+"""The workers of the settings by role: which share a process, and in which order they end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from berth.settings import BadSetting, Settings, names_a_file
+from bus.masking import masked
+
+WORKERS = {
+    "placement": "keeps who has which resources, answers candidates and claims",
+    "scheduler": "turns build requests into claimed hosts and alternates",
+    "conductor": "sees a cell's builds through (--cell)",
+    "compute": "simulated agents of a cell (--cell)",
+    "metal": "builds on the nodes of a cell through Ironic's API (--cell)",
+    "ironic": "follows Ironic, and turns what befalls its nodes into inventory",
+    "control-room": "the page of operators: what runs, what waits, why (control_room_http)",
+    "ferry": "carries what goes in and out of a cell that has a RabbitMQ of its own (--cell)",
+}
+_OF_A_CELL = ("conductor", "compute", "metal", "ferry")
+_TOGETHER = ("conductor", "compute")  # roles of several cells that may share a process
+
+
+@dataclass(frozen=True)
+class Role:
+    """A kind of worker, with its cell if it has one."""
+
+    worker: str
+    cell: str = ""
+    agent: str = ""  # of several that share a cell's bare metal, or its hosts
+
+    def __str__(self) -> str:
+        return ".".join(filter(None, (self.worker, self.cell, self.agent)))
+
+
+def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
+    """The role a person named, or a sentence about what they got wrong."""
+    if worker not in WORKERS:
+        known = ", ".join(WORKERS)
+        raise BadSetting(f"there is no worker {worker!r}; there are: {known}")
+    if worker in _OF_A_CELL and not cell:
+        raise BadSetting(
+            f"{worker} belongs to a cell: say which with --cell ({', '.join(settings.cell_names)})"
+        )
+    if worker not in _OF_A_CELL and cell:
+        raise BadSetting(f"{worker} belongs to no cell; leave --cell out")
+    if worker == "metal":
+        _check_metal(cell, settings)
+    if agent and worker not in ("metal", "compute"):
+        raise BadSetting(f"--agent is one of those that share a cell's hosts or metal; {worker} takes none")
+    if agent and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", agent):
+        raise BadSetting(f"--agent {agent!r}: one word of letters, digits, _ and -")
+    if agent and worker == "compute" and agent not in (theirs := agents_of(cell, settings)):
+        raise BadSetting(f"--agent {agent!r}: those of cell {cell!r} are {', '.join(theirs)}")
+    if worker == "ferry" and not settings.cell(cell).ferry:
+        known = ", ".join(cell.name for cell in settings.cells if cell.ferry) or "none"
+        raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own; with cell_ferry_urls there are: {known}")
+    return Role(worker, cell, agent)
+
+
+def roles_named(worker: str, cells: str, settings: Settings, agent: str = "") -> list[Role]:
+    """Return the roles of a worker for several cells, separated by commas, that share a process."""
+    several = list(dict.fromkeys(cells.split(",")))
+    if len(several) > 1 and (worker not in _TOGETHER or agent):
+        raise BadSetting(f"--cell {cells}: of several cells only conductors, or all agents, share a process")
+    found = [role(worker, cell, settings, agent) for cell in several]
+    if len({settings.cell(role.cell).broker for role in found}) > 1:
+        raise BadSetting(f"--cell {cells}: they are on different RabbitMQs, and each needs a process there")
+    return found
+
+
+def _check_metal(cell: str, settings: Settings) -> None:
+    if not settings.ironic.is_read:
+        raise BadSetting("metal builds through Ironic's API: say with ironic_api_url where it is")
+    if cell not in _metal_cells(settings):
+        known = ", ".join(_metal_cells(settings)) or "none"
+        raise BadSetting(f"no node of Ironic's is built on by berth in cell {cell!r}; there are: {known}")
+
+
+def _metal_cells(settings: Settings) -> list[str]:
+    """The cells in which berth's own agent builds on Ironic's nodes."""
+    if not settings.ironic.is_read:
+        return []
+    return [cell for cell in settings.metal_cells if cell not in settings.ironic.nodes.agents]
+
+
+def roles(settings: Settings) -> list[Role]:
+    """Return all roles of a whole berth, workers that answer queries before those that ask."""
+    if names_a_file(settings.database.url):
+        raise BadSetting(
+            f"database_url = {masked(settings.database.url)!r}: is one file, and every store needs its own:"
+            " name a directory, with a / at the end"
+        )
+    found = [Role("placement"), Role("ironic")]
+    found += [Role("ferry", cell.name) for cell in settings.cells if cell.ferry]
+    found += [Role("conductor", cell) for cell in settings.cell_names]
+    for cell in settings.cell_names:
+        several = agents_of(cell, settings) if settings.compute.agents_per_cell > 1 else [""]
+        found += [Role("compute", cell, agent) for agent in several]
+    for number in range(1, settings.ironic.builds.agents_per_cell + 1):
+        found += [
+            Role("metal", cell, f"{cell}-metal-{number}" if number > 1 else "")
+            for cell in _metal_cells(settings)
+        ]
+    found.append(Role("scheduler"))
+    return [*found, Role("control-room")] if settings.control_room.listens else found
+
+
+def processes(settings: Settings) -> list[tuple[Role, ...]]:
+    """Return which roles share a process under `berth up`: conductors of several cells, and their agents."""
+    several = settings.process.cells_a_process
+    found: list[list[Role]] = []
+    open_: dict[tuple[str, str], list[Role]] = {}
+    for role in roles(settings):
+        if role.worker not in _TOGETHER or several == 1:
+            found.append([role])
+            continue
+        kind = role.worker, settings.cell(role.cell).broker
+        if kind not in open_ or len({role.cell for role in open_[kind]} | {role.cell}) > several:
+            open_[kind] = []
+            found.append(open_[kind])
+        open_[kind].append(role)
+    return [tuple(those) for those in found]
+
+
+def ending(settings: Settings) -> list[list[Role]]:
+    """Return the order of stopping: workers that ask before those that answer, so that no query waits."""
+    stages = (
+        ("control-room",),
+        ("scheduler", "compute", "metal", "ironic"),
+        ("conductor",),
+        ("ferry",),
+        ("placement",),
+    )
+    ended = [[role for role in roles(settings) if role.worker in stage] for stage in stages]
+    return [stage for stage in ended if stage]  # not every berth has a ferry
+
+
+def name_of(together: Sequence[Role]) -> str:
+    """Return the name of a process: conductor.c1, or conductor.c1+c2."""
+    first, *others = together
+    return "+".join([str(first), *(role.agent or role.cell for role in others)])
+
+
+def agents_of(cell: str, settings: Settings) -> list[str]:
+    """Return the names of a cell's simulated agents; `berth up` runs each as a process."""
+    from berth import simulated_agents
+
+    return simulated_agents.names_of(cell, settings)
+
+
+def metal_agent(settings: Settings, cell: str) -> str:
+    """Return the agent for nodes outside of simulated fleets: on Ironic's API, or simulated."""
+    if settings.ironic.is_read:
+        return settings.ironic.nodes.agents.get(cell) or f"{cell}-metal"
+    return f"{cell}-agent1"
