@@ -11,7 +11,7 @@ from bus.delivery.runner import Bus
 from bus.worker import Worker
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent import NodeLease, metal_agent, news_of
-from ironic_sync.agent.listing import nodes_of
+from ironic_sync.agent.worker import nodes_of
 from ironic_sync.clouds import cloud_access
 from ironic_sync.core.selection import AGENT
 

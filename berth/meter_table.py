@@ -17,7 +17,7 @@ MODULES: Mapping[str, str] = {
     "placement_worker.worker": "placement",
     "placement_worker.http.meters": "placement, where it serves HTTP",
     "scheduler_worker.meters": "scheduler",
-    "cell_conductor.meters": "conductor",
+    "cell_conductor.applying": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.meters": "ironic",
 }

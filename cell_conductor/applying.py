@@ -7,22 +7,22 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
+from prometheus_client import Counter
 
 from bus.clock import Clock
 from bus.errors import Retry
-from bus.messages import AgentReported
+from bus.messages import AgentReported, BuildEnded
 from bus.moves import MoveEnded, MovePlaced
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
+from bus.vocabulary import Message
 from cell_conductor import moves_store, store
 from cell_conductor.core.build import Build, Effects
-from cell_conductor.core.events import Event
-from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.move import BuildMove, end_told, never_begun
 from cell_conductor.core.placed_move import placed_by, put_off
 from cell_conductor.core.step import step
-from cell_conductor.recent_builds import RecentBuilds
 
 log = logging.getLogger(__name__)
 
@@ -186,3 +186,57 @@ def _tell_of_doubt(build: Build, event: Event) -> None:
 def _put_off(events: Mapping[str, Event]) -> Judged:
     """Postpone events after every attempt met a concurrent writer."""
     return {id_: Retry(0.5, "its build is being changed by others") for id_ in events}
+
+
+MOST = 4096  # of one cell; a build is about 10 kB
+_WAITING = frozenset(["building", "swapping", "deleting"])
+
+
+class RecentBuilds:
+    """The cached builds.
+
+    Another replica may have changed a build since: a result counts only if it was stored over the cached
+    version.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._builds: dict[str, Build] = {}  # the one stored longest ago first
+
+    def get(self, id_: str) -> Build | None:
+        return self._builds.get(id_)
+
+    def put(self, build: Build) -> None:
+        """Cache the build as stored; a settled build is removed."""
+        self._builds.pop(build.id, None)
+        if build.status in _WAITING:
+            self._builds[build.id] = build
+            if len(self._builds) > self._most:
+                del self._builds[next(iter(self._builds))]
+
+    def forget(self, id_: str) -> None:
+        self._builds.pop(id_, None)
+
+    def clear(self) -> None:
+        self._builds.clear()
+
+    def __len__(self) -> int:
+        return len(self._builds)
+
+
+BUILDS_ENDED = Counter(
+    "berth_builds_ended", "ends of builds that a cell published, repetitions included", ["cell", "status"]
+)
+MOVES_ENDED = Counter(
+    "berth_moves_ended",
+    "ends of moves that a cell published, repetitions included",
+    ["cell", "kind", "end"],
+)
+
+
+def count_ends(said: Iterable[Message]) -> None:
+    for message in said:
+        if isinstance(message, BuildEnded):
+            BUILDS_ENDED.labels(message.cell, message.status).inc()
+        elif isinstance(message, MoveEnded):
+            MOVES_ENDED.labels(message.cell, message.kind, message.end).inc()

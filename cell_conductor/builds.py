@@ -27,13 +27,19 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import moves_store, store
-from cell_conductor.applying import Judging
+from cell_conductor.applying import Judging, count_ends
 from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, overdue, stands
-from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
-from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.events import (
+    AttemptLimits,
+    CleanedUp,
+    Event,
+    GivenBack,
+    Stalled,
+    SwapAnswered,
+    SwapImpossible,
+)
 from cell_conductor.core.step import step
-from cell_conductor.meters import count_ends
 from cell_conductor.ring import Ring
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from cell_conductor.applying import MOVE_LATER
 from cell_conductor.builds import PAGE, Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Event, MoveImpossible
-from cell_conductor.core.move_orders import reminder
+from cell_conductor.core.phases import reminder
 from cell_conductor.core.placed_move import undone_unknown, unknown
 
 METAL = "an instance on bare metal does not move: its node is all of it"

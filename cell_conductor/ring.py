@@ -1,7 +1,7 @@
 """Leases of agents and ownership of bare-metal nodes, in the cell's database.
 
 Any number of conductors may run this. Decisions are made under the lock of a pool, and rights follow from
-stored data. Clocks of different machines are never compared (`core/lease_expiry.py`).
+stored data. Clocks of different machines are never compared (`Sightings` in `core/ring.py`).
 """
 
 import logging
@@ -20,8 +20,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from cell_conductor import ring_store as store
 from cell_conductor.core.build import Build
-from cell_conductor.core.lease_expiry import Sightings
-from cell_conductor.core.node_owners import RingMember, forgotten, moves
+from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves
 
 log = logging.getLogger(__name__)
 

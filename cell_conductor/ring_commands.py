@@ -3,7 +3,7 @@
 from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
 from bus.sql.retrying import retrying
 from cell_conductor import ring_store as store
-from cell_conductor.core.node_owners import RingMember, rehomed
+from cell_conductor.core.ring import RingMember, rehomed
 from cell_conductor.ring import Ring
 
 

@@ -41,7 +41,7 @@ from bus.topics import (
 from bus.worker import Worker, answers, every, on_many
 from cell_conductor.adopting import Adoptions
 from cell_conductor.builds import AskMany, Builds
-from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.events import AttemptLimits
 from cell_conductor.listing import Listing
 from cell_conductor.moves import CellMoves
 from cell_conductor.ring import LEASE_SECONDS, LOOKS, Ring

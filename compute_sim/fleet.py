@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from uuid import UUID, uuid5
 
 from bus.reports import Inventory
-from compute_sim.core.drivers.driver import Driver
-from compute_sim.core.drivers.flat import FlatDriver
+from compute_sim.core.drivers import Driver, FlatDriver
 from compute_sim.machines import FLAT, Machine
 
 _NAMES = UUID("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11")

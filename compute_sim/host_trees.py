@@ -7,9 +7,9 @@ from bus.claims import holder_consumer
 from bus.reports import ProviderReport, Reshaping
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations
-from compute_sim.core.hardware import furnished
+from compute_sim.core.device_book import fits_tree, reshaping
+from compute_sim.core.drivers import furnished
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, differences
-from compute_sim.core.reshaping import fits_tree, reshaping
 from compute_sim.disk import AgentDisk
 from compute_sim.fleet import SimHost
 from compute_sim.guests import GuestRecord

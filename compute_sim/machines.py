@@ -15,19 +15,21 @@ from typing import Any
 import msgspec
 
 from bus.reports import Inventory
-from compute_sim.core.drivers.devices import DeviceDriver
-from compute_sim.core.drivers.driver import Driver
-from compute_sim.core.drivers.flat import FlatDriver
-from compute_sim.core.drivers.numa import NumaDriver
-from compute_sim.core.drivers.provider_config import (
+from compute_sim.core.drivers import (
+    DeviceDriver,
+    Driver,
+    FlatDriver,
+    NumaDriver,
+    SriovDriver,
+    VgpuDriver,
+    furnished,
+)
+from compute_sim.core.provider_config import (
     BadProviderConfig,
     ConfiguredProvider,
     ProviderConfigDriver,
     provider_config,
 )
-from compute_sim.core.drivers.sriov import SriovDriver
-from compute_sim.core.drivers.vgpu import VgpuDriver
-from compute_sim.core.hardware import furnished
 from compute_sim.core.provider_tree import TreeMistake
 
 DRIVERS: Mapping[str, type[Any]] = {

@@ -15,7 +15,7 @@ from bus.protocol import Ask
 from bus.resources import Consumer, FindAllocations, FindProviders, ProvidersFound
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.device_book import GuestKey
-from compute_sim.core.ownership import NOTHING, Ownership, ownership
+from compute_sim.core.phases import NOTHING, Ownership, ownership
 from compute_sim.guests import GuestRecord
 
 log = logging.getLogger(__name__)

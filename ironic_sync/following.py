@@ -3,15 +3,21 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
+import msgspec
+
 from bus.clock import Clock
-from bus.context import StoredContext, resumed
+from bus.context import NO_STORY, StoredContext, resumed
 from bus.errors import BrokerRefused, TooBig, Unavailable, Unroutable
-from bus.messages import InventoryReported
+from bus.messages import MOST_SPOKEN, InventoryReported, IronicSpoke
+from bus.protocol import Envelope
+from bus.rate_limited import RateLimitedPublisher
 from bus.replication import PlacementChanged
 from bus.resources import Provider
+from bus.tracing import current_tracer
 from ironic_sync.core.envelope import ReceivedNotification, Skipped, opened
 from ironic_sync.core.known_state import BeliefRules, Moment, Step
 from ironic_sync.core.known_states import Beliefs
@@ -20,7 +26,6 @@ from ironic_sync.core.rule import Invalid, is_open
 from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, LAG_SECONDS, REPORTED_SECONDS, SKIPPED
 from ironic_sync.reader import NodeRead
 from ironic_sync.survey import SurveyedNode
-from ironic_sync.trace_contexts import EventStories
 
 log = logging.getLogger(__name__)
 
@@ -243,3 +248,72 @@ class Following:
         SKIPPED.labels(skipped.reason).inc()
         level = logging.WARNING if skipped.reason == "unreadable" else logging.DEBUG
         log.log(level, "skipped a message of Ironic's: %s: %s", skipped.reason, skipped.why[:500])
+
+
+class EventStories:
+    """Trace contexts by node, from a notification until its report is published. Empty without tracing."""
+
+    def __init__(self) -> None:
+        self._stories: dict[str, StoredContext] = {}
+
+    @contextmanager
+    def hearing(self, said: ReceivedNotification) -> Iterator[None]:
+        """Handle a notification inside the first span of a new trace."""
+        if (tracer := current_tracer()) is None:
+            yield
+            return
+        event = f"baremetal.node.{said.event}.{said.phase}"
+        heard = Envelope(
+            id=said.id, type=event, key=event, body=msgspec.Raw(b""), traceparent=tracer.beginning(event)
+        )
+        span = tracer.handling("ironic_sync", event, heard)
+        if span is None:
+            yield
+            return
+        self._stories[said.uuid] = StoredContext(said.id, said.id, heard.traceparent)
+        try:
+            yield
+        except BaseException as problem:
+            span.end(problem)
+            raise
+        span.end()
+
+    def over(self, uuid: str) -> None:
+        """Forget the node's trace: no further messages will be published for it."""
+        self._stories.pop(uuid, None)
+
+    def parted(
+        self, reports: Sequence[InventoryReported]
+    ) -> list[tuple[StoredContext, list[InventoryReported]]]:
+        """Group reports by trace. Most reports have no trace."""
+        if not self._stories:
+            return [(NO_STORY, list(reports))]
+        found: dict[StoredContext, list[InventoryReported]] = {}
+        for report in reports:
+            found.setdefault(self._stories.get(report.root, NO_STORY), []).append(report)
+        return list(found.items())
+
+
+class SaysSpoke(Protocol):
+    def __call__(self, *messages: IronicSpoke) -> Awaitable[None]: ...
+
+
+class SpokenNodes:
+    """Collects nodes and publishes them at intervals. Losing some is harmless: pages re-read all nodes
+    periodically.
+    """
+
+    def __init__(self, say: SaysSpoke) -> None:
+        self._say = say
+        self._nodes: set[str] = set()
+        self._word = RateLimitedPublisher(self._tell, "that Ironic spoke of nodes")
+        self.run = self._word.run
+
+    def of(self, nodes: Collection[str]) -> None:
+        """Add nodes with notifications; their reports, if any, are published already."""
+        self._nodes.update(nodes)
+        self._word.due()
+
+    async def _tell(self) -> None:
+        nodes, self._nodes = self._nodes, set()
+        await self._say(IronicSpoke(nodes=tuple(sorted(nodes)) if len(nodes) <= MOST_SPOKEN else ()))

@@ -19,13 +19,11 @@ from ironic_sync.api import WITH_ALL, IronicApi
 from ironic_sync.core.known_state import BeliefRules
 from ironic_sync.core.rule import Invalid, inventory_of
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.following import Following
+from ironic_sync.following import Following, SpokenNodes
 from ironic_sync.notifications import Notifications
 from ironic_sync.reader import Reader
-from ironic_sync.refresh_hints import SpokenNodes
-from ironic_sync.schedule import SweepSchedule
 from ironic_sync.survey import Survey
-from ironic_sync.sweep import Sweep
+from ironic_sync.sweep import Sweep, SweepSchedule
 
 log = logging.getLogger(__name__)
 

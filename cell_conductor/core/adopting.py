@@ -10,9 +10,9 @@ from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import Attempt, BuildPlaced
 from bus.vocabulary import MAX_ORDINAL, Allocations
 from cell_conductor.core import build as say
+from cell_conductor.core.answers import holding
 from cell_conductor.core.build import MAX_CAUSE, Build, Effects
 from cell_conductor.core.events import Adoption
-from cell_conductor.core.reshaped import holding
 
 AS_IT_WAS = "it was there before berth, and was adopted"
 

@@ -1,4 +1,4 @@
-"""Events of a build: messages, answers of placement, and silence."""
+"""Events of a build (messages, answers of placement, silence), and the limits of its attempts."""
 
 from dataclasses import dataclass
 
@@ -84,3 +84,13 @@ Event = (
     | Adoption
     | Stalled
 )
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """Limits for every build of a cell; durations in seconds."""
+
+    max_attempts: int = 3
+    build_timeout: float = 1800.0
+    delete_timeout: float = 600.0  # after which a build is deleted without its agent's confirmation
+    cleanup_timeout: float = 86400.0  # how long a silent agent's leftover holds its resources

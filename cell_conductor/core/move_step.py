@@ -11,8 +11,10 @@ from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, Build
 from bus.moves import MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
-from cell_conductor.core.build import Build
+from cell_conductor.core.answers import reshaped
+from cell_conductor.core.build import MAX_CAUSE, Build
 from cell_conductor.core.events import (
+    AttemptLimits,
     CleanedUp,
     Event,
     GivenBack,
@@ -21,9 +23,7 @@ from cell_conductor.core.events import (
     SwapAnswered,
     SwapImpossible,
 )
-from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.move import ASKING
-from cell_conductor.core.move_orders import how_it_stands, open_move, reminder, waited_for
 from cell_conductor.core.moving_out import step_of_leaving
 from cell_conductor.core.phases import (
     Stepped,
@@ -32,17 +32,17 @@ from cell_conductor.core.phases import (
     deleting,
     enter,
     failed_there,
+    how_it_stands,
+    open_move,
     over,
-    resumed,
+    pending,
+    phase_without_guest,
+    reminder,
     tried,
-    undoing,
-    undone,
+    waited_for,
     way_back,
 )
-from cell_conductor.core.placed_anew import answered, released
-from cell_conductor.core.placed_move import DELETED, of_another_move
-from cell_conductor.core.reshaped import reshaped
-from cell_conductor.core.steering import steered
+from cell_conductor.core.placed_move import DELETED, answered, of_another_move, released
 
 NO_RESULT = "no result within {:g} s"
 
@@ -240,3 +240,83 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
         case _:  # destroy: its resources stay held until it is destroyed
             build = leftovers.leave_behind(over(build, "timed out", cause, now), now, limits.cleanup_timeout)
             return enter(build, "release", now, limits)
+
+
+GOES_BACK = "it is on its way back already"
+AS_ASKED = {"revert": "reverted", "abort": "aborted"}
+
+
+def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits) -> Stepped:
+    """Apply the request, or refuse it with the reason."""
+    move = open_move(build)
+    if event.move != move.id:
+        return _refused(build, event, f"the instance is in another move, {move.id}")
+    if move.goal and AS_ASKED.get(event.to) == move.goal:  # asked before
+        return build, (how_it_stands(build, reply_to=event.reply_to), *waited_for(build))
+    if move.goal:
+        return _refused(build, event, GOES_BACK)
+    match event.to, move.phase:
+        case "confirm", "verify":
+            return arrived(over(build, "done", "confirmed", now), now, limits)
+        case "revert", "verify":
+            build = over(build, "given up", "reverted", now)
+            build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=move.was)
+            build = replace(build, move=replace(open_move(build), may_run=True))
+            return way_back(build, "reverted", "", now, limits)
+        case "abort", "prepare" | "send" | "build" | "swap" | "undo":
+            if move.phase != "swap":
+                build = over(build, "given up", "aborted", now)
+            if move.phase in ("prepare", "build") or (move.phase == "send" and move.kind != "shelve"):
+                build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=move.was)
+            return way_back(build, "aborted", "", now, limits)
+        case "force", "send" if move.kind == "live":
+            build = replace(build, move=replace(move, forced=True))
+            return enter(build, "send", now, limits)
+    return _refused(build, event, _why_not(event, move.phase))
+
+
+def _why_not(event: MoveSteered, phase: str) -> str:
+    match event.to:
+        case "confirm":
+            return f"it does not wait to be confirmed: {phase}"
+        case "revert":
+            return f"it does not wait to be reverted: {phase}"
+        case "abort":
+            return f"it is too late for that: {phase}"
+        case _:
+            return f"only the copying of a live migration ends sooner: {phase}"
+
+
+def _refused(build: Build, event: MoveSteered, why: str) -> Stepped:
+    told = how_it_stands(build, refused=why, reply_to=event.reply_to)
+    return build, (replace(told, move=event.move),)
+
+
+def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
+    """Continue after silence about a destruction. A guest that may run is awaited as long as its resources
+    are held; a guest that failed to start, or was silent before the next destination, is not.
+    """
+    move = open_move(build)
+    waits = pending(build)
+    if not move.goal:
+        return enter(over(build, "timed out", "no answer", now), "swap", now, limits)
+    if move.may_run and any(now < left.until for left in waits):
+        cause = f"{', '.join(build.hosts[left.at].host for left in waits)}: nothing was heard; asked again"
+        build = replace(build, deadline=now + limits.delete_timeout)
+        return build, (how_it_stands(build, refused=cause), *waited_for(build))
+    return enter(over(build, "timed out", "no answer", now), phase_without_guest(build), now, limits)
+
+
+def undone(build: Build, now: float, limits: AttemptLimits) -> Stepped:
+    if pending(build):
+        return build, ()
+    return enter(over(build, "done", "", now), phase_without_guest(build), now, limits)
+
+
+def resumed(build: Build, problem: str, now: float) -> Stepped:
+    move = open_move(build)
+    assert move.goal
+    if problem:
+        cause = f"{move.cause}; it did not go on at {move.left}: {problem}"[:MAX_CAUSE]
+        return close(build, "error", cause, now, "active")
+    return close(build, move.goal, move.cause, now, "active")

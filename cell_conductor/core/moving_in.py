@@ -12,13 +12,11 @@ from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
 from bus.moves import HandoverReported, MovePlaced
 from cell_conductor.core import build as say
 from cell_conductor.core.build import Build, Effects
-from cell_conductor.core.events import CleanedUp, Event
+from cell_conductor.core.events import AttemptLimits, CleanedUp, Event
 from cell_conductor.core.leftovers import cleaned_up
-from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.move import BUILT, BuildMove, without_record
-from cell_conductor.core.move_orders import ended_again
 from cell_conductor.core.moving_out import DELETED, deleted_elsewhere
-from cell_conductor.core.phases import Stepped, deleting, enter, trimmed
+from cell_conductor.core.phases import Stepped, deleting, ended_again, enter, trimmed
 
 
 def arrives(build: Build | None, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped | None:

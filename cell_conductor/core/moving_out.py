@@ -19,18 +19,20 @@ from bus.moves import HandoverProgress, HandoverReported, MovePlaced, MoveReport
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, Leftover
-from cell_conductor.core.events import CleanedUp, Event, Stalled
-from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, Stalled
 from cell_conductor.core.move import KEPT, BuildMove, closed
-from cell_conductor.core.move_orders import ended_again, how_it_stands, open_move, waited_for
 from cell_conductor.core.phases import (
     AWAY_SECONDS,
     Stepped,
     close,
+    ended_again,
     enter,
+    how_it_stands,
+    open_move,
     over,
     returned,
     source_left,
+    waited_for,
 )
 
 UNKNOWN = "its cell does not know the build"

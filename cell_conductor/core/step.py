@@ -31,10 +31,11 @@ from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.adopting import adopted
-from cell_conductor.core.answers import doomed, given_back, swapped
+from cell_conductor.core.answers import doomed, given_back, reshaped, swapped
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import (
     Adoption,
+    AttemptLimits,
     CleanedUp,
     Event,
     GivenBack,
@@ -43,11 +44,10 @@ from cell_conductor.core.events import (
     SwapAnswered,
     SwapImpossible,
 )
-from cell_conductor.core.limits import AttemptLimits
-from cell_conductor.core.move_orders import ended_again
 from cell_conductor.core.move_step import step_of_move
 from cell_conductor.core.moving_in import arrives, of_the_moved
 from cell_conductor.core.moving_out import handover, in_another_phase, told_of_unknown
+from cell_conductor.core.phases import ended_again
 from cell_conductor.core.placed_move import (
     begun,
     heard_late,
@@ -55,7 +55,6 @@ from cell_conductor.core.placed_move import (
     refused_meanwhile,
     steered_late,
 )
-from cell_conductor.core.reshaped import reshaped
 
 DELETED_WHILE_BUILDING = "deleted while building"
 

@@ -1,15 +1,18 @@
-"""The state of a guest during and after each phase of a move, and the detection of late orders.
+"""The state of a guest during and after each phase of a move, the detection of late orders, and the
+ownership of guests after an absence.
 
-prepare   no guest → arriving, and its devices are held send      running → stopped, immediately; in a live
-migration when the copy is complete start     arriving → running resume    the guest at the source gets a new
-attempt number and runs again rebuild   the guest runs until its successor replaces it under a new attempt
-number
+    prepare   no guest → arriving, and its devices are held
+    send      running → stopped, immediately; in a live migration when the copy is complete
+    start     arriving → running
+    resume    the guest at the source gets a new attempt number and runs again
+    rebuild   the guest runs until its successor replaces it under a new attempt number
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from bus.claims import MIGRATION
 from bus.moves import MoveOrdered, MoveReported
 
 GuestState = Literal["arriving", "running", "stopped"]
@@ -95,3 +98,24 @@ class MoveSteps:
         self._known.move_to_end(build)
         if len(self._known) > self._remembered:
             self._known.popitem(last=False)
+
+
+Ownership = Literal["ours", "kept", "gone", "unknown"]
+NOTHING = "nothing"  # the holder has no allocation on the guest's host
+
+
+def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
+    """Return the ownership of a guest, from the allocations of its build and of the attempt's holder on its
+    host.
+
+    A guest held by a migration may have been moved and run on another host, so it is left alone until an
+    order decides. The same applies if a migration holds it under another attempt number (`kept_otherwise`):
+    the number before a rebuild, or a new number that the agent has not received yet. A guest held by a
+    clean-up is certainly obsolete. Without any allocation here the guest may have lost its allocation, so
+    the answer is unknown.
+    """
+    if holder_type != NOTHING:
+        return "kept" if holder_type == MIGRATION else "gone"
+    if build_here:
+        return "ours"
+    return "kept" if kept_otherwise else "unknown"

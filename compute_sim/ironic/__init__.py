@@ -1,8 +1,8 @@
 """A simulated Ironic: the real state machine, its notifications and its REST API."""
 
+from compute_sim.ironic.conductor import FAULTS, KINDS, SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
 from compute_sim.ironic.notify import BusVoice, IronicExchange
-from compute_sim.ironic.plan import FAULTS, KINDS, SimPlan
 from compute_sim.ironic.power import BMC
 from compute_sim.ironic.simulation import Simulation
 

@@ -16,7 +16,7 @@ from compute_sim.ironic.envelope import Action
 from compute_sim.ironic.node import INTERFACES, Json, SimNode
 from compute_sim.ironic.patching import good_name, good_trait, names_in, new_node, patched
 from compute_sim.ironic.power import TARGETS, Power
-from compute_sim.ironic.refused import ApiRefusal, locked, wrong_state
+from compute_sim.ironic.request import ApiRefusal, locked, wrong_state
 from compute_sim.ironic.transitions import Works
 
 _ENROLL_SINCE = 11  # clients of older APIs create nodes as available

@@ -8,7 +8,7 @@ from random import Random
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.refused import ApiRefusal
+from compute_sim.ironic.request import ApiRefusal
 
 _PERIOD = 0.02  # seconds between checks of the rate
 _TRIES = 20  # nodes checked to find a free one

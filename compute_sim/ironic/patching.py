@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from compute_sim.ironic.node import Json, SimNode
-from compute_sim.ironic.refused import ApiRefusal
+from compute_sim.ironic.request import ApiRefusal
 
 PATCHABLE = (
     "automated_clean", "bios_interface", "boot_interface", "chassis_uuid", "conductor_group",

@@ -7,8 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.errors import NOT_JSON
-from compute_sim.ironic.node import Json
-from compute_sim.ironic.refused import ApiRefusal
+from compute_sim.ironic.node import Json, SimNode
 
 
 class SimRequest:
@@ -52,3 +51,36 @@ def text_of(body: Json, name: str) -> str:
 
 def json_response(body: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, media_type="application/json")
+
+
+class ApiRefusal(Exception):
+    """Ironic refuses the request."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+def not_found(ident: str) -> ApiRefusal:
+    return ApiRefusal(404, f"Node {ident} could not be found.")
+
+
+def not_acceptable(text: str = "Request not acceptable.") -> ApiRefusal:
+    return ApiRefusal(406, text)
+
+
+def locked(node: SimNode) -> ApiRefusal:
+    return ApiRefusal(
+        409,
+        f"Node {node.uuid} is locked by host {node.reservation}, please retry after the current operation "
+        "is completed.",
+    )
+
+
+def wrong_state(action: str, node: SimNode, state: str | None) -> ApiRefusal:
+    return ApiRefusal(
+        400,
+        f'The requested action "{action}" can not be performed on node "{node.uuid}" while it is in state '
+        f'"{state}".',
+    )

@@ -17,8 +17,7 @@ from compute_sim.ironic.api import Api
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.node import Json, SimNode
 from compute_sim.ironic.power import Power
-from compute_sim.ironic.refused import ApiRefusal, not_acceptable
-from compute_sim.ironic.request import SimRequest, json_response, text_of
+from compute_sim.ironic.request import ApiRefusal, SimRequest, json_response, not_acceptable, text_of
 from compute_sim.ironic.transitions import Works
 from compute_sim.ironic.trouble import TroubleHandlers
 

@@ -12,11 +12,10 @@ from bus.messages import NodeChanged
 from bus.worker import Worker
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.churn import Churn
-from compute_sim.ironic.conductor import Conductor, Told
+from compute_sim.ironic.conductor import Conductor, SimPlan, Told
 from compute_sim.ironic.envelope import SentNotification
 from compute_sim.ironic.node import SimNode
 from compute_sim.ironic.notify import BusVoice, NotificationSink
-from compute_sim.ironic.plan import SimPlan
 from compute_sim.ironic.power import Power
 from compute_sim.ironic.rest import rest_app
 from compute_sim.ironic.transitions import Works

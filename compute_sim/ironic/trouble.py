@@ -2,12 +2,10 @@
 
 from starlette.responses import Response
 
-from compute_sim.ironic.conductor import Conductor
+from compute_sim.ironic.conductor import FAULTS, KINDS, Conductor
 from compute_sim.ironic.machine import event_of
-from compute_sim.ironic.plan import FAULTS, KINDS
 from compute_sim.ironic.power import BMC, Power
-from compute_sim.ironic.refused import ApiRefusal
-from compute_sim.ironic.request import SimRequest, json_response, text_of
+from compute_sim.ironic.request import ApiRefusal, SimRequest, json_response, text_of
 from compute_sim.ironic.transitions import Works
 
 

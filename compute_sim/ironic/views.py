@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from compute_sim.ironic.machine import PATHS
 from compute_sim.ironic.node import FIELDS, Json, SimNode, masked, said
-from compute_sim.ironic.refused import ApiRefusal, not_acceptable
+from compute_sim.ironic.request import ApiRefusal, not_acceptable
 
 MINIMUM, MAXIMUM = 1, 115  # minor versions
 PAGE = 1000

@@ -16,12 +16,13 @@ from bus.clock import Clock
 from bus.errors import Retry, Unavailable
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from ironic_sync.access import IronicRefused
-from ironic_sync.agent.core import instance, steps
+from ironic_sync.agent.core import node as metal_node
+from ironic_sync.agent.core import steps
 from ironic_sync.agent.core.node import FIELDS, MetalNode, node_of
 from ironic_sync.agent.core.steps import Order, Step, next_step
 from ironic_sync.agent.lease import ActingRight, Unshared
 from ironic_sync.api import IronicApi
-from ironic_sync.core.states import DEPLOYING
+from ironic_sync.core.node import DEPLOYING
 
 log = logging.getLogger(__name__)
 
@@ -200,11 +201,11 @@ class OrdersInHand:
         """Take a step, and return the node after it, or None if the step only started a transition."""
         match step:
             case steps.Claim() if isinstance(order, BuildOrdered):
-                patch = instance.claim(node, order)
+                patch = metal_node.claim(node, order)
             case steps.Close():
-                patch = instance.close(node, order, step.cause)
+                patch = metal_node.close(node, order, step.cause)
             case steps.LetGo():
-                patch = instance.let_go()
+                patch = metal_node.let_go()
             case _:
                 async with self.right.writing(order.root, order.epoch):
                     await self.api.set_provision_state(node.uuid, _TARGETS[type(step)])

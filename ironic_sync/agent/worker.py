@@ -1,6 +1,7 @@
 """The worker of the bare-metal agent: builds on Ironic's nodes and sends heartbeats."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -13,10 +14,13 @@ from bus.report_sequence import ReportSequence
 from bus.reports import HostState
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, TELL_NODES
 from bus.worker import Worker, every, on
-from ironic_sync.agent.lease import NodeLease, Unshared
+from ironic_sync.access import IronicRefused
+from ironic_sync.agent.lease import ListNodes, NodeLease, NotOurs, Unshared
 from ironic_sync.agent.orders import LONGEST_PAUSE, OrdersInHand
 from ironic_sync.api import IronicApi
 from ironic_sync.core.envelope import ReceivedNotification, opened
+from ironic_sync.core.node import Malformed, from_rest
+from ironic_sync.core.selection import NodeSelection
 from ironic_sync.notifications import Notifications
 
 LONGEST_PAUSE_WITH_NEWS = 60.0
@@ -179,3 +183,31 @@ def metal_agent(
         runs=runs,
         stops=[api.close] if lease is None else [lease.leave, api.close],
     )
+
+
+log = logging.getLogger(__name__)
+
+
+def nodes_of(api: IronicApi, selection: NodeSelection, cell: str, pool: str) -> ListNodes:
+    """Return a function that lists the nodes of this cell and of this pool, as selections name it."""
+
+    filters: dict[str, Any] = {**selection.filters()}
+
+    async def listed() -> Sequence[str]:
+        found = []
+        try:
+            async for page in api.nodes(fields=selection.fields(), **filters):
+                for said in page:
+                    try:
+                        node = from_rest(said)
+                    except Malformed as problem:  # the first order for the node will report the problem
+                        log.warning("a node that cannot be read is left out: %s", problem)
+                        continue
+                    place = selection.place(node)
+                    if place is not None and (place.cell, place.agent) == (cell, pool):
+                        found.append(node.uuid)
+        except IronicRefused as problem:
+            raise NotOurs(f"Ironic does not list its nodes: {problem}") from None
+        return found
+
+    return listed

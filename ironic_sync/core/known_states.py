@@ -1,4 +1,4 @@
-"""The assumed state of all nodes (rules in `belief.py`), and the sequences of reports that placement has."""
+"""The assumed state of all nodes (rules in `known_state.py`), and the report sequences that placement has."""
 
 from msgspec.structs import replace
 

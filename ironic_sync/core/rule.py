@@ -14,8 +14,7 @@ import re
 
 from bus.messages import InventoryReported, NodeChanged
 from bus.reports import Inventory, ProviderReport
-from ironic_sync.core.node import IronicNode, Place
-from ironic_sync.core.states import FREE
+from ironic_sync.core.node import FREE, IronicNode, Place
 
 _CLASS_NAME = re.compile(r"[A-Z0-9_]{1,255}")
 _TRAIT_NAME = re.compile(r"[A-Z0-9_]{1,255}")

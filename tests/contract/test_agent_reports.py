@@ -14,8 +14,7 @@ from bus.requests import BuildSpec, Flavor
 from bus.resources import FindProviders, ProvidersFound, SetInventory, SetTraits
 from compute_sim import AgentDisk, CrashPlan, FaultPlan, SimAgent, SimHost, fleet
 from compute_sim.agent import SimulatedAgent
-from compute_sim.core.drivers.driver import DriverOptions, InUse
-from compute_sim.core.drivers.numa import NumaDriver
+from compute_sim.core.drivers import DriverOptions, InUse, NumaDriver
 from compute_sim.core.provider_tree import ProviderTree, child_id
 from compute_sim.host_trees import HostTrees
 from compute_sim.machines import Machine

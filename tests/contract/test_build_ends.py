@@ -27,7 +27,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from cell_conductor import census
 from cell_conductor.builds import Builds
-from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.events import AttemptLimits
 from tests.support.conductor_builders import (
     Books,
     a_build_order,

@@ -32,7 +32,7 @@ from cell_conductor import Standing, census, schema
 from cell_conductor import store as sql
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
-from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.events import AttemptLimits
 from tests.support.conductor_builders import (
     CELL,
     Books,

@@ -16,11 +16,16 @@ from bus.messages import BuildEnded
 from bus.reports import Inventory
 from bus.requests import Flavor
 from compute_sim import SimHost, fleet
-from compute_sim.core.drivers.devices import DeviceDriver, HostDevice
-from compute_sim.core.drivers.numa import NumaDriver
-from compute_sim.core.drivers.provider_config import ProviderConfigDriver, provider_config
-from compute_sim.core.drivers.sriov import PhysicalFunction, SriovDriver
-from compute_sim.core.drivers.vgpu import PhysicalGpu, VgpuDriver
+from compute_sim.core.drivers import (
+    DeviceDriver,
+    HostDevice,
+    NumaDriver,
+    PhysicalFunction,
+    PhysicalGpu,
+    SriovDriver,
+    VgpuDriver,
+)
+from compute_sim.core.provider_config import ProviderConfigDriver, provider_config
 from compute_sim.machines import Machine
 from tests.support.buses import LOCALLY, Connect
 from tests.support.driver_cloud import DriverCloud, a_driver_cloud

@@ -249,7 +249,7 @@ async def test_what_changed_while_nobody_heard_is_found_at_the_start() -> None:
 
 
 async def test_after_a_gap_in_what_is_heard_everything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ironic_sync.schedule.SOONEST_SECONDS", 0.05)
+    monkeypatch.setattr("ironic_sync.sweep.SOONEST_SECONDS", 0.05)
     async with cloud(sweep_seconds=3600) as sky:
         nodes = [await sky.change(n, "provision_set.end", provision_state="available") for n in range(5)]
         for uuid in nodes:
@@ -262,8 +262,8 @@ async def test_after_a_gap_in_what_is_heard_everything_is_read(monkeypatch: pyte
 
 
 async def test_a_node_that_ironic_allocates_itself_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ironic_sync.schedule.SOONEST_SECONDS", 0.05)
-    monkeypatch.setattr("ironic_sync.schedule.SETTLING_SECONDS", 0.05)
+    monkeypatch.setattr("ironic_sync.sweep.SOONEST_SECONDS", 0.05)
+    monkeypatch.setattr("ironic_sync.sweep.SETTLING_SECONDS", 0.05)
     async with cloud(sweep_seconds=3600) as sky:
         uuid = await sky.change(1, "provision_set.end", provision_state="available")
         await sky.home.until(lambda: sky.home.is_open(uuid))

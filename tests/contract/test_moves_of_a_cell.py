@@ -30,7 +30,7 @@ from bus.vocabulary import Message
 from cell_conductor import schema
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
-from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.events import AttemptLimits
 from cell_conductor.listing import Listing
 from cell_conductor.moves import CellMoves
 from cell_conductor.ring import Ring

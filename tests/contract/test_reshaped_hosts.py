@@ -14,8 +14,7 @@ from bus.messages import BuildEnded
 from bus.requests import Flavor
 from bus.vocabulary import Allocations
 from compute_sim import Durations, FaultPlan, SimHost, fleet
-from compute_sim.core.drivers.numa import NumaDriver
-from compute_sim.core.drivers.vgpu import PhysicalGpu, VgpuDriver
+from compute_sim.core.drivers import NumaDriver, PhysicalGpu, VgpuDriver
 from compute_sim.machines import Machine
 from tests.support.buses import Connect
 from tests.support.driver_cloud import DriverCloud, a_driver_cloud

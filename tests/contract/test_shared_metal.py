@@ -26,7 +26,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
-from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.events import AttemptLimits
 from cell_conductor.ring import Ring
 from cell_conductor.ring_commands import RingByHand
 from tests.support.conductor_builders import CELL, Books, a_delete, a_placed, an_agent_report

@@ -54,7 +54,7 @@ from compute_sim import (
     compute_sim,
     fleet,
 )
-from compute_sim.core.drivers.numa import NumaDriver
+from compute_sim.core.drivers import NumaDriver
 from compute_sim.core.phases import GuestState
 from compute_sim.guests import GuestRecord
 from ironic_sync import ironic_sync

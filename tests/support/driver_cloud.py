@@ -30,7 +30,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
 from bus.worker import Worker
 from compute_sim import AgentDisk, FaultPlan, SimHost, compute_sim
-from compute_sim.core.hardware import furnished
+from compute_sim.core.drivers import furnished
 from compute_sim.guest_file import GuestFile
 from compute_sim.guests import GuestRecord
 from tests.support.buses import Connect, queues_of

@@ -12,9 +12,8 @@ from bus.moves import MoveEnded, MoveKind, MoveOrdered, MovePlaced, MoveProgress
 from bus.vocabulary import Message
 from cell_conductor.core.build import Build
 from cell_conductor.core.build import overdue as build_overdue
-from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered
-from cell_conductor.core.limits import AttemptLimits
-from cell_conductor.core.move_orders import reminder
+from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, GivenBack, Stalled, SwapAnswered
+from cell_conductor.core.phases import reminder
 from cell_conductor.core.placed_move import put_off
 from cell_conductor.core.step import step
 from tests.support.cell_moves import a_move, a_move_report, a_steering

@@ -25,7 +25,7 @@ from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimPlan, Simulation, enrolled
 from ironic_sync import NodeSelection
 from ironic_sync.agent import NodeLease, metal_agent
-from ironic_sync.agent.listing import nodes_of
+from ironic_sync.agent.worker import nodes_of
 from ironic_sync.api import Access, IronicApi
 from tests.support.conductor_builders import CELL, Books
 from tests.support.databases import inline_connection

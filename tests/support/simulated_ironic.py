@@ -7,12 +7,11 @@ from typing import Any
 
 from bus.clock import Clock
 from compute_sim.ironic.api import Api
-from compute_sim.ironic.conductor import Conductor, Emit, Told
+from compute_sim.ironic.conductor import Conductor, Emit, SimPlan, Told
 from compute_sim.ironic.envelope import SentNotification
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.plan import SimPlan
 from compute_sim.ironic.power import Power
-from compute_sim.ironic.refused import ApiRefusal
+from compute_sim.ironic.request import ApiRefusal
 from compute_sim.ironic.transitions import Works
 from tests.support.virtual_time import run as in_virtual_time
 

@@ -47,7 +47,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
-from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.events import AttemptLimits
 from cell_conductor.listing import Listing
 from cell_conductor.moves import CellMoves
 from placement_worker import Placement

@@ -18,7 +18,7 @@ from berth.operations.names import ByName
 from berth.settings import BadSetting
 from bus.messages import BuildRequested
 from bus.requests import BuildSpec, Flavor, Hints, Image
-from ironic_sync.agent.core.instance import instance_info
+from ironic_sync.agent.core.node import instance_info
 from tests.support.ids import uid
 
 ONE, TWO = uid(1, "e"), uid(2, "e")

@@ -12,6 +12,7 @@ from bus.refused_edits import Contended
 from bus.vocabulary import Message
 from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import (
+    AttemptLimits,
     CleanedUp,
     Event,
     GivenBack,
@@ -20,9 +21,8 @@ from cell_conductor.core.events import (
     SwapAnswered,
     SwapImpossible,
 )
-from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.move import move_stands
-from cell_conductor.core.move_orders import how_it_stands, reminder
+from cell_conductor.core.phases import how_it_stands, reminder
 from cell_conductor.core.placed_move import put_off
 from cell_conductor.core.step import step
 from tests.support.cell_moves import a_move, a_report_of, a_steering, in_short

@@ -30,8 +30,15 @@ from bus.messages import (
 from bus.refused_edits import Contended
 from bus.vocabulary import Message
 from cell_conductor.core.build import Build, holder_consumer
-from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
-from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.events import (
+    AttemptLimits,
+    CleanedUp,
+    Event,
+    GivenBack,
+    Stalled,
+    SwapAnswered,
+    SwapImpossible,
+)
 from cell_conductor.core.step import step
 from tests.support.conductor_builders import (
     a_build_order,

@@ -5,9 +5,7 @@ import pytest
 from bus.reports import Inventory
 from bus.vocabulary import Allocations
 from compute_sim.core.device_book import DeviceBook
-from compute_sim.core.drivers.flat import FlatDriver
-from compute_sim.core.drivers.sriov import PhysicalFunction, SriovDriver
-from compute_sim.core.hardware import furnished
+from compute_sim.core.drivers import FlatDriver, PhysicalFunction, SriovDriver, furnished
 from compute_sim.core.provider_tree import child_id
 from tests.support.ids import uid
 

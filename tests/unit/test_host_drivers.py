@@ -5,13 +5,18 @@ from collections.abc import Sequence
 import pytest
 
 from bus.reports import Inventory
-from compute_sim.core.drivers.devices import DeviceDriver, HostDevice
-from compute_sim.core.drivers.driver import Driver
-from compute_sim.core.drivers.flat import FlatDriver
-from compute_sim.core.drivers.numa import NumaDriver
-from compute_sim.core.drivers.sriov import PhysicalFunction, SriovDriver
-from compute_sim.core.drivers.vgpu import PhysicalGpu, VgpuDriver
-from compute_sim.core.hardware import furnished
+from compute_sim.core.drivers import (
+    DeviceDriver,
+    Driver,
+    FlatDriver,
+    HostDevice,
+    NumaDriver,
+    PhysicalFunction,
+    PhysicalGpu,
+    SriovDriver,
+    VgpuDriver,
+    furnished,
+)
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake
 from tests.support.ids import uid
 

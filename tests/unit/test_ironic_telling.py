@@ -7,9 +7,8 @@ from bus.errors import BrokerRefused, Unroutable
 from bus.messages import InventoryReported, IronicSpoke
 from ironic_sync.core.known_state import BeliefRules
 from ironic_sync.core.node import from_rest
-from ironic_sync.following import Following
+from ironic_sync.following import Following, SpokenNodes
 from ironic_sync.reader import NodeRead
-from ironic_sync.refresh_hints import SpokenNodes
 from tests.support.fake_ironic import FakeIronic
 from tests.support.ironic_builders import PLACE, a_notification
 from tests.support.virtual_time import in_virtual_time

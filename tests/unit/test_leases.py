@@ -3,7 +3,7 @@
 import pytest
 
 from bus.leases import LeaseAnswered, NodeLent
-from cell_conductor.core.lease_expiry import DRIFT, GRACE, Sightings
+from cell_conductor.core.ring import DRIFT, GRACE, Sightings
 from ironic_sync.agent.core.leased_nodes import LentNodes
 from tests.support.ids import uid
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from compute_sim import BadMachine, fleet, machines
-from compute_sim.core.hardware import furnished
+from compute_sim.core.drivers import furnished
 from compute_sim.machines import BUILT_IN
 from tests.support.ids import uid
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from bus.messages import BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
-from ironic_sync.agent.core import instance
+from ironic_sync.agent.core import node as metal_node
 from ironic_sync.agent.core.node import ATTEMPT, SEEN, MetalNode, node_of
 from ironic_sync.agent.core.steps import (
     UNDONE,
@@ -235,7 +235,7 @@ def test_what_was_given_up_is_undone_and_told_with_its_reason() -> None:
 
 
 def test_the_claim_names_the_build_and_its_attempt_in_one_write() -> None:
-    uuid, info, extra = instance.claim(a_seen_node(), build(3))
+    uuid, info, extra = metal_node.claim(a_seen_node(), build(3))
     assert uuid == {"op": "add", "path": "/instance_uuid", "value": US}
     assert info["path"] == "/instance_info"
     assert info["value"][ATTEMPT] == 3
@@ -248,11 +248,11 @@ def test_a_node_remembers_the_builds_it_has_seen_last() -> None:
         order = DestroyOrdered(
             build=uid(number, "b"), attempt=number, cell=CELL, agent="metal", root=NODE, host=NODE
         )
-        (patch,) = instance.close(node, order, "x" * 1000)
+        (patch,) = metal_node.close(node, order, "x" * 1000)
         node = a_seen_node(extra={SEEN: patch["value"]})
     assert [attempt.build for attempt in node.seen] == [uid(number, "b") for number in (4, 5, 6, 7)]
-    assert {len(attempt.cause) for attempt in node.seen} == {instance.LONGEST_CAUSE}
-    (patch,) = instance.close(node, destroy(9), "")
+    assert {len(attempt.cause) for attempt in node.seen} == {metal_node.LONGEST_CAUSE}
+    (patch,) = metal_node.close(node, destroy(9), "")
     assert [one["build"] for one in patch["value"]].count(US) == 1
 
 
@@ -281,7 +281,7 @@ def test_what_ironic_is_told_of_the_instance() -> None:
         ),
         project="p1",
     )
-    assert instance.instance_info(spec) == {
+    assert metal_node.instance_info(spec) == {
         "image_source": "http://images/debian.qcow2",
         "image_checksum": "abc",
         "root_gb": "100",
@@ -292,7 +292,7 @@ def test_what_ironic_is_told_of_the_instance() -> None:
         "project_id": "p1",
     }
     iso = Image(name="rescue", properties={"boot_iso": "http://images/rescue.iso"})
-    info = instance.instance_info(BuildSpec(flavor=Flavor(name="metal"), image=iso))
+    info = metal_node.instance_info(BuildSpec(flavor=Flavor(name="metal"), image=iso))
     assert "image_source" not in info
     assert info["boot_iso"] == "http://images/rescue.iso"
 

@@ -3,8 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from cell_conductor.core.node_owners import RingMember, RingNode, Use, forgotten, moves, rehomed
-from cell_conductor.core.ring import preference
+from cell_conductor.core.ring import RingMember, RingNode, Use, forgotten, moves, preference, rehomed
 from tests.support.ids import uid
 
 POOL = "metal"

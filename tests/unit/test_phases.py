@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from bus.moves import MoveReported
-from compute_sim.core.ownership import NOTHING, ownership
-from compute_sim.core.phases import MoveSteps, afterwards, meanwhile, refusal
+from compute_sim.core.phases import NOTHING, MoveSteps, afterwards, meanwhile, ownership, refusal
 from tests.support.ids import uid
 from tests.support.moving_agent import DESTINATION, SOURCE, an_order
 

@@ -7,9 +7,7 @@ from msgspec.structs import replace
 
 from bus.reports import Inventory
 from bus.resources import Provider
-from compute_sim.core.drivers.flat import FlatDriver
-from compute_sim.core.drivers.numa import NumaDriver
-from compute_sim.core.hardware import furnished
+from compute_sim.core.drivers import FlatDriver, NumaDriver, furnished
 from compute_sim.core.provider_tree import ProviderTree, answered, child_id, differences
 from tests.support.ids import uid
 

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
+from cell_conductor.applying import RecentBuilds
 from cell_conductor.core.build import Build, Status
-from cell_conductor.recent_builds import RecentBuilds
 from tests.support.conductor_builders import CELL, a_placed
 
 

@@ -9,8 +9,7 @@ from bus.claims import Claimed, ClaimRequested, Full, Held, Moved, Refused, Rele
 from bus.messages import AgentReported, BuildOrdered, BuildReshaped, HostFailed
 from bus.vocabulary import Message
 from cell_conductor.core.build import Build
-from cell_conductor.core.events import Event, GivenBack, Stalled, SwapAnswered
-from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.events import AttemptLimits, Event, GivenBack, Stalled, SwapAnswered
 from cell_conductor.core.step import step
 from tests.support.conductor_builders import a_build_order, a_delete, a_placed, a_selection, an_agent_report
 

@@ -6,11 +6,9 @@ from bus.build_orders import reshaped_mappings
 from bus.reports import GuestPlace, Inventory, InventoryMove
 from bus.resources import Provider
 from bus.vocabulary import Allocations
-from compute_sim.core.drivers.flat import FlatDriver
-from compute_sim.core.drivers.numa import NumaDriver
-from compute_sim.core.hardware import furnished
+from compute_sim.core.device_book import fits_tree, reshaping
+from compute_sim.core.drivers import FlatDriver, NumaDriver, furnished
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, child_id
-from compute_sim.core.reshaping import fits_tree, reshaping
 from tests.support.ids import uid
 
 HOST = uid(1, "c")

@@ -12,8 +12,8 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import NodeChanged
 from bus.topics import IRONIC_NODE
 from compute_sim.ironic import BusVoice, Simulation, enrolled
+from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.plan import SimPlan
 from tests.support.simulated_ironic import INSTANCE, NOW, OTHER, SimIronicPlayer, a_node
 from tests.support.virtual_time import run
 

@@ -9,10 +9,9 @@ import pytest
 
 from bus.clock import Clock
 from compute_sim.ironic.allocations import NodeAllocations
-from compute_sim.ironic.conductor import Told
+from compute_sim.ironic.conductor import SimPlan, Told
 from compute_sim.ironic.envelope import Envelopes, SentNotification
 from compute_sim.ironic.notify import IronicExchange
-from compute_sim.ironic.plan import SimPlan
 from tests.support.simulated_ironic import INSTANCE, NODE, NOW, SimIronicPlayer, a_node, play
 from tests.support.virtual_time import run
 

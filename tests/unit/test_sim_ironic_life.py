@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from compute_sim.core.faults import Durations
-from compute_sim.ironic.plan import SimPlan
+from compute_sim.ironic.conductor import SimPlan
 from tests.support.simulated_ironic import INSTANCE, OTHER, play
 
 # Each as it was recorded from an Ironic 39, but for the second events it lost itself (marked *).

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_sim.ironic.plan import SimPlan
+from compute_sim.ironic.conductor import SimPlan
 from tests.support.simulated_ironic import play
 
 PLAN = SimPlan(sync_every=10.0, sync_retries=1)

@@ -1,9 +1,15 @@
-"""A node as the agent reads it: its state, its instance, and the build attempts that it has seen."""
+"""A node as the agent reads it (state, instance, seen build attempts), and the patches that it writes: build,
+attempt, and the fields that Ironic needs to deploy.
+"""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+
+from bus.messages import BuildOrdered, DestroyOrdered
+from bus.requests import BuildSpec, Flavor
 
 Json = dict[str, Any]
 
@@ -61,3 +67,99 @@ FIELDS = MetalNode.__struct_fields__
 def node_of(said: Mapping[str, Any]) -> MetalNode:
     """Return the node in the answer to a read."""
     return msgspec.convert({name: said[name] for name in FIELDS if said.get(name) is not None}, MetalNode)
+
+
+KEPT = 4  # builds that a node records
+LONGEST_CAUSE = 300  # characters of a cause that are written to Ironic
+
+# Image properties that are passed to Ironic. Without image_source the image's name is used.
+OF_IMAGES = (
+    "image_source", "image_checksum", "image_os_hash_algo", "image_os_hash_value", "image_disk_format",
+    "image_container_format", "image_type", "image_url", "kernel", "ramdisk", "stage2", "ks_template",
+    "boot_iso", "image_pull_secret",
+)  # fmt: skip
+
+# Alternatives that satisfy a deploy interface (each a set of names), and a text for people.
+_WRITTEN = ((("image_source",),), "an image to write (image_source)")
+_BOOTED = ((("boot_iso",), ("kernel", "ramdisk"), ("image_source",)),
+           "an image to boot (boot_iso, or kernel and ramdisk, or image_source)")  # fmt: skip
+_NEEDED = {
+    "direct": _WRITTEN, "ansible": _WRITTEN, "bootc": _WRITTEN, "anaconda": _WRITTEN, "ramdisk": _BOOTED,
+    "autodetect": _BOOTED,
+}  # fmt: skip
+
+
+def classes_of(flavor: Flavor) -> list[str]:
+    """Return the custom resource classes that this flavor asks for."""
+    found = (re.fullmatch(r"resources[\w-]*:(CUSTOM_\w+)", name) for name in flavor.extra_specs)
+    return sorted({match[1] for match in found if match})
+
+
+def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
+    """Return the patch that reserves the node. Ironic refuses it if the node has an instance by then."""
+    info = {**instance_info(order.spec), ATTEMPT: order.attempt}
+    return [
+        {"op": "add", "path": "/instance_uuid", "value": order.build},
+        {"op": "add", "path": "/instance_info", "value": info},
+        *close(node, order, ""),
+    ]
+
+
+def let_go() -> list[Json]:
+    return [
+        {"op": "remove", "path": "/instance_uuid"},
+        {"op": "add", "path": "/instance_info", "value": {}},
+    ]
+
+
+def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> list[Json]:
+    """Return the patch that records this attempt as seen by the node."""
+    others = [attempt for attempt in node.seen if attempt.build != order.build]
+    this = SeenAttempt(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
+    return [{"op": "add", "path": f"/extra/{SEEN}", "value": msgspec.to_builtins([*others, this][-KEPT:])}]
+
+
+def instance_info(spec: BuildSpec) -> Json:
+    """Return the instance_info of a deployment, with the names that Nova's driver uses."""
+    flavor, image = spec.flavor, spec.image
+    info: Json = {}
+    if image is not None:
+        info.update({name: image.properties[name] for name in OF_IMAGES if name in image.properties})
+        if "boot_iso" not in info:
+            info.setdefault("image_source", image.name)
+    sizes = {
+        "root_gb": flavor.disk_gb, "vcpus": flavor.vcpus, "memory_mb": flavor.memory_mb,
+        "local_gb": flavor.disk_gb,
+    }  # fmt: skip
+    info.update({name: str(size) for name, size in sizes.items() if size})
+    info["capabilities"] = {
+        name.removeprefix("capabilities:"): value
+        for name, value in flavor.extra_specs.items()
+        if name.startswith("capabilities:")
+    }
+    info["traits"] = _traits(flavor, image.traits_required if image is not None else ())
+    info["project_id"] = spec.project
+    return info
+
+
+def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
+    """Return what the node's deploy interface needs and the build lacks, or an empty string."""
+    if node.deploy_interface not in _NEEDED:
+        return ""
+    ways, what = _NEEDED[node.deploy_interface]
+    info = instance_info(spec)
+    if any(all(name in info for name in way) for way in ways):
+        return ""
+    return (
+        f"the deploy interface of the node, {node.deploy_interface}, needs {what}, and the build names none"
+    )
+
+
+def _traits(flavor: Flavor, of_image: Sequence[str]) -> list[str]:
+    """Return the required traits; Ironic refuses to deploy on a node that has lost one."""
+    matches = (
+        re.fullmatch(r"trait[\w-]*:(\w+)", name)
+        for name, value in flavor.extra_specs.items()
+        if value == "required"
+    )
+    return sorted({match[1] for match in matches if match} | set(of_image))

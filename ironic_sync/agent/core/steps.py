@@ -17,10 +17,9 @@ from typing import Literal
 
 from bus.messages import BuildOrdered, DestroyOrdered
 from bus.requests import Flavor
-from ironic_sync.agent.core.instance import classes_of, image_lacking
-from ironic_sync.agent.core.node import MetalNode
+from ironic_sync.agent.core.node import MetalNode, classes_of, image_lacking
+from ironic_sync.core.node import DEPLOYED, DEPLOYING, FREE, HELD, UNDEPLOYABLE, UNUSED, WRITABLE
 from ironic_sync.core.rule import Invalid, class_of
-from ironic_sync.core.states import DEPLOYED, DEPLOYING, FREE, HELD, UNDEPLOYABLE, UNUSED, WRITABLE
 
 Order = BuildOrdered | DestroyOrdered
 

@@ -13,7 +13,7 @@ from msgspec import Meta, field
 
 from bus.reports import Inventory
 from bus.vocabulary import END, MAX_RATIO, Amount, ClassName, Count, TraitName
-from compute_sim.core.drivers.driver import InUse
+from compute_sim.core.drivers import InUse
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider
 
 COMPUTE_NODE = "$COMPUTE_NODE"

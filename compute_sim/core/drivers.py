@@ -1,0 +1,249 @@
+"""Drivers: each adds one type of hardware to the provider tree of a host."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from bus.host_marks import DISABLED
+from bus.reports import EXCLUDES_SIBLINGS, Inventory
+from bus.vocabulary import Count, Ratio
+from compute_sim.core.provider_tree import ProviderTree, TreeMistake, TreeProvider
+
+InUse = Callable[[str], Mapping[str, int]]  # provider id → amounts that guests hold
+
+
+class Driver(Protocol):
+    """Adds its hardware to a tree."""
+
+    @property
+    def follows_use(self) -> bool:
+        """Whether the driver's output depends on what guests use."""
+        ...
+
+    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+        """Add all hardware of the driver's type; drivers run one after another."""
+        ...
+
+
+class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A driver with the options that a machines file may set."""
+
+    @property
+    def follows_use(self) -> bool:
+        return False
+
+
+def unused(provider: str) -> Mapping[str, int]:
+    """Report no usage."""
+    return {}
+
+
+def cell_named(tree: ProviderTree, number: int) -> str:
+    return f"{tree.name}_numa{number}"
+
+
+def beside_cell(tree: ProviderTree, number: int, device: str) -> str:
+    """Return the parent of a device: its NUMA cell, or the root of a host without NUMA cells."""
+    if cell_named(tree, 0) not in tree:
+        return tree.name
+    if cell_named(tree, number) not in tree:
+        raise TreeMistake(f"{tree.name}: {device}.cell: there is no NUMA cell {number}")
+    return cell_named(tree, number)
+
+
+@dataclass(frozen=True)
+class FlatDriver:
+    """The given inventory, traits and aggregates of the root."""
+
+    inventory: Mapping[str, Inventory] = field(default_factory=dict)
+    traits: tuple[str, ...] = ()
+    aggregates: tuple[str, ...] = ()
+    follows_use: bool = False
+
+    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+        tree.give(tree.name, **self.inventory)
+        tree.mark(tree.name, *self.traits)
+        tree.gather(tree.name, *self.aggregates)
+
+
+_UNITS = ("KB", "MB", "GB")
+
+
+class NumaDriver(DriverOptions, frozen=True, kw_only=True):
+    """NUMA cells with processors, memory and pages. All figures but the disk are for one cell."""
+
+    cells: Annotated[int, Meta(le=64)] = 2
+    vcpus: Count = 12  # shared processors
+    vcpu_ratio: Ratio = 4.0
+    pcpus: Count = 4  # dedicated processors
+    memory_mb: Count = 49_152  # in pages of the default size
+    reserved_mb: Count = 512  # reserved for the host
+    pages: dict[str, Count] = msgspec.field(default_factory=lambda: {"2MB": 4096, "1GB": 8})
+    disk_gb: Count = 2000
+    traits: tuple[str, ...] = ("COMPUTE_NODE", "HW_CPU_HYPERTHREADING")  # of the root
+
+    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+        if self.cells < 1:
+            raise TreeMistake(f"{tree.name}: numa.cells: {self.cells}; a host has one at least")
+        tree.mark(tree.name, *self.traits)
+        if self.disk_gb:
+            tree.give(tree.name, DISK_GB=Inventory(total=self.disk_gb, max_unit=self.disk_gb))
+        for number in range(self.cells):
+            cell = tree.add(cell_named(tree, number))
+            tree.mark(cell, "HW_NUMA_ROOT")
+            tree.give(cell, **self._of_a_cell(tree.name))
+
+    def _of_a_cell(self, host: str) -> dict[str, Inventory]:
+        has = {
+            "VCPU": Inventory(total=self.vcpus, max_unit=self.vcpus or 1, allocation_ratio=self.vcpu_ratio),
+            "PCPU": Inventory(total=self.pcpus, max_unit=self.pcpus or 1),
+            "MEMORY_MB": Inventory(
+                total=self.memory_mb, reserved=self.reserved_mb, max_unit=self.memory_mb or 1
+            ),
+        }
+        for size, count in self.pages.items():
+            if not (size[-2:] in _UNITS and size[:-2].isdigit()):
+                raise TreeMistake(f"{host}: numa.pages: {size!r} is no size, as 2MB or 1GB")
+            has[f"CUSTOM_MEMORY_PAGES_{size}"] = Inventory(total=count, max_unit=count or 1)
+        return {name: inventory for name, inventory in has.items() if inventory.total}
+
+
+VF = "SRIOV_NET_VF"
+
+
+class PhysicalFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A port of a card."""
+
+    device: str
+    vfs: Count = 8
+    network: str = ""  # the physical network of the port
+    cell: int = 0  # the nearest NUMA cell
+    traits: tuple[str, ...] = ()
+
+
+_NETWORK_CARDS = (
+    PhysicalFunction(device="ens1f0", network="physnet1"),
+    PhysicalFunction(device="ens2f0", network="physnet2", cell=1),
+)
+
+
+class SriovDriver(DriverOptions, frozen=True, kw_only=True):
+    """Network cards with SR-IOV: a physical function (PF) can be split into virtual functions (VFs) or used
+    whole.
+
+    A PF is a provider with one unit of SRIOV_NET_VF for each VF. A request for one VF asks for one unit. A
+    request for the whole PF asks for all units, with the trait CUSTOM_PF_WITH_<n>_VFS to select a PF of
+    exactly that size. So the claim itself excludes using a PF both ways.
+    """
+
+    functions: tuple[PhysicalFunction, ...] = _NETWORK_CARDS
+
+    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+        for function in self.functions:
+            if function.vfs < 1:
+                raise TreeMistake(f"{tree.name}: sriov.{function.device}.vfs: {function.vfs}; one at least")
+            pf = tree.add(
+                f"{tree.name}_{function.device}", beside_cell(tree, function.cell, f"sriov.{function.device}")
+            )
+            tree.give(pf, **{VF: Inventory(total=function.vfs, max_unit=function.vfs)})
+            tree.mark(pf, "HW_NIC_SRIOV", with_vfs(function.vfs), *function.traits)
+            if function.network:
+                tree.mark(pf, f"CUSTOM_PHYSNET_{as_trait(function.network)}")
+
+
+def with_vfs(count: int) -> str:
+    """Return the trait of a PF with so many VFs; a request for the whole PF requires it."""
+    return f"CUSTOM_PF_WITH_{count}_VFS"
+
+
+def as_trait(word: str) -> str:
+    """Return a word in the form of a trait: NVIDIA_35 for `nvidia-35`."""
+    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in word.upper())
+
+
+class PhysicalGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    device: str
+    types: dict[str, Count]  # type: how many of them it can be cut into
+    cell: int = 0
+    traits: tuple[str, ...] = ()  # of each of its types
+
+
+_GPUS = (
+    PhysicalGpu(device="gpu0", types={"nvidia-35": 16, "nvidia-37": 4}),
+    PhysicalGpu(device="gpu1", types={"nvidia-35": 16}, cell=1),
+)
+
+
+class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
+    """Physical GPUs that are cut into virtual ones: a provider for each type a GPU can be cut into.
+
+    A GPU runs one type at a time. The types of a GPU with several exclude each other by a trait: placement
+    refuses a claim of one while another is in use.
+    """
+
+    gpus: tuple[PhysicalGpu, ...] = _GPUS
+
+    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+        for gpu in self.gpus:
+            at = f"{tree.name}: vgpu.{gpu.device}.types"
+            if not gpu.types or min(gpu.types.values()) < 1:
+                raise TreeMistake(f"{at}: one type at least, and one of each at least")
+            if len({as_trait(type_) for type_ in gpu.types}) < len(gpu.types):
+                raise TreeMistake(f"{at}: two that read alike in a trait")
+            card = tree.add(f"{tree.name}_{gpu.device}", beside_cell(tree, gpu.cell, f"vgpu.{gpu.device}"))
+            exclusive = (EXCLUDES_SIBLINGS,) if len(gpu.types) > 1 else ()
+            for type_, total in gpu.types.items():
+                one = tree.add(f"{card}_{type_}", card)
+                tree.give(one, VGPU=Inventory(total=total, max_unit=total))
+                tree.mark(one, f"CUSTOM_{as_trait(type_)}", *gpu.traits, *exclusive)
+
+
+class HostDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    device: str
+    resource_class: str
+    total: Count = 1
+    traits: tuple[str, ...] = ()
+    cell: int = 0
+
+
+_DEVICES = (
+    HostDevice(device="fpga0", resource_class="FPGA", traits=("CUSTOM_FPGA_ARRIA10",)),
+    HostDevice(device="pgpu0", resource_class="CUSTOM_PCI_10DE_20B0", traits=("CUSTOM_HBM",), cell=1),
+)
+
+
+class DeviceDriver(DriverOptions, frozen=True, kw_only=True):
+    """Accelerators and other devices, each a provider: an FPGA, a whole GPU, a dongle."""
+
+    devices: tuple[HostDevice, ...] = _DEVICES
+
+    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+        for device in self.devices:
+            name = tree.add(
+                f"{tree.name}_{device.device}", beside_cell(tree, device.cell, f"devices.{device.device}")
+            )
+            tree.give(
+                name, **{device.resource_class: Inventory(total=device.total, max_unit=max(device.total, 1))}
+            )
+            tree.mark(name, *device.traits)
+
+
+def furnished(
+    root: str,
+    host: str,
+    drivers: Sequence[Driver],
+    stored: Sequence[TreeProvider] = (),
+    in_use: InUse = unused,
+    *,
+    disabled: bool = False,
+) -> ProviderTree:
+    """Return the tree that the drivers report now, together with content added by operators."""
+    tree = ProviderTree(root, host, stored)
+    for driver in drivers:
+        driver.update_provider_tree(tree, in_use)
+    if disabled:
+        tree.mark(host, DISABLED)
+    return tree
