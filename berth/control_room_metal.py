@@ -102,9 +102,9 @@ async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence
                 async for page in survey.everything(placed, read):
                     for node in page:
                         differ(node.differences)
-                found = await survey.unlisted(survey.unread(placed, read), placed)
+                found = await survey.each(survey.unread(placed, read), placed)
             else:
-                found = await survey.alone(wanted, placed)
+                found = await survey.each(wanted, placed)
             for node in found:
                 differ(node.differences)
         except (IronicRefused, Unavailable) as trouble:

@@ -2,9 +2,7 @@
 once.
 """
 
-from cell_conductor.keeping import HeldByCell, keeping
-from cell_conductor.places import PlaceByCell, places
-from cell_conductor.store import Standing, census
+from cell_conductor.audit import HeldByCell, PlaceByCell, Standing, census, keeping, places
 from cell_conductor.worker import cell_conductor
 
 __all__ = ["HeldByCell", "PlaceByCell", "Standing", "cell_conductor", "census", "keeping", "places"]

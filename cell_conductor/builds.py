@@ -135,10 +135,9 @@ class Builds:
         if self.ring is None:
             return outcomes
         told = iter(await self.ring.addressed([message for listed in lists for message in listed]))
-        lists = [[next(told) for _ in listed] for listed in lists]
         return [
-            listed if isinstance(outcome, Sequence) else outcome
-            for listed, outcome in zip(lists, outcomes, strict=True)
+            [next(told) for _ in outcome] if isinstance(outcome, Sequence) else outcome
+            for outcome in outcomes
         ]
 
     async def reshape_many(self, told: Sequence[BuildReshaped]) -> Sequence[Outcome]:

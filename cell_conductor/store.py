@@ -9,7 +9,6 @@ import msgspec
 from bus.errors import NOT_JSON, Poison
 from bus.messages import Attempt, BuildPlaced, Selection
 from bus.requests import BuildSpec
-from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
@@ -120,16 +119,6 @@ _PRUNE = Statement(
     WHERE {OVER} AND deadline = 0 AND said < :before ORDER BY said LIMIT :most) RETURNING id
     """
 )
-_CENSUS = Statement("SELECT id, version, status, root, generation FROM builds")
-
-
-class Standing(Compact, frozen=True):
-    """The values of a build that an audit compares with placement."""
-
-    status: str
-    root: str
-    generation: int | None
-    version: int = 0  # of the build: every change raises it
 
 
 class _MovedBuild(Compact, frozen=True):
@@ -246,16 +235,6 @@ async def silent_moves(tx: Transaction, since: float, now: float, after: str, li
 async def prune(tx: Transaction, before: float, limit: int) -> int:
     """Delete builds that ended long ago and hold nothing, and return their number."""
     return len(await _PRUNE(tx, before=before, most=limit))
-
-
-async def census(database: Database) -> dict[str, Standing]:
-    """Return every build of this conductor."""
-    async with database.read() as tx:
-        found = await _CENSUS(tx)
-        return {
-            row["id"]: Standing(row["status"], row["root"], row["generation"], row["version"])
-            for row in found
-        }
 
 
 def _listed_by(build: Build) -> tuple[str, str, str]:

@@ -5,8 +5,10 @@ Stored in a file; simulations keep the object itself instead.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from msgspec.structs import replace
+import msgspec
+from msgspec.structs import asdict, replace
 
 from bus.agent_builds import AgentBuilds
 from bus.build_orders import reshaped_mappings
@@ -27,6 +29,8 @@ from compute_sim.guest_file import (
     OrdersVoid,
 )
 from compute_sim.guests import GuestRecord, Guests, guest_of, image_of
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(eq=False)
@@ -108,7 +112,7 @@ class AgentDisk:
     def phase_over(self, said: MoveReported) -> None:
         self.steps.finished(said)
         if self.file is not None:
-            self.file.add(_line_of(said))
+            self.file.add(_of_fields(MovePhaseSaid, said))
 
     def remove(self, build: str, attempts: range) -> None:
         for guest in self.hosted.remove(build, attempts):
@@ -185,7 +189,7 @@ class AgentDisk:
                 if built:
                     self._said_built(guest)
             case OrderFailed():
-                self.builds.finished(_failed(line))
+                self.builds.finished(AgentReported(outcome="failed", **asdict(line)))
             case OrdersVoid():
                 self.builds.void(line.build, line.attempt, line.above)
                 self.remove(line.build, range(line.above + 1, line.attempt + 1))
@@ -194,24 +198,14 @@ class AgentDisk:
             case GuestGone():
                 self.remove(line.build, range(line.attempt, line.attempt + 1))
             case MovePhaseSaid():
-                self.steps.finished(_said(line))
+                self.steps.finished(MoveReported(**asdict(line)))
 
     def _lines_of(self, outcome: AgentReported) -> Iterable[GuestLine]:
         there = self.guest(outcome.build, outcome.attempt)
         if there is not None:
             yield GuestThere(there, outcome.outcome == "built")
         if outcome.outcome == "failed":
-            yield OrderFailed(
-                outcome.build,
-                outcome.attempt,
-                outcome.cell,
-                outcome.agent,
-                outcome.root,
-                outcome.host,
-                outcome.cause,
-                outcome.retry,
-                outcome.leftover,
-            )
+            yield _of_fields(OrderFailed, outcome)
 
     def _all(self) -> Iterable[GuestLine]:
         """Return the lines of a compacted file."""
@@ -228,7 +222,7 @@ class AgentDisk:
                 # Expected, or built so long ago that only the guest itself records it
                 yield GuestThere(guest, guest.state != "arriving")
         for said in self.steps.known():
-            yield _line_of(said)
+            yield _of_fields(MovePhaseSaid, said)
 
 
 def _built(guest: GuestRecord) -> AgentReported:
@@ -243,55 +237,6 @@ def _built(guest: GuestRecord) -> AgentReported:
     )
 
 
-def _failed(line: OrderFailed) -> AgentReported:
-    return AgentReported(
-        build=line.build,
-        attempt=line.attempt,
-        cell=line.cell,
-        agent=line.agent,
-        root=line.root,
-        host=line.host,
-        outcome="failed",
-        retry=line.retry,
-        leftover=line.leftover,
-        cause=line.cause,
-    )
-
-
-def _line_of(said: MoveReported) -> MovePhaseSaid:
-    assert said.outcome in ("done", "failed"), said
-    return MovePhaseSaid(
-        said.move,
-        said.build,
-        said.phase,
-        said.step,
-        said.attempt,
-        said.cell,
-        said.agent,
-        said.root,
-        said.host,
-        "done" if said.outcome == "done" else "failed",
-        said.percent,
-        said.leftover,
-        said.retry,
-        said.cause,
-    )
-
-
-def _said(line: MovePhaseSaid) -> MoveReported:
-    return MoveReported(
-        move=line.move,
-        build=line.build,
-        phase=line.phase,
-        step=line.step,
-        attempt=line.attempt,
-        cell=line.cell,
-        agent=line.agent,
-        root=line.root,
-        host=line.host,
-        outcome=line.outcome,
-        percent=line.percent,
-        leftover=line.leftover,
-        retry=line.retry,
-        cause=line.cause,
-    )
+def _of_fields(made: type[S], source: msgspec.Struct) -> S:
+    """Return a struct of this type with the fields of another."""
+    return made(**{name: getattr(source, name) for name in made.__struct_fields__})

@@ -7,6 +7,7 @@ on other hosts. So no guest runs until placement has confirmed it, and a guest t
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
+from bus.chunks import portions
 from bus.claims import MIGRATION, holder_consumer
 from bus.clock import Clock
 from bus.errors import Unavailable
@@ -68,11 +69,7 @@ class Homecoming:
         if agent.ready:
             guests = [record for record in guests if (record.build, record.attempt) in agent.disk.asleep]
         try:
-            judged = [
-                one
-                for start in range(0, len(guests), GUESTS_A_QUESTION)
-                for one in await self._judged(guests[start : start + GUESTS_A_QUESTION])
-            ]
+            judged = [one for some in portions(guests, GUESTS_A_QUESTION) for one in await self._judged(some)]
         except Unavailable as away:
             self._complain(now, away)
             return []
@@ -114,10 +111,8 @@ class Homecoming:
     async def _found(self, names: Iterable[str]) -> dict[str, Consumer]:
         """Return the allocations of these consumers."""
         assert self._agent.allocations is not None
-        asked = tuple(dict.fromkeys(names))
         found: dict[str, Consumer] = {}
-        for start in range(0, len(asked), CONSUMERS_A_QUESTION):
-            some = asked[start : start + CONSUMERS_A_QUESTION]
+        for some in portions(dict.fromkeys(names), CONSUMERS_A_QUESTION):
             answer = await self._agent.allocations(FindAllocations(consumers=some, cell=self._cell))
             found |= {consumer.id: consumer for consumer in answer.consumers}
         await self._learn_roots(found.values())
@@ -162,9 +157,7 @@ class Homecoming:
         )
         if self._providers is None:
             return
-        names = tuple(unknown)
-        for start in range(0, len(names), PROVIDERS_A_QUESTION):
-            some = names[start : start + PROVIDERS_A_QUESTION]
+        for some in portions(unknown, PROVIDERS_A_QUESTION):
             answer = await self._providers(FindProviders(ids=some, parts=(), cell=self._cell))
             self._roots.update((provider.id, provider.root) for provider in answer.providers)
 

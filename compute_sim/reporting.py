@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from itertools import cycle, islice
 
+from bus.chunks import portions
 from bus.claims import holder_consumer
 from bus.clock import Clock
 from bus.errors import Unavailable
@@ -70,8 +71,7 @@ class HostNews:
         self._states: dict[str, tuple[object, HostState]] = {}
         self._reshaped: set[str] = set()  # roots with a reported reshape
         self._begun = clock.monotonic()
-        roots = [*self.hosts]
-        self._shares = [roots[at : at + HOSTS_IN_A_BEAT] for at in range(0, len(roots), HOSTS_IN_A_BEAT)]
+        self._shares = [*portions(self.hosts, HOSTS_IN_A_BEAT)]
         self._turns = cycle(self._shares)
         self._told_while = -1  # the number of absences at the last complete heartbeat
 
@@ -139,8 +139,7 @@ class HostNews:
         found = await self._found(self._providers) if self._trees.roots else []
         owners = {provider.id: provider for provider in found if provider.id == provider.root}
         strange = [root for root in self._trees.roots if root not in owners]
-        for start in range(0, len(strange), HOSTS_IN_A_REPORT):
-            some = tuple(strange[start : start + HOSTS_IN_A_REPORT])
+        for some in portions(strange, HOSTS_IN_A_REPORT):
             answer = await self._providers(FindProviders(ids=some, parts=("owner",), cell=self.cell))
             owners.update((provider.id, provider) for provider in answer.providers)
         for owner in owners.values():
@@ -184,8 +183,7 @@ class HostNews:
     async def _settle(self) -> None:
         """Ask for the allocations of guests on reshaped hosts: placement moved them with the inventory."""
         misplaced = self._trees.misplaced() if self._allocations is not None else []
-        for start in range(0, len(misplaced), GUESTS_A_QUESTION):
-            some = misplaced[start : start + GUESTS_A_QUESTION]
+        for some in portions(misplaced, GUESTS_A_QUESTION):
             names = [
                 name
                 for record in some

@@ -63,7 +63,7 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
     read: dict[str, str | None] = {}
     placed = await survey.placed()
     found = [node async for page in survey.everything(placed, read) for node in page]
-    found += await survey.unlisted(survey.unread(placed, read), placed)
+    found += await survey.each(survey.unread(placed, read), placed)
     differences = [difference for seen in found for difference in seen.differences]
     if holders is not None:
         differences += await _of_instances(survey, holders, placed, read)

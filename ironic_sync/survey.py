@@ -160,29 +160,13 @@ class Survey:
                 found[uuid] = None if raw is None else raw.get("instance_uuid")
         return found
 
-    async def unlisted(
+    async def each(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Read each node that a listing left out: deleted, no longer selected, or selected since.
+        """Read each node by itself, and return the nodes that differ or are deleted.
 
         Stop when more than `most_gone` are deleted.
         """
-        found: list[SurveyedNode] = []
-        for some in portions(uuids, READS_AT_ONCE):
-            began = self._moment()
-            reads = await asyncio.gather(*(self._api.node(uuid, self._fields) for uuid in some))
-            for uuid, raw in zip(some, reads, strict=True):
-                if raw is None:
-                    found.append(
-                        SurveyedNode(uuid, None, began, placed[uuid], (NodeDifference(uuid, "gone"),))
-                    )
-            found += await self.judged([(raw, began) for raw in reads if raw is not None], placed)
-            if most_gone is not None and sum(node.gone for node in found) > most_gone:
-                break
-        return found
-
-    async def alone(self, uuids: Sequence[str], placed: Mapping[str, Provider]) -> list[SurveyedNode]:
-        """Read each node by itself, and return the nodes that differ."""
         found: list[SurveyedNode] = []
         for some in portions(uuids, READS_AT_ONCE):
             began = self._moment()
@@ -192,6 +176,8 @@ class Survey:
                     gone = (NodeDifference(uuid, "gone"),)
                     found.append(SurveyedNode(uuid, None, began, placed[uuid], gone))
             found += await self.judged([(raw, began) for raw in reads if raw is not None], placed)
+            if most_gone is not None and sum(node.gone for node in found) > most_gone:
+                break
         return found
 
     async def horizon(self) -> Horizon | None:

@@ -129,7 +129,7 @@ class Sweep:
         there = sum(not provider.gone for provider in placed.values())
         most = allowance(there, self._share)
         unread = self._survey.unread(placed, read)
-        found = await self._survey.unlisted(unread, placed, None if self._allow_removals else most)
+        found = await self._survey.each(unread, placed, None if self._allow_removals else most)
         gone = sum(node.node is None for node in found)
         self.held_back = gone if gone > most and not self._allow_removals else 0
         UNREPAIRED.labels("gone").set(self.held_back)

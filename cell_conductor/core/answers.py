@@ -1,4 +1,4 @@
-"""Applies placement's answers to a build: an attempt on the next host, or the end.
+"""Applies placement's answers to a build (an attempt on the next host, or the end), and stale reports.
 
 A build is doomed when it can only end in error; then its allocations remain to be released.
 """
@@ -19,12 +19,13 @@ from bus.claims import (
     ReleaseResult,
     Retired,
 )
-from bus.messages import Attempt, BuildReshaped, Selection
+from bus.messages import AgentReported, Attempt, BuildReshaped, Selection
 from bus.refused_edits import Contended
 from bus.vocabulary import Allocations
 from cell_conductor.core import build as say
 from cell_conductor.core.build import MAX_CAUSE, Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits
+from cell_conductor.core.phases import ended_again
 
 
 def swapped(build: Build, result: ClaimResult, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
@@ -211,3 +212,28 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
         return replace(build, moved=(*build.moved[:beyond], one, *build.moved[beyond + 1 :]))
     others = (*placed.alternates[: position - 1], one, *placed.alternates[position:])
     return replace(build, placed=replace(placed, alternates=others))
+
+
+def of_another_attempt(build: Build, report: AgentReported) -> Effects:
+    """Repeat what a stale report led to, and clean up its leftover."""
+    left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
+    if build.move is not None and build.move.goal and report.attempt >= build.move.first:
+        return () if report.outcome == "progress" else ended_again(build)
+    if report.outcome == "destroyed":
+        return ()
+    if left is None and (report.attempt > build.attempt or report.outcome == "progress"):
+        return ()
+    if left is None and _is_the_guest(build, report):
+        return ()
+    clean = say.destroy_reported(build, report, above=left.above if left is not None else 0)
+    return (clean, say.order(build)) if build.status == "building" else (clean,)
+
+
+def _is_the_guest(build: Build, report: AgentReported) -> bool:
+    """Return whether the report uses the attempt number before a move that ended at its source."""
+    move = build.move
+    return (
+        build.status == "active"
+        and move is not None
+        and (report.attempt, report.root) == (move.was, build.host.root)
+    )

@@ -18,6 +18,7 @@ from bus.messages import (
     HostFailed,
     Selection,
 )
+from bus.moves import MoveReported
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
 from bus.vocabulary import Compact, Message
@@ -197,6 +198,19 @@ def destroy(build: Build, above: int = 0) -> DestroyOrdered:
         agent=build.host.agent,
         root=build.host.root,
         host=build.host.host,
+        above=above,
+    )
+
+
+def destroy_reported(build: Build, report: AgentReported | MoveReported, above: int = 0) -> DestroyOrdered:
+    """Return the order to destroy the guest that the report is about, where it was reported."""
+    return DestroyOrdered(
+        build=build.id,
+        attempt=report.attempt,
+        cell=build.cell,
+        agent=report.agent,
+        root=report.root,
+        host=report.host,
         above=above,
     )
 

@@ -107,7 +107,7 @@ def _reported(build: Build, report: MoveReported, now: float, limits: AttemptLim
             why = f"{move.left} could not send it: {cause}"
             if move.kind == "shelve":  # the guest may be stopped permanently, for example by a power failure
                 return way_back(build, "error", why, now, limits)
-            return _to_the_way_back(build, "error", why, now, limits)
+            return _to_the_way_back(build, why, now, limits)
         case _, "start":
             return _not_started(build, cause, now, limits, left=report.leftover)
         case _, "rebuild":
@@ -149,10 +149,10 @@ def _not_rebuilt(build: Build, cause: str, now: float) -> Stepped:
     return close(build, "error", f"it could not be rebuilt, and is as it was: {cause}", now, "active")
 
 
-def _to_the_way_back(build: Build, goal: str, why: str, now: float, limits: AttemptLimits) -> Stepped:
+def _to_the_way_back(build: Build, why: str, now: float, limits: AttemptLimits) -> Stepped:
     """Go back after the destination has prepared but never started."""
     build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=open_move(build).was)
-    return way_back(build, "aborted" if goal == "aborted" else "error", why, now, limits)
+    return way_back(build, "error", why, now, limits)
 
 
 def _heard(build: Build, report: AgentReported, now: float, limits: AttemptLimits) -> Stepped:
@@ -221,7 +221,7 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
             why = f"{move.left} did not send it: {cause}"
             if move.kind == "shelve":
                 return way_back(build, "error", why, now, limits)
-            return _to_the_way_back(build, "error", why, now, limits)
+            return _to_the_way_back(build, why, now, limits)
         case "start":  # it may run there, so it belongs there, and the order stays queued
             told = say.host_failed(build, cause)
             build = tried(over(build, "timed out", cause, now), "timed out", cause, now)

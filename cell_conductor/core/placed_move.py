@@ -18,7 +18,6 @@ from bus.claims import (
     ReleaseResult,
     Retired,
 )
-from bus.messages import DestroyOrdered
 from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, MoveSteered
 from bus.refused_edits import Contended
 from cell_conductor.core import build as say
@@ -219,15 +218,7 @@ def of_another_move(build: Build, report: MoveReported) -> Effects:
     left = any(leftover.attempt == report.attempt and not leftover.gone for leftover in build.leftovers)
     if report.outcome == "overdue" or not nobodys or left:
         return again
-    gone = DestroyOrdered(
-        build=build.id,
-        attempt=report.attempt,
-        cell=build.cell,
-        agent=report.agent,
-        root=report.root,
-        host=report.host,
-    )
-    return (gone, *again)
+    return (say.destroy_reported(build, report), *again)
 
 
 def answered(

@@ -25,13 +25,12 @@ from bus.messages import (
     BuildDeleteRequested,
     BuildPlaced,
     BuildReshaped,
-    DestroyOrdered,
 )
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.adopting import adopted
-from cell_conductor.core.answers import doomed, given_back, reshaped, swapped
+from cell_conductor.core.answers import doomed, given_back, of_another_attempt, reshaped, swapped
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import (
     Adoption,
@@ -99,7 +98,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
         case MoveSteered():
             return build, steered_late(build, event)
     if isinstance(event, AgentReported) and event.attempt != build.attempt:
-        return build, _of_another_attempt(build, event)
+        return build, of_another_attempt(build, event)
     if isinstance(event, BuildReshaped):
         return reshaped(build, event), ()
     if isinstance(event, CleanedUp):
@@ -319,39 +318,6 @@ def _deleted(build: Build, event: Event) -> tuple[Build, Effects]:
             return build, (say.deleted(build, event.reply_to), *again)
         case _:
             return build, ()
-
-
-def _of_another_attempt(build: Build, report: AgentReported) -> Effects:
-    """Repeat what a stale report led to, and clean up its leftover."""
-    left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
-    if build.move is not None and build.move.goal and report.attempt >= build.move.first:
-        return () if report.outcome == "progress" else ended_again(build)
-    if report.outcome == "destroyed":
-        return ()
-    if left is None and (report.attempt > build.attempt or report.outcome == "progress"):
-        return ()
-    if left is None and _is_the_guest(build, report):
-        return ()
-    clean = DestroyOrdered(
-        build=build.id,
-        attempt=report.attempt,
-        cell=build.cell,
-        agent=report.agent,
-        root=report.root,
-        host=report.host,
-        above=left.above if left is not None else 0,
-    )
-    return (clean, say.order(build)) if build.status == "building" else (clean,)
-
-
-def _is_the_guest(build: Build, report: AgentReported) -> bool:
-    """Return whether the report uses the attempt number before a move that ended at its source."""
-    move = build.move
-    return (
-        build.status == "active"
-        and move is not None
-        and (report.attempt, report.root) == (move.was, build.host.root)
-    )
 
 
 def _over(build: Build, tried: Attempt, limits: AttemptLimits, abort: bool = False) -> tuple[Build, Effects]:
