@@ -228,9 +228,7 @@ BUILDS_ENDED = Counter(
     "berth_builds_ended", "ends of builds that a cell published, repetitions included", ["cell", "status"]
 )
 MOVES_ENDED = Counter(
-    "berth_moves_ended",
-    "ends of moves that a cell published, repetitions included",
-    ["cell", "kind", "end"],
+    "berth_moves_ended", "ends of moves that a cell published, repetitions included", ["cell", "kind", "end"]
 )
 
 

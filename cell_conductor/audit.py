@@ -160,12 +160,7 @@ async def places(database: Database) -> dict[str, PlaceByCell]:
             except (msgspec.DecodeError, IndexError):
                 continue
             found[row["id"]] = PlaceByCell(
-                row["id"],
-                placed.cell,
-                row["version"],
-                row["attempt"],
-                row["generation"],
-                host,
+                row["id"], placed.cell, row["version"], row["attempt"], row["generation"], host
             )
         after, more = rows[-1]["id"] if rows else "", len(rows) == _PAGE
     return found

@@ -9,13 +9,7 @@ from bus.errors import Poison
 from bus.moves import FindMoves, MovePlaced, MovesFound, MoveStands
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from cell_conductor.core.move import (
-    BuildMove,
-    decode_move,
-    decode_placed,
-    encode_move,
-    move_stands,
-)
+from cell_conductor.core.move import BuildMove, decode_move, decode_placed, encode_move, move_stands
 from cell_conductor.schema import ENDED, UNDER_WAY
 
 _SAVE = Statement(

@@ -89,11 +89,7 @@ def cell_conductor(
         consumes=[
             on_many(BUILD_PLACED.at(cell=cell), builds.start_many, emits=says),
             on_many(
-                AGENT_REPORT.at(cell=cell),
-                builds.report_many,
-                emits=moving,
-                concurrency=1,
-                linger=LINGER,
+                AGENT_REPORT.at(cell=cell), builds.report_many, emits=moving, concurrency=1, linger=LINGER
             ),
             on_many(BUILD_DELETE.at(cell=cell), builds.delete_many, emits=says),
             on_many(BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
@@ -121,12 +117,7 @@ def cell_conductor(
         timers=[
             every(look_every, builds.time_out, emits=[AGENT_REPORT]),
             every(look_every, moves.time_out, emits=[AGENT_MOVED]),
-            every(
-                stalled_after / 2,
-                builds.resume,
-                emits=reminders,
-                at_once=True,
-            ),
+            every(stalled_after / 2, builds.resume, emits=reminders, at_once=True),
             every(agent_lease / LOOKS, ring.look, at_once=True),
             every(agent_lease / LOOKS, builds.move, emits=reminders),
             every(3600.0, builds.prune),

@@ -84,10 +84,7 @@ def compute_sim(
                 concurrency=concurrency,
             ),
         ],
-        asks=[
-            *([CELL_PROVIDERS] if providers else []),
-            *([CELL_ALLOCATIONS] if allocations else []),
-        ],
+        asks=[*([CELL_PROVIDERS] if providers else []), *([CELL_ALLOCATIONS] if allocations else [])],
         timers=[
             every(0.5, comes_back.look, emits=[AGENT_REPORT], at_once=True),
             every(progress_every, moves.progress, emits=[AGENT_MOVED]),

@@ -117,10 +117,7 @@ def _following(ironic: FollowedIronic, publish: Says, find: Find | None, clock: 
             hears=None if notifications is None else lambda: notifications.hearing,
         )
         after_gap.append(schedule.missed)
-        runs = [
-            lambda: reader.run(following.moment, following.found),
-            schedule.run,
-        ]
+        runs = [lambda: reader.run(following.moment, following.found), schedule.run]
     consumes = [_by_tools(ironic.skip_reserve_in_use, following)]
     if notifications is not None:
 

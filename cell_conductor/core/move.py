@@ -153,14 +153,7 @@ def phase_over(move: BuildMove, host: str, outcome: Over, cause: str, now: float
 
 
 def closed(move: BuildMove, end: MoveEnd, reason: str, host: str, root: str, now: float) -> BuildMove:
-    return replace(
-        move,
-        end=end,
-        ended=now,
-        cause=reason[:MAX_CAUSE],
-        at_host=host,
-        at_root=root,
-    )
+    return replace(move, end=end, ended=now, cause=reason[:MAX_CAUSE], at_host=host, at_root=root)
 
 
 def never_begun(placed: MovePlaced, end: MoveEnd, why: str, now: float) -> BuildMove:

@@ -74,13 +74,7 @@ def _begin(build: Build, placed: MovePlaced, at: int, now: float, limits: Attemp
         half="arriving",
     )
     build = replace(
-        build,
-        move=move,
-        at=at,
-        attempt=number,
-        generation=placed.generation,
-        became=placed.spec,
-        started=now,
+        build, move=move, at=at, attempt=number, generation=placed.generation, became=placed.spec, started=now
     )
     return enter(build, "build" if placed.kind in BUILT else "prepare", now, limits)
 

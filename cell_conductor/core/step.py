@@ -19,13 +19,7 @@ published. A redelivered event returns the same messages again.
 from msgspec.structs import replace
 
 from bus.claims import ClaimRequested, ReleaseRequested
-from bus.messages import (
-    AgentReported,
-    Attempt,
-    BuildDeleteRequested,
-    BuildPlaced,
-    BuildReshaped,
-)
+from bus.messages import AgentReported, Attempt, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers

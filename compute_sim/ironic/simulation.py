@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
+from random import Random
 
 from starlette.applications import Starlette
 
@@ -11,12 +13,12 @@ from bus.http import serve, url_of
 from bus.messages import NodeChanged
 from bus.worker import Worker
 from compute_sim.ironic.api import Api
-from compute_sim.ironic.churn import Churn
 from compute_sim.ironic.conductor import Conductor, SimPlan, Told
 from compute_sim.ironic.envelope import SentNotification
 from compute_sim.ironic.node import SimNode
 from compute_sim.ironic.notify import BusVoice, NotificationSink
 from compute_sim.ironic.power import Power
+from compute_sim.ironic.request import ApiRefusal
 from compute_sim.ironic.rest import rest_app
 from compute_sim.ironic.transitions import Works
 
@@ -81,3 +83,113 @@ class Simulation:
             self.said += 1
         if self._voice is not None:
             self._voice(told)
+
+
+_PERIOD = 0.02  # seconds between checks of the rate
+_TRIES = 20  # nodes checked to find a free one
+_MOST = 0.1  # maximum share of the nodes in each kind of use
+_REQUEST = "req-churn"
+
+
+class Churn:
+    """Background traffic: nodes are deployed, repaired and switched. `said` returns the number of notifications, including those that other requests
+    caused.
+    """
+
+    def __init__(self, conductor: Conductor, api: Api, rate: float, said: Callable[[], int]) -> None:
+        self._conductor = conductor
+        self._api = api
+        self._rate = rate
+        self._said = said
+        self._chance = Random(conductor.plan.seed)
+        self._mended: list[str] = []
+        self._deployed: list[str] = []
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        began, before = loop.time(), self._said()
+        while True:
+            while self._said() - before < self._rate * (loop.time() - began):
+                if not await self._something():
+                    began, before = loop.time(), self._said()  # a missed rate is not made up for
+                    break
+            await asyncio.sleep(_PERIOD)
+
+    async def _something(self) -> bool:
+        """Take one small step on some node; return False if there is nothing to do."""
+        if not (pool := self._conductor.nodes):
+            return False
+        most = max(1, int(_MOST * len(pool)))
+        draw = self._chance.random()
+        try:
+            if draw < 0.3:
+                return await (self._end_mending() if len(self._mended) >= most else self._mend())
+            if draw < 0.4 and self._mended:
+                return await self._end_mending()
+            if draw < 0.7:
+                return await (self._undeploy() if len(self._deployed) >= most else self._deploy())
+            if draw < 0.8 and self._deployed:
+                return await self._undeploy()
+            return await (self._switch() if draw < 0.9 else self._clean_again())
+        except ApiRefusal:
+            return True  # another request was faster
+
+    def _free(self) -> SimNode | None:
+        """Return a random available node."""
+        nodes = self._conductor.nodes
+        start = self._chance.randrange(len(nodes))
+        for node in islice(nodes.values(), start, start + _TRIES):
+            if (
+                node.provision_state == "available"
+                and node.instance_uuid is None
+                and node.reservation is None
+                and not node.maintenance
+            ):
+                return node
+        return None
+
+    async def _mend(self) -> bool:
+        if (node := self._free()) is None:
+            return False
+        self._mended.append(node.uuid)
+        await self._api.maintain(node.uuid, True, "a disk is replaced", _REQUEST)
+        return True
+
+    async def _end_mending(self) -> bool:
+        await self._api.maintain(self._taken(self._mended), False, None, _REQUEST)
+        return True
+
+    async def _deploy(self) -> bool:
+        if (node := self._free()) is None:
+            return False
+        instance = self._conductor.clock.uuid()
+        await self._api.patch(
+            node.uuid, [{"op": "add", "path": "/instance_uuid", "value": instance}], _REQUEST
+        )
+        self._deployed.append(node.uuid)
+        await self._api.provision(node.uuid, "active", {}, _REQUEST)
+        return True
+
+    async def _undeploy(self) -> bool:
+        await self._api.provision(self._taken(self._deployed), "deleted", {}, _REQUEST)
+        return True
+
+    async def _switch(self) -> bool:
+        if (node := self._free()) is None:
+            return False
+        target = "power off" if node.power_state == "power on" else "power on"
+        await self._api.power(node.uuid, target, _REQUEST)
+        return True
+
+    async def _clean_again(self) -> bool:
+        if (node := self._free()) is None:
+            return False
+        await self._api.provision(node.uuid, "manage", {}, _REQUEST)
+        await self._api.provision(node.uuid, "provide", {}, _REQUEST)
+        return True
+
+    def _taken(self, uuids: list[str]) -> str:
+        """Remove and return a random element."""
+        index = self._chance.randrange(len(uuids))
+        uuids[index], uuids[-1] = uuids[-1], uuids[index]
+        return uuids.pop()

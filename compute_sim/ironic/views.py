@@ -229,7 +229,4 @@ def _filter(name: str, value: str) -> Matches | None:
 
 
 def _links(url: str, place: str) -> list[Json]:
-    return [
-        {"href": f"{url}/v1/{place}", "rel": "self"},
-        {"href": f"{url}/{place}", "rel": "bookmark"},
-    ]
+    return [{"href": f"{url}/v1/{place}", "rel": "self"}, {"href": f"{url}/{place}", "rel": "bookmark"}]

@@ -23,6 +23,8 @@ from ironic_sync.core.node import Malformed, from_rest
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.notifications import Notifications
 
+log = logging.getLogger(__name__)
+
 LONGEST_PAUSE_WITH_NEWS = 60.0
 HOSTS_IN_A_REPORT = 500
 LEASE_SECONDS, LEASE_LOOKS = 3.0, 30  # how long a heartbeat waits for a lease, and how often it checks
@@ -51,13 +53,7 @@ class _Tidings:
     """Heartbeats and progress reports."""
 
     def __init__(
-        self,
-        agent: str,
-        cell: str,
-        orders: OrdersInHand,
-        period: float,
-        patience: float,
-        pool: str,
+        self, agent: str, cell: str, orders: OrdersInHand, period: float, patience: float, pool: str
     ) -> None:
         self._agent = pool
         self._cell = cell
@@ -183,9 +179,6 @@ def metal_agent(
         runs=runs,
         stops=[api.close] if lease is None else [lease.leave, api.close],
     )
-
-
-log = logging.getLogger(__name__)
 
 
 def nodes_of(api: IronicApi, selection: NodeSelection, cell: str, pool: str) -> ListNodes:

@@ -148,13 +148,7 @@ def read(
         if outcome == "told" and closes:
             return Step(replace(belief, told=told, sequence=sequence), "told", told, read=True)
         return Step(belief, "read" if outcome == "told" else outcome, read=outcome == "told")
-    belief = replace(
-        belief,
-        node=node,
-        gone=False,
-        date=max(belief.date, began.at),
-        version=node.updated_at,
-    )
+    belief = replace(belief, node=node, gone=False, date=max(belief.date, began.at), version=node.updated_at)
     if outcome != "told":
         return Step(belief, outcome)
     return Step(replace(belief, told=told, sequence=sequence), "told", told)

@@ -15,8 +15,7 @@ _UUID = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}" + END
 _Uuid = Annotated[str, Meta(pattern=_UUID)]
 
 _TIME = re.compile(
-    r"([1-9]\d{3})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(\.\d{1,9})?(?:Z|([+-])(\d\d):?(\d\d))?",
-    re.ASCII,
+    r"([1-9]\d{3})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(\.\d{1,9})?(?:Z|([+-])(\d\d):?(\d\d))?", re.ASCII
 )
 
 

@@ -106,10 +106,7 @@ def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
 
 
 def let_go() -> list[Json]:
-    return [
-        {"op": "remove", "path": "/instance_uuid"},
-        {"op": "add", "path": "/instance_info", "value": {}},
-    ]
+    return [{"op": "remove", "path": "/instance_uuid"}, {"op": "add", "path": "/instance_info", "value": {}}]
 
 
 def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> list[Json]:
