@@ -92,8 +92,9 @@ _REQUEST = "req-churn"
 
 
 class Churn:
-    """Background traffic: nodes are deployed, repaired and switched. `said` returns the number of notifications, including those that other requests
-    caused.
+    """Background traffic: nodes are deployed, repaired and switched.
+
+    `said` returns the number of notifications, including those that other requests caused.
     """
 
     def __init__(self, conductor: Conductor, api: Api, rate: float, said: Callable[[], int]) -> None:
