@@ -1,4 +1,4 @@
-"""What audits and repairs read of a cell: all builds, the resources held for moves and leftovers, and the
+"""Reads of a cell for audits and repairs: all builds, resources held for moves and leftovers, and the
 expected allocations of active builds.
 """
 
