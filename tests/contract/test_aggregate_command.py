@@ -233,23 +233,13 @@ async def test_aggregates_of_placement_are_named_by_uuid_or_by_their_hosts(
     ("content", "metadata", "count"),
     [
         ({"name": "n", "properties": "a='b', c='d e'", "hosts": "host-1, host-2"}, {"a": "b", "c": "d e"}, 2),
-        (
-            {
-                "aggregates": [
-                    {"name": "n", "uuid": EAST, "metadata": {"availability_zone": "z"}, "hosts": []}
-                ]
-            },
-            {"availability_zone": "z"},
-            0,
-        ),
-        (
-            {"name": "n", "availability_zone": "z", "properties": {}, "hosts": ["host-1"]},
-            {"availability_zone": "z"},
-            1,
-        ),
+        ({"aggregates": [{"name": "n", "uuid": EAST, "metadata": {"availability_zone": "z"}, "hosts": []}]},
+         {"availability_zone": "z"}, 0),
+        ({"name": "n", "availability_zone": "z", "properties": {}, "hosts": ["host-1"]},
+         {"availability_zone": "z"}, 1),
     ],
     ids=["an older client", "the API itself", "aggregate show"],
-)
+)  # fmt: skip
 async def test_other_forms_of_the_same(
     berth: AggregateCommand, tmp_path: Path, content: Any, metadata: dict[str, str], count: int
 ) -> None:

@@ -36,57 +36,33 @@ ANOTHER = uid(9, "c")
 REFUSED: dict[str, tuple[AggregateEdit, Any]] = {
     "no such aggregate": (ChangeAggregate(aggregate=ANOTHER), Missing(what="aggregate", names=(ANOTHER,))),
     "none to drop": (DropAggregate(aggregate=ANOTHER), Missing(what="aggregate", names=(ANOTHER,))),
-    "no such host": (
-        ChangeAggregate(aggregate=WEST, add=("host-2", "a"), remove=("b", "a")),
-        Missing(what="host", names=("a", "b")),
-    ),
+    "no such host": (ChangeAggregate(aggregate=WEST, add=("host-2", "a"), remove=("b", "a")),
+        Missing(what="host", names=("a", "b"))),
     "name taken": (ChangeAggregate(aggregate=WEST, name="east"), Taken(what="name", value="east")),
-    "name taken when made": (
-        MakeAggregate(aggregate=ANOTHER, name="east"),
-        Taken(what="name", value="east"),
-    ),
+    "name taken when made": (MakeAggregate(aggregate=ANOTHER, name="east"), Taken(what="name", value="east")),
     "id taken": (MakeAggregate(aggregate=EAST, name="other"), Taken(what="id", value="east")),
-    "has hosts": (
-        DropAggregate(aggregate=EAST),
-        HasHosts(aggregate="east", hosts=("host-1",), count=1),
-    ),
-    "two zones by a host": (
-        ChangeAggregate(aggregate=WEST, add=("host-1",)),
-        TwoZones(host="host-1", zone="w", other="e", by="aggregate east"),
-    ),
-    "two zones whatever is forced": (
-        ChangeAggregate(aggregate=WEST, add=("host-1",), force=True),
-        TwoZones(host="host-1", zone="w", other="e", by="aggregate east"),
-    ),
+    "has hosts": (DropAggregate(aggregate=EAST), HasHosts(aggregate="east", hosts=("host-1",), count=1)),
+    "two zones by a host": (ChangeAggregate(aggregate=WEST, add=("host-1",)),
+        TwoZones(host="host-1", zone="w", other="e", by="aggregate east")),
+    "two zones whatever is forced": (ChangeAggregate(aggregate=WEST, add=("host-1",), force=True),
+        TwoZones(host="host-1", zone="w", other="e", by="aggregate east")),
     "two zones when made": (
         MakeAggregate(aggregate=ANOTHER, name="n", metadata={ZONE: "n"}, hosts=("host-1",)),
         TwoZones(host="host-1", zone="n", other="e", by="aggregate east"),
     ),
-    "two zones by metadata": (
-        ChangeAggregate(aggregate=FAST, set={ZONE: "f"}),
-        TwoZones(host="host-1", zone="f", other="e", by="aggregate east"),
-    ),
-    "two zones by its owner": (
-        ChangeAggregate(aggregate=WEST, add=("host-4",)),
-        TwoZones(host="host-4", zone="w", other="own", by="what its owner reports"),
-    ),
-    "in use when it leaves": (
-        ChangeAggregate(aggregate=EAST, remove=("host-1",)),
-        ZoneInUse(hosts=("host-1",), count=1, zone="e", to=""),
-    ),
-    "in use when it comes": (
-        ChangeAggregate(aggregate=WEST, add=("host-2", "host-3")),
-        ZoneInUse(hosts=("host-3",), count=1, zone="", to="w"),
-    ),
-    "in use when the zone is renamed": (
-        ChangeAggregate(aggregate=EAST, set={ZONE: "x"}),
-        ZoneInUse(hosts=("host-1",), count=1, zone="e", to="x"),
-    ),
-    "in use when it is a zone no more": (
-        ChangeAggregate(aggregate=EAST, unset=(ZONE,)),
-        ZoneInUse(hosts=("host-1",), count=1, zone="e", to=""),
-    ),
-}
+    "two zones by metadata": (ChangeAggregate(aggregate=FAST, set={ZONE: "f"}),
+        TwoZones(host="host-1", zone="f", other="e", by="aggregate east")),
+    "two zones by its owner": (ChangeAggregate(aggregate=WEST, add=("host-4",)),
+        TwoZones(host="host-4", zone="w", other="own", by="what its owner reports")),
+    "in use when it leaves": (ChangeAggregate(aggregate=EAST, remove=("host-1",)),
+        ZoneInUse(hosts=("host-1",), count=1, zone="e", to="")),
+    "in use when it comes": (ChangeAggregate(aggregate=WEST, add=("host-2", "host-3")),
+        ZoneInUse(hosts=("host-3",), count=1, zone="", to="w")),
+    "in use when the zone is renamed": (ChangeAggregate(aggregate=EAST, set={ZONE: "x"}),
+        ZoneInUse(hosts=("host-1",), count=1, zone="e", to="x")),
+    "in use when it is a zone no more": (ChangeAggregate(aggregate=EAST, unset=(ZONE,)),
+        ZoneInUse(hosts=("host-1",), count=1, zone="e", to="")),
+}  # fmt: skip
 
 
 async def with_zones(placement: Placement) -> None:

@@ -224,10 +224,10 @@ def publishes(key: str, exchange: str = "berth", **properties: Any) -> Attack:
     return lambda channel: channel.basic_publish(exchange, key, b"{}", pika.BasicProperties(**properties))
 
 
-def binds(own: str, key: str) -> Attack:
+def binds(own: str, key: str, exchange: str = "berth") -> Attack:
     def attack(channel: BlockingChannel) -> None:
         channel.queue_declare(own, exclusive=True)
-        channel.queue_bind(own, "berth", key)
+        channel.queue_bind(own, exchange, key)
 
     return attack
 
@@ -254,6 +254,12 @@ AGENT_QUEUE = "reply.c9.agent-c9-a1-00000000.00000000"
 REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
     ("client", "publish"): {
         "the key of operators": publishes("build.requested"),
+        "a placed build": publishes("build.placed.c1"),
+        "a change of placement's": publishes("placement.changed"),
+        "an inventory": publishes("inventory.reported.c1"),
+        "a claim": publishes("ask.placement.claim"),
+        "a claim as a cell": publishes("ask.placement.claim.c1"),
+        "an answer": publishes("reply.-.x.y"),
         "another client's key": publishes("client.rival"),
         "a key below its own": publishes("client.shop.x"),
         "another's user": publishes("client.shop", user_id="guest"),
@@ -302,32 +308,80 @@ REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
     ("cell", "publish"): {
         "a request": publishes("build.requested"),
         "a client's request": publishes("client.shop"),
+        "that a scheduler is alive": publishes("scheduler.alive"),
+        "a change of placement's": publishes("placement.changed"),
+        "a claim as the scheduler": publishes("ask.placement.claim"),
+        "a claim as another cell": publishes("ask.placement.claim.c1"),
+        "an edit of a provider": publishes("ask.placement.edit"),
+        "a placed build": publishes("build.placed.c9"),
+        "an adoption": publishes("build.adopt.c9"),
+        "that there is no host": publishes("build.unplaceable"),
         "another cell's result": publishes("build.ended.c1"),
+        "another cell's result to who asked": publishes("build.ended.c1.me"),
         "another cell's hosts": publishes("inventory.reported.c1"),
-        "another's user": publishes("inventory.reported.c9", user_id="guest"),
+        "another cell's failures": publishes("host.failed.c1"),
+        "another cell's nodes": publishes("ironic.node.c1.set"),
+        "reports of another cell's agents": publishes("agent.report.c1"),
+        "orders to another cell's agents": publishes("agent.build.c1.c1-agent1"),
+        "an answer to another cell": publishes("reply.c1.x.y"),
+        "an answer to the scheduler": publishes("reply.-.x.y"),
+        "an answer in another cell's name": publishes("reply.-c1.x.y"),
+        "to the scheduler's queue by name": publishes("0.scheduler:build.requested", "berth.queues"),
+        "to another cell's queue by name": publishes("0.conductor.c1:build.placed.c1", "berth.queues"),
+        "later to the scheduler": publishes("1000.scheduler:build.requested", "berth.delay"),
+        "to a queue by the default exchange": publishes("scheduler:build.requested", ""),
+        "to an exchange of the broker's": publishes("build.requested", "amq.topic"),
+        "another cell's dead letter": publishes("letter.c1", "berth.dead"),
+        "another's user": publishes("host.failed.c9", user_id="guest"),
     },
     ("cell", "delete"): {
+        "in its own cell": publishes("build.delete.c9"),
         "in another cell": publishes("build.delete.c1"),
         "by the scheduler": publishes("build.cancel"),
         "by a client's door": publishes("client.shop"),
         "a cell": publishes("ask.placement.cell"),
+        "another cell's queue": lambda channel: channel.queue_delete("conductor.c1:build.placed.c1"),
+        "what is in it": lambda channel: channel.queue_purge("conductor.c1:build.placed.c1"),
+        "the exchange": lambda channel: channel.exchange_delete("berth"),
     },
     ("cell", "read"): {
         "the builds of another": publishes("ask.cell.builds.c1"),
         "who holds what in another": publishes("ask.placement.allocations.c1"),
         "who holds what": publishes("ask.placement.allocations"),
+        "everybody's providers": publishes("ask.placement.providers"),
+        "candidates": publishes("ask.placement.candidates"),
+        "what the scheduler would do": publishes("ask.scheduler.what_if"),
         "the queue of another": consumes("conductor.c1:build.placed.c1"),
+        "the queue of another's agent": consumes("agent.c1.c1-agent1:agent.build.c1.c1-agent1"),
+        "the queue of requests": consumes("scheduler:build.requested"),
+        "the queue of its own reports": consumes("placement:inventory.reported.c9"),
         "the dead letters": consumes("berth.dead"),
     },
     ("cell", "hear"): {
         "everything": binds(CELL_QUEUE, "#"),
+        "requests": binds(CELL_QUEUE, "build.requested"),
         "another cell's builds": binds(CELL_QUEUE, "build.placed.c1"),
+        "every cell's builds": binds(CELL_QUEUE, "build.placed.*"),
+        "every answer": binds(CELL_QUEUE, "reply.#"),
+        "answers to another cell": binds(CELL_QUEUE, "reply.c1.x.y"),
+        "answers about it to others": binds(CELL_QUEUE, "reply.-c9.x.y"),
+        "orders to another cell's agents": binds(CELL_QUEUE, "agent.build.c1.c1-agent1"),
+        "what is sent by name": binds(CELL_QUEUE, "*.conductor.c1:build.placed.c1", "berth.queues"),
+        "dead letters": binds(CELL_QUEUE, "letter.*", "berth.dead"),
+        "what is delayed": binds(CELL_QUEUE, "1000.#", "berth.delay"),
         "a client's requests": binds(CELL_QUEUE, "client.shop"),
         "answers to a client": binds(CELL_QUEUE, "client.shop.answers.1"),
         "everything, by an exchange": listens_by_an_exchange(CELL_QUEUE),
     },
     ("cell", "declare"): {
         "another cell's queue": declares("conductor.c1:x"),
+        "a queue of a longer name": declares("conductor.c92:x"),
+        "a further queue of its conductor": declares("conductor.c9:x"),
+        "a further queue of its agent": declares("agent.c9.a1:x"),
+        "the queue of an unknown agent": declares("agent.c9.a2:agent.build.c9.a2"),
+        "the queue of a question": declares("ask:placement.claim.c9"),
+        "answers of others in the cell": declares("reply.c9.agent-x-00000000.00000000"),
+        "a queue of delays": declares("berth.delay.7"),
         "a client's queue": declares("client.shop.0"),
         "an exchange": lambda channel: channel.exchange_declare("c9", "fanout"),
     },
@@ -335,33 +389,48 @@ REFUSED: dict[tuple[str, str], dict[str, Attack]] = {
         "a request": publishes("build.requested"),
         "a client's request": publishes("client.shop"),
         "the result of a build": publishes("build.ended.c9"),
-        "an order to an agent": publishes("agent.build.c9.a1"),
+        "an order to itself": publishes("agent.build.c9.a1"),
+        "an order to another agent": publishes("agent.build.c9.a2"),
         "a claim": publishes("ask.placement.claim.c9"),
+        "a release": publishes("ask.placement.release.c9"),
+        "a failure of a host": publishes("host.failed.c9"),
+        "half of a move": publishes("move.half.c9"),
         "hosts of another cell": publishes("inventory.reported.c1"),
+        "reports of another cell": publishes("agent.report.c1"),
+        "to its conductor's queue by name": publishes("0.conductor.c9:build.placed.c9", "berth.queues"),
+        "to another agent's queue by name": publishes("0.agent.c9.a2:agent.build.c9.a2", "berth.queues"),
     },
     ("agent", "delete"): {
         "in its cell": publishes("build.delete.c9"),
         "by the scheduler": publishes("build.cancel"),
         "by a client's door": publishes("client.shop"),
         "a destroy order": publishes("agent.destroy.c9.a1"),
+        "its conductor's queue": lambda channel: channel.queue_delete("conductor.c9:build.placed.c9"),
+        "what is in it": lambda channel: channel.queue_purge("conductor.c9:build.placed.c9"),
     },
     ("agent", "read"): {
         "the builds of its cell": publishes("ask.cell.builds.c9"),
         "who holds what": publishes("ask.placement.allocations"),
         "who holds what in another cell": publishes("ask.placement.allocations.c1"),
-        "the queue of a conductor": consumes("conductor.c1:build.placed.c1"),
+        "the queue of its conductor": consumes("conductor.c9:build.placed.c9"),
+        "reports of other agents": consumes("conductor.c9:agent.report.c9"),
+        "the queue of another agent": consumes("agent.c9.a2:agent.build.c9.a2"),
         "the dead letters": consumes("berth.dead"),
     },
     ("agent", "hear"): {
         "everything": binds(AGENT_QUEUE, "#"),
         "another agent's orders": binds(AGENT_QUEUE, "agent.build.c9.a2"),
+        "every agent's orders": binds(AGENT_QUEUE, "agent.build.c9.*"),
         "placed builds of its cell": binds(AGENT_QUEUE, "build.placed.c9"),
         "a client's requests": binds(AGENT_QUEUE, "client.shop"),
         "everything, by an exchange": listens_by_an_exchange(AGENT_QUEUE),
     },
     ("agent", "declare"): {
         "its conductor's queue": declares("conductor.c9:agent.report.c9"),
+        "its conductor's queue of answers": declares(CELL_QUEUE),
         "another agent's queue": declares("agent.c9.a2:agent.build.c9.a2"),
+        "another agent's queue of answers": declares("reply.c9.agent-c9-a2-00000000.00000000"),
+        "a further queue of its own": declares("agent.c9.a1:x"),
         "a client's queue": declares("client.shop.0"),
         "a queue that the broker names": declares(""),
     },
@@ -386,14 +455,26 @@ def test_the_broker_refuses(site: BerthWithClients, subject: str, what: str, att
     assert reason.startswith(("ACCESS_REFUSED", "PRECONDITION_FAILED - user_id")), (what, reason)
 
 
-@pytest.mark.parametrize("subject", ["client", "cell", "agent"])
-def test_its_own_key_is_open_to_each(site: BerthWithClients, subject: str) -> None:
-    key = {"client": "client.shop", "cell": "host.failed.c9", "agent": "host.reported.c9"}[subject]
-    attack = publishes(key, user_id=urlsplit(site.urls[subject]).username)
+OWN_KEYS = {
+    "client": ["client.shop"],
+    "cell": [
+        "host.failed.c9", "build.ended.c9.me", "build.adopted.c9.me", "ask.placement.claim.c9",
+        "reply.-c9.x.y",
+    ],
+    "agent": [
+        "host.reported.c9", "inventory.reported.c9", "agent.report.c9", "agent.moved.c9",
+        "agent.told.c9.me",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("subject", OWN_KEYS)
+def test_the_broker_allows_to_each_its_own_keys(site: BerthWithClients, subject: str) -> None:
     with pika.BlockingConnection(pika.URLParameters(site.urls[subject])) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
-        attack(channel)
+        for key in OWN_KEYS[subject]:
+            publishes(key, user_id=urlsplit(site.urls[subject]).username)(channel)
 
 
 @pytest.mark.parametrize("subject", ["client", "cell", "agent"])

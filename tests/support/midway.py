@@ -14,9 +14,6 @@ from tests.support.waiting import until
 T = TypeVar("T")
 
 
-SOON = 0.9
-
-
 class Gate:
     def __init__(self) -> None:
         self.times = 0

@@ -47,10 +47,6 @@ class MetalBooks(Books):
     def full(self, value: set[str]) -> None: ...
 
 
-class TwoActed(AssertionError):
-    pass
-
-
 class WatchedWay(httpx.AsyncBaseTransport):
     def __init__(self, world: "RingCloud", agent: str, life: int) -> None:
         self._world, self._agent, self._life = world, agent, life

@@ -31,34 +31,21 @@ PINNED = {"hw:cpu_policy": "dedicated"}
         ({"trait:A": "required", "trait:B": "forbidden"}, {"": f"{REST}, +A, -B"}),
         ({"trait:A": "any", "trait:B": "any"}, {"": f"{REST}, A|B"}),
         ({"trait:A": "any1", "trait:B": "any2", "trait:C": "any2"}, {"": f"{REST}, A, B|C"}),
-        (
-            {"resources_n:VGPU": "1", "trait_n:A": "any", "trait_n:B": "any", "trait_n:C": "forbidden"},
-            {"": REST, "_n": "VGPU 1, -C, A|B"},
-        ),
-        (
-            {"resources_c:VCPU": "2", "trait_n:A": "required", "same_subtree": "_n,_c"},
-            {"": "MEMORY_MB 4096, DISK_GB 5", "_c": "VCPU 2", "_n": "+A"},
-        ),
+        ({"resources_n:VGPU": "1", "trait_n:A": "any", "trait_n:B": "any", "trait_n:C": "forbidden"},
+         {"": REST, "_n": "VGPU 1, -C, A|B"}),
+        ({"resources_c:VCPU": "2", "trait_n:A": "required", "same_subtree": "_n,_c"},
+         {"": "MEMORY_MB 4096, DISK_GB 5", "_c": "VCPU 2", "_n": "+A"}),
         (METAL.extra_specs, {"": "CUSTOM_BAREMETAL 1"}),
         ({"hw:cpu_policy": "shared"}, {"": REST}),
         (PINNED, {"": "DISK_GB 5", "_numa0": "PCPU 4, MEMORY_MB 4096"}),
-        (
-            {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-2,^1"},
-            {"": "DISK_GB 5", "_numa0": "VCPU 2, PCPU 2, MEMORY_MB 4096"},
-        ),
-        (
-            PINNED | {"hw:emulator_threads_policy": "isolate"},
-            {"": "DISK_GB 5", "_numa0": "PCPU 5, MEMORY_MB 4096"},
-        ),
-        (
-            PINNED | {"hw:emulator_threads_policy": "share"},
-            {"": "DISK_GB 5", "_numa0": "PCPU 4, MEMORY_MB 4096"},
-        ),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-2,^1"},
+         {"": "DISK_GB 5", "_numa0": "VCPU 2, PCPU 2, MEMORY_MB 4096"}),
+        (PINNED | {"hw:emulator_threads_policy": "isolate"},
+         {"": "DISK_GB 5", "_numa0": "PCPU 5, MEMORY_MB 4096"}),
+        (PINNED | {"hw:emulator_threads_policy": "share"},
+         {"": "DISK_GB 5", "_numa0": "PCPU 4, MEMORY_MB 4096"}),
         # NUMA cells.
-        (
-            NUMA,
-            {"": "DISK_GB 5", "_numa0": "VCPU 2, MEMORY_MB 2048", "_numa1": "VCPU 2, MEMORY_MB 2048"},
-        ),
+        (NUMA, {"": "DISK_GB 5", "_numa0": "VCPU 2, MEMORY_MB 2048", "_numa1": "VCPU 2, MEMORY_MB 2048"}),
         (
             NUMA
             | {
@@ -69,18 +56,12 @@ PINNED = {"hw:cpu_policy": "dedicated"}
             },
             {"": "DISK_GB 5", "_numa0": "VCPU 3, MEMORY_MB 3072", "_numa1": "VCPU 1, MEMORY_MB 1024"},
         ),
-        (
-            NUMA | {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0"},
-            {"": "DISK_GB 5", "_numa0": "VCPU 1, PCPU 1, MEMORY_MB 2048", "_numa1": "VCPU 2, MEMORY_MB 2048"},
-        ),
-        (
-            PINNED | NUMA | {"hw:emulator_threads_policy": "isolate"},
-            {"": "DISK_GB 5", "_numa0": "PCPU 3, MEMORY_MB 2048", "_numa1": "PCPU 2, MEMORY_MB 2048"},
-        ),
-        (
-            {"hw:numa_nodes": "1", "trait_numa0:A": "required", "resources_numa0:VGPU": "1"},
-            {"": "DISK_GB 5", "_numa0": "VGPU 1, VCPU 4, MEMORY_MB 4096, +A"},
-        ),
+        (NUMA | {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0"},
+         {"": "DISK_GB 5", "_numa0": "VCPU 1, PCPU 1, MEMORY_MB 2048", "_numa1": "VCPU 2, MEMORY_MB 2048"}),
+        (PINNED | NUMA | {"hw:emulator_threads_policy": "isolate"},
+         {"": "DISK_GB 5", "_numa0": "PCPU 3, MEMORY_MB 2048", "_numa1": "PCPU 2, MEMORY_MB 2048"}),
+        ({"hw:numa_nodes": "1", "trait_numa0:A": "required", "resources_numa0:VGPU": "1"},
+         {"": "DISK_GB 5", "_numa0": "VGPU 1, VCPU 4, MEMORY_MB 4096, +A"}),
         # Pages instead of memory.
         ({"hw:mem_page_size": "small"}, {"": "DISK_GB 5", "_numa0": "VCPU 4, MEMORY_MB 4096"}),
         ({"hw:mem_page_size": "4"}, {"": "DISK_GB 5", "_numa0": "VCPU 4, MEMORY_MB 4096"}),
@@ -106,23 +87,17 @@ PINNED = {"hw:cpu_policy": "dedicated"}
             },
         ),
         ({"hw:mem_encryption": "true"}, {"": REST, "_mem_encryption": "MEM_ENCRYPTION_CONTEXT 1"}),
-        (
-            {"hw:mem_encryption": "yes", "hw:mem_encryption_model": "amd-sev-es"},
-            {"": REST, "_mem_encryption": "MEM_ENCRYPTION_CONTEXT 1, +HW_CPU_X86_AMD_SEV_ES"},
-        ),
+        ({"hw:mem_encryption": "yes", "hw:mem_encryption_model": "amd-sev-es"},
+         {"": REST, "_mem_encryption": "MEM_ENCRYPTION_CONTEXT 1, +HW_CPU_X86_AMD_SEV_ES"}),
         ({"hw:mem_encryption": "false"}, {"": REST}),
-        (
-            {"hw:pmem": "6GB,6GB,big"},
-            {"": f"CUSTOM_PMEM_NAMESPACE_6GB 2, CUSTOM_PMEM_NAMESPACE_BIG 1, {REST}"},
-        ),
+        ({"hw:pmem": "6GB,6GB,big"},
+         {"": f"CUSTOM_PMEM_NAMESPACE_6GB 2, CUSTOM_PMEM_NAMESPACE_BIG 1, {REST}"}),
         # Other people's business.
-        (
-            {"quota:cpu_shares": "1", "os:x": "1", "capabilities:boot_mode": "uefi", "hw:cpu_cores": "2"},
-            {"": REST},
-        ),
+        ({"quota:cpu_shares": "1", "os:x": "1", "capabilities:boot_mode": "uefi", "hw:cpu_cores": "2"},
+         {"": REST}),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_resources_and_traits_of_extra_specs(specs: dict[str, str], expected: dict[str, str]) -> None:
     assert groups(asked(specs)) == expected
 

@@ -36,33 +36,25 @@ def refusal(**request: Any) -> str:
         ({"resources:vcpu": "1"}, "'vcpu' is no resource name (A-Z, 0-9 and _)"),
         ({f"resources{'x' * 65}:VGPU": "1"}, "a suffix of 65 characters, at most 64"),
         ({"trait:": "required"}, "'' is no trait name"),
-        (
-            {"trait:A": "maybe"},
-            "flavor.extra_specs['trait:A']: 'maybe' is none of required, forbidden, preferred, any",
-        ),
+        ({"trait:A": "maybe"},
+         "flavor.extra_specs['trait:A']: 'maybe' is none of required, forbidden, preferred, any"),
         ({"trait:A": "preferred:much"}, "'much' is no weight"),
         ({"trait:A": "preferred:0"}, "'0' is no weight"),
         ({"resources1:VGPU": "1", "trait1:A": "preferred"}, "write it without a suffix"),
         ({"trait_X:A": "required"}, "flavor.extra_specs: group '_X' has traits and asks for no resources"),
         (NOTHING | {"resources1:VGPU": "1", "trait:A": "any"}, "the group without a suffix has traits"),
         ({"group_policy": "maybe"}, "['group_policy']: 'maybe' is neither 'none' nor 'isolate'"),
-        (
-            {"resources1:VGPU": "1", "same_subtree": "1,2"},
-            "['same_subtree']: there is no group with suffix '2'",
-        ),
+        ({"resources1:VGPU": "1", "same_subtree": "1,2"},
+         "['same_subtree']: there is no group with suffix '2'"),
         ({"same_subtree2": ""}, "['same_subtree2']: there is no group with suffix ''"),
         (NOTHING, "flavor: it asks for no resources at all"),
         # Processors.
-        (
-            {"hw:cpu_policy": "own"},
-            "flavor.extra_specs['hw:cpu_policy']: 'own' is none of shared, dedicated, mixed",
-        ),
+        ({"hw:cpu_policy": "own"},
+         "flavor.extra_specs['hw:cpu_policy']: 'own' is none of shared, dedicated, mixed"),
         (PINNED | {"resources:PCPU": "2"}, "['resources:PCPU'], and flavor.extra_specs['hw:cpu_policy']"),
         (NUMA | {"resources1:MEMORY_MB": "2"}, "['resources1:MEMORY_MB'], and flavor.extra_specs['hw:numa_n"),
-        (
-            {"hw:mem_page_size": "2MB", "resources:CUSTOM_MEMORY_PAGES_2MB": "1"},
-            "['resources:CUSTOM_MEMORY_PAGES_2MB'], and flavor.extra_specs['hw:mem_page_size']",
-        ),
+        ({"hw:mem_page_size": "2MB", "resources:CUSTOM_MEMORY_PAGES_2MB": "1"},
+         "['resources:CUSTOM_MEMORY_PAGES_2MB'], and flavor.extra_specs['hw:mem_page_size']"),
         (MIXED, "mixed needs hw:cpu_dedicated_mask"),
         (MIXED | {"hw:cpu_dedicated_mask": "0-3"}, "must name some and not all of the 4 processors"),
         (MIXED | {"hw:cpu_dedicated_mask": "^0"}, "must name some and not all"),
@@ -71,10 +63,8 @@ def refusal(**request: Any) -> str:
         (MIXED | {"hw:cpu_dedicated_mask": "3-1"}, "'3-1' is no range of processors"),
         (PINNED | {"hw:cpu_dedicated_mask": "1"}, "['hw:cpu_dedicated_mask']: only with hw:cpu_policy=mixed"),
         ({"hw:cpu_thread_policy": "require"}, "['hw:cpu_thread_policy']: only with hw:cpu_policy=dedicated"),
-        (
-            {"hw:emulator_threads_policy": "isolate"},
-            "['hw:emulator_threads_policy']: only with hw:cpu_policy",
-        ),
+        ({"hw:emulator_threads_policy": "isolate"},
+         "['hw:emulator_threads_policy']: only with hw:cpu_policy"),
         (PINNED | {"hw:cpu_thread_policy": "yes"}, "'yes' is none of prefer, isolate, require"),
         # NUMA cells.
         ({"hw:numa_nodes": "0"}, "'0' is no whole number from 1 to 64"),
@@ -98,10 +88,8 @@ def refusal(**request: Any) -> str:
         ({"hw:mem_page_size": "0"}, "'0' is none of"),
         ({"hw:mem_page_size": "3GB"}, "flavor.memory_mb: 4096 of a cell is no multiple of its pages"),
         # Devices.
-        (
-            {"pci_passthrough:alias": "gpo:1"},
-            "there is no alias 'gpo' (the setting pci_aliases); did you mean gpu?",
-        ),
+        ({"pci_passthrough:alias": "gpo:1"},
+         "there is no alias 'gpo' (the setting pci_aliases); did you mean gpu?"),
         ({"pci_passthrough:alias": "gpu:x"}, "'gpu:x' is no alias with a number, as in a1:2,b:1"),
         ({"pci_passthrough:alias": "gpu:0"}, "0 of 'gpu': from 1 to 64 devices in all"),
         ({"pci_passthrough:alias": "gpu:60,gpu:5"}, "5 of 'gpu': from 1 to 64 devices in all"),
@@ -110,23 +98,19 @@ def refusal(**request: Any) -> str:
         # Capabilities.
         ({"hw:mem_encryption": "maybe"}, "'maybe' is neither true nor false"),
         ({"hw:mem_encryption_model": "amd-sev"}, "['hw:mem_encryption_model']: only with hw:mem_encryption"),
-        (
-            {"hw:mem_encryption": "1", "hw:mem_encryption_model": "x"},
-            "'x' is none of amd-sev, amd-sev-es, amd",
-        ),
+        ({"hw:mem_encryption": "1", "hw:mem_encryption_model": "x"},
+         "'x' is none of amd-sev, amd-sev-es, amd"),
         ({"hw:tpm_version": "3"}, "'3' is none of 1.2, 2.0"),
         ({"hw:tpm_model": "tpm-tis"}, "['hw:tpm_model']: only with hw:tpm_version"),
-        (
-            {"hw:tpm_version": "1.2", "hw:tpm_model": "tpm-crb"},
-            "'tpm-crb', and flavor.extra_specs['hw:tpm_version']",
-        ),
+        ({"hw:tpm_version": "1.2", "hw:tpm_model": "tpm-crb"},
+         "'tpm-crb', and flavor.extra_specs['hw:tpm_version']"),
         ({"os:secure_boot": "yes"}, "'yes' is none of required, optional, disabled"),
         ({"hw:pmem": "6 GB"}, "'6 GB' is no name of a namespace"),
         ({"hw:virtio_packed_ring": "x"}, "'x' is neither true nor false"),
         ({"hw:ephemeral_encryption_format": "luks"}, "only with hw:ephemeral_encryption"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_extra_specs_that_cannot_be_meant(specs: dict[str, str], sentence: str) -> None:
     assert sentence in refusal(flavor=flavor(specs))
 
@@ -139,90 +123,57 @@ def image(**properties: str) -> Image:
     ("request_fields", "sentence"),
     [
         # Flavor against image.
-        (
-            {"flavor": flavor(PINNED), "image": image(hw_cpu_policy="shared")},
-            "['hw:cpu_policy']: 'dedicated', and image.properties['hw_cpu_policy']: 'shared'",
-        ),
-        (
-            {
-                "flavor": flavor({"trait:A": "forbidden"}),
-                "image": Image(name="i", traits_required=("A",)),
-            },
-            "trait A: required by image.traits_required, forbidden by flavor.extra_specs['trait:A']",
-        ),
-        (
-            {"flavor": flavor({"trait:A": "forbidden"}), "image": image(**{"trait:A": "required"})},
-            "required by image.properties['trait:A']",
-        ),
+        ({"flavor": flavor(PINNED), "image": image(hw_cpu_policy="shared")},
+         "['hw:cpu_policy']: 'dedicated', and image.properties['hw_cpu_policy']: 'shared'"),
+        ({"flavor": flavor({"trait:A": "forbidden"}), "image": Image(name="i", traits_required=("A",))},
+         "trait A: required by image.traits_required, forbidden by flavor.extra_specs['trait:A']"),
+        ({"flavor": flavor({"trait:A": "forbidden"}), "image": image(**{"trait:A": "required"})},
+         "required by image.properties['trait:A']"),
         ({"image": image(**{"trait:A": "forbidden"})}, "an image can only have it required"),
-        (
-            {"flavor": flavor({"hw:mem_encryption": "1"}), "image": image(hw_firmware_type="bios")},
-            "['hw:mem_encryption']: it needs UEFI, and image.properties['hw_firmware_type']: 'bios'",
-        ),
-        (
-            {"image": image(hw_mem_page_size="2MB")},
-            "only for a flavor whose hw:mem_page_size is large or any",
-        ),
-        (
-            {"flavor": flavor({"hw:mem_page_size": "1GB"}), "image": image(hw_mem_page_size="2MB")},
-            "large or any; flavor.extra_specs['hw:mem_page_size']: '1GB'",
-        ),
-        (
-            {"flavor": flavor({"hw:mem_page_size": "large"}), "image": image(hw_mem_page_size="small")},
-            "'large', and image.properties['hw_mem_page_size']: 'small'",
-        ),
-        (
-            {"flavor": flavor({"hw:mem_page_size": "large"}, memory_mb=7)},
-            "no multiple of a large page (1GB, 2MB)",
-        ),
-        (
-            {"flavor": flavor(PINNED, vcpus=0)},
-            "flavor.vcpus: 0: a guest with a topology has from 1 to 100000",
-        ),
+        ({"flavor": flavor({"hw:mem_encryption": "1"}), "image": image(hw_firmware_type="bios")},
+         "['hw:mem_encryption']: it needs UEFI, and image.properties['hw_firmware_type']: 'bios'"),
+        ({"image": image(hw_mem_page_size="2MB")},
+         "only for a flavor whose hw:mem_page_size is large or any"),
+        ({"flavor": flavor({"hw:mem_page_size": "1GB"}), "image": image(hw_mem_page_size="2MB")},
+         "large or any; flavor.extra_specs['hw:mem_page_size']: '1GB'"),
+        ({"flavor": flavor({"hw:mem_page_size": "large"}), "image": image(hw_mem_page_size="small")},
+         "'large', and image.properties['hw_mem_page_size']: 'small'"),
+        ({"flavor": flavor({"hw:mem_page_size": "large"}, memory_mb=7)},
+         "no multiple of a large page (1GB, 2MB)"),
+        ({"flavor": flavor(PINNED, vcpus=0)},
+         "flavor.vcpus: 0: a guest with a topology has from 1 to 100000"),
         ({"or_else": (SMALL, flavor({"trait:A": "x"}))}, "or_else[1].extra_specs['trait:A']: 'x' is none of"),
         ({"or_else": (Flavor(name="empty"),)}, "or_else[0]: it asks for no resources at all"),
         # Where to.
         ({"forced_host": "hots1"}, "forced_host: there is no host 'hots1'; did you mean host1?"),
         ({"wanted_host": "x"}, "wanted_host: there is no host 'x'"),
-        (
-            {"forced_host": "host1", "wanted_host": "host2"},
-            "forced_host: 'host1', and wanted_host: 'host2' is another",
-        ),
+        ({"forced_host": "host1", "wanted_host": "host2"},
+         "forced_host: 'host1', and wanted_host: 'host2' is another"),
         ({"wanted_host": uid(1, "c"), "ignore_hosts": ("host1",)}, "is among ignore_hosts"),
         ({"aggregates": ((uid(1, "b"),), ())}, "aggregates[1]: an empty list"),
-        (
-            {"aggregates": ((uid(1, "b"),),), "not_aggregates": (uid(1, "b"),)},
-            "aggregates[0]: all of it is among not_aggregates",
-        ),
+        ({"aggregates": ((uid(1, "b"),),), "not_aggregates": (uid(1, "b"),)},
+         "aggregates[0]: all of it is among not_aggregates"),
         ({"zone": "a,b"}, "zone: 'a,b': one zone, whose name has no comma"),
         # How many, how long.
         ({"instances": 2, "at_least": 3}, "at_least: 3, of 2 instances"),
         ({"wait": "8d"}, "wait: 8d, at most 604800 seconds are allowed (the setting max_wait)"),
         # Preferred.
-        (
-            {"flavor": flavor({"trait:A": "forbidden"}), "preferred_traits": {"A": 1.0}},
-            "preferred_traits: A is forbidden",
-        ),
+        ({"flavor": flavor({"trait:A": "forbidden"}), "preferred_traits": {"A": 1.0}},
+         "preferred_traits: A is forbidden"),
         ({"preferred_traits": {"COMPUTE_STATUS_DISABLED": 1.0}}, "COMPUTE_STATUS_DISABLED is forbidden"),
         # Hints.
-        (
-            {"hints": Hints(same_host=(uid(7, "b"),), different_host=(uid(7, "b"),))},
-            "hints.same_host and hints.different_host both name",
-        ),
+        ({"hints": Hints(same_host=(uid(7, "b"),), different_host=(uid(7, "b"),))},
+         "hints.same_host and hints.different_host both name"),
         ({"hints": Hints(different_host=(uid(1000, "b"),))}, "hints.different_host: "),
-        (
-            {"hints": Hints(build_near_host_ip="10.0.0")},
-            "hints.build_near_host_ip: '10.0.0' is no IP address",
-        ),
-        (
-            {"hints": Hints(build_near_host_ip="10.0.0.1", cidr="/33")},
-            "hints.cidr: '/33' is none of /0 to /32",
-        ),
+        ({"hints": Hints(build_near_host_ip="10.0.0")},
+         "hints.build_near_host_ip: '10.0.0' is no IP address"),
+        ({"hints": Hints(build_near_host_ip="10.0.0.1", cidr="/33")},
+         "hints.cidr: '/33' is none of /0 to /32"),
         ({"hints": Hints(query="[")}, "hints.query: "),
         ({"hints": Hints(query='["~", "$load", 1]')}, "hints.query: "),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_contradictions_name_both_fields(request_fields: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal(**request_fields)
 
@@ -231,37 +182,23 @@ def test_contradictions_name_both_fields(request_fields: dict[str, Any], sentenc
     ("request_fields", "notes"),
     [
         ({}, []),
-        (
-            {"flavor": flavor({"hw:cpu_polcy": "dedicated"})},
-            ["flavor.extra_specs: hw:cpu_polcy: not known here; did you mean hw:cpu_policy?"],
-        ),
-        (
-            {"flavor": flavor({"resource:VGPU": "1"})},
-            ["flavor.extra_specs: resource:VGPU: not known here; did you mean resources:VGPU?"],
-        ),
+        ({"flavor": flavor({"hw:cpu_polcy": "dedicated"})},
+         ["flavor.extra_specs: hw:cpu_polcy: not known here; did you mean hw:cpu_policy?"]),
+        ({"flavor": flavor({"resource:VGPU": "1"})},
+         ["flavor.extra_specs: resource:VGPU: not known here; did you mean resources:VGPU?"]),
         ({"flavor": flavor({"zzz:q": "1"})}, ["flavor.extra_specs: zzz:q: not known here"]),
-        (
-            {"flavor": flavor({"grup_policy": "isolate"})},
-            ["flavor.extra_specs: grup_policy: not known here; did you mean group_policy?"],
-        ),
-        (
-            {"flavor": flavor({"ssd": "true"})},
-            ["flavor.extra_specs: ssd: has no scope, and no rule that is on reads such"],
-        ),
-        (
-            {"or_else": (flavor({"zzz:q": "1"}),)},
-            ["or_else[0].extra_specs: zzz:q: not known here"],
-        ),
-        (
-            {"ignore_hosts": ("hosst1",)},
-            ["ignore_hosts: there is no host 'hosst1'; did you mean host1?"],
-        ),
+        ({"flavor": flavor({"grup_policy": "isolate"})},
+         ["flavor.extra_specs: grup_policy: not known here; did you mean group_policy?"]),
+        ({"flavor": flavor({"ssd": "true"})},
+         ["flavor.extra_specs: ssd: has no scope, and no rule that is on reads such"]),
+        ({"or_else": (flavor({"zzz:q": "1"}),)}, ["or_else[0].extra_specs: zzz:q: not known here"]),
+        ({"ignore_hosts": ("hosst1",)}, ["ignore_hosts: there is no host 'hosst1'; did you mean host1?"]),
         ({"hints": Hints(cidr="/16")}, ["hints.cidr: means something only with hints.build_near_host_ip"]),
         ({"priority": 3, "wait": "5m"}, []),
         ({"priority": 3}, []),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_fields_without_effect_are_noted(request_fields: dict[str, Any], notes: list[str]) -> None:
     assert list(alternatives(**request_fields)[-1].notes) == notes
 

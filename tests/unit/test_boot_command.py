@@ -63,24 +63,13 @@ def said(*options: str) -> tuple[int, str]:
         (["--wait", "30m", "--priority", "7"], {"wait": "30m", "priority": 7}),
         (["--wait"], {"wait": ""}),
         (["--project", "p"], {"project": "p"}),
-        (
-            [
-                "--hint",
-                f"same_host={ONE}",
-                "--hint",
-                f"same_host={TWO}",
-                "--hint",
-                'query=["=", "$zone", "a"]',
-            ],
-            {"hints": Hints(same_host=(ONE, TWO), query='["=", "$zone", "a"]')},
-        ),
-        (
-            ["--hint", "build_near_host_ip=10.0.0.1", "--hint", "cidr=/16"],
-            {"hints": Hints(build_near_host_ip="10.0.0.1", cidr="/16")},
-        ),
+        (["--hint", f"same_host={ONE}", "--hint", f"same_host={TWO}", "--hint", 'query=["=", "$zone", "a"]'],
+         {"hints": Hints(same_host=(ONE, TWO), query='["=", "$zone", "a"]')}),
+        (["--hint", "build_near_host_ip=10.0.0.1", "--hint", "cidr=/16"],
+         {"hints": Hints(build_near_host_ip="10.0.0.1", cidr="/16")}),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_options_and_the_request_they_describe(
     published: Published, options: list[str], expected: dict[str, Any]
 ) -> None:

@@ -77,18 +77,10 @@ def test_a_sound_berth_has_no_findings() -> None:
         (database(problem="cannot connect"), 2, "database placement", "cannot connect."),
         (database(version="12.9"), 1, "database placement", "PostgreSQL is version 12.9."),
         (database(revision=""), 2, "database placement", "It was never made: it has no tables."),
-        (
-            database(revision="0002_more"),
-            1,
-            "database placement",
-            "It is at 0002_more, and 0003_last is the newest.",
-        ),
-        (
-            database(revision="0009_new"),
-            1,
-            "database placement",
-            "It is at 0009_new, which this version does not have.",
-        ),
+        (database(revision="0002_more"), 1, "database placement",
+         "It is at 0002_more, and 0003_last is the newest."),
+        (database(revision="0009_new"), 1, "database placement",
+         "It is at 0009_new, which this version does not have."),
         (database(clock=1.5), 1, "database placement", "Its clock is 1.5 s ahead of this machine's."),
         (queue(0, 0, 0), 1, "queue q", "Nobody reads it, and no messages wait."),
         (queue(1, 1, 0), 2, "queue q", "Nobody reads it, and 1 message waits."),
@@ -96,33 +88,17 @@ def test_a_sound_berth_has_no_findings() -> None:
         (queue(2500, 2000, 1), 1, "queue q", "2000 messages wait, and they become fewer."),
         (queue(2000, 2000, 2), 1, "queue q", "2000 messages wait, and they do not become fewer."),
         ({"missing": ("ironic",)}, 1, "worker ironic", "It was never here: none of its queues is there."),
-        (
-            {"missing": ("compute.c1",)},
-            0,
-            "worker compute.c1",
-            "No simulated agent has run: the hosts of this cell need agents of your own.",
-        ),
-        (
-            {"workers": (WorkerSeen("scheduler"),)},
-            2,
-            "worker scheduler",
-            "It does not answer within 5 seconds.",
-        ),
+        ({"missing": ("compute.c1",)}, 0, "worker compute.c1",
+         "No simulated agent has run: the hosts of this cell need agents of your own."),
+        ({"workers": (WorkerSeen("scheduler"),)}, 2, "worker scheduler",
+         "It does not answer within 5 seconds."),
         ({"workers": (WorkerSeen("scheduler", 2.5),)}, 1, "worker scheduler", "It took 2.5 s to answer."),
-        (
-            {"letters": LettersSeen(3, False, 7300.0, ("a", "b"))},
-            1,
-            "dead letters",
-            "There are 3 dead letters, the oldest of 2 hours ago; most died in a, b.",
-        ),
-        (
-            {"letters": LettersSeen(1000, True, 30.0, ("a",))},
-            1,
-            "dead letters",
-            "There are at least 1000 dead letters, the oldest of 30 seconds ago; most died in a.",
-        ),
+        ({"letters": LettersSeen(3, False, 7300.0, ("a", "b"))}, 1, "dead letters",
+         "There are 3 dead letters, the oldest of 2 hours ago; most died in a, b."),
+        ({"letters": LettersSeen(1000, True, 30.0, ("a",))}, 1, "dead letters",
+         "There are at least 1000 dead letters, the oldest of 30 seconds ago; most died in a."),
     ],
-)
+)  # fmt: skip
 def test_each_problem_has_a_finding_and_advice(
     other: dict[str, Any], code: int, about: str, says: str
 ) -> None:

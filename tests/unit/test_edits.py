@@ -117,51 +117,33 @@ REFUSALS = [
     (ChangeProvider(provider="b", parent="z", name=HERE), Missing(what="parent", names=("z",))),
     (ChangeProvider(provider="b", parent="b", name=HERE), Tangled(why="loop", provider="b", parent="b")),
     (ChangeProvider(provider="b", parent="c", name=HERE), Tangled(why="loop", provider="b", parent="c")),
-    (
-        ChangeProvider(provider="b", parent="d", anywhere=False, name=HERE),
-        Tangled(why="re-parenting", provider="b", parent="d"),
-    ),
-    (
-        ChangeProvider(provider="b", parent=None, anywhere=False, name=HERE),
-        Tangled(why="un-parenting", provider="b", parent=None),
-    ),
-    (
-        ChangeProvider(provider="a", parent="c", name="a", anywhere=False),
-        Tangled(why="loop", provider="a", parent="c"),
-    ),
+    (ChangeProvider(provider="b", parent="d", anywhere=False, name=HERE),
+     Tangled(why="re-parenting", provider="b", parent="d")),
+    (ChangeProvider(provider="b", parent=None, anywhere=False, name=HERE),
+     Tangled(why="un-parenting", provider="b", parent=None)),
+    (ChangeProvider(provider="a", parent="c", name="a", anywhere=False),
+     Tangled(why="loop", provider="a", parent="c")),
     (DropProvider(provider="z"), Missing(what="provider", names=("z",))),
     (DropProvider(provider="b"), HasChildren(provider="b")),
     (DropProvider(provider="c"), InUse(what="c")),
     (SetInventories(provider="d", inventories={}, generation=4), Stale(provider="d", actual=5, given=4)),
-    (
-        SetInventories(provider="d", inventories={"NO": EIGHT, "CUSTOM_NO": EIGHT}),
-        Missing(what="resource class", names=("CUSTOM_NO", "NO")),
-    ),
+    (SetInventories(provider="d", inventories={"NO": EIGHT, "CUSTOM_NO": EIGHT}),
+     Missing(what="resource class", names=("CUSTOM_NO", "NO"))),
     (SetInventories(provider="c", inventories={"DISK_GB": EIGHT}), InUse(what="c", classes=("VCPU",))),
-    (
-        AddInventory(provider="d", resource_class="VCPU", inventory=EIGHT),
-        Taken(what="inventory", value="VCPU"),
-    ),
-    (
-        SetInventory(provider="d", resource_class="MEMORY_MB", inventory=EIGHT),
-        Missing(what="inventory", names=("MEMORY_MB",), provider="d"),
-    ),
-    (
-        SetInventory(provider="d", resource_class="NO", inventory=EIGHT),
-        Missing(what="resource class", names=("NO",)),
-    ),
-    (
-        DropInventory(provider="d", resource_class="MEMORY_MB"),
-        Missing(what="inventory", names=("MEMORY_MB",), provider="d"),
-    ),
+    (AddInventory(provider="d", resource_class="VCPU", inventory=EIGHT),
+     Taken(what="inventory", value="VCPU")),
+    (SetInventory(provider="d", resource_class="MEMORY_MB", inventory=EIGHT),
+     Missing(what="inventory", names=("MEMORY_MB",), provider="d")),
+    (SetInventory(provider="d", resource_class="NO", inventory=EIGHT),
+     Missing(what="resource class", names=("NO",))),
+    (DropInventory(provider="d", resource_class="MEMORY_MB"),
+     Missing(what="inventory", names=("MEMORY_MB",), provider="d")),
     (DropInventory(provider="c", resource_class="VCPU"), InUse(what="c", classes=("VCPU",))),
-    (
-        SetTraits(provider="d", traits=("HW_A", "HW_Z", "CUSTOM_Z"), generation=5),
-        Missing(what="trait", names=("CUSTOM_Z", "HW_Z")),
-    ),
+    (SetTraits(provider="d", traits=("HW_A", "HW_Z", "CUSTOM_Z"), generation=5),
+     Missing(what="trait", names=("CUSTOM_Z", "HW_Z"))),
     (SetTraits(provider="d", traits=("HW_Z",), generation=4), Stale(provider="d", actual=5, given=4)),
     (SetAggregates(provider="d", aggregates=(), generation=6), Stale(provider="d", actual=5, given=6)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("edit, refusal", REFUSALS)

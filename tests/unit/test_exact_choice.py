@@ -35,8 +35,7 @@ from tests.support.provider_trees import state, tree
 from tests.support.ranking_builders import Hall
 from tests.support.scheduler_builders import a_request
 
-CLOUDS, MORE_CLOUDS = 60, 3000  # by default, and in `make soak`
-BATCHES, MORE_BATCHES = 100, 6000
+BATCHES, MORE_BATCHES = 100, 6000  # by default, and in `make soak`
 
 
 def in_soak(first: int, last: int, step: int) -> list[object]:

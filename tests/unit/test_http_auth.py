@@ -85,31 +85,18 @@ def test_a_change_of_the_file_counts_immediately_unless_it_cannot_be_read(tmp_pa
         ("t.toml", "geheim", "not TOML"),
         ("t.json", '{"tokens": ["geheim', "not JSON"),
         ("t.toml", "tokens = []", "there is no token in it"),
-        (
-            "t.toml",
-            '[[tokens]]\ntoken = "geheim"\nuser = "u"\nproject = "p"\n',
-            "missing required field `roles`",
-        ),
-        (
-            "t.toml",
-            '[[tokens]]\ntoken = "geheim"\nsha256 = "'
-            + "0" * 64
-            + '"\nuser = "u"\nproject = "p"\nroles = []\n',
-            "tokens[0]: give it either token or sha256",
-        ),
+        ("t.toml", '[[tokens]]\ntoken = "geheim"\nuser = "u"\nproject = "p"\n',
+         "missing required field `roles`"),
+        ("t.toml",
+         '[[tokens]]\ntoken = "geheim"\nsha256 = "' + "0" * 64 + '"\nuser = "u"\nproject = "p"\nroles = []\n',
+         "tokens[0]: give it either token or sha256"),
         ("t.toml", '[[tokens]]\nuser = "u"\nproject = "p"\nroles = []\n', "either token or sha256"),
-        (
-            "t.toml",
-            '[[tokens]]\nsha256 = "geheim"\nuser = "u"\nproject = "p"\nroles = []\n',
-            "tokens[0].sha256",
-        ),
-        (
-            "t.toml",
-            '[[tokens]]\ntokn = "geheim"\nuser = "u"\nproject = "p"\nroles = []\n',
-            "unknown field `tokn`",
-        ),
+        ("t.toml", '[[tokens]]\nsha256 = "geheim"\nuser = "u"\nproject = "p"\nroles = []\n',
+         "tokens[0].sha256"),
+        ("t.toml", '[[tokens]]\ntokn = "geheim"\nuser = "u"\nproject = "p"\nroles = []\n',
+         "unknown field `tokn`"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_used_is_named_and_its_secrets_are_not(
     tmp_path: Path, name: str, text: str, why: str
 ) -> None:

@@ -46,35 +46,22 @@ def test_a_plain_query_asks_for_all_candidates() -> None:
         (f"resources=VCPU:1&in_tree={A}%20", 31, {"in_tree": A}),
         ("resources=VCPU:1&required=T&required=U", 38, {"required": ("U",)}),
         ("resources=VCPU:1&required=T&required=U", 39, {"required": ("T", "U")}),
-        (
-            "resources=VCPU:1&required=in:T,U&required=!V&required=in:W",
-            39,
-            {"required_any": (("T", "U"), ("W",)), "forbidden": ("V",)},
-        ),
+        ("resources=VCPU:1&required=in:T,U&required=!V&required=in:W", 39,
+         {"required_any": (("T", "U"), ("W",)), "forbidden": ("V",)}),
         (f"resources=VCPU:1&member_of={A}", 21, {"member_of": ((A,),)}),
         (f"resources=VCPU:1&member_of=in:{A},{B}", 21, {"member_of": ((A, B),)}),
         (f"resources=VCPU:1&member_of={A}&member_of=in:{B}", 24, {"member_of": ((A,), (B,))}),
-        (
-            f"resources=VCPU:1&member_of={A}&member_of=!{B}",
-            32,
-            {"member_of": ((A,),), "not_member_of": (B,)},
-        ),
+        (f"resources=VCPU:1&member_of={A}&member_of=!{B}", 32, {"member_of": ((A,),), "not_member_of": (B,)}),
         (f"resources=VCPU:1&member_of=!in:{A},{B}", 32, {"not_member_of": (A, B)}),
-        (
-            f"resources=VCPU:1&member_of={A.replace('-', '').upper()}",
-            21,
-            {"member_of": ((A.replace("-", "").upper(),),)},
-        ),
+        (f"resources=VCPU:1&member_of={A.replace('-', '').upper()}", 21,
+         {"member_of": ((A.replace("-", "").upper(),),)}),
         (f"resources=VCPU:1&in_tree={A}", 31, {"in_tree": A}),
         ("resources1=VCPU:1", 25, {"suffix": "1"}),
         ("resources_x-Y=VCPU:1", 33, {"suffix": "_x-Y"}),
-        (
-            f"resources_N=VCPU:1&required_N=T&in_tree_N={A}",
-            33,
-            {"suffix": "_N", "required": ("T",), "in_tree": A},
-        ),
+        (f"resources_N=VCPU:1&required_N=T&in_tree_N={A}", 33,
+         {"suffix": "_N", "required": ("T",), "in_tree": A}),
     ],
-)
+)  # fmt: skip
 def test_parameters_of_a_request_group(query: str, minor: int, is_: dict[str, Any]) -> None:
     group = group_of(query, minor)
     assert {name: getattr(group, name) for name in is_} == is_

@@ -39,16 +39,10 @@ def world(*things: ImportedProvider | ImportedConsumer, classes: set[str] | None
         (world(HOST), world(), ["provider h: 'host' is missing here"]),
         (world(), world(HOST), ["provider h: 'host' is only here"]),
         (world(HOST), world(replace(HOST, name="x")), ["provider h: 'host': its name is 'x' here"]),
-        (
-            world(HOST),
-            world(replace(HOST, parent="x")),
-            ["provider h: 'host': its parent is x here, not None"],
-        ),
-        (
-            world(HOST),
-            world(replace(HOST, inventories={"VCPU": Inventory(total=8, reserved=1)})),
-            ["provider h: 'host': inventory of VCPU has reserved 1 here, not reserved 0"],
-        ),
+        (world(HOST), world(replace(HOST, parent="x")),
+         ["provider h: 'host': its parent is x here, not None"]),
+        (world(HOST), world(replace(HOST, inventories={"VCPU": Inventory(total=8, reserved=1)})),
+         ["provider h: 'host': inventory of VCPU has reserved 1 here, not reserved 0"]),
         (
             world(HOST),
             world(replace(HOST, inventories={"VGPU": Inventory(total=8)})),
@@ -68,20 +62,14 @@ def world(*things: ImportedProvider | ImportedConsumer, classes: set[str] | None
         (world(SOMEBODY), world(), ["consumer c: holds nothing here, there 2 VCPU of h"]),
         (world(), world(SOMEBODY), ["consumer c: holds 2 VCPU of h only here"]),
         (world(SOMEBODY), world(replace(SOMEBODY, generation=7)), []),
-        (
-            world(SOMEBODY),
-            world(replace(SOMEBODY, project="q")),
-            ["consumer c: its project is 'q' here, not 'p'"],
-        ),
-        (
-            world(SOMEBODY),
-            world(replace(SOMEBODY, allocations={"h": {"VCPU": 3}})),
-            ["consumer c: holds 3 VCPU of h here, there 2 VCPU of h"],
-        ),
+        (world(SOMEBODY), world(replace(SOMEBODY, project="q")),
+         ["consumer c: its project is 'q' here, not 'p'"]),
+        (world(SOMEBODY), world(replace(SOMEBODY, allocations={"h": {"VCPU": 3}})),
+         ["consumer c: holds 3 VCPU of h here, there 2 VCPU of h"]),
         (world(replace(SOMEBODY, type=None)), world(SOMEBODY), []),
         (world(classes={"CUSTOM_X"}), world(classes={"CUSTOM_Y"}), ["class CUSTOM_X: missing here"]),
     ],
-)
+)  # fmt: skip
 def test_differences(theirs: PlacementContents, ours: PlacementContents, says: list[str]) -> None:
     assert [str(difference) for difference in differences(theirs, ours)] == says
 

@@ -57,34 +57,22 @@ WRONG = {
     "not TOML": ("[", "not TOML"),
     "no drivers": ("[a]\n", "a.drivers: names its drivers: numa, sriov, vgpu, devices"),
     "an unknown driver": ('[a]\ndrivers=["x"]', "a.drivers: there is no driver 'x'; there are: flat, numa"),
-    "a field that is none": (
-        '[a]\ndrivers=["numa"]\nnuma={sockets=2}',
-        "a.numa: Object contains unknown field `sockets`",
-    ),
-    "a word for a number": (
-        '[a]\ndrivers=["numa"]\nnuma={cells="2"}',
-        "a.numa.cells: Expected `int`, got `str`",
-    ),
-    "a field deep inside": (
-        '[a]\ndrivers=["sriov"]\nsriov={functions=[{device="p", vfs=2.5}]}',
-        "a.sriov.functions[0].vfs: Expected",
-    ),
+    "a field that is none": ('[a]\ndrivers=["numa"]\nnuma={sockets=2}',
+        "a.numa: Object contains unknown field `sockets`"),
+    "a word for a number": ('[a]\ndrivers=["numa"]\nnuma={cells="2"}',
+        "a.numa.cells: Expected `int`, got `str`"),
+    "a field deep inside": ('[a]\ndrivers=["sriov"]\nsriov={functions=[{device="p", vfs=2.5}]}',
+        "a.sriov.functions[0].vfs: Expected"),
     "a table of no driver": ('[a]\ndrivers=["numa"]\nvgpu={}', "a.vgpu: is none of its drivers (numa)"),
-    "an infinite ratio": (
-        '[a]\ndrivers=["numa"]\nnuma={vcpu_ratio=inf}',
-        "a.numa.vcpu_ratio: Expected `float` <=",
-    ),
-    "a ratio that is no number": (
-        '[a]\ndrivers=["numa"]\nnuma={vcpu_ratio=nan}',
-        "a.numa.vcpu_ratio: Expected",
-    ),
-    "too many cells": (
-        '[a]\ndrivers=["numa"]\nnuma={cells=2147483647}',
-        "a.numa.cells: Expected `int` <= 64",
-    ),
+    "an infinite ratio": ('[a]\ndrivers=["numa"]\nnuma={vcpu_ratio=inf}',
+        "a.numa.vcpu_ratio: Expected `float` <="),
+    "a ratio that is no number": ('[a]\ndrivers=["numa"]\nnuma={vcpu_ratio=nan}',
+        "a.numa.vcpu_ratio: Expected"),
+    "too many cells": ('[a]\ndrivers=["numa"]\nnuma={cells=2147483647}',
+        "a.numa.cells: Expected `int` <= 64"),
     "20,000 nested lists": ("a = " + "[" * 20_000, "not TOML: "),
     "two that tell of processors": ('[a]\ndrivers=["flat","numa"]', "a.drivers: flat and numa both"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text, says", WRONG.values(), ids=WRONG.keys())
@@ -177,56 +165,36 @@ WRONG_CONFIG = {
     "no meta": ("providers: []", "the file: Object missing required field `meta`"),
     "another version": ("meta: {schema_version: '2.0'}", "meta.schema_version: '2.0': only 1.0 and later"),
     "a version that is a number": ("meta: {schema_version: 1.0}", "meta.schema_version: Expected `str`"),
-    "a field that is none": (
-        HEAD + "- {identification: {name: h}, trait: {}}",
-        "providers[0].trait: there is no such",
-    ),
-    "a part that is none": (
-        HEAD + "- {identification: {name: h}, traits: {remove: []}}",
-        "providers[0].traits.remove: there is no such",
-    ),
+    "a field that is none": (HEAD + "- {identification: {name: h}, trait: {}}",
+        "providers[0].trait: there is no such"),
+    "a part that is none": (HEAD + "- {identification: {name: h}, traits: {remove: []}}",
+        "providers[0].traits.remove: there is no such"),
     "nobody": (HEAD + "- {identification: {}}", "providers[0].identification: names a uuid or a name"),
-    "two ways to say who": (
-        HEAD + f"- {{identification: {{name: h, uuid: {ROOT}}}}}",
-        "providers[0].identification: names a uuid or a name",
-    ),
-    "no uuid": (
-        HEAD + "- {identification: {uuid: me}}",
-        "providers[0].identification.uuid: Expected `str` matching",
-    ),
-    "said twice": (
-        HEAD + "- {identification: {name: h}}\n- {identification: {name: h}}",
-        "providers[1].identification: h is there twice",
-    ),
+    "two ways to say who": (HEAD + f"- {{identification: {{name: h, uuid: {ROOT}}}}}",
+        "providers[0].identification: names a uuid or a name"),
+    "no uuid": (HEAD + "- {identification: {uuid: me}}",
+        "providers[0].identification.uuid: Expected `str` matching"),
+    "said twice": (HEAD + "- {identification: {name: h}}\n- {identification: {name: h}}",
+        "providers[1].identification: h is there twice"),
     "no total": (HEAD + INVENTORY.format("CUSTOM_A: {reserved: 1}"), "missing required field `total`"),
     "a total of nothing": (HEAD + INVENTORY.format("CUSTOM_A: {total: 0}"), "total: Expected `int` >= 1"),
-    "an unknown word of an inventory": (
-        HEAD + INVENTORY.format("CUSTOM_A: {total: 1, ratio: 2}"),
-        "unknown field `ratio`",
-    ),
-    "a class that is the drivers'": (
-        HEAD + INVENTORY.format("VCPU: {total: 1}"),
-        "inventories.additional[0].VCPU: only classes of your own",
-    ),
-    "more reserved than there is": (
-        HEAD + INVENTORY.format("CUSTOM_A: {total: 1, reserved: 2}"),
-        "providers[0].inventories.additional[0].CUSTOM_A.reserved: 2 is more than the total, 1",
-    ),
-    "an infinite ratio": (
-        HEAD + INVENTORY.format("CUSTOM_A: {total: 1, allocation_ratio: .inf}"),
-        "allocation_ratio: Expected `float` <= 3.40282e+38",
-    ),
-    "a ratio that is no number": (
-        HEAD + INVENTORY.format("CUSTOM_A: {total: 1, allocation_ratio: .nan}"),
-        "allocation_ratio: Expected `float` > 0",
-    ),
+    "an unknown word of an inventory": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, ratio: 2}"),
+        "unknown field `ratio`"),
+    "a class that is the drivers'": (HEAD + INVENTORY.format("VCPU: {total: 1}"),
+        "inventories.additional[0].VCPU: only classes of your own"),
+    "more reserved than there is": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, reserved: 2}"),
+        "providers[0].inventories.additional[0].CUSTOM_A.reserved: 2 is more than the total, 1"),
+    "an infinite ratio": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, allocation_ratio: .inf}"),
+        "allocation_ratio: Expected `float` <= 3.40282e+38"),
+    "a ratio that is no number": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, allocation_ratio: .nan}"),
+        "allocation_ratio: Expected `float` > 0"),
     "20,000 nested lists": ("[" * 20_000 + "]" * 20_000, "not YAML: "),
     "a number of 5,000 digits": ("meta: " + "1" * 5_000, "not YAML: "),
     "a trait that is the drivers'": (
         HEAD + "- {identification: {name: h}, traits: {additional: [HW_CPU_X86_AVX]}}",
         "providers[0].traits.additional: HW_CPU_X86_AVX: only traits of your own",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text, says", WRONG_CONFIG.values(), ids=WRONG_CONFIG.keys())

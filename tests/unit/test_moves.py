@@ -286,34 +286,19 @@ def on_metal(cloud: MovingCloud) -> None:
 
 REFUSED: list[tuple[str, MoveRequested, Callable[[MovingCloud], object], str, str]] = [
     ("unknown", a_move(build=uid(4, "b")), lambda cloud: None, "unknown", "does not know"),
-    (
-        "in another move",
-        a_move(),
-        lambda cloud: cloud.cells.know(a_build_that_stands(1, status="moving", move=uid(7, "e"))),
-        "moving",
-        f"it is in another move, {uid(7, 'e')}",
-    ),
-    (
-        "no guest yet",
-        a_move(),
-        lambda cloud: cloud.cells.know(a_build_that_stands(1, status="building")),
-        "status",
-        "it is building, and only who is active can do that: migrate",
-    ),
+    ("in another move", a_move(),
+     lambda cloud: cloud.cells.know(a_build_that_stands(1, status="moving", move=uid(7, "e"))), "moving",
+     f"it is in another move, {uid(7, 'e')}"),
+    ("no guest yet", a_move(), lambda cloud: cloud.cells.know(a_build_that_stands(1, status="building")),
+     "status", "it is building, and only who is active can do that: migrate"),
     ("not shelved", a_move(1, "unshelve"), lambda cloud: None, "status", "only who is shelved"),
     ("not fenced", a_move(1, "evacuate"), lambda cloud: None, "not_fenced", "`berth host force-down host1`"),
-    (
-        "bare metal",
-        a_move(),
-        lambda cloud: on_metal(cloud),
-        "bare_metal",
-        "moves nowhere",
-    ),
+    ("bare metal", a_move(), lambda cloud: on_metal(cloud), "bare_metal", "moves nowhere"),
     ("it is there", a_move(wanted_host="host1"), lambda cloud: None, "same_host", "it is on host1 already"),
     ("no flavor", a_move(1, "resize"), lambda cloud: None, "unreadable", "flavor: a resize says"),
     ("nobody fits", a_move(1, "resize", flavor=Flavor(name="huge", vcpus=99)), lambda c: None, "class", ""),
     ("no such host", a_move(wanted_host="nix"), lambda c: None, "unreadable", "there is no host 'nix'"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -76,21 +76,12 @@ GO = {
     "nobody": ([], [], {}),
     "one, of whom nobody speaks": ([holder(1, flat(2, 8, 5))], [], {1: {**flat(0, 0, 5), **at(0, 2, 8)}}),
     "one where its agent has it": ([holder(1, flat(2, 8))], [on(1, at(1, 2, 8))], {1: at(1, 2, 8)}),
-    "one that is spread, as its agent has it": (
-        [holder(1, flat(10, 40))],
-        [on(1, {**at(0, 4, 10), **at(1, 6, 30)})],
-        {1: {**at(0, 4, 10), **at(1, 6, 30)}},
-    ),
-    "its processors and its memory stay together": (
-        [holder(1, flat(6, 4)), holder(2, flat(4, 8))],
-        [],
-        {1: at(0, 6, 4), 2: at(1, 4, 8)},
-    ),
-    "guests first, others beside them": (
-        [holder(1, flat(2)), holder(2, flat(7))],
-        [on(2, at(0, 7))],
-        {1: at(1, 2), 2: at(0, 7)},
-    ),
+    "one that is spread, as its agent has it": ([holder(1, flat(10, 40))],
+        [on(1, {**at(0, 4, 10), **at(1, 6, 30)})], {1: {**at(0, 4, 10), **at(1, 6, 30)}}),
+    "its processors and its memory stay together": ([holder(1, flat(6, 4)), holder(2, flat(4, 8))], [],
+        {1: at(0, 6, 4), 2: at(1, 4, 8)}),
+    "guests first, others beside them": ([holder(1, flat(2)), holder(2, flat(7))], [on(2, at(0, 7))],
+        {1: at(1, 2), 2: at(0, 7)}),
     "the largest first, of those nobody speaks of": (
         [holder(1, flat(3)), holder(2, flat(5)), holder(3, flat(8))],
         [],
@@ -98,7 +89,7 @@ GO = {
     ),
     "what is no guest's and does not move": ([holder(1, flat(0, 0, 5))], [], {}),
     "a guest of whom placement knows nothing (any more)": ([], [on(1, at(0, 2))], {}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("holders, guests, then", GO.values(), ids=GO)
@@ -216,39 +207,21 @@ def said(*guests: GuestPlace, cells: tuple[int, ...] = (8, 8)) -> InventoryRepor
 
 TWO = [holder(1, flat(2, 8))]
 REFUSED = {
-    "there is no room for one": (
-        to_cells(4, 4),
-        [holder(1, flat(5, 2))],
-        "2 MEMORY_MB, 5 VCPU, which fits nowhere: host-2: 5 VCPU, 4 free; host-3: 5 VCPU, 4",
-    ),
-    "there is none for the last": (
-        to_cells(4, 4),
-        [holder(1, flat(4)), holder(2, flat(4)), holder(3, flat(1))],
-        "fits nowhere",
-    ),
+    "there is no room for one": (to_cells(4, 4), [holder(1, flat(5, 2))],
+        "2 MEMORY_MB, 5 VCPU, which fits nowhere: host-2: 5 VCPU, 4 free; host-3: 5 VCPU, 4"),
+    "there is none for the last": (to_cells(4, 4),
+        [holder(1, flat(4)), holder(2, flat(4)), holder(3, flat(1))], "fits nowhere"),
     "only apart would it fit": (to_cells(4, 4), [holder(1, flat(6))], "fits nowhere"),
-    "its agent has it where there is no room": (
-        said(on(1, at(0, 5)), cells=(4, 8)),
-        [holder(1, flat(5))],
-        f"reshape.guests[0].allocations: {uid(1)} has no room at host-2: 5 VCPU",
-    ),
-    "two guests in one place": (
-        said(on(1, at(0, 5)), on(2, at(0, 5))),
-        [holder(1, flat(5)), holder(2, flat(5))],
-        "guests[1].allocations",
-    ),
-    "its agent says less than it holds": (
-        said(on(1, at(0, 1, 8))),
-        TWO,
-        "holds 8 MEMORY_MB, 2 VCPU, not 8 MEMORY_MB, 1 VCPU",
-    ),
+    "its agent has it where there is no room": (said(on(1, at(0, 5)), cells=(4, 8)), [holder(1, flat(5))],
+        f"reshape.guests[0].allocations: {uid(1)} has no room at host-2: 5 VCPU"),
+    "two guests in one place": (said(on(1, at(0, 5)), on(2, at(0, 5))),
+        [holder(1, flat(5)), holder(2, flat(5))], "guests[1].allocations"),
+    "its agent says less than it holds": (said(on(1, at(0, 1, 8))), TWO,
+        "holds 8 MEMORY_MB, 2 VCPU, not 8 MEMORY_MB, 1 VCPU"),
     "its agent says more": (said(on(1, at(0, 3, 8))), TWO, "not 8 MEMORY_MB, 3 VCPU"),
-    "its agent has it where that does not move to": (
-        said(on(1, {HOST: {"DISK_GB": 2}})),
-        TWO,
-        f"DISK_GB of {uid(1)} does not move to {HOST}",
-    ),
-}
+    "its agent has it where that does not move to": (said(on(1, {HOST: {"DISK_GB": 2}})), TWO,
+        f"DISK_GB of {uid(1)} does not move to {HOST}"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("report, holders, why", REFUSED.values(), ids=REFUSED)

@@ -29,20 +29,14 @@ DEEP = "[" * 20_000 + "]" * 20_000
 ZERO = '{"a": ' + "[" * 700 + r'"\u0000"' + "]" * 700 + "}"
 CASES: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "message": (lambda _: decode(BuildRequested, DEEP.encode()), Undecodable, "got `array`"),
-    "unknown field of a message": (
-        lambda _: decode(BuildRequested, f'{{"later": {DEEP}}}'.encode()),
-        Undecodable,
-        "not JSON",
-    ),
+    "unknown field of a message": (lambda _: decode(BuildRequested, f'{{"later": {DEEP}}}'.encode()),
+        Undecodable, "not JSON"),
     "frame": (lambda _: decode_frame(DEEP.encode()), Undecodable, "not a frame"),
     "HTTP body": (lambda _: schemas.PUT_TRAITS.read(DEEP.encode()), Problem, "Malformed JSON"),
     "HTTP body with U+0000": (lambda _: schemas.PUT_TRAITS.read(ZERO.encode()), Problem, "U+0000"),
     "JSON query": (lambda _: parsed(DEEP), UnreadableQuery, "not JSON"),
-    "Ironic's answer": (
-        lambda _: read_answer("GET", httpx.Response(200, text=f'{{"a": {DEEP}}}')),
-        IronicRefused,
-        "no JSON",
-    ),
+    "Ironic's answer": (lambda _: read_answer("GET", httpx.Response(200, text=f'{{"a": {DEEP}}}')),
+        IronicRefused, "no JSON"),
     "settings": (lambda path: read_settings(file=path / "a.toml", environment={}), BadSetting, "not TOML"),
     "cell file": (lambda path: read_cell_file(path / "a.toml", "c1"), BadSetting, "not TOML"),
     "tokens in JSON": (lambda path: auth.TokenFile(path / "a.json"), auth.BadTokens, "unknown field"),
@@ -51,12 +45,9 @@ CASES: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "Nova's aggregates": (lambda _: read_aggregates(DEEP.encode()), NoAggregates, "not JSON"),
     "servers in JSON": (lambda path: list(old_servers(path / "a.json")), BadSetting, "no JSON"),
     "servers in YAML": (lambda path: list(old_servers(path / "a.yaml")), BadSetting, "no YAML"),
-    "flavor": (
-        lambda path: flavor_instead(Flavor(name="f"), str(path / "a.json")),
-        BadSetting,
-        "no flavor in JSON",
-    ),
-}
+    "flavor": (lambda path: flavor_instead(Flavor(name="f"), str(path / "a.json")), BadSetting,
+        "no flavor in JSON"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

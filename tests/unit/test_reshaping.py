@@ -120,25 +120,13 @@ def test_a_guest_that_holds_what_its_host_has_not_is_found_but_not_what_is_of_a_
 MAPPINGS = {
     "nothing is mapped": ({}, {HOST: {"VCPU": 1}}, {CELL0: {"VCPU": 1}}, {}),
     "who serves it goes": ({"1": (HOST,)}, {HOST: {"VCPU": 1}}, {CELL0: {"VCPU": 1}}, {"1": (CELL0,)}),
-    "two become one": (
-        {"_a": (CELL0,), "_b": (CELL1,)},
-        {CELL0: {"VCPU": 1}, CELL1: {"VCPU": 2}},
-        {HOST: {"VCPU": 3}},
-        {"_a": (HOST,), "_b": (HOST,)},
-    ),
-    "one stays": (
-        {"_a": (CELL0,), "_d": (HOST,)},
-        {CELL0: {"VCPU": 1}, HOST: {"DISK_GB": 2}},
-        {CELL1: {"VCPU": 1}, HOST: {"DISK_GB": 2}},
-        {"_a": (CELL1,), "_d": (HOST,)},
-    ),
-    "it holds a part of it still": (
-        {"1": (HOST,)},
-        {HOST: {"VCPU": 1, "DISK_GB": 2}},
-        {CELL1: {"VCPU": 1}, HOST: {"DISK_GB": 2}},
-        {"1": (HOST, CELL1)},
-    ),
-}
+    "two become one": ({"_a": (CELL0,), "_b": (CELL1,)}, {CELL0: {"VCPU": 1}, CELL1: {"VCPU": 2}},
+        {HOST: {"VCPU": 3}}, {"_a": (HOST,), "_b": (HOST,)}),
+    "one stays": ({"_a": (CELL0,), "_d": (HOST,)}, {CELL0: {"VCPU": 1}, HOST: {"DISK_GB": 2}},
+        {CELL1: {"VCPU": 1}, HOST: {"DISK_GB": 2}}, {"_a": (CELL1,), "_d": (HOST,)}),
+    "it holds a part of it still": ({"1": (HOST,)}, {HOST: {"VCPU": 1, "DISK_GB": 2}},
+        {CELL1: {"VCPU": 1}, HOST: {"DISK_GB": 2}}, {"1": (HOST, CELL1)}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mappings, before, after, then", MAPPINGS.values(), ids=MAPPINGS)

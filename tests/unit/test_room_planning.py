@@ -89,38 +89,22 @@ WIDE_OPEN = KnownHost(
 MIXES: dict[str, tuple[list[KnownHost], tuple[str, ...], int, int]] = {
     "of one flavor": ([a_host(1, VCPU=8)], ("2xVCPU:1",), 4, 4),
     "together on one host": ([a_host(1, VCPU=8)], ("VCPU:3", "VCPU:1"), 2, 2),
-    "the large one goes where nothing else would": (
-        [a_host(1, VCPU=8), a_host(2, VCPU=1), a_host(3, VCPU=1)],
-        ("2xVCPU:1", "VCPU:8"),
-        1,
-        1,
-    ),
+    "the large one goes where nothing else would": ([a_host(1, VCPU=8), a_host(2, VCPU=1), a_host(3, VCPU=1)],
+        ("2xVCPU:1", "VCPU:8"), 1, 1),
     "in sum, but in no one host": ([a_host(n, VCPU=3) for n in range(4)], ("VCPU:4", "VCPU:1"), 0, 2),
-    "each needs what the other leaves": (
-        [a_host(n, VCPU=9, MEMORY_MB=9) for n in range(2)],
-        ("VCPU:8,MEMORY_MB:1", "VCPU:1,MEMORY_MB:8"),
-        2,
-        2,
-    ),
+    "each needs what the other leaves": ([a_host(n, VCPU=9, MEMORY_MB=9) for n in range(2)],
+        ("VCPU:8,MEMORY_MB:1", "VCPU:1,MEMORY_MB:8"), 2, 2),
     "whole mixes on each host, where the large ones would crowd": (
         [a_host(n, VCPU=6, MEMORY_MB=6) for n in range(2)],
         ("VCPU:2,MEMORY_MB:1", "VCPU:1,MEMORY_MB:2"),
         4,
         4,
     ),
-    "who may go anywhere leaves what is wide open": (
-        [WIDE_OPEN, a_host(2, VCPU=4)],
-        ("VCPU:2", "VCPU:2,A"),
-        2,
-        2,
-    ),
-    "by traits they never meet": (
-        [a_host(1, VCPU=4, traits="A"), a_host(2, VCPU=6)],
-        ("VCPU:2,A", "VCPU:2,!A"),
-        2,
-        2,
-    ),
-}
+    "who may go anywhere leaves what is wide open": ([WIDE_OPEN, a_host(2, VCPU=4)], ("VCPU:2", "VCPU:2,A"),
+        2, 2),
+    "by traits they never meet": ([a_host(1, VCPU=4, traits="A"), a_host(2, VCPU=6)],
+        ("VCPU:2,A", "VCPU:2,!A"), 2, 2),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MIXES)

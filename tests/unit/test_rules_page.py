@@ -40,22 +40,14 @@ def row_of(kind: str, name: str, **said: Any) -> dict[str, Any]:
     [
         ("filters", "io_ops", {}, {"on": True, "options": {"max_io_ops_per_host": 8}}),
         ("filters", "io_ops", {"scheduler_filters": ("up",)}, {"on": False}),
-        (
-            "filters",
-            "num_instances",
-            {"scheduler_rules": {"num_instances": {"max_instances_per_host": 3}}},
-            {"on": True, "options": {"max_instances_per_host": 3}},
-        ),
+        ("filters", "num_instances", {"scheduler_rules": {"num_instances": {"max_instances_per_host": 3}}},
+         {"on": True, "options": {"max_instances_per_host": 3}}),
         ("weighers", "ram", {"scheduler_weighers": {"cpu": 2.0}}, {"on": False, "multiplier": 1.0}),
-        (
-            "weighers",
-            "pci",
-            {"pci_aliases": {"gpu": "CUSTOM_GPU CUSTOM_HBM"}},
-            {"options": {"classes": ["PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF", "CUSTOM_GPU"]}},
-        ),
+        ("weighers", "pci", {"pci_aliases": {"gpu": "CUSTOM_GPU CUSTOM_HBM"}},
+         {"options": {"classes": ["PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF", "CUSTOM_GPU"]}}),
         ("weighers", "num_instances", {}, {"on": False, "multiplier": 0.0}),
     ],
-)
+)  # fmt: skip
 def test_settings_are_shown(kind: str, name: str, settings: dict[str, Any], shown: dict[str, Any]) -> None:
     row = row_of(kind, name, **settings)
     assert {key: row[key] for key in shown} == shown

@@ -61,10 +61,8 @@ BOTH = {"VCPU": 1, "DISK_GB": 5}
 
 SERVES: dict[str, tuple[Any, ...]] = {
     "own providers": (asking(group(resources={"VCPU": 1})), only(1, 2)),
-    "each class from the tree or from who shares with one of it": (
-        asking(group(resources=BOTH)),
-        {("1+12",), ("1+5",), ("2",), ("2+5",)},
-    ),
+    "each class from the tree or from who shares with one of it": (asking(group(resources=BOTH)),
+        {("1+12",), ("1+5",), ("2",), ("2+5",)}),
     "of a pool alone there is one, not one a host": (asking(group(resources={"DISK_GB": 50})), only(5, 6)),
     "so it is for a group with a suffix": (asking(group("1", DISK)), only(12, 2, 5, 6)),
     "together": (asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}, required=(A,))), {("1+11",)}),
@@ -73,10 +71,8 @@ SERVES: dict[str, tuple[Any, ...]] = {
         asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}, forbidden=(A,))),
         {("1+12",)},
     ),
-    "any of some traits": (
-        asking(group(resources=BOTH, required_any=((A, B),))),
-        {("1+12",), ("1+5",), ("2",), ("2+5",)},
-    ),
+    "any of some traits": (asking(group(resources=BOTH, required_any=((A, B),))),
+        {("1+12",), ("1+5",), ("2",), ("2+5",)}),
     "some trait and any of others": (
         asking(group(resources=BOTH, required=(A,), required_any=((B, "CUSTOM_NONE"),))),
         {("2",), ("2+5",)},
@@ -87,10 +83,8 @@ SERVES: dict[str, tuple[Any, ...]] = {
         asking(group(resources={"CUSTOM_VF": 1}, member_of=((uid(3, "e"),),))),
         only(11, 12),
     ),
-    "but not for a group with a suffix": (
-        asking(group("1", {"CUSTOM_VF": 1}, member_of=((uid(3, "e"),),))),
-        set(),
-    ),
+    "but not for a group with a suffix": (asking(group("1", {"CUSTOM_VF": 1}, member_of=((uid(3, "e"),),))),
+        set()),
     "an aggregate of a child counts for itself": (
         asking(group(resources={"CUSTOM_VF": 1}, member_of=((uid(2, "e"), uid(9, "e")),))),
         only(12),
@@ -126,10 +120,8 @@ SERVES: dict[str, tuple[Any, ...]] = {
     ),
     "no such tree": (asking(group(resources=DISK, in_tree=uid(99, "a"))), set()),
     "root trait": (asking(group(resources=BOTH), root_required=(A,)), {("2",), ("2+5",)}),
-    "the root of who shares is not asked": (
-        asking(group(resources=BOTH), root_forbidden=(A,)),
-        {("1+12",), ("1+5",)},
-    ),
+    "the root of who shares is not asked": (asking(group(resources=BOTH), root_forbidden=(A,)),
+        {("1+12",), ("1+5",)}),
     "cell": (asking(group(resources=BOTH), cell="c2"), {("2",), ("2+5",)}),
     "a disabled cell": (asking(group(resources=BOTH), not_cells=("c1", "c9")), {("2",), ("2+5",)}),
     "an aggregate of the root, whatever serves the group": (
@@ -148,10 +140,8 @@ SERVES: dict[str, tuple[Any, ...]] = {
         asking(group("1", {"CUSTOM_VF": 1}), group("2", {"CUSTOM_VF": 1})),
         {("11", "11"), ("11", "12"), ("12", "11"), ("12", "12")},
     ),
-    "isolate": (
-        asking(group("1", {"CUSTOM_VF": 1}), group("2", {"CUSTOM_VF": 1}), group_policy="isolate"),
-        {("11", "12"), ("12", "11")},
-    ),
+    "isolate": (asking(group("1", {"CUSTOM_VF": 1}), group("2", {"CUSTOM_VF": 1}), group_policy="isolate"),
+        {("11", "12"), ("12", "11")}),
     "isolate: not from the group without suffix": (
         asking(
             group(resources={"CUSTOM_VF": 1}),
@@ -169,10 +159,8 @@ SERVES: dict[str, tuple[Any, ...]] = {
         {("11", "12"), ("12", "11")},
     ),
     "never two of one tree": (asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}), nested=False), set()),
-    "never two of one tree: one of each of two trees may be": (
-        asking(group(resources=BOTH), nested=False),
-        {("1+5",), ("2",), ("2+5",)},
-    ),
+    "never two of one tree: one of each of two trees may be": (asking(group(resources=BOTH), nested=False),
+        {("1+5",), ("2",), ("2+5",)}),
     "without resources: one that is there, and related": (
         asking(group("1", {"CUSTOM_VF": 1}), group("2", required=(B,)), same_subtree=(("1", "2"),)),
         {("12", "12")},
@@ -194,7 +182,7 @@ SERVES: dict[str, tuple[Any, ...]] = {
         asking(group("1", {"VCPU": 1}), group("2", in_tree=uid(2, "a")), same_subtree=(("1", "2"),)),
         {("2", "2")},
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("query", "expected"), SERVES.values(), ids=SERVES.keys())
@@ -233,32 +221,17 @@ SUBTREES: dict[str, tuple[Any, ...]] = {
     "not related": ((CPU, PORT_A), (), {("1", "11"), ("1", "21"), ("2", "11"), ("2", "21")}),
     "one above the other": ((CPU, PORT_A), (("_c", "_a"),), {("1", "11"), ("2", "21")}),
     "siblings: their parent was not chosen": ((PORT_A, PORT_B), (("_a", "_b"),), set()),
-    "the one above was chosen": (
-        (CARD, PORT_A, PORT_B),
-        (("_card", "_a", "_b"),),
-        {("10", "11", "12"), ("20", "21", "22")},
-    ),
-    "each set by itself": (
-        (CPU, CARD, PORT_A),
-        (("_c", "_a"), ("_card", "_a")),
-        {("1", "10", "11"), ("2", "20", "21")},
-    ),
-    "a set of one demands nothing": (
-        (CPU, CARD, PORT_A),
-        (("_c",), ("_card", "_a")),
-        {("1", "10", "11"), ("2", "10", "11"), ("1", "20", "21"), ("2", "20", "21")},
-    ),
-    "a provider is above itself": (
-        (PORT_A, group("_d", {"CUSTOM_VF": 1}, required=(A,))),
-        (("_a", "_d"),),
-        {("11", "11"), ("21", "21")},
-    ),
-    "what lies between need not be chosen": (
-        (group("", {"MEMORY_MB": 1}), CPU, PORT_A, PORT_B),
-        (("_c", "_a", "_b"),),
-        {("0", "1", "11", "12"), ("0", "2", "21", "22")},
-    ),
-}
+    "the one above was chosen": ((CARD, PORT_A, PORT_B), (("_card", "_a", "_b"),),
+        {("10", "11", "12"), ("20", "21", "22")}),
+    "each set by itself": ((CPU, CARD, PORT_A), (("_c", "_a"), ("_card", "_a")),
+        {("1", "10", "11"), ("2", "20", "21")}),
+    "a set of one demands nothing": ((CPU, CARD, PORT_A), (("_c",), ("_card", "_a")),
+        {("1", "10", "11"), ("2", "10", "11"), ("1", "20", "21"), ("2", "20", "21")}),
+    "a provider is above itself": ((PORT_A, group("_d", {"CUSTOM_VF": 1}, required=(A,))), (("_a", "_d"),),
+        {("11", "11"), ("21", "21")}),
+    "what lies between need not be chosen": ((group("", {"MEMORY_MB": 1}), CPU, PORT_A, PORT_B),
+        (("_c", "_a", "_b"),), {("0", "1", "11", "12"), ("0", "2", "21", "22")}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("groups", "sets", "expected"), SUBTREES.values(), ids=SUBTREES.keys())
@@ -314,26 +287,16 @@ RACK = an_index([tree(*full(10)), tree(*full(20)), tree(state(30, None, {"VCPU":
 
 
 NOTHING_FITS: dict[str, tuple[Any, ...]] = {
-    "a trait nobody has": (
-        asking(group("1", {"CUSTOM_VF": 1}, required=(B,))),
-        (("group 1: trait CUSTOM_B: nobody has it", 3, 0),),
-        "group 1: trait CUSTOM_B: nobody has it",
-    ),
-    "no provider has so much": (
-        asking(group("1", {"CUSTOM_VF": 6})),
-        (("group 1: CUSTOM_VF: 6 free", 3, 0),),
-        "group 1: 2 CUSTOM_VF: asked 6, at most free 4",
-    ),
-    "each somewhere, but not all at one": (
-        asking(group("1", {"CUSTOM_VF": 1, "VCPU": 1})),
+    "a trait nobody has": (asking(group("1", {"CUSTOM_VF": 1}, required=(B,))),
+        (("group 1: trait CUSTOM_B: nobody has it", 3, 0),), "group 1: trait CUSTOM_B: nobody has it"),
+    "no provider has so much": (asking(group("1", {"CUSTOM_VF": 6})), (("group 1: CUSTOM_VF: 6 free", 3, 0),),
+        "group 1: 2 CUSTOM_VF: asked 6, at most free 4"),
+    "each somewhere, but not all at one": (asking(group("1", {"CUSTOM_VF": 1, "VCPU": 1})),
         (("group 1: CUSTOM_VF: 1 free", 1, 2), ("group 1: all of it at one provider", 2, 0)),
-        "group 1: all of it at one provider",
-    ),
-    "not enough in all": (
-        asking(group("1", {"CUSTOM_VF": 3}), group("2", {"CUSTOM_VF": 3})),
+        "group 1: all of it at one provider"),
+    "not enough in all": (asking(group("1", {"CUSTOM_VF": 3}), group("2", {"CUSTOM_VF": 3})),
         (("group 1: CUSTOM_VF: 3 free", 1, 2), ("CUSTOM_VF: 6 free in all groups", 2, 0)),
-        "CUSTOM_VF: 6 free in all groups",
-    ),
+        "CUSTOM_VF: 6 free in all groups"),
     "too few providers for isolate": (
         asking(*(group(str(position), {"CUSTOM_VF": 1}) for position in range(3)), group_policy="isolate"),
         (("group 0: CUSTOM_VF: 1 free", 1, 2), ("isolate: 3 providers", 2, 0)),
@@ -364,7 +327,7 @@ NOTHING_FITS: dict[str, tuple[Any, ...]] = {
         (("trait CUSTOM_A", 1, 2), ("never two providers of one tree", 2, 0)),
         "never two providers of one tree",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("query", "removed", "nearest"), NOTHING_FITS.values(), ids=NOTHING_FITS.keys())
@@ -401,37 +364,25 @@ def test_a_sum_that_does_not_go_together_is_told_with_figures() -> None:
         (asking(group()), "groups[0].resources: empty"),
         (asking(group("1", DISK), group("2")), "groups[1].resources: empty, and no same_subtree names it"),
         (asking(group("1"), same_subtree=(("1",),)), "groups: none of them asks for resources"),
-        (
-            asking(group(resources=DISK, required=(A,), forbidden=(A,))),
-            "groups[0].forbidden: CUSTOM_A is req",
-        ),
-        (
-            asking(group(resources=DISK, required_any=((A, B),), forbidden=(A, B))),
-            "groups[0].required_any[0]: all are forbidden",
-        ),
+        (asking(group(resources=DISK, required=(A,), forbidden=(A,))),
+         "groups[0].forbidden: CUSTOM_A is req"),
+        (asking(group(resources=DISK, required_any=((A, B),), forbidden=(A, B))),
+         "groups[0].required_any[0]: all are forbidden"),
         (asking(group(resources=DISK, required_any=((),))), "groups[0].required_any[0]: empty"),
         (asking(group(resources=DISK, member_of=((),))), "groups[0].member_of[0]: empty"),
-        (
-            asking(group("1", DISK), same_subtree=(("1", "2"),)),
-            "same_subtree[0]: there is no group with suffix",
-        ),
-        (
-            asking(group(resources=DISK), same_subtree=(("",),)),
-            "same_subtree[0]: there is no group with suffix",
-        ),
-        (
-            asking(group(resources=DISK), root_required=(A,), root_forbidden=(A,)),
-            "root_forbidden: CUSTOM_A is required as well",
-        ),
+        (asking(group("1", DISK), same_subtree=(("1", "2"),)),
+         "same_subtree[0]: there is no group with suffix"),
+        (asking(group(resources=DISK), same_subtree=(("",),)),
+         "same_subtree[0]: there is no group with suffix"),
+        (asking(group(resources=DISK), root_required=(A,), root_forbidden=(A,)),
+         "root_forbidden: CUSTOM_A is required as well"),
         (asking(group("1", DISK), isolated=("1", "2")), "isolated[1]: there is no group with suffix '2'"),
         (asking(group(resources=DISK), isolated=("",)), "isolated[0]: there is no group with suffix ''"),
         (asking(group(resources=DISK), root_member_of=((),)), "root_member_of[0]: empty"),
-        (
-            asking(*(group(str(position), DISK) for position in range(300))),
-            "groups: 300 of them, at most 256",
-        ),
+        (asking(*(group(str(position), DISK) for position in range(300))),
+         "groups: 300 of them, at most 256"),
     ],
-)
+)  # fmt: skip
 def test_invalid_queries_are_refused_by_field(query: FindCandidates, says: str) -> None:
     for ask in (search, page):
         with pytest.raises(SenselessQuery) as refused:

@@ -152,7 +152,9 @@ def hard(number: int) -> Tree:
 HARD = groups(*(5 + position % 7 for position in range(24)), limit=10)
 
 
-def test_a_search_that_takes_too_long_says_so_and_finds_the_others() -> None:
+def test_a_search_that_takes_too_long_says_so_and_finds_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "PATIENCE", 50 * ways.BREATH)
+    monkeypatch.setattr(searching, "HOST_PATIENCE", 20 * ways.BREATH)
     index = an_index([hard(0), wide(100, 40, 30), hard(200)])
     found = search(index, HARD)
     assert len(found.fits) == 10 and found.cut

@@ -194,23 +194,14 @@ def test_a_cell_without_its_own_urls_uses_the_common_ones() -> None:
 @pytest.mark.parametrize(
     ("toml", "says"),
     [
-        (
-            "[cells.a]\nbrokers = 1",
-            "cells.a: there is no 'brokers' of a cell; there are: broker, database, ferry",
-        ),
+        ("[cells.a]\nbrokers = 1", "cells.a: there is no 'brokers' of a cell; there are: broker, database,"),
         ("[cells]\na = 'amqp://u:geheim@h/'", "cells.a: there is no 'amqp://u:****@h/' of a cell"),
         ("[cells.a]\nbroker = 1", "cell_amqp_urls takes name=value, comma separated, not a table of 1"),
         ("[cells.A]", "cells = ('A',): a cell's name has lower-case letters"),
         ("[cells.a]\nbroker = 'h'", "cell_amqp_urls = {'a': 'h'}: must begin with amqp:// or amqps://"),
-        (
-            "[cells.a]\nbroker = 'amqp://h'",
-            "cell_amqp_urls = {'a': 'amqp://h'}: without amqp_url there is no",
-        ),
+        ("[cells.a]\nbroker = 'amqp://h'", "cell_amqp_urls = {'a': 'amqp://h'}: without amqp_url there is"),
         ("[cells.a]\nferry = 'h'", "cell_ferry_urls = {'a': 'h'}: must begin with amqp:// or amqps://"),
-        (
-            "[cells.a]\nferry = 'amqp://h'",
-            "cell_ferry_urls = {'a': 'amqp://h'}: without amqp_url there is no",
-        ),
+        ("[cells.a]\nferry = 'amqp://h'", "cell_ferry_urls = {'a': 'amqp://h'}: without amqp_url there is"),
     ],
 )
 def test_a_bad_table_of_a_cell_is_named(toml: str, says: str) -> None:
@@ -449,16 +440,8 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         ("max_wait", "-1", "max_wait = -1.0: must be at least 0"),
         ("max_wait", "inf", "max_wait = inf: must be a finite number of seconds"),
         ("large_pages", "2MB,huge", "large_pages = ('2MB', 'huge'): 'huge' is no size of pages (2MB, 1GB)"),
-        (
-            "pci_aliases",
-            "gpu=gpu",
-            "pci_aliases = {'gpu': 'gpu'}: takes a resource class, traits, and once numa=POLICY: 'gpu'",
-        ),
-        (
-            "pci_aliases",
-            "gpu=GPU numa=near",
-            "pci_aliases = {'gpu': 'GPU numa=near'}: gpu: numa=near is none of legacy, preferred, required",
-        ),
+        ("pci_aliases", "gpu=gpu", "pci_aliases = {'gpu': 'gpu'}: takes a resource class, traits, and once"),
+        ("pci_aliases", "gpu=GPU numa=near", "pci_aliases = {'gpu': 'GPU numa=near'}: gpu: numa=near is"),
         ("pci_aliases", "g.u=GPU", "pci_aliases = {'g.u': 'GPU'}: 'g.u' is no name: up to 48 letters"),
         ("pci_aliases", "gpu", "pci_aliases takes name=value, comma separated, not a text of 3 characters"),
         ("drain", "nan", "drain = nan: must be at least 0"),
@@ -474,42 +457,18 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         ("cells", "Cell-1", "cells = ('Cell-1',): a cell's name has lower-case letters"),
         ("cells", "a,b,a", "cells = ('a', 'b', 'a'): a cell is named twice"),
         ("build_time", "long", "build_time = 'long': 'long' is not a duration: constant:s"),
-        (
-            "scheduler_filters",
-            "luck",
-            "scheduler_filters = ('luck',): unknown filter 'luck'; known filters: up, ",
-        ),
-        (
-            "scheduler_filters",
-            "json:rule",
-            "scheduler_filters = ('json:rule',): there is no function 'rule' in 'json'",
-        ),
-        (
-            "scheduler_weighers",
-            "lode=1",
-            "scheduler_weighers = {'lode': 1.0}: unknown weigher 'lode', did you mean 'load'?; ",
-        ),
+        ("scheduler_filters", "luck", "scheduler_filters = ('luck',): unknown filter 'luck'; known filters:"),
+        ("scheduler_filters", "json:rule", "scheduler_filters = ('json:rule',): there is no function 'rule'"),
+        ("scheduler_weighers", "lode=1", "scheduler_weighers = {'lode': 1.0}: unknown weigher 'lode', did"),
         ("scheduler_weighers", "ram=nan", "scheduler_weighers = {'ram': nan}: ram: nan is no multiplier"),
-        (
-            "scheduler_rules",
-            "io_ops.most=3",
-            "scheduler_rules = {'io_ops': {'most': '3'}}: io_ops.most: no such option; there are: max_io",
-        ),
+        ("scheduler_rules", "io_ops.most=3", "scheduler_rules = {'io_ops': {'most': '3'}}: io_ops.most: no"),
         (
             "scheduler_rules",
             "io_ops.max_io_ops_per_host=few",
             "scheduler_rules = {'io_ops': {'max_io_ops_per_host': 'few'}}: io_ops.max_io_ops_per_host: ",
         ),
-        (
-            "scheduler_rules",
-            "io_op.a=1",
-            "scheduler_rules = {'io_op': {'a': '1'}}: there is no rule or weigher 'io_op', did you",
-        ),
-        (
-            "scheduler_rules",
-            "io_ops=1",
-            "scheduler_rules takes name.option=value, comma separated, or JSON",
-        ),
+        ("scheduler_rules", "io_op.a=1", "scheduler_rules = {'io_op': {'a': '1'}}: there is no rule or"),
+        ("scheduler_rules", "io_ops=1", "scheduler_rules takes name.option=value, comma separated, or JSON"),
         (
             "database_url",
             f"postgresql://u@h/b?PASSWORD={SECRET}&sslmodus=require",
@@ -532,11 +491,7 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         ("cell_limits", "lock_seconds=nan", "cell_limits = {'lock_seconds': nan}: lock_seconds must be at"),
         ("cell_limits", "cups=9", "cell_limits = {'cups': 9.0}: takes numbers, whole ones except of seconds"),
         ("ironic_cell_by", "conductor_group", "ironic_cell_by = 'conductor_group': a mapping to cells takes"),
-        (
-            "ironic_zone_by",
-            "rack",
-            "ironic_zone_by = 'rack': 'rack' is nothing to tell nodes apart by; there are: ",
-        ),
+        ("ironic_zone_by", "rack", "ironic_zone_by = 'rack': 'rack' is nothing to tell nodes apart by;"),
     ],
 )
 def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, says: str) -> None:
@@ -558,10 +513,7 @@ def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, 
         ("host = 5", "berth.toml: there is no setting 'host'; did you mean hosts?"),
         ("nonsense = 5", "berth.toml: there is no setting 'nonsense'; there are: amqp_url, exchange, "),
         ("hosts 5", "berth.toml: not TOML: "),
-        (
-            '[simulator]\ncompute_drivers = ["nuam"]',
-            "berth.toml: compute_drivers = ('nuam',): there is no machine 'nuam'; there are: flat, numa, ",
-        ),
+        ('[simulator]\ncompute_drivers = ["nuam"]', "berth.toml: compute_drivers = ('nuam',): there is no"),
         (
             '[simulator]\ncompute_machines = "no.toml"',
             "berth.toml: compute_machines = 'no.toml': no.toml: cannot be read: No such file",
@@ -586,10 +538,7 @@ def test_a_bad_file_is_named(toml: str, says: str) -> None:
         ({"sets": {"hosts": "x"}}, "--set hosts: hosts takes a whole number, not a text of 1 characters"),
         ({"flags": {"fail": 2.0}}, "--fail: fail = 2.0: is a share between 0 and 1"),
         ({"flags": {"build_time": "x"}}, "--build-time: build_time = 'x': "),
-        (
-            {"flags": {"fail": 0.7}, "sets": {"hang": "0.5"}},
-            "--fail: fail = 0.7: with abort and hang it is more than all builds",
-        ),
+        ({"flags": {"fail": 0.7}, "sets": {"hang": "0.5"}}, "--fail: fail = 0.7: with abort and hang it is"),
     ],
 )
 def test_a_bad_flag_is_named(arguments: dict[str, Any], says: str) -> None:

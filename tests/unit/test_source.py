@@ -41,7 +41,7 @@ from tests.support.provider_trees import (
 from tests.support.search_answers import taken
 
 MANY = 100_000
-WORLDS, QUERIES = 250, 10
+WORLDS, QUERIES = 60, 10
 
 
 class Remembered:
@@ -190,7 +190,7 @@ def test_arrays_say_of_each_host_what_it_says_itself() -> None:
 
 def test_promises_made_since_a_search_count_in_its_ways_and_reasons() -> None:
     chance, lost = Random(4), 0
-    for _ in range(WORLDS):
+    for _ in range(2 * WORLDS):
         world = a_world(chance)
         reserved_amounts = some_promises(chance, world)
         source, really = source_of(world), source_of(used_too(world, reserved_amounts))
@@ -207,7 +207,7 @@ def test_promises_made_since_a_search_count_in_its_ways_and_reasons() -> None:
             lost += 1
             removals = search.removals()
             assert removals[-1].left == 0 and search.nearest()
-    assert lost > 3
+    assert lost > 1
 
 
 def test_promises_that_were_withdrawn_since_a_search_are_no_reason_any_more() -> None:
