@@ -157,49 +157,36 @@ def _obstacles(node: BoardNode, reads_ironic: bool, now: float) -> tuple[str, ..
     return tuple(words)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BoardColumn:
     key: str
     title: str
     means: str
     count: int
-    nodes: tuple[NodeShown, ...]  # the first of them
+    nodes: Sequence[NodeShown]  # the first of them
 
 
 def board(
-    seen: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
+    nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
     """Return the columns that have nodes. `wanted` limits the nodes to those with this text in a name, state
-    or id.
+    or id. Nodes whose two states differ come first: they need an operator.
     """
     by_column: dict[str, list[NodeShown]] = {}
-    for node in seen.nodes:
-        if wanted and not _matches(node, wanted.lower()):
-            continue
-        one = shown(node, seen.reads_ironic, now)
-        by_column.setdefault(one.column, []).append(one)
+    for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):
+        if not wanted or _matches(node, wanted.lower()):
+            row = shown(node, nodes.reads_ironic, now)
+            by_column.setdefault(row.column, []).append(row)
     return [
-        BoardColumn(
-            key=key,
-            title=title,
-            means=means,
-            count=len(by_column[key]),
-            nodes=_first(by_column[key], most),
-        )
+        BoardColumn(key, title, means, len(by_column[key]), by_column[key][:most])
         for key, title, means in COLUMNS
         if key in by_column and column in ("", key)
     ]
 
 
-def _first(nodes: Sequence[NodeShown], most: int) -> tuple[NodeShown, ...]:
-    """Return the nodes whose two states differ first: they need an operator."""
-    return tuple(sorted(nodes, key=lambda one: (not one.node.differs, one.node.name or one.node.id)))[:most]
-
-
 def _matches(node: BoardNode, wanted: str) -> bool:
+    ironic, record = node.ironic, node.placement_record
     words = [node.id, node.name]
-    if node.ironic:
-        words += [node.ironic.state, node.ironic.resource_class, node.ironic.instance]
-    if node.placement_record:
-        words += [node.placement_record.cell, node.placement_record.agent, node.placement_record.holder]
+    words += [ironic.state, ironic.resource_class, ironic.instance] if ironic else []
+    words += [record.cell, record.agent, record.holder] if record else []
     return any(wanted in word.lower() for word in words)

@@ -17,31 +17,31 @@ from control_room.core.inventories import Counts, StockColumns
 from control_room.core.plan import AddedHosts, InvalidPlan, Plan, PlannedFlavor
 
 MOST_STOCKS = 400_000  # inventories of all hosts that are added
-Room = dict[str, Counts]  # class → what is free, by stock
+FreeByClass = dict[str, Counts]  # class → free amounts by stock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCapacity:
-    """A class, where so many of one flavor are packed as fit."""
+    """One class after as many of one flavor as fit are packed."""
 
     resource_class: str
     amount: int  # that one takes
-    free: int  # in all
+    free: int
     taken: int
-    largest: int  # piece that is free on one provider
-    small: int  # left over in pieces that are too small
-    beside: int  # left over on hosts where another class is what has run out
-    ends: int  # hosts on which this class is what ends it
+    largest: int  # free amount of one provider
+    small: int  # left in amounts too small for one more
+    beside: int  # left on hosts that lack another class
+    ends: int  # hosts where this class runs out first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorCapacity:
-    """One flavor, as if it had all to itself."""
+    """How many of one flavor fit if nothing else is built."""
 
     name: str
     fits: int
-    hosts: int  # on so many
-    in_sum: int  # would fit, were all that is free in one piece
+    hosts: int
+    in_sum: int  # would fit without fragmentation
     unfit: int  # hosts that lack a trait, or have a forbidden one
     classes: tuple[ClassCapacity, ...]
 
@@ -52,7 +52,7 @@ class FlavorCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOver:
-    """A class, once all mixes that fit are packed."""
+    """One class after all mixes that fit are packed."""
 
     resource_class: str
     free: int
@@ -64,12 +64,12 @@ class PlanSide:
     """The cloud as it is, or with the plan's changes."""
 
     hosts: int
-    closed: int  # and so many more that take nothing
+    closed: int  # further hosts, which take nothing
     flavors: tuple[FlavorCapacity, ...]
     mixes: int
     mixes_in_sum: int
     left: tuple[LeftOver, ...]
-    short: tuple[str, ...]  # flavors that one more mix would find no room for
+    short: tuple[str, ...]  # flavors that do not fit for one more mix
 
     @property
     def lost(self) -> int:
@@ -86,7 +86,7 @@ class PlanAnswer:
 
 
 class PlanStopped(Exception):
-    """The plan was given up before it was worked out."""
+    """The plan was cancelled."""
 
 
 def planned(
@@ -94,8 +94,8 @@ def planned(
 ) -> PlanAnswer:
     """Return how much fits, now and with the plan's changes.
 
-    Raise BadPlan if a host that the plan names does not exist, and PlanStopped soon after `stopped` returns
-    True.
+    Raise InvalidPlan if a host that the plan names does not exist, and PlanStopped soon after `stopped`
+    returns True.
     """
     taken = _named(hosts, plan.without)
     gone = {host.root for host in taken}
@@ -163,18 +163,18 @@ def _held(hosts: Sequence[KnownHost]) -> tuple[tuple[str, int], ...]:
 
 def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
     there = [host for host in hosts if _is_there(host, plan)]
-    hall = _Packing([host for host in there if not host.closed], plan.mix, stopped)
-    mixes, left = hall.mixes()
-    more = [flavor.name for flavor in plan.mix if hall.fits(flavor, left).sum() < flavor.parts]
+    packing = _Packing([host for host in there if not host.closed], plan.mix, stopped)
+    mixes, left = packing.mixes()
+    more = [flavor.name for flavor in plan.mix if packing.fits(flavor, left).sum() < flavor.parts]
     return PlanSide(
-        hosts=len(hall.hosts),
-        closed=len(there) - len(hall.hosts),
-        flavors=tuple(hall.flavor(flavor) for flavor in plan.mix),
+        hosts=len(packing.hosts),
+        closed=len(there) - len(packing.hosts),
+        flavors=tuple(packing.flavor(flavor) for flavor in plan.mix),
         mixes=mixes,
-        mixes_in_sum=hall.mixes_in_sum(),
+        mixes_in_sum=packing.mixes_in_sum(),
         left=tuple(
             LeftOver(resource_class=name, free=int(left[name].sum()), largest=_largest(left[name]))
-            for name in hall.classes
+            for name in packing.classes
         ),
         short=tuple(more),
     )
@@ -201,131 +201,121 @@ class _Packing:
         self.mix = mix
         self.classes = list(dict.fromkeys(name for flavor in mix for name in flavor.amounts))
         self._stopped = stopped
-        self.hosts = sorted(hosts, key=self._openness)
+        self.hosts = sorted(hosts, key=self._free_share)
         self._stocks = {name: StockColumns(self.hosts, name) for name in self.classes}
-        self.free: Room = {name: stocks.free for name, stocks in self._stocks.items()}
+        self.free: FreeByClass = {name: stocks.free for name, stocks in self._stocks.items()}
         self._admits = {id(flavor): self._admitted(flavor) for flavor in mix}
+        self._mix_amounts = {  # class → what one mix takes
+            name: sum(flavor.amounts.get(name, 0) * flavor.parts for flavor in mix) for name in self.classes
+        }
 
-    def fits(self, flavor: PlannedFlavor, room: Room) -> Counts:
+    def fits(self, flavor: PlannedFlavor, free: FreeByClass) -> Counts:
         """Return how many of the flavor fit on each host."""
         if self._stopped():
             raise PlanStopped
         found = np.where(self._admits[id(flavor)], MAX_CAPACITY, 0).astype(np.int64)
         for name, amount in flavor.amounts.items():
             stocks = self._stocks[name]
-            found = np.minimum(found, stocks.by_host(stocks.pieces(amount, room[name])))
+            found = np.minimum(found, stocks.by_host(stocks.pieces(amount, free[name])))
         return found
 
     def flavor(self, flavor: PlannedFlavor) -> FlavorCapacity:
         fits = self.fits(flavor, self.free)
         admitted = self._admits[id(flavor)]
-        classes = []
-        for name, amount in flavor.amounts.items():
-            stocks = self._stocks[name]
-            pieces = stocks.by_host(stocks.pieces(amount, stocks.free))
-            free = np.where(admitted, stocks.by_host(stocks.free), 0)
-            left = free - np.where(admitted, fits * amount, 0)
-            ends = admitted & (pieces == fits)
-            classes.append(
-                ClassCapacity(
-                    resource_class=name,
-                    amount=amount,
-                    free=int(free.sum()),
-                    taken=int(fits.sum()) * amount,
-                    largest=_largest(stocks.free[admitted[stocks.host]]),
-                    small=int(left[ends].sum()),
-                    beside=int(left[~ends].sum()),
-                    ends=int(ends.sum()),
-                )
-            )
+        classes = tuple(self._class(name, amount, fits, admitted) for name, amount in flavor.amounts.items())
         return FlavorCapacity(
             name=flavor.name,
             fits=int(fits.sum()),
             hosts=int((fits > 0).sum()),
             in_sum=min((class_.free // class_.amount for class_ in classes), default=0),
             unfit=int((~admitted).sum()),
-            classes=tuple(classes),
+            classes=classes,
+        )
+
+    def _class(self, name: str, amount: int, fits: Counts, admitted: NDArray[np.bool_]) -> ClassCapacity:
+        stocks = self._stocks[name]
+        free = np.where(admitted, stocks.by_host(stocks.free), 0)
+        left = free - np.where(admitted, fits * amount, 0)
+        ends = admitted & (stocks.by_host(stocks.pieces(amount, stocks.free)) == fits)
+        return ClassCapacity(
+            resource_class=name,
+            amount=amount,
+            free=int(free.sum()),
+            taken=int(fits.sum()) * amount,
+            largest=_largest(stocks.free[admitted[stocks.host]]),
+            small=int(left[ends].sum()),
+            beside=int(left[~ends].sum()),
+            ends=int(ends.sum()),
         )
 
     def mixes_in_sum(self) -> int:
-        anyone = np.logical_or.reduce([self._admits[id(flavor)] for flavor in self.mix])
-        whole = self._whole()
+        admitted = np.logical_or.reduce([self._admits[id(flavor)] for flavor in self.mix])
         return min(
-            int(self.free[name][anyone[self._stocks[name].host]].sum()) // amount
-            for name, amount in whole.items()
+            int(self.free[name][admitted[self._stocks[name].host]].sum()) // amount
+            for name, amount in self._mix_amounts.items()
         )
 
-    def mixes(self) -> tuple[int, Room]:
+    def mixes(self) -> tuple[int, FreeByClass]:
         """Return the most mixes that a packing was found for, and what it leaves."""
         most = min(int(self.fits(flavor, self.free).sum()) // flavor.parts for flavor in self.mix)
         most = min(most, self.mixes_in_sum())
         best, left = 0, self.free
         for together in (False, True):
-            found, room = self._search(best, most, together)
-            if room is not None:
-                best, left = found, room
+            found, free = self._search(best, most, together)
+            if free is not None:
+                best, left = found, free
         return best, left
 
-    def _search(self, known: int, most: int, together: bool) -> tuple[int, Room | None]:
+    def _search(self, known: int, most: int, together: bool) -> tuple[int, FreeByClass | None]:
         """Return the most mixes above `known` that fit, up to `most`, and what they leave."""
         low, high, left = known, most, None
         while low < high:
             middle = high if left is None and low == known and high == most else (low + high + 1) // 2
-            room = self._packed(middle, together)
-            if room is None:
+            free = self._packed(middle, together)
+            if free is None:
                 high = middle - 1
             else:
-                low, left = middle, room
+                low, left = middle, free
         return low, left
 
-    def _packed(self, mixes: int, together: bool) -> Room | None:
+    def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
         """Pack so many mixes, the largest flavor first; before that, if `together`, whole mixes on a host."""
-        room = {name: free.copy() for name, free in self.free.items()}
-        done = self._pack_whole(mixes, room) if together else 0
+        free = {name: amounts.copy() for name, amounts in self.free.items()}
+        done = self._pack_whole(mixes, free) if together else 0
         for flavor in sorted(self.mix, key=self._size, reverse=True):
             wanted = (mixes - done) * flavor.parts
-            fits = self.fits(flavor, room)
+            fits = self.fits(flavor, free)
             here = np.clip(wanted - (np.cumsum(fits) - fits), 0, fits)
             if int(here.sum()) < wanted:
                 return None
             for name, amount in flavor.amounts.items():
                 stocks = self._stocks[name]
-                stocks.take(room[name], amount, stocks.pieces(amount, room[name]), here)
-        return room
+                stocks.take(free[name], amount, stocks.pieces(amount, free[name]), here)
+        return free
 
-    def _pack_whole(self, mixes: int, room: Room) -> int:
+    def _pack_whole(self, mixes: int, free: FreeByClass) -> int:
         admitted = np.logical_and.reduce([self._admits[id(flavor)] for flavor in self.mix])
         found = np.where(admitted, MAX_CAPACITY, 0).astype(np.int64)
-        whole = self._whole()
-        for name, amount in whole.items():
-            found = np.minimum(found, self._stocks[name].by_host(self._whole_pieces(name, amount, room)))
+        for name in self.classes:
+            found = np.minimum(found, self._stocks[name].by_host(self._mix_pieces(name, free)))
         here = np.clip(mixes - (np.cumsum(found) - found), 0, found)
-        for name, amount in whole.items():
-            self._stocks[name].take(room[name], amount, self._whole_pieces(name, amount, room), here)
+        for name, amount in self._mix_amounts.items():
+            self._stocks[name].take(free[name], amount, self._mix_pieces(name, free), here)
         return int(here.sum())
 
-    def _whole_pieces(self, name: str, amount: int, room: Room) -> Counts:
+    def _mix_pieces(self, name: str, free: FreeByClass) -> Counts:
+        """Return how many whole mixes fit on each stock of a class."""
         stocks = self._stocks[name]
-        gives = np.ones(room[name].shape, dtype=bool)
-        for flavor in self.mix:
-            if name in flavor.amounts:
-                gives &= stocks.gives(flavor.amounts[name])
-        pieces: Counts = np.where(gives, room[name] // amount, 0)
+        amounts = [flavor.amounts[name] for flavor in self.mix if name in flavor.amounts]
+        gives = np.logical_and.reduce([stocks.gives(amount) for amount in amounts])
+        pieces: Counts = np.where(gives, free[name] // self._mix_amounts[name], 0)
         return pieces
-
-    def _whole(self) -> dict[str, int]:
-        """Return what one mix takes."""
-        found: dict[str, int] = {}
-        for flavor in self.mix:
-            for name, amount in flavor.amounts.items():
-                found[name] = found.get(name, 0) + amount * flavor.parts
-        return found
 
     def _size(self, flavor: PlannedFlavor) -> float:
         """Return the largest share that the flavor takes of a class."""
         return max(amount / max(1, int(self.free[name].sum())) for name, amount in flavor.amounts.items())
 
-    def _openness(self, host: KnownHost) -> float:
+    def _free_share(self, host: KnownHost) -> float:
         stocks = [
             stock for stock in host.stocks if stock.resource_class in self.classes and stock.capacity > 0
         ]
@@ -338,5 +328,5 @@ class _Packing:
         )
 
 
-def _largest(room: Counts) -> int:
-    return int(room.max()) if room.size else 0
+def _largest(free: Counts) -> int:
+    return int(free.max()) if free.size else 0

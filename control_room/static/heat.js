@@ -1,4 +1,4 @@
-// All hosts as tiles, drawn on strips: those in sight have a canvas, and scrolling draws only what comes into it.
+// All hosts as tiles on strips. Only visible strips have a canvas.
 "use strict";
 (() => {
   const SIZES = [[9, 9], [15, 15], [26, 20], [52, 24], [118, 26]]; // of a tile; the last has room for a name
@@ -21,21 +21,21 @@
 
   const across = (wide) => Math.max(1, Math.floor((box.clientWidth - 2 * EDGE) / (wide + GAP)));
 
-  // The largest tiles with which all are in sight; for more hosts than that the usual ones.
+  // Return the largest size with which all hosts are visible, or the usual size.
   function fitting() {
     const groups = new Map();
     for (const group of data.group) groups.set(group, (groups.get(group) ?? 0) + 1);
-    const room = parseFloat(getComputedStyle(box).maxHeight);
+    const available = parseFloat(getComputedStyle(box).maxHeight);
     for (let one = SIZES.length - 1; one > USUAL; one--) {
       const [wide, high] = SIZES[one];
       let height = 2 * EDGE;
       for (const count of groups.values()) height += HEAD + Math.ceil(count / across(wide)) * (high + GAP);
-      if (height <= room) return one;
+      if (height <= available) return one;
     }
     return USUAL;
   }
 
-  // Where each host is: group by group, a heading and rows of tiles.
+  // Compute the position of each host: groups with a heading and rows of tiles.
   function lay() {
     if (!data) return;
     if (!chosen) size.value = fitting();
@@ -62,13 +62,13 @@
     paint();
   }
 
-  function paint() { // all of it anew
+  function paint() {
     for (const strip of strips.values()) strip.remove();
     strips.clear();
     show();
   }
 
-  function show() { // what is in sight, and a little around
+  function show() { // visible strips and their neighbours
     if (pending) return;
     pending = true;
     requestAnimationFrame(() => { pending = false; showNow(); });
@@ -106,7 +106,7 @@
     return strip;
   }
 
-  function below(y) { // the first row that begins there or lower
+  function below(y) { // the first row at y or lower
     let low = 0, high = rows.length;
     while (low < high) {
       const middle = (low + high) >> 1;
@@ -127,7 +127,7 @@
     return fits < 1 ? "f0" : fits < 2 ? "f1" : fits < 4 ? "f2" : fits < 8 ? "f3" : "f4";
   }
 
-  // One colour after another: changing it costs more than a tile.
+  // Tiles are drawn by colour: changing it costs more than a tile.
   function tiles(draw, hosts) {
     const [wide, high] = SIZES[size.value], named = size.value === String(SIZES.length - 1), half = Math.floor(wide * 0.4);
     const capacity = data.capacity[klass.value] || [], used = data.used[klass.value] || [];
@@ -154,7 +154,7 @@
       }
       draw.fillStyle = colours.track;
       for (const host of some) {
-        const [x, y] = places[host]; // a name needs the tile to itself: the bar lies below it
+        const [x, y] = places[host]; // below the name
         named ? draw.fillRect(x + 8, y + high - 5, wide - 8, 5) : draw.fillRect(x, y, half, high);
       }
       draw.fillStyle = colours.bar;
@@ -171,18 +171,17 @@
 
   const isWanted = (host, wanted) => data.name[host].toLowerCase().includes(wanted) || data.root[host].startsWith(wanted);
 
-  // Only these tiles, where they are in sight.
   function repaint(hosts) {
-    const [wide, high] = SIZES[size.value], theirs = new Map();
+    const [wide, high] = SIZES[size.value], byStrip = new Map();
     for (const host of hosts) {
       const y = places[host][1];
       for (const number of new Set([Math.floor(y / STRIP), Math.floor((y + high) / STRIP)])) {
         if (!strips.has(number)) continue;
-        if (!theirs.has(number)) theirs.set(number, []);
-        theirs.get(number).push(host);
+        if (!byStrip.has(number)) byStrip.set(number, []);
+        byStrip.get(number).push(host);
       }
     }
-    for (const [number, some] of theirs) {
+    for (const [number, some] of byStrip) {
       const draw = strips.get(number).getContext("2d");
       for (const host of some) draw.clearRect(places[host][0], places[host][1], wide, high);
       tiles(draw, some);
@@ -191,7 +190,7 @@
 
   function clipped(draw, name, width) {
     if (draw.measureText(name).width <= width) return name;
-    let end = name.length; // the end of a name tells hosts apart
+    let end = name.length; // host names differ at the end
     while (end > 1 && draw.measureText("…" + name.slice(-end)).width > width) end--;
     return "…" + name.slice(-end);
   }
@@ -203,7 +202,7 @@
     Object.assign(mark.style, { left: x + "px", top: y + "px", width: wide + "px", height: high + "px" });
   }
 
-  function tell(host) {
+  function describe(host) {
     if (host === at && host >= 0) return;
     at = host;
     markNow();
@@ -241,13 +240,13 @@
     const y = places[host][1], high = SIZES[size.value][1];
     if (y < box.scrollTop + HEAD) box.scrollTop = y - HEAD - 8;
     if (y + high > box.scrollTop + box.clientHeight) box.scrollTop = y + high + 8 - box.clientHeight;
-    tell(host);
+    describe(host);
     return true;
   }
 
-  function say(text) { problem.textContent = text; problem.hidden = !text; }
+  function report(text) { problem.textContent = text; problem.hidden = !text; }
 
-  // One question at a time; what stirs meanwhile is asked about after it.
+  // One request at a time; a change in the meantime causes another one.
   async function read() {
     if (reading) { again = true; return; }
     reading = true;
@@ -255,48 +254,48 @@
     const query = new URLSearchParams({ flavor: wanted });
     if (data && data.asked === wanted) { query.set("layout", data.layout); query.set("since", data.number); }
     try {
-      const answer = await fetch("/hosts.json?" + query);
-      if (answer.status === 401 || answer.status === 403) { say("Your session is over: load the page again to sign in."); return; }
-      const told = await answer.json();
+      const response = await fetch("/hosts.json?" + query);
+      if (response.status === 401 || response.status === 403) { report("Your session has ended: load the page again to sign in."); return; }
+      const answer = await response.json();
       if (mine !== asked) return;
-      say(told.problem || "");
-      if (!told.problem) take(told, wanted);
-      else if (!data) state.textContent = "Nothing is known of hosts yet.";
-    } catch { say("The control room cannot be reached; what you see is not the latest. Trying again …"); }
+      report(answer.problem || "");
+      if (!answer.problem) take(answer, wanted);
+      else if (!data) state.textContent = "No hosts are known yet.";
+    } catch { report("The control room is unreachable; the page is out of date. Retrying …"); }
     finally {
       reading = false;
       if (again) { again = false; read(); }
     }
   }
 
-  function take(told, wanted) {
-    const whole = !told.at;
-    let moved = told.at ?? [];
+  function take(answer, wanted) {
+    const whole = !answer.at;
+    let moved = answer.at ?? [];
     if (whole) {
       const before = klass.value;
-      data = { ...told, asked: wanted };
-      klass.replaceChildren(...told.classes.map((one) => new Option(one, one, false, one === before)));
+      data = { ...answer, asked: wanted };
+      klass.replaceChildren(...answer.classes.map((one) => new Option(one, one, false, one === before)));
       at = -1;
     } else {
-      told.at.forEach((host, place) => {
-        for (const one of data.classes) data.used[one][host] = told.used[one][place];
-        data.fits[host] = told.fits[place];
+      answer.at.forEach((host, place) => {
+        for (const one of data.classes) data.used[one][host] = answer.used[one][place];
+        data.fits[host] = answer.fits[place];
       });
-      data.number = told.number;
+      data.number = answer.number;
     }
-    if (told.closed) {
-      const now = new Set(told.closed);
+    if (answer.closed) {
+      const now = new Set(answer.closed);
       moved = [...new Set([...moved, ...[...now].filter((one) => !closed.has(one)), ...[...closed].filter((one) => !now.has(one))])];
       closed = now;
     }
     const fits = data.fits.reduce((sum, one) => sum + one, 0);
-    total.textContent = data.name.length.toLocaleString("en") + " · room for " + fits.toLocaleString("en") + " more";
+    total.textContent = data.name.length.toLocaleString("en") + " · capacity for " + fits.toLocaleString("en") + " more";
     state.hidden = data.name.length > 0;
     state.textContent = "There are no hosts: no agent has reported one to placement yet.";
     whole ? lay() : repaint(moved);
   }
 
-  // The room says when something has happened; a hidden tab listens to nothing.
+  // An event reports changes; a hidden tab receives none.
   function listen() {
     if (document.hidden) { source?.close(); source = null; return; }
     if (source) return;
@@ -307,8 +306,8 @@
   }
 
   box.addEventListener("scroll", show, { passive: true });
-  box.addEventListener("pointermove", (event) => { const host = under(event); if (host >= 0) tell(host); });
-  box.addEventListener("pointerdown", (event) => tell(under(event)));
+  box.addEventListener("pointermove", (event) => { const host = under(event); if (host >= 0) describe(host); });
+  box.addEventListener("pointerdown", (event) => describe(under(event)));
   box.addEventListener("dblclick", (event) => { const host = under(event); if (host >= 0) location.href = "/hosts/" + data.root[host]; });
   box.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && at >= 0) location.href = "/hosts/" + data.root[at];
@@ -318,7 +317,7 @@
   find.addEventListener("input", () => {
     const wanted = find.value.trim().toLowerCase();
     const host = wanted && data ? data.name.findIndex((_, one) => isWanted(one, wanted)) : -1;
-    if (host >= 0) { box.scrollTop = Math.max(0, places[host][1] - 60); at = -1; tell(host); }
+    if (host >= 0) { box.scrollTop = Math.max(0, places[host][1] - 60); at = -1; describe(host); }
     paint();
   });
   form.addEventListener("submit", (event) => { event.preventDefault(); read(); });

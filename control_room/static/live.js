@@ -1,4 +1,4 @@
-// Parts of the page that are told anew: <div data-live="ADDRESS">. A hidden tab listens to nothing.
+// Parts of the page that event streams update: <div data-live="ADDRESS">. A hidden tab receives nothing.
 "use strict";
 (() => {
   const stale = document.getElementById("stale");
@@ -8,13 +8,13 @@
     const on = document.activeElement, inside = place.contains(on);
     const scrolled = [...place.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
     const made = document.createElement("template");
-    made.innerHTML = html; // made and escaped by our own templates
+    made.innerHTML = html; // escaped by our templates
     settle(place, made.content);
     [...place.querySelectorAll(".scroll")].forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
     if (inside) again(place, on)?.focus({ preventScroll: true });
   }
 
-  // Only what reads otherwise is put in its place: what stays as it is need not be laid out and drawn again.
+  // Replace only changed nodes, so that the browser draws nothing else again.
   function settle(old, fresh) {
     const before = [...old.childNodes], after = [...fresh.childNodes];
     if (before.length !== after.length) return old.replaceChildren(...after);
@@ -27,7 +27,7 @@
     });
   }
 
-  // What has the keyboard keeps it, where the same is there again: nobody presses another's button.
+  // Return the element that had the focus, so that a key press cannot hit another button.
   function again(place, on) {
     if (on.id) return document.getElementById(on.id);
     const same = (one) => one.href ? one.href === on.href : (one.form ?? one).outerHTML === (on.form ?? on).outerHTML;
@@ -41,14 +41,14 @@
       stale.hidden = true;
       put(part.place, event.data);
     });
-    source.addEventListener("signed-out", () => { // the session has ended: what the page shows is not ours to see
+    source.addEventListener("signed-out", () => { // the session has ended
       source.close();
       location.reload();
     });
     source.addEventListener("open", () => { stale.hidden = true; });
     source.addEventListener("error", () => {
       stale.hidden = false;
-      if (source.readyState === EventSource.CLOSED) { // refused rather than cut: the session may be over
+      if (source.readyState === EventSource.CLOSED) { // refused: the session may have ended
         part.source = null;
         setTimeout(() => { if (!document.hidden) open(part); }, 5000);
       }

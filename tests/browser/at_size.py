@@ -222,7 +222,7 @@ async def waits(browser: Chromium, berth: OpenBerth, times: int = 10) -> None:
 
 async def frames(browser: Chromium, berth: OpenBerth) -> None:
     async with a_tab(browser, berth.url, "/hosts") as tab:
-        await tab.sees("room for", "h1")
+        await tab.sees("capacity for", "h1")
         took = await tab.evaluate(
             """new Promise((then) => {
                 const box = document.getElementById("heat"), took = [];

@@ -44,7 +44,7 @@ async def test_a_heat_map_without_hosts_says_so(tab: Tab) -> None:
 
 async def test_a_few_hosts_are_large_named_tiles_that_keys_open(tab: Tab, berth: OpenBerth) -> None:
     await tab.open("/hosts")
-    await tab.sees("25 · room for", "h1")  # five of them are nodes of Ironic's
+    await tab.sees("25 · capacity for", "h1")  # five of them are nodes of Ironic's
     assert await tab.evaluate("document.getElementById('heat-size').value") == "4"
     await tab.evaluate("document.getElementById('heat').focus()")
     await tab.press("ArrowRight", "ArrowRight")
@@ -56,7 +56,7 @@ async def test_a_few_hosts_are_large_named_tiles_that_keys_open(tab: Tab, berth:
 
 async def test_usage_in_the_heat_map_changes_while_it_is_open(tab: Tab, berth: OpenBerth) -> None:
     await tab.open("/hosts?flavor=VCPU:1")
-    await tab.sees("25 · room for", "h1")  # five of them are nodes of Ironic's
+    await tab.sees("25 · capacity for", "h1")  # five of them are nodes of Ironic's
     room = await tab.text("#heat-count")
     await berth.boot()
 
@@ -68,7 +68,7 @@ async def test_usage_in_the_heat_map_changes_while_it_is_open(tab: Tab, berth: O
 
 async def test_only_visible_tiles_of_ten_thousand_hosts_are_drawn(tab: Tab) -> None:
     await told(tab, columns(10_000))
-    await tab.sees("10,000 · room for 45,000 more", "h1")
+    await tab.sees("10,000 · capacity for 45,000 more", "h1")
     assert 1 <= await tab.number_of("#heat-space canvas") <= 10
     await tab.fill("#heat-find", "host9987")
     await tab.sees("host9987 cell c2", "#heat-about")
