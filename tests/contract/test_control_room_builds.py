@@ -55,7 +55,7 @@ async def test_a_build_has_every_attempt_and_its_decision_with_named_hosts() -> 
         page = await room.page(f"/builds/{uid(7)}")
         again = await room.page(f"/builds/{uid(7)}?then=again")
     assert "1. <a" in page and "no disk" in page and "after 1.0 s" in page
-    assert "lost 60" in page and "far2</a> and 58 more" in page
+    assert "removed 60" in page and "far2</a> and 58 more" in page
     assert "io_ops: too many builds" in page and "one more VCPU" in page
     assert "m&lt;1&gt;" in page
     assert "Repeated from" not in page and "Repeated from its record: h1, the same host" in again

@@ -56,7 +56,7 @@ async def room() -> AsyncIterator[VisitedRoom]:
         ("mix=VCPU:2", ("10 whole mixes fit now", "Of 2 open hosts; 1 closed one is not counted")),
         ("mix=VCPU:2,CUSTOM_A", ("3 whole mixes fit now", "1 host does not count for its traits")),
         ("mix=VCPU:2,MEMORY_MB:2000", ("6 whole mixes fit now",)),
-        ("mix=VCPU:2&add=2 x like:host-2", ("10 whole mixes fit now, 18 then", "With 2 hosts more, empty")),
+        ("mix=VCPU:2&add=2 x like:host-2", ("10 whole mixes fit now, 18 then", "2 additional empty hosts")),
         ("mix=VCPU:2&add=1xVCPU:64&without=host-1", ("10 whole mixes fit now, 35 then", "host-1")),
         ("mix=VCPU:2&zone=z9", ("0 whole mixes fit now",)),
         ("mix=2xVCPU:4%0AVCPU:7", ("1 whole mix fits now", "Lost to fragmentation")),

@@ -77,7 +77,7 @@ async def test_a_request_that_does_not_fit_shows_the_reason_and_remedies(
     page = await room.page("/what-if?vcpus=99")
     assert "It does not fit" in page and "(no_room)" in page
     assert page.count("2 hosts would fit with 8 VCPU instead of 99") == 1
-    assert "VCPU:99" in page and "lost 7" in page
+    assert "VCPU:99" in page and "removed 7" in page
     scheduler.says = WhatIfAnswered(fits=False, refusal="wanted_host: there is no host")
     assert "Invalid request: wanted_host" in await room.page("/what-if?vcpus=1&host=nobody")
 
