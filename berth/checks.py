@@ -245,13 +245,7 @@ def _check_names(settings: Settings, refuse: Refuse) -> None:
 
 
 def _words_of(compute: SimulatorSettings) -> tuple[object, ...]:
-    return (
-        compute.build_time,
-        compute.move_time,
-        compute.drivers,
-        compute.machines,
-        compute.provider_config,
-    )
+    return (compute.build_time, compute.move_time, compute.drivers, compute.machines, compute.provider_config)
 
 
 def _check_simulation(compute: SimulatorSettings, refuse: Refuse) -> None:

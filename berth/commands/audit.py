@@ -31,8 +31,7 @@ def audit_command(
         ),
     ] = False,
     agents: Annotated[
-        bool,
-        typer.Option("--agents", help="Ask every agent which guests it has, too, as after a restore."),
+        bool, typer.Option("--agents", help="Ask every agent which guests it has, too, as after a restore.")
     ] = False,
     cells: Cells = None,
     database: Database = None,

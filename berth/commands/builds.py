@@ -99,8 +99,7 @@ Priority = Annotated[
     ),
 ]
 Timeout = Annotated[
-    float,
-    typer.Option(min=0, help="Seconds to follow it, on top of those it may wait for room.", **_HOW),
+    float, typer.Option(min=0, help="Seconds to follow it, on top of those it may wait for room.", **_HOW)
 ]
 
 

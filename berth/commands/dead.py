@@ -74,10 +74,7 @@ async def list_letters(
 ) -> int:
     most = limit or (None if as_json else _SHOWN)
     shown, more = 0, False
-    async with (
-        Bus(_way(settings, cell)) as bus,
-        aclosing(_letters(bus.transport, after=after)) as letters,
-    ):
+    async with Bus(_way(settings, cell)) as bus, aclosing(_letters(bus.transport, after=after)) as letters:
         async for letter in letters:
             if shown == most:
                 more = True

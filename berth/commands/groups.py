@@ -52,10 +52,7 @@ def create_command(
     name: Annotated[str, typer.Argument(help="One of a kind in its project.")],
     policy: Annotated[
         str,
-        typer.Option(
-            metavar="POLICY",
-            help="affinity, anti-affinity, soft-affinity or soft-anti-affinity.",
-        ),
+        typer.Option(metavar="POLICY", help="affinity, anti-affinity, soft-affinity or soft-anti-affinity."),
     ],
     max_per_host: Annotated[
         int, typer.Option(min=1, help="Of an anti-affinity group: so many may be on one host.")

@@ -24,8 +24,7 @@ _SHOWN = 100  # differences, before the rest is only counted
 
 Url = Annotated[str, typer.Option(metavar="URL", help="The Placement to read; nothing is written there.")]
 To = Annotated[
-    str,
-    typer.Option(metavar="URL", help="The berth to write to (default: where placement_http says)."),
+    str, typer.Option(metavar="URL", help="The berth to write to (default: where placement_http says).")
 ]
 TokenFile = Annotated[
     Path | None,

@@ -48,8 +48,7 @@ Groups = Annotated[
     list[str] | None, typer.Option("--conductor-group", help="Dealt out over the nodes; may be repeated.")
 ]
 StepTime = Annotated[
-    str,
-    typer.Option(help="How long a work takes: constant:1, uniform:1,3, exponential:1, lognormal:1,0.5."),
+    str, typer.Option(help="How long a work takes: constant:1, uniform:1,3, exponential:1, lognormal:1,0.5.")
 ]
 CallBack = Annotated[
     bool, typer.Option("--call-back", help="Works wait for the node to call back, as on real metal.")

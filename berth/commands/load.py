@@ -226,12 +226,7 @@ async def _metal_story(bus: Bus, settings: Settings) -> str:
 
 
 async def load(
-    settings: Settings,
-    plan: LoadPlan,
-    attach: bool,
-    as_json: bool,
-    picture: Path | None,
-    say: Console,
+    settings: Settings, plan: LoadPlan, attach: bool, as_json: bool, picture: Path | None, say: Console
 ) -> int:
     refuse_strangers(settings)
     if picture is not None:
@@ -247,12 +242,7 @@ async def load(
         picture.write_text(latency_svg(result, title), encoding="utf-8")
         say.print(f"time from request to end, over the run: {picture}")
     if as_json:
-        summary = {
-            **result.summary(),
-            "flavors": len(plan.flavors),
-            "hosts": hosts,
-            "audit": found.breaches,
-        }
+        summary = {**result.summary(), "flavors": len(plan.flavors), "hosts": hosts, "audit": found.breaches}
         sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     else:
         show(result, say)

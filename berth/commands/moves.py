@@ -65,10 +65,7 @@ class Destination:
     to_cell: Annotated[
         str,
         typer.Option(
-            "--to-cell",
-            metavar="CELL",
-            help="To a host of this cell, if it is another: stopped.",
-            **_WHERE,
+            "--to-cell", metavar="CELL", help="To a host of this cell, if it is another: stopped.", **_WHERE
         ),
     ] = ""
 
@@ -94,8 +91,7 @@ class _Followed:
     """The options for how a move is followed and printed."""
 
     timeout: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds to follow it, on top of those it may wait for room.", **_HOW),
+        float, typer.Option(min=0, help="Seconds to follow it, on top of those it may wait for room.", **_HOW)
     ] = 3600.0
     cell: Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")] = ""
     as_json: Json = False
@@ -141,8 +137,7 @@ class Waiting(_Followed):
         ),
     ] = None
     priority: Annotated[
-        int,
-        typer.Option(min=0, max=9, help="Among those that wait for room, 9 goes first.", **_HOW),
+        int, typer.Option(min=0, max=9, help="Among those that wait for room, 9 goes first.", **_HOW)
     ] = 0
     dry_run: Annotated[
         bool,

@@ -56,10 +56,7 @@ def judge(
         name=server.name,
     )
     chosen = Selection(
-        root=home.root,
-        host=home.host,
-        agent=home.agent,
-        choice=Choice(allocations=consumer.allocations),
+        root=home.root, host=home.host, agent=home.agent, choice=Choice(allocations=consumer.allocations)
     )
     return Judged(
         consumer.id,

@@ -242,10 +242,7 @@ async def _keeping(
 
 
 def _unheld(
-    before: BuildsByCell,
-    after: BuildsByCell,
-    held: Mapping[str, TreesOfConsumer],
-    judged: Collection[str],
+    before: BuildsByCell, after: BuildsByCell, held: Mapping[str, TreesOfConsumer], judged: Collection[str]
 ) -> Iterator[str]:
     """Yield active builds without allocations in their host's tree."""
     for id_, known in before.builds.items():

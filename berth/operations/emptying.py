@@ -146,11 +146,7 @@ class Emptying:
                 continue
             self.so_far.under_way.add(one.build)
             request = structs.replace(
-                self.asked,
-                move=Clock().uuid(),
-                build=one.build,
-                cell=one.cell,
-                reply_to=moves.reply_to,
+                self.asked, move=Clock().uuid(), build=one.build, cell=one.cell, reply_to=moves.reply_to
             )
             self._over(await moves.ask(checked(request)))
             self.listener.so_far(self.so_far)

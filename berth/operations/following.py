@@ -11,15 +11,7 @@ from bus import topics
 from bus.delivery.runner import Bus, Listener
 from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.messages import Attempt
-from bus.moves import (
-    FindMoves,
-    MoveEnded,
-    MoveProgress,
-    MoveRefused,
-    MoveRequested,
-    MoveStands,
-    PhaseOver,
-)
+from bus.moves import FindMoves, MoveEnded, MoveProgress, MoveRefused, MoveRequested, MoveStands, PhaseOver
 from bus.queries import FindWaiting, WaitingRequest
 
 LOOK_SECONDS = 2.0  # between two reads of the cells' records of moves, in case a message was lost

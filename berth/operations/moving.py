@@ -122,10 +122,7 @@ def why_not(answer: WhatIfAnswered) -> str:
 
 
 def flavor_changed(
-    flavor: Flavor,
-    name: str,
-    sizes: Mapping[str, int | None],
-    specs: Mapping[str, str],
+    flavor: Flavor, name: str, sizes: Mapping[str, int | None], specs: Mapping[str, str]
 ) -> Flavor:
     """Return the flavor with the changed values, under another name."""
     said = {key: value for key, value in sizes.items() if value is not None}
