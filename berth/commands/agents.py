@@ -29,8 +29,6 @@ _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "lea
 commands = typer.Typer(
     name="agent",
     no_args_is_help=True,
-    help="Who acts on bare metal, where several agents share a cell's nodes"
-    " (`berth run metal --cell c1 --agent NAME`).",
 )
 
 Cell = Annotated[str, typer.Option(help="The cell it is in (default: the one that has an agent so called).")]

@@ -2,11 +2,12 @@
 
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,7 +24,6 @@ from bus import topics
 from bus.aggregates import (
     ZONE,
     Aggregate,
-    AggregateEdit,
     AggregateEdited,
     AggregateEditRequested,
     AggregateResult,
@@ -40,8 +40,6 @@ from bus.printing import printable
 commands = typer.Typer(
     name="aggregate",
     no_args_is_help=True,
-    help="Put hosts and Ironic nodes together, and say what they are: an availability zone, for whom, "
-    "with options of filters and weighers.",
 )
 
 Which = Annotated[str, typer.Argument(metavar="AGGREGATE", help="Its name or uuid.")]
@@ -119,10 +117,7 @@ def set_command(
     """Change an aggregate's name, zone or properties; everything that is not named stays."""
     if name is None and zone is None and not properties:
         raise BadSetting("nothing to set: say --name, --zone or --property")
-
-    def edit(id_: str) -> AggregateEdit:
-        return ChangeAggregate(aggregate=id_, name=name, set=said_of(zone, properties), force=force)
-
+    edit = ChangeAggregate(aggregate=NOBODY, name=name, set=said_of(zone, properties), force=force)
     run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
 
 
@@ -141,10 +136,7 @@ def unset_command(
     keys = (*(properties or ()), *([ZONE] if zone else []))
     if not keys:
         raise BadSetting("nothing to unset: say --zone or --property")
-
-    def edit(id_: str) -> AggregateEdit:
-        return ChangeAggregate(aggregate=id_, unset=keys, force=force)
-
+    edit = ChangeAggregate(aggregate=NOBODY, unset=keys, force=force)
     run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
 
 
@@ -157,10 +149,7 @@ def add_command(
     state_dir: StateDir = None,
 ) -> None:
     """Put hosts in. They stay in it whatever their agents report."""
-
-    def edit(id_: str) -> AggregateEdit:
-        return ChangeAggregate(aggregate=id_, add=tuple(hosts), force=force)
-
+    edit = ChangeAggregate(aggregate=NOBODY, add=tuple(hosts), force=force)
     run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
 
 
@@ -173,10 +162,7 @@ def remove_command(
     state_dir: StateDir = None,
 ) -> None:
     """Take hosts out."""
-
-    def edit(id_: str) -> AggregateEdit:
-        return ChangeAggregate(aggregate=id_, remove=tuple(hosts), force=force)
-
+    edit = ChangeAggregate(aggregate=NOBODY, remove=tuple(hosts), force=force)
     run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
 
 
@@ -190,10 +176,7 @@ def delete_command(
     state_dir: StateDir = None,
 ) -> None:
     """Forget it. One with hosts in it stays, unless it is forced."""
-
-    def edit(id_: str) -> AggregateEdit:
-        return DropAggregate(aggregate=id_, force=force)
-
+    edit = DropAggregate(aggregate=NOBODY, force=force)
     run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
 
 
@@ -307,12 +290,13 @@ async def create(settings: Settings, edit: MakeAggregate, as_json: bool, say: Co
 
 
 async def change(
-    settings: Settings, name: str, edit: Callable[[str], AggregateEdit], as_json: bool, say: Console
+    settings: Settings, name: str, edit: ChangeAggregate | DropAggregate, as_json: bool, say: Console
 ) -> int:
-    """Do it to the aggregate of this name or uuid."""
-    checked(AggregateEditRequested(edit=edit(NOBODY)))  # errors in the file are reported before any query
+    """Apply the edit to the aggregate of this name or uuid."""
+    checked(AggregateEditRequested(edit=edit))  # errors in the file are reported before any query
     async with Bus(wiring.transport(settings, "aggregate")) as bus:
-        order = AggregateEditRequested(edit=edit((await aggregate_named(bus, name)).id))
+        found = await aggregate_named(bus, name)
+        order = AggregateEditRequested(edit=structs.replace(edit, aggregate=found.id))
         return _tell((await bus.asker(topics.EDIT_AGGREGATE)(order)).result, as_json, say)
 
 

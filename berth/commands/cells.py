@@ -35,8 +35,6 @@ _SHOWN = 50  # instances that are left
 commands = typer.Typer(
     name="cell",
     no_args_is_help=True,
-    help="Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md). Close one"
-    " to new instances, empty it, make one, end one.",
 )
 for each in (cell_making, cell_agents, cell_ending, cell_permissions):
     commands.add_typer(each.commands)

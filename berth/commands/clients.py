@@ -38,8 +38,6 @@ _NO_CONTROLS = re.compile(r"[ -~]+")
 commands = typer.Typer(
     name="client",
     no_args_is_help=True,
-    help="Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
-    " (docs/howto/client.md).",
 )
 
 NameOfClient = Annotated[str, typer.Argument(metavar="NAME", help="At most 32 letters, digits and -.")]

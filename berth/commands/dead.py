@@ -19,9 +19,7 @@ from bus.protocol import DeadLetter, Transport
 
 _SHOWN = 100  # letters by default
 
-commands = typer.Typer(
-    name="dead", no_args_is_help=True, help="Messages nobody could handle, each with its reason."
-)
+commands = typer.Typer(name="dead", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `berth dead list`, or its beginning.")]
 OfCell = Annotated[

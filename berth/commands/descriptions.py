@@ -1,49 +1,74 @@
-"""Commands that describe berth: `berth topology`, `asyncapi`, `metrics`, `rules` and so on."""
+"""Commands that describe berth: `berth topology`, `asyncapi`, `metrics`, `rules` and so on.
+
+Each command imports its table when it is called, because the tables load many modules.
+"""
 
 import json
 import sys
-from typing import Annotated
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from berth.commands.options import Json
-from berth.commands.terminal import complain, effective, say, write_json
+from berth.commands.terminal import complain, effective, say
 from berth.settings import GROUP_OF, by_name
 from bus.masking import masked
 
 commands = typer.Typer()
 
+Markdown = Annotated[bool, typer.Option("--markdown", help="As the Markdown tables of the documents.")]
+Rows = Iterable[Sequence[str]]
+
+
+def _show(
+    as_json: bool,
+    markdown: bool,
+    facts: Callable[[], Any],
+    text: Callable[[], str],
+    tables: Callable[[], Iterable[tuple[Sequence[str], Rows]]],
+) -> None:
+    """Print the facts as JSON, the text of the documents, or tables (titles, rows)."""
+    if as_json:
+        sys.stdout.write(json.dumps(facts(), indent=2) + "\n")
+    elif markdown:
+        sys.stdout.write(text())
+    else:
+        for titles, rows in tables():
+            table = Table(*titles, box=None, pad_edge=False)
+            for row in rows:
+                table.add_row(*map(escape, row))
+            say.print(table, soft_wrap=False)
+
+
+def _rows_of(facts: Sequence[dict[str, str]], titles: Sequence[str]) -> list[tuple[Sequence[str], Rows]]:
+    return [(titles, [[row[title] for title in titles] for row in facts])]
+
 
 @commands.command("topology")
-def topology_command(
-    as_json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
-) -> None:
+def topology_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show publishers and consumers of every topic, and the direction in which it crosses the border of a
     cell.
     """
-    from berth import topology, wiring  # each command imports its table itself: they load many modules
+    from berth import topology, wiring
 
     workers = wiring.all_workers_without_a_bus()
-    if as_json:
-        rows = [dict(zip(topology.COLUMNS, row, strict=True)) for row in topology.table(workers)]
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
-        return
-    if markdown:
-        sys.stdout.write(topology.markdown(workers))
-        return
-    table = Table(*topology.COLUMNS, box=None, pad_edge=False)
-    for row in topology.table(workers):
-        table.add_row(*map(escape, row))
-    say.print(table, soft_wrap=False)
+    rows = topology.table(workers)
+    _show(
+        as_json,
+        markdown,
+        lambda: [dict(zip(topology.COLUMNS, row, strict=True)) for row in rows],
+        lambda: topology.markdown(workers),
+        lambda: [(topology.COLUMNS, rows)],
+    )
 
 
-@commands.command()
-def asyncapi(
+@commands.command("asyncapi")
+def asyncapi_command(
     as_json: Annotated[bool, typer.Option("--json", help="As it is without.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/messages.md.")] = False,
+    markdown: Markdown = False,
 ) -> None:
     """Print an AsyncAPI 3 document of every topic and query, as JSON."""
     from berth import topology, wiring
@@ -58,103 +83,66 @@ def asyncapi(
 
 
 @commands.command("metrics")
-def metrics_command(
-    as_json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
-) -> None:
+def metrics_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show every metric that workers serve for Prometheus (metrics_port), with its labels."""
-    from berth import meter_table  # it brings every worker there is
+    from berth import meter_table
 
-    if as_json:
-        rows = [vars(meter) | {"labels": list(meter.labels)} for meter in meter_table.meters()]
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
-        return
-    if markdown:
-        sys.stdout.write(meter_table.markdown())
-        return
-    table = Table("metric", "kind", "labels", "says", "served by", box=None, pad_edge=False)
-    for meter in meter_table.meters():
-        table.add_row(meter.name, meter.kind, ", ".join(meter.labels), escape(meter.says), meter.by)
-    say.print(table, soft_wrap=False)
+    meters, titles = meter_table.meters(), ("metric", "kind", "labels", "says", "served by")
+    _show(
+        as_json,
+        markdown,
+        lambda: [vars(meter) | {"labels": list(meter.labels)} for meter in meters],
+        meter_table.markdown,
+        lambda: [(titles, [(m.name, m.kind, ", ".join(m.labels), m.says, m.by) for m in meters])],
+    )
 
 
 @commands.command("rules")
-def rules_command(
-    as_json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown tables.")] = False,
-) -> None:
+def rules_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show the filters that refuse hosts and the weighers that order them, and how they are set."""
     from berth import rule_table
 
     settings = effective().settings
-    if as_json:
-        sys.stdout.write(json.dumps(rule_table.as_json(settings), indent=2) + "\n")
-        return
-    if markdown:
-        sys.stdout.write(rule_table.markdown(settings))
-        return
-    rules = Table("filter", "on", "admits a host if", box=None, pad_edge=False)
-    for filter_ in rule_table.filters(settings):
-        rules.add_row(
-            filter_.name,
-            "yes" if filter_.on else "",
-            escape("\n".join((filter_.says, *rule_table.options(filter_)))),
-        )
-    say.print(rules, soft_wrap=False)
-    weighers = Table("weigher", "by", "counts", box=None, pad_edge=False)
-    for weigher in rule_table.weighers(settings):
-        by = f"{weigher.multiplier:g}" if weigher.multiplier else ""
-        weighers.add_row(weigher.name, by, escape("\n".join((weigher.says, *rule_table.options(weigher)))))
-    say.print(weighers, soft_wrap=False)
+
+    def tables() -> list[tuple[Sequence[str], Rows]]:
+        filters = [
+            (rule.name, "yes" if rule.on else "", "\n".join((rule.says, *rule_table.options(rule))))
+            for rule in rule_table.filters(settings)
+        ]
+        weighers = [
+            (
+                weigher.name,
+                f"{weigher.multiplier:g}" if weigher.multiplier else "",
+                "\n".join((weigher.says, *rule_table.options(weigher))),
+            )
+            for weigher in rule_table.weighers(settings)
+        ]
+        return [(("filter", "on", "admits a host if"), filters), (("weigher", "by", "counts"), weighers)]
+
+    facts, text = lambda: rule_table.as_json(settings), lambda: rule_table.markdown(settings)
+    _show(as_json, markdown, facts, text, tables)
 
 
 @commands.command("reasons")
-def reasons_command(
-    as_json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/reasons.md.")] = False,
-) -> None:
+def reasons_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show every code that a decision can have, and its meaning."""
     from berth import reason_table
 
-    if as_json:
-        write_json(reason_table.as_json())
-        return
-    if markdown:
-        sys.stdout.write(reason_table.markdown())
-        return
-    table = Table("code", "of", "says", box=None, pad_edge=False)
-    for row in reason_table.as_json():
-        table.add_row(row["code"], row["of"], escape(row["says"]))
-    say.print(table, soft_wrap=False)
+    facts = reason_table.as_json
+    _show(as_json, markdown, facts, reason_table.markdown, lambda: _rows_of(facts(), ("code", "of", "says")))
 
 
 @commands.command("http")
-def http_command(
-    as_json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="As the table of docs/http.md.")] = False,
-) -> None:
+def http_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show every address of the Placement API, with its methods, microversions and rules."""
-    from berth import address_table  # it brings the whole API
+    from berth import address_table
 
-    if as_json:
-        write_json(address_table.as_json())
-        return
-    if markdown:
-        sys.stdout.write(address_table.markdown())
-        return
-    table = Table("address", "method", "since", "rule", box=None, pad_edge=False)
-    for row in address_table.as_json():
-        table.add_row(escape(row["address"]), row["method"], row["since"], row["rule"])
-    say.print(table, soft_wrap=False)
+    facts, titles = address_table.as_json, ("address", "method", "since", "rule")
+    _show(as_json, markdown, facts, address_table.markdown, lambda: _rows_of(facts(), titles))
 
 
 @commands.command("settings")
-def settings_command(
-    as_json: Json = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="All there are, as the tables of docs/settings.md.")
-    ] = False,
-) -> None:
+def settings_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show the settings in force by group, and where each comes from, passwords masked."""
     if markdown:
         from berth import setting_table

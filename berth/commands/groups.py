@@ -38,7 +38,6 @@ _POLICIES: tuple[GroupPolicy, ...] = get_args(GroupPolicy)
 commands = typer.Typer(
     name="group",
     no_args_is_help=True,
-    help="Server groups: instances that are to be together, or apart. `berth boot --group` joins one.",
 )
 
 Which = Annotated[str, typer.Argument(metavar="GROUP", help="Its name or uuid.")]

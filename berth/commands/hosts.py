@@ -33,9 +33,7 @@ from bus.errors import OperationRefused
 from bus.printing import printable
 from bus.resources import FindProviders, Provider
 
-commands = typer.Typer(
-    name="host", no_args_is_help=True, help="See what hosts have, and keep new instances away from them."
-)
+commands = typer.Typer(name="host", no_args_is_help=True)
 
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="HOST...", help="Names of hosts, or their roots' uuids.")

@@ -1,15 +1,65 @@
-"""Every command by its name: what it does, in a sentence, and the file that has it.
+"""Every command by its name, with the module that has it.
 
-A command's file is loaded when the command is called, with all that it needs; `berth --help` and a shell that
-completes a name read this table alone. A test holds the table against the files.
+A module is loaded when its command is called. `berth --help` and shell completion read descriptions from the
+text of the modules, without loading them.
 """
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+# panel → command → its module, in the order in which they are shown
+_MODULES = {
+    "Run": {
+        "demo": "load", "up": "run", "run": "run", "migrate": "run",
+    },
+    "Builds": {
+        "load": "load", "boot": "builds", "delete": "deleting", "instances": "instances",
+        "waiting": "waiting", "why": "why", "what-if": "what_if", "node": "nodes", "group": "groups",
+    },
+    "Moves": {
+        "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
+        "confirm": "steering", "revert": "steering", "abort": "steering", "force": "steering",
+        "evacuate": "evacuating", "drain": "draining", "moves": "move_list",
+    },
+    "Hosts": {
+        "cell": "cells", "client": "clients", "agent": "agents", "host": "hosts", "aggregate": "aggregates",
+        "provider": "providers",
+    },
+    "Look and check": {
+        "audit": "audit", "heal": "heal", "doctor": "doctor", "topology": "descriptions",
+        "asyncapi": "descriptions", "metrics": "descriptions", "rules": "descriptions",
+        "reasons": "descriptions", "http": "descriptions", "settings": "descriptions",
+        "completion": "completing", "dead": "dead",
+    },
+    "Other systems": {
+        "import": "importing", "adopt": "adopting", "ironic": "ironic",
+    },
+}  # fmt: skip
+_GROUPS = {  # their descriptions
+    "moves": "Moves of instances from host to host (docs/moves.md): what is under way, and how others went."
+    " `berth move`, `resize`, `shelve`, `evacuate`, `drain` ask for them.",
+    "node": "Speak for a bare-metal node, as Ironic would.",
+    "group": "Server groups: instances that are to be together, or apart. `berth boot --group` joins one.",
+    "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
+    " Close one to new instances, empty it, make one, end one.",
+    "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
+    " (docs/howto/client.md).",
+    "agent": "Who acts on bare metal, where several agents share a cell's nodes (`berth run metal --cell c1"
+    " --agent NAME`).",
+    "host": "See what hosts have, and keep new instances away from them.",
+    "aggregate": "Put hosts and Ironic nodes together, and say what they are: an availability zone, for whom,"
+    " with options of filters and weighers.",
+    "provider": "Whose hosts are. A cell's reports are believed of its own only (docs/cells.md).",
+    "dead": "Messages nobody could handle, each with its reason.",
+    "import": "Bring over what another service knows.",
+    "ironic": "Ironic: what differs between it and placement, the nodes of any, and a simulated one.",
+}
 
 
 @dataclass(frozen=True)
@@ -19,193 +69,20 @@ class Listed:
     name: str
     file: str
     panel: str
-    says: str  # the first paragraph of its help
+
+    @property
+    def says(self) -> str:
+        """Return the description of the group, or the first paragraph of the command's docstring."""
+        if self.name in _GROUPS:
+            return _GROUPS[self.name]
+        text = (Path(__file__).parent / f"{self.file}.py").read_text(encoding="utf-8")
+        found = re.search(rf'\.command\("{self.name}".*?"""(.*?)(?:\n\n|""")', text, re.DOTALL)
+        return " ".join(found[1].split()) if found else ""
 
 
-COMMANDS = (  # in the order in which they are shown
-    Listed(
-        "demo", "load", "Run",
-        "Show it all in one process: boots on simulated hosts, free bare-metal nodes, and the audit.",
-    ),
-    Listed(
-        "load", "load", "Builds",
-        "Boot many instances and follow them to their ends: throughput, latency, audit. Loopback "
-        "only.",
-    ),
-    Listed(
-        "up", "run", "Run",
-        "Run everything until Ctrl-C: in this process or, with URLs of services, each worker as a"
-        " process.",
-    ),
-    Listed(
-        "run", "run", "Run",
-        "Run one worker as this process, in service mode: any number of each, compute once per "
-        "cell (or, with --agent, once per agent).",
-    ),
-    Listed(
-        "migrate", "run", "Run",
-        "Bring every worker's database up to date, which each also does by itself when it starts.",
-    ),
-    Listed("boot", "builds", "Builds",
-        "Publish a build request; with --wait, follow it to its end."),
-    Listed(
-        "delete", "deleting", "Builds",
-        "Take a build down and give its resources back; or end its wait for a host.",
-    ),
-    Listed(
-        "instances", "instances", "Builds",
-        "List instances: all cells are queried in parallel.",
-    ),
-    Listed(
-        "waiting", "waiting", "Builds",
-        "List waiting requests for builds and moves: their order, what they lack, what would wake"
-        " them.",
-    ),
-    Listed(
-        "why", "why", "Builds",
-        "Explain why a build is on its host or has none, or why a move chose its host, waits, or "
-        "was refused.",
-    ),
-    Listed(
-        "what-if", "what_if", "Builds",
-        "Would this fit now, where, how many more, and what would change it. Nothing is claimed.",
-    ),
-    Listed(
-        "move", "moves", "Moves",
-        "Move instances to other hosts, chosen by the scheduler or named; to another cell, if you"
-        " name one.",
-    ),
-    Listed("resize", "moves", "Moves",
-        "Give an instance another size; only the named values change."),
-    Listed("shelve", "moves", "Moves", "Stop instances, keep what they are, and give all their room back."),
-    Listed(
-        "unshelve", "moves", "Moves",
-        "Build shelved instances again, as what they were, wherever there is room.",
-    ),
-    Listed(
-        "rebuild", "moves", "Moves",
-        "Build an instance anew, of an image, on the host and in the room it has.",
-    ),
-    Listed(
-        "confirm", "steering", "Moves",
-        "Confirm a move that waits for it: the instance stays at its destination, and the source "
-        "is released.",
-    ),
-    Listed(
-        "revert", "steering", "Moves",
-        "Revert a move that waits for confirmation: the instance returns to its source, "
-        "unchanged.",
-    ),
-    Listed("abort", "steering", "Moves",
-        "End a move early: the instance continues at its source."),
-    Listed(
-        "force", "steering", "Moves",
-        "End the copying of a live move early: the instance is stopped for the rest.",
-    ),
-    Listed(
-        "evacuate", "evacuating", "Moves",
-        "Rebuild all instances of a dead host on other hosts.",
-    ),
-    Listed(
-        "drain", "draining", "Moves",
-        "Empty hosts: disable them, and move their instances to other hosts, a limited number at "
-        "a time.",
-    ),
-    Listed(
-        "moves", "move_list", "Moves",
-        "Moves of instances from host to host (docs/moves.md): what is under way, and how others "
-        "went. `berth move`, `resize`, `shelve`, `evacuate`, `drain` ask for them.",
-    ),
-    Listed("node", "nodes", "Builds", "Speak for a bare-metal node, as Ironic would."),
-    Listed(
-        "group", "groups", "Builds",
-        "Server groups: instances that are to be together, or apart. `berth boot --group` joins one.",
-    ),
-    Listed(
-        "cell", "cells", "Hosts",
-        "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md). "
-        "Close one to new instances, empty it, make one, end one.",
-    ),
-    Listed(
-        "client", "clients", "Hosts",
-        "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only "
-        "(docs/howto/client.md).",
-    ),
-    Listed(
-        "agent", "agents", "Hosts",
-        "Who acts on bare metal, where several agents share a cell's nodes (`berth run metal --cell "
-        "c1 --agent NAME`).",
-    ),
-    Listed("host", "hosts", "Hosts", "See what hosts have, and keep new instances away from them."),
-    Listed(
-        "aggregate", "aggregates", "Hosts",
-        "Put hosts and Ironic nodes together, and say what they are: an availability zone, for whom, "
-        "with options of filters and weighers.",
-    ),
-    Listed(
-        "provider", "providers", "Hosts",
-        "Whose hosts are. A cell's reports are believed of its own only (docs/cells.md).",
-    ),
-    Listed(
-        "audit", "audit", "Look and check",
-        "Check the databases: nothing may be over-allocated, allocated twice or without an owner;"
-        " else exit 1.",
-    ),
-    Listed(
-        "heal", "heal", "Look and check",
-        "Repair what `berth audit` finds if the repair is proven; list everything else for the "
-        "operator.",
-    ),
-    Listed(
-        "doctor", "doctor", "Look and check",
-        "Check every service, worker, queue and database, and print problems and what to do about"
-        " them.",
-    ),
-    Listed(
-        "topology", "descriptions", "Look and check",
-        "Show publishers and consumers of every topic, and the direction in which it crosses the "
-        "border of a cell.",
-    ),
-    Listed(
-        "asyncapi", "descriptions", "Look and check",
-        "Print an AsyncAPI 3 document of every topic and query, as JSON.",
-    ),
-    Listed(
-        "metrics", "descriptions", "Look and check",
-        "Show every metric that workers serve for Prometheus (metrics_port), with its labels.",
-    ),
-    Listed(
-        "rules", "descriptions", "Look and check",
-        "Show the filters that refuse hosts and the weighers that order them, and how they are set.",
-    ),
-    Listed(
-        "reasons", "descriptions", "Look and check",
-        "Show every code that a decision can have, and its meaning.",
-    ),
-    Listed(
-        "http", "descriptions", "Look and check",
-        "Show every address of the Placement API, with its methods, microversions and rules.",
-    ),
-    Listed(
-        "settings", "descriptions", "Look and check",
-        "Show the settings in force by group, and where each comes from, passwords masked.",
-    ),
-    Listed(
-        "completion", "completing", "Look and check",
-        "Print what makes a shell complete `berth`: `eval \"$(berth completion bash)\"` in ~/.bashrc.",
-    ),
-    Listed("dead", "dead", "Look and check", "Messages nobody could handle, each with its reason."),
-    Listed("import", "importing", "Other systems", "Bring over what another service knows."),
-    Listed(
-        "adopt", "adopting", "Other systems",
-        "Adopt instances that placement knows from another system, so that they can be moved and "
-        "deleted.",
-    ),
-    Listed(
-        "ironic", "ironic", "Other systems",
-        "Ironic: what differs between it and placement, the nodes of any, and a simulated one.",
-    ),
-)  # fmt: skip
+COMMANDS = tuple(
+    Listed(name, file, panel) for panel, commands in _MODULES.items() for name, file in commands.items()
+)
 
 
 class Later(TyperCommand):
@@ -219,7 +96,10 @@ class Later(TyperCommand):
         """Return the command that this placeholder stands for."""
         around = typer.Typer()
         around.add_typer(import_module(f"berth.commands.{self._listed.file}").commands)
-        return typer.main.get_group(around).commands[self._listed.name]
+        command = typer.main.get_group(around).commands[self._listed.name]
+        if self._listed.name in _GROUPS:
+            command.help = self._listed.says
+        return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         return self.loaded().make_context(*args, **kwargs)

@@ -26,8 +26,6 @@ from bus.printing import printable
 commands = typer.Typer(
     name="moves",
     no_args_is_help=True,
-    help="Moves of instances from host to host (docs/moves.md): what is under way, and how others went."
-    " `berth move`, `resize`, `shelve`, `evacuate`, `drain` ask for them.",
 )
 
 

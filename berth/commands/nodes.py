@@ -18,9 +18,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import NodeChanged
 
-commands = typer.Typer(
-    name="node", no_args_is_help=True, help="Speak for a bare-metal node, as Ironic would."
-)
+commands = typer.Typer(name="node", no_args_is_help=True)
 
 
 @commands.callback()

@@ -30,7 +30,6 @@ SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of a pool
 commands = typer.Typer(
     name="provider",
     no_args_is_help=True,
-    help="Whose hosts are. A cell's reports are believed of its own only (docs/cells.md).",
 )
 
 
