@@ -1,6 +1,6 @@
 """Splitting of lists that are too long for one message or one transaction."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -10,3 +10,15 @@ def portions(items: Iterable[T], most: int) -> Iterator[tuple[T, ...]]:
     """Return the items in tuples of at most this length."""
     listed = tuple(items)
     return (listed[at : at + most] for at in range(0, len(listed), most))
+
+
+def portions_by_size(items: Sequence[T], size_of: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
+    """Return runs of the items whose sizes add up to at most this; an item is never split."""
+    begin = size = 0
+    for position, item in enumerate(items):
+        if size and size + size_of(item) > most:
+            yield items[begin:position]
+            begin, size = position, 0
+        size += size_of(item)
+    if begin < len(items):
+        yield items[begin:]

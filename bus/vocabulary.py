@@ -30,7 +30,8 @@ KeystoneId = Annotated[str, Meta(min_length=1, max_length=255)]  # of a project 
 UNSAID_ID = "00000000-0000-0000-0000-000000000000"  # project or user of a request without one
 Text = Annotated[str, Meta(max_length=255)]
 PropertyValue = Annotated[str, Meta(max_length=1024)]  # of an extra spec, an image, an instance
-Cause = Annotated[str, Meta(max_length=4000)]
+MAX_CAUSE = 4000  # characters of a Cause
+Cause = Annotated[str, Meta(max_length=MAX_CAUSE)]
 ClassName = Annotated[
     str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END, description="VCPU, MEMORY_MB, CUSTOM_...")
 ]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import chain
 
+from bus.chunks import portions_by_size
 from bus.clock import Clock
 from bus.resources import LoadProviders, LoadResult, ProviderLoad, ProvidersLoaded
 from bus.sql.database import Database
@@ -11,7 +12,7 @@ from bus.sql.failures import Conflict
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import bulk_load as loading
 from placement_worker.core.working_trees import WorkingTrees
-from placement_worker.retrying_transactions import again, changing, portions
+from placement_worker.retrying_transactions import again, changing
 from placement_worker.store import tree_reads
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
@@ -48,7 +49,7 @@ class BulkLoad:
                 results.update((result.provider, result) for result in loading.refused(tree, why))
             else:
                 sound.append(tree)
-        parts = portions(sound, len, PROVIDERS_A_TRANSACTION)
+        parts = portions_by_size(sound, len, PROVIDERS_A_TRANSACTION)
 
         async def work() -> None:
             for part in parts:

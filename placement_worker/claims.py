@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bus.chunks import portions, portions_by_size
 from bus.claims import (
     CLEANUP,
     ClaimAnswered,
@@ -21,7 +22,7 @@ from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
-from placement_worker.retrying_transactions import changing, portions
+from placement_worker.retrying_transactions import changing
 from placement_worker.store import claims
 from placement_worker.store.numbered_names import Book
 
@@ -50,7 +51,7 @@ class ClaimOperations:
         `cell` is the cell in the routing key; its claims are restricted to its hosts.
         """
         results: list[tuple[ClaimResult, ...]] = []
-        for part in portions(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
+        for part in portions_by_size(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
             results += await self._claim_part(part, cell)
         return [ClaimAnswered(results=result) for result in results]
 
@@ -90,8 +91,8 @@ class ClaimOperations:
         self, orders: Sequence[ReleaseRequested], *, cell: str = ""
     ) -> Sequence[ReleaseAnswered]:
         results: list[ReleaseResult] = []
-        for at in range(0, len(orders), CLAIMS_A_TRANSACTION):
-            results += await self._release(orders[at : at + CLAIMS_A_TRANSACTION], cell)
+        for some in portions(orders, CLAIMS_A_TRANSACTION):
+            results += await self._release(some, cell)
         return [ReleaseAnswered(result=result) for result in results]
 
     async def _release_together(self, orders: Sequence[ReleaseRequested], cell: str) -> list[ReleaseResult]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from bus.chunks import portions, portions_by_size
 from bus.clock import Clock
 from bus.errors import Poison
 from bus.messages import BuildReshaped, InventoryReported
@@ -21,7 +22,7 @@ from placement_worker.core.reports import given, reported, settled, swept
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
 from placement_worker.relay import ReshapedBuilds
-from placement_worker.retrying_transactions import again, changing, portions
+from placement_worker.retrying_transactions import again, changing
 from placement_worker.store import (
     changes,
     hosts,
@@ -75,7 +76,7 @@ class ReportOperations:
                 latest[report.root] = position
         chosen = [reports[position] for position in latest.values()]
         plain = [report for report in chosen if report.reshape is None]
-        parts = [*portions(plain, lambda one: len(one.providers), PROVIDERS_A_TRANSACTION)]
+        parts = [*portions_by_size(plain, lambda one: len(one.providers), PROVIDERS_A_TRANSACTION)]
         parts += [[report] for report in chosen if report.reshape is not None]
         for part in parts:
             for root, why in (await self._report(part)).items():
@@ -212,7 +213,7 @@ class ReportOperations:
         """Delete obsolete trees without allocations, and release withheld amounts."""
         async with self.database.read() as tx:
             roots = sorted({*await hosts.leftovers(tx), *await tree_reads.may_open(tx)})
-        for part in portions(roots, lambda _: 1, TREES_SWEPT_AT_ONCE):
+        for part in portions(roots, TREES_SWEPT_AT_ONCE):
             await self._sweep(part)
 
     async def _sweep_together(self, roots: Sequence[str]) -> None:
@@ -227,7 +228,7 @@ class ReportOperations:
         """Delete the roots of a cell by an operator's order; roots in use stay without free capacity or
         unchanged.
         """
-        for part in portions(roots, lambda _: 1, TREES_SWEPT_AT_ONCE):
+        for part in portions(roots, TREES_SWEPT_AT_ONCE):
             await self._end(cell, part, in_use_too)
 
     async def _end_together(self, cell: str, roots: Sequence[str], in_use_too: bool) -> None:

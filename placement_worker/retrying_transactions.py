@@ -1,6 +1,6 @@
 """Splits work into transactions, and retries them after serialization failures."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
@@ -41,15 +41,3 @@ async def changing(database: Database, book: Book) -> AsyncIterator[Transaction]
     except IntegrityError as error:
         await book.read_again(database)
         raise Conflict(str(error.orig)) from error
-
-
-def portions(items: Sequence[T], size_of: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
-    """So many at a time that a transaction stays short; one item is never split."""
-    begin = size = 0
-    for position, item in enumerate(items):
-        if size and size + size_of(item) > most:
-            yield items[begin:position]
-            begin, size = position, 0
-        size += size_of(item)
-    if begin < len(items):
-        yield items[begin:]

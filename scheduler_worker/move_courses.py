@@ -14,10 +14,10 @@ from bus.claims import Held, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.errors import Poison, Retry
 from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.refused_edits import Contended
-from bus.vocabulary import Id
+from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core.events import Begun, BegunBefore, End, Park, SayMove
 from scheduler_worker.core.handover import Handover, begins, handover
-from scheduler_worker.core.move_start import MAX_REASON, Barred, MoveStart, refused, taken_back, unheard
+from scheduler_worker.core.move_start import Barred, MoveStart, refused, taken_back, unheard
 from scheduler_worker.core.order import CANCELLED, DELETED, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.core.rebuilding import unfit
@@ -264,14 +264,14 @@ class MoveCourses:
             course.again = True
             return
         code = "cancelled" if why in (CANCELLED, DELETED) else ""
-        if course.barred is not None and course.barred.why[:MAX_REASON] == why:
+        if course.barred is not None and course.barred.why[:MAX_CAUSE] == why:
             code = course.barred.code
         course.verdict = (refused(course.asked, why, code),)
 
     async def _retire(self, name: Id, why: str, *, unplaceable: bool) -> ReleaseResult:
         """Without a reason nothing is retired: it is only asked for."""
         question = ReleaseRequested(
-            consumer=name, generation=None, retire=why[:MAX_REASON], unplaceable=unplaceable and bool(why)
+            consumer=name, generation=None, retire=why[:MAX_CAUSE], unplaceable=unplaceable and bool(why)
         )
         return (await self.scheduler.placement.release(question)).result
 

@@ -2,9 +2,9 @@
 
 from bus.context import StoredContext
 from bus.decisions import Decision
+from bus.vocabulary import MAX_CAUSE
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.request import seconds_of
-from scheduler_worker.core.shortage import MAX_REASON
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting_requests import Parking
 
@@ -39,7 +39,7 @@ class Newcomers:
             since=now,
             until=now + seconds_of(order.request.wait),
             seen=seen,
-            lacks=why[:MAX_REASON],
+            lacks=why[:MAX_CAUSE],
             wakes=self._parking.sight.wakes(kind),
             decision=decision,
             story=story,

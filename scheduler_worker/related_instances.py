@@ -8,6 +8,7 @@ differs from the last one.
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+from bus.chunks import portions
 from bus.messages import BuildRequested
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Order
@@ -49,8 +50,7 @@ class RelatedHosts:
         told: dict[str, object] = {}
         roots: dict[str, frozenset[str]] = {}
         try:
-            for at in range(0, len(kinds), AT_ONCE):
-                some = kinds[at : at + AT_ONCE]
+            for some in portions(kinds, AT_ONCE):
                 answers = await self._resolve([naming[kind] for kind in some])
                 for kind, (order, begun) in zip(some, answers, strict=True):
                     if begun.refusal:

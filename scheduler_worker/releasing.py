@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 
+from bus.chunks import portions
 from bus.claims import Held, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
@@ -67,10 +68,9 @@ class Ending:
 
     async def look_up(self, every: Sequence[Held]) -> dict[str, Provider]:
         """Return the providers of the allocations with their agents."""
-        ids = tuple(dict.fromkeys(provider for held in every for provider in held.allocations))
+        ids = dict.fromkeys(provider for held in every for provider in held.allocations)
         questions = [
-            FindProviders(ids=ids[start : start + PROVIDERS_ASKED], parts=("traits", "owner"))
-            for start in range(0, len(ids), PROVIDERS_ASKED)
+            FindProviders(ids=some, parts=("traits", "owner")) for some in portions(ids, PROVIDERS_ASKED)
         ]
         answers = [await self._placement.providers(question) for question in questions]
         return {provider.id: provider for answer in answers for provider in answer.providers}

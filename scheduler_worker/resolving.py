@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from bus.chunks import portions
 from bus.claims import Held
 from bus.errors import AnswerRefused
 from bus.groups import FindGroups, ServerGroup
@@ -84,10 +85,8 @@ class Resolving:
         if not ids:
             return {}
         held = []
-        for start in range(0, len(ids), INSTANCES_ASKED):
-            found = await self.placement.allocations(
-                FindAllocations(consumers=ids[start : start + INSTANCES_ASKED])
-            )
+        for some in portions(ids, INSTANCES_ASKED):
+            found = await self.placement.allocations(FindAllocations(consumers=some))
             for consumer in found.consumers:
                 held.append(
                     (consumer.id, Held(generation=consumer.generation, allocations=consumer.allocations))

@@ -23,7 +23,7 @@ from bus.moves import MovePlaced, MoveRefused, MoveRequested
 from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Id, Message
+from bus.vocabulary import MAX_CAUSE, Id, Message
 from scheduler_worker.core.events import (
     Begun,
     ComeAgain,
@@ -34,7 +34,6 @@ from scheduler_worker.core.events import (
 )
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.reservations import Root
-from scheduler_worker.core.shortage import MAX_REASON
 from scheduler_worker.core.waiting_queue import Turn, Waiter
 from scheduler_worker.core.waiting_queues import WaitingRoom
 from scheduler_worker.meters import RESCUED, UNPLACEABLE, WAITING_NOW
@@ -322,7 +321,7 @@ class Parking:
             if kept.start is not None:
                 continue  # a move whose group was deleted continues without it after the next lookup
             self.leave([kept.request])
-            self.enter(replace(kept, until=self._clock.now(), lacks=impossible[kept.kind][:MAX_REASON]))
+            self.enter(replace(kept, until=self._clock.now(), lacks=impossible[kept.kind][:MAX_CAUSE]))
 
     async def _try(self, turns: Sequence[Turn]) -> None:
         moves = [turn for turn in turns if self.parked[turn.waiter.request].start is not None]
@@ -377,8 +376,8 @@ class Parking:
                     self._tries.pop(kept.request, None)
                 room.back(kept.request, None if shorts else now + self._pause(kept, SOON))
                 left = self.parked.get(kept.request)  # some of it, or all, may have been cancelled meanwhile
-                if left is not None and shorts and why[:MAX_REASON] != left.lacks:
-                    other = replace(left, lacks=why[:MAX_REASON], seen=seen, decision=decision_of(end))
+                if left is not None and shorts and why[:MAX_CAUSE] != left.lacks:
+                    other = replace(left, lacks=why[:MAX_CAUSE], seen=seen, decision=decision_of(end))
                     self.parked[kept.request] = other
                     return [other]
             case ComeAgain(least=least, most=most):
@@ -507,7 +506,7 @@ def given_up(order: Order, kept: ParkedRequest, last: Park) -> Order:
 
 
 def waited_for(kept: ParkedRequest, lacks: str) -> str:
-    return f"it has waited {kept.message.wait}, as it wished: {lacks}"[:MAX_REASON]
+    return f"it has waited {kept.message.wait}, as it wished: {lacks}"[:MAX_CAUSE]
 
 
 def waiter_of(kept: ParkedRequest) -> Waiter:

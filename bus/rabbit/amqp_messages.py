@@ -15,7 +15,7 @@ from bus.rabbit.wire import PERSISTENT, Arrived, Properties
 from bus.worker import cell_of
 
 JSON = "application/json"
-MAX_REASON = 8 * 1024
+MAX_HEADER = 8 * 1024
 MAX_TRACEBACK = 32 * 1024  # all headers of a message must fit into one AMQP frame of 128 KiB
 _SHORT = 255  # bytes in an AMQP short string
 _STRANGERS = uuid.UUID("6b8a3c52-51c5-5d0e-9f0b-5f6f2c0f5d3e")
@@ -47,7 +47,7 @@ def properties_of(envelope: Envelope, key: str, user: str | None = None) -> Any:
     if envelope.strikes:
         headers["strikes"] = _bounded(envelope.strikes)
     if envelope.error:
-        headers["error"] = _cut(envelope.error, MAX_REASON)
+        headers["error"] = _cut(envelope.error, MAX_HEADER)
     if envelope.again:
         headers["again"] = True
     return Properties(
@@ -135,11 +135,11 @@ def _id_for_stranger(message: Arrived) -> str:
 
 def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
     headers: dict[str, Any] = {
-        "x-reason": _cut(letter.reason, MAX_REASON),
+        "x-reason": _cut(letter.reason, MAX_HEADER),
         "x-traceback": _cut(letter.traceback, MAX_TRACEBACK, from_end=True),
-        "x-queue": _cut(letter.queue, MAX_REASON),
-        "x-key": _cut(letter.key, MAX_REASON),
-        "x-type": _cut(letter.type, MAX_REASON),
+        "x-queue": _cut(letter.queue, MAX_HEADER),
+        "x-key": _cut(letter.key, MAX_HEADER),
+        "x-type": _cut(letter.type, MAX_HEADER),
         "x-first-died": repr(letter.first_died),
         "x-died": repr(letter.died),
         "x-attempt": _bounded(letter.attempt),

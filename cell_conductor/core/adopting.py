@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from bus.claims import Choice, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired
 from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import Attempt, BuildPlaced
-from bus.vocabulary import MAX_ORDINAL, Allocations
+from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations
 from cell_conductor.core import build as say
 from cell_conductor.core.answers import holding
-from cell_conductor.core.build import MAX_CAUSE, Build, Effects
+from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import Adoption
 
 AS_IT_WAS = "it was there before berth, and was adopted"

@@ -21,9 +21,9 @@ from bus.claims import (
 )
 from bus.messages import AgentReported, Attempt, BuildReshaped, Selection
 from bus.refused_edits import Contended
-from bus.vocabulary import Allocations
+from bus.vocabulary import MAX_CAUSE, Allocations
 from cell_conductor.core import build as say
-from cell_conductor.core.build import MAX_CAUSE, Build, Effects, Leftover
+from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.core.phases import ended_again
 

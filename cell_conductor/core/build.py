@@ -21,7 +21,7 @@ from bus.messages import (
 from bus.moves import MoveReported
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
-from bus.vocabulary import Compact, Message
+from bus.vocabulary import MAX_CAUSE, Compact, Message
 from cell_conductor.core.move import AT_SOURCE, BuildMove
 
 Status = Literal[
@@ -37,8 +37,6 @@ Status = Literal[
     "deleted",
 ]
 Effects = tuple[Message, ...]
-
-MAX_CAUSE = 4000  # characters, as in vocabulary.Cause
 
 
 class Leftover(Compact, frozen=True):

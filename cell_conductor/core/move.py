@@ -22,7 +22,7 @@ from bus.moves import (
     PhaseOver,
 )
 from bus.requests import BuildSpec
-from bus.vocabulary import Message, Value
+from bus.vocabulary import MAX_CAUSE, Message, Value
 
 Phase = Literal[
     "prepare",  # the destination reserves what the guest needs
@@ -48,7 +48,6 @@ HALF: tuple[Phase, ...] = ("away", "recall")  # phases that wait for the schedul
 ASKING: tuple[Phase, ...] = ("swap", "back", "release")  # phases that wait for placement
 # phases with the guest at the source
 AT_SOURCE: tuple[Phase, ...] = ("prepare", "send", "swap", "back", "resume")
-MAX_CAUSE = 4000  # characters, as in vocabulary.Cause
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 

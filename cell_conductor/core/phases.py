@@ -27,10 +27,10 @@ from msgspec.structs import replace
 from bus.build_orders import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveReported
-from bus.vocabulary import Message
+from bus.vocabulary import MAX_CAUSE, Message
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
-from cell_conductor.core.build import MAX_CAUSE, Build, Effects, Leftover, Status
+from cell_conductor.core.build import Build, Effects, Leftover, Status
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.core.move import (
     ASKING,

@@ -11,6 +11,7 @@ import msgspec
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
+from bus.chunks import portions
 from bus.replication import ChangesFound, PlacementChanged, ProviderChange
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
@@ -87,7 +88,7 @@ async def announce(
     """Execute the writes, number the changes and log them. Return the messages and the edition of names. Must
     be the last statement of the transaction.
     """
-    parts = [changes[at : at + CHANGES_A_MESSAGE] for at in range(0, len(changes), CHANGES_A_MESSAGE)]
+    parts = list(portions(changes, CHANGES_A_MESSAGE))
     kept = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
         [(last, edition)] = await _NEXT_LOGGED.together(writes, tx, kept, more=len(parts))

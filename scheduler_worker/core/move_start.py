@@ -20,12 +20,11 @@ from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import BuildStands, Candidate
 from bus.requests import BuildSpec, Hints
 from bus.resources import Provider
-from bus.vocabulary import Id
+from bus.vocabulary import MAX_CAUSE, Id
 
 # moves that need a destination
 SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")
 CROSSING: tuple[MoveKind, ...] = ("migrate", "resize", "evacuate", "unshelve")  # may go to another cell
-MAX_REASON = 4000
 
 _CPUS = frozenset({"VCPU", "PCPU"})
 _NOTHING_ASKED = AlsoAsked()
@@ -282,7 +281,7 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
         move=asked.move,
         build=asked.build,
         kind=asked.kind,
-        reason=reason[:MAX_REASON],
+        reason=reason[:MAX_CAUSE],
         code=code,
         decision=decision or Decision(),
         reply_to=asked.reply_to,

@@ -20,7 +20,7 @@ from bus.messages import Selection
 from bus.moves import BEGUN
 from bus.queries import Candidate
 from bus.refused_edits import Contended
-from bus.vocabulary import Id
+from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.events import (
     AlternatesFound,
@@ -63,7 +63,7 @@ from scheduler_worker.core.order import (
     refusals_of,
     selection_of,
 )
-from scheduler_worker.core.shortage import MAX_REASON, Shortage
+from scheduler_worker.core.shortage import Shortage
 
 ROUNDS = 5  # searches without a pause
 PATIENCE = 30.0  # how long a request waits for what passes by itself
@@ -226,7 +226,7 @@ def _contended(order: Order, limits: PlacingLimits, why: str) -> Effects:
 
 def _fail(order: Order, reason: str, decision: Decision) -> Order:
     """End the order without a host."""
-    return replace(order, reason=reason[:MAX_REASON], decision=decision)
+    return replace(order, reason=reason[:MAX_CAUSE], decision=decision)
 
 
 def _explained(order: Order, shorts: Sequence[Shortage]) -> Order:
@@ -328,7 +328,7 @@ def _elsewhere(order: Order, instance: Id, result: Held | Retired) -> Order:
 
 def _end(order: Order, instance: Id, reason: str) -> Order:
     """Record the end of a retired instance, which no claim can place any more."""
-    return replace(order, reason=reason[:MAX_REASON], fenced=(*order.fenced, instance))
+    return replace(order, reason=reason[:MAX_CAUSE], fenced=(*order.fenced, instance))
 
 
 def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> tuple[Order, Effects]:

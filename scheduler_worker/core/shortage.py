@@ -13,7 +13,6 @@ from scheduler_worker.core.alternative import Alternative
 NEAREST = 5  # near misses a record names
 EXAMPLES = 3  # hosts named for each constraint
 NO_ROOM_NOW = "free capacity taken by instances just placed"
-MAX_REASON = 3900  # bytes of a Cause, with space for the code
 # Codes of removals that are about the state of hosts, as the sentence names them; empty: by the constraint.
 STATES = {
     "host": "",

@@ -231,7 +231,7 @@ def test_a_load_with_a_berth_of_its_own(user: User) -> None:
 
 
 def test_the_settings_say_where_they_come_from_and_keep_secrets(user: User) -> None:
-    (user.directory / "berth.toml").write_text("hosts = 5\n")
+    (user.directory / "berth.toml").write_text("[simulator]\nhosts = 5\n")
     secrets = {**NOWHERE, "BERTH_HOST": "7"}
     done = user.berth("--set", "seed=3", "settings", **secrets)
     assert done.returncode == 0
