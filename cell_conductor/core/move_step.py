@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import MovePlaced, MoveReported, MoveSteered
+from bus.vocabulary import MAX_CAUSE
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.answers import reshaped
-from cell_conductor.core.build import MAX_CAUSE, Build
+from cell_conductor.core.build import Build
 from cell_conductor.core.events import (
     AttemptLimits,
     CleanedUp,
