@@ -23,7 +23,8 @@ from scheduler_worker.dependencies import PlacementQueries
 from scheduler_worker.releasing import Ending
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import FoundParked
-from scheduler_worker.waiting_requests import Parking, Says
+from scheduler_worker.waiting.queue import Says
+from scheduler_worker.waiting.store import WaitingStore
 
 
 class _Fenced(msgspec.Struct):
@@ -43,13 +44,13 @@ class Cancelling:
 
     def __init__(
         self,
-        parking: Parking,
+        waiting: WaitingStore,
         ending: Ending,
         placement: PlacementQueries,
         say: Says,
         clock: Clock,
     ) -> None:
-        self._parking = parking
+        self._store = waiting
         self._ending = ending
         self._placement = placement
         self._say = say
@@ -84,7 +85,7 @@ class Cancelling:
         return isinstance(await self._retire(build, None, ""), Released)
 
     async def _waiting(self, build: Id) -> FoundParked | None:
-        async with self._parking.database.read() as tx:
+        async with self._store.database.read() as tx:
             found = await parked.find(tx, (build,))
         return found[0] if found else None
 
@@ -117,7 +118,7 @@ class Cancelling:
             said = refused(start.asked, why, "cancelled", decision)
             if why != CANCELLED:  # with a given reason
                 said = refused(start.asked, why, "")
-            await self._parking.keep_refusals([(start.asked, message, said)])
+            await self._store.keep_refusals([(start.asked, message, said)])
             return said
         unplaceable = BuildUnplaceable(
             request=message.request,
@@ -126,7 +127,7 @@ class Cancelling:
             decision=decision,
             reply_to=message.reply_to,
         )
-        await self._parking.keep_decisions([(message, unplaceable)])
+        await self._store.keep_decisions([(message, unplaceable)])
         return unplaceable
 
     async def _pass_on(
@@ -176,9 +177,9 @@ class Cancelling:
 
     async def _remove_request(self, one: FoundParked, gone: set[Id]) -> None:
         """Remove the request, or some of its builds. The row tells another owner."""
-        parking, kept = self._parking, one.parked
-        ours = one.owner in (parking.name, "")
-        async with parking.database.write() as tx:
+        store, kept = self._store, one.parked
+        ours = one.owner in (store.name, "")
+        async with store.database.write() as tx:
             if not gone.issuperset(kept.message.instances):
                 left = await parked.without(tx, kept, gone)
             elif ours:
@@ -188,9 +189,9 @@ class Cancelling:
                 left = None
                 await parked.cancel(tx, {kept.request: CANCELLED})
         if ours:
-            parking.leave((kept.request,))
+            store.leave((kept.request,))
             if left is not None:
-                parking.take_over(left)
+                store.enter_again(left)
 
     async def _answer(
         self,

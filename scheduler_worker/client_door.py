@@ -34,8 +34,8 @@ from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import UNSAID_ID, Id
 from scheduler_worker.dependencies import CellQueries, PlacementQueries
-from scheduler_worker.request_owners import Keeping
 from scheduler_worker.store import clients as store
+from scheduler_worker.waiting.owner import Keeping
 from scheduler_worker.what_if import WhatIfs
 
 UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"

@@ -5,13 +5,14 @@ any number of schedulers and deliveries. If it has begun and its cell does not k
 from the existing allocations.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
 
 from bus.claims import Held, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.errors import Poison, Retry
+from bus.messages import BuildRequested
 from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.refused_edits import Contended
 from bus.vocabulary import MAX_CAUSE, Id
@@ -25,9 +26,14 @@ from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups, NotYet, SeenThrough, Stopped
 from scheduler_worker.parallel import together
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.waiting_hosts import beside
+from scheduler_worker.waiting.hosts import beside
 
 MoveVerdict = Sequence[MovePlaced | MoveRefused | HandoverProgress] | Retry | Poison
+
+
+# Why moves were refused, and what each asked of hosts, as far as that is known
+RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
+KeepRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -63,10 +69,12 @@ class MoveCourses:
         scheduler: Scheduler,
         lookups: MoveLookups,
         handovers: Handovers,
+        keep_refusals: KeepRefusals,
     ) -> None:
         self.scheduler = scheduler
         self._lookups = lookups
         self._handovers = handovers
+        self._keep_refusals = keep_refusals
 
     async def look(self, courses: Sequence[MoveCourse]) -> list[NotYet | None]:
         """Look up where each move begins; return what to publish for the moves without an answer if that
@@ -105,10 +113,19 @@ class MoveCourses:
         )
 
     async def finish(self, courses: Sequence[MoveCourse]) -> None:
-        """Determine the messages of moves that were refused or had begun before."""
+        """Determine the messages of moves that were refused or had begun before, and store the refusals."""
         await self._refuse([course for course in courses if course.barred is not None])
         await self._tell_again([course for course in courses if course.again])
         await self._hand_over(courses)
+        await self._keep_refusals(
+            [
+                (course.asked, course.start.request() if course.start is not None else None, message)
+                for course in courses
+                if isinstance(course.verdict, tuple | list)
+                for message in course.verdict
+                if isinstance(message, MoveRefused)
+            ]
+        )
 
     def settled(self, course: MoveCourse) -> MoveVerdict:
         if course.verdict is None:

@@ -6,7 +6,7 @@ contains no await, so nothing changes during it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bus.candidates import Bools, CandidateSource
 from bus.claims import ClaimAnswered, ClaimRequested
@@ -62,6 +62,7 @@ from scheduler_worker.releasing import Ending, log
 from scheduler_worker.resolving import Resolving
 from scheduler_worker.retry_times import Waiting
 from scheduler_worker.roster import Roster
+from scheduler_worker.store.parked import ParkedRequest
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
@@ -107,12 +108,12 @@ class Scheduler:
         self._narrow: Narrow = lambda orders: orders
         self._joined = Joined()
 
-    def parks(self, let_go: Callable[[str], None], narrow: Narrow) -> None:
-        """Enable waiting. `let_go` is called for hosts with released reservations. `narrow` removes reserved
-        hosts before each search.
+    def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
+        """Remove the hosts that are reserved for waiting requests before each search, by `narrow`.
+
+        `released` is called for hosts on which a pending choice was released.
         """
-        self._limits = replace(self._limits, parks=True)
-        self.pending.let_go = let_go
+        self.pending.let_go = released
         self._narrow = narrow
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
@@ -160,6 +161,12 @@ class Scheduler:
             self._orders.begin(start.request(), self.waiting.waited(start.asked.move), start)
             for start in starts
         ]
+
+    def begin_stored(self, kept: ParkedRequest) -> tuple[Order, Begun]:
+        """Return the order of a waiting request."""
+        if kept.start is not None:
+            return self.begin_moves([kept.start])[0]
+        return self.begin([kept.message])[0]
 
     async def place(self, begun: Sequence[tuple[Order, Begun]]) -> list[End]:
         """Return the end of each order. An order is unplaceable only by data that includes all earlier

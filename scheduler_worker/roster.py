@@ -3,9 +3,12 @@ stopped.
 """
 
 import logging
+from collections.abc import Awaitable
+from typing import Protocol
 
 from bus.clock import Clock
 from bus.messages import SchedulerAlive
+from bus.rate_limited import RateLimitedPublisher
 from scheduler_worker.meters import LIVE
 
 log = logging.getLogger(__name__)
@@ -46,3 +49,28 @@ class Roster:
             log.info("scheduler %s takes part: %d share the hosts", message.scheduler, len(self._heard) + 1)
             self._live = tuple(sorted({self.name, *self._heard}))
             LIVE.set(len(self._live))
+
+
+class SaysAlive(Protocol):
+    def __call__(self, *messages: SchedulerAlive) -> Awaitable[None]: ...
+
+
+class WaitingSignal:
+    """An additional heartbeat after which readers query the waiting requests again.
+
+    If the broker is unreachable, the next regular heartbeat has the change, within a second.
+    """
+
+    def __init__(self, roster: Roster, say: SaysAlive) -> None:
+        self._roster = roster
+        self._say = say
+        self._heartbeat = RateLimitedPublisher(self._publish, "that others wait now")
+        self.run = self._heartbeat.run
+
+    def changed(self) -> None:
+        """Publish that the waiting requests or their needs have changed in the database."""
+        self._roster.waits = (self._roster.waits + 1) % 2**31  # what a Count may be
+        self._heartbeat.due()
+
+    async def _publish(self) -> None:
+        await self._say(await self._roster.say())

@@ -14,7 +14,7 @@ from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.order import Order
 from scheduler_worker.move_courses import MoveCourse, MoveCourses
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.waiting_hosts import beside
+from scheduler_worker.waiting.hosts import beside
 from scheduler_worker.what_if import WhatIfs
 
 

@@ -48,19 +48,25 @@ from bus.topics import (
 )
 from bus.vocabulary import Message
 from bus.worker import Answers, Every, On, Worker, answers, every, on, on_many
-from scheduler_worker.arrivals import Arrivals
 from scheduler_worker.cancelling import Cancelling
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import CellQueries, PlacementQueries, SchedulerOptions
 from scheduler_worker.handovers import TELL_AGAIN_SECONDS, Handovers
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_arrivals import MoveArrivals
+from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.request_owners import Keeping
-from scheduler_worker.roster import SAYS_SECONDS
-from scheduler_worker.waiting_moves import WaitingMoves
-from scheduler_worker.waiting_requests import Parking, Says
+from scheduler_worker.related_instances import RelatedHosts
+from scheduler_worker.roster import SAYS_SECONDS, WaitingSignal
+from scheduler_worker.unheard_moves import UnheardMoves
+from scheduler_worker.waiting.builds import NewBuilds, WaitingBuilds
+from scheduler_worker.waiting.changes import HostChanges
+from scheduler_worker.waiting.hosts import Sight
+from scheduler_worker.waiting.moves import NewMoves, WaitingMoves
+from scheduler_worker.waiting.owner import Keeping
+from scheduler_worker.waiting.queue import Says, WaitingQueue
+from scheduler_worker.waiting.store import WaitingStore
 from scheduler_worker.what_if import WhatIfs
 from scheduler_worker.what_if_moves import WhatIfsOfMoves
 
@@ -86,32 +92,48 @@ def scheduler_worker(
     """Return the worker, which starts once `loaded` has returned."""
     scheduler = Scheduler(source, placement, clock, options)
     what_ifs = WhatIfs(scheduler)
-    parking = Parking(scheduler, database, say, scheduler.roster.name, clock)
-    keeping = Keeping(parking, clock)
-    cancelling = Cancelling(parking, scheduler.ending, placement, say, clock)
+    signal = WaitingSignal(scheduler.roster, say)
+    sight = Sight(source, scheduler.policy, scheduler.hosts_now, scheduler.alternatives_of)
+    related = RelatedHosts(scheduler.resolved)
+    store = WaitingStore(
+        database, scheduler.roster.name, clock, sight, scheduler.begin_stored, related, signal.changed
+    )
+    scheduler.leave_out_reserved(store.released, store.without_reserved)
     handovers = Handovers(database, placement, scheduler.ending, clock)
     lookups = MoveLookups(source, scheduler.ending, placement, cells)
-    moves = MoveArrivals(scheduler, lookups, handovers, parking.keep_refusals)
+    courses = MoveCourses(scheduler, lookups, handovers, store.keep_refusals)
+    unheard = UnheardMoves(courses, handovers)
+    queue = WaitingQueue(
+        store,
+        WaitingBuilds(scheduler, store),
+        WaitingMoves(scheduler, store, courses, unheard),
+        say,
+        clock,
+    )
+    changes = HostChanges(scheduler, store, queue.recheck)
+    keeping = Keeping(queue, clock)
+    cancelling = Cancelling(store, scheduler.ending, placement, say, clock)
+    moves = MoveArrivals(courses, NewMoves(scheduler, store, courses, clock).arriving)
     parts = [
         _host_records(HostRecords(scheduler.book, source, database, clock)),
-        _those_that_wait(parking, cancelling, keeping),
+        _those_that_wait(queue, signal, cancelling, keeping),
         _clients(ClientDoor(database, placement, cells, keeping, what_ifs, source)),
         _other_halves(handovers, options.concurrency),
-        _moves(moves, WhatIfsOfMoves(scheduler, what_ifs, moves.courses), options.concurrency, parking),
+        _moves(moves, unheard, WhatIfsOfMoves(scheduler, what_ifs, courses), options.concurrency),
     ]
     return Worker(
         "scheduler",
         consumes=[
             on_many(
                 BUILD_REQUESTED,
-                Arrivals(scheduler, parking, clock).place_many,
+                NewBuilds(scheduler, store, clock).place_many,
                 emits=[BUILD_PLACED, BUILD_UNPLACEABLE],
                 batch=options.batch,
                 concurrency=options.concurrency,
                 unheard=scheduler.ending.take_back,
                 unheard_after=TRIES_UNHEARD,
             ),
-            on(HOST_REPORTED, parking.handle, private=True),
+            on(HOST_REPORTED, changes.handle, private=True),
             on(HOST_FAILED, scheduler.hear_of_failure, private=True),
             on(SCHEDULER_ALIVE, scheduler.roster.handle, private=True),
             *[row for part in parts for row in part.consumes],
@@ -168,8 +190,10 @@ def _host_records(records: HostRecords) -> _Part:
     )
 
 
-def _those_that_wait(parking: Parking, cancelling: Cancelling, keeping: Keeping) -> _Part:
-    """Requests for which there is no room yet."""
+def _those_that_wait(
+    queue: WaitingQueue, signal: WaitingSignal, cancelling: Cancelling, keeping: Keeping
+) -> _Part:
+    """Return the rows for requests that wait for capacity."""
     return _Part(
         consumes=[on(BUILD_CANCEL, cancelling.cancel, emits=[BUILD_DELETE])],
         answers=[answers(WAITING, keeping.waiting), answers(DECISION, keeping.decision)],
@@ -178,7 +202,7 @@ def _those_that_wait(parking: Parking, cancelling: Cancelling, keeping: Keeping)
             every(SWEEP_SECONDS, keeping.sweep),
             every(PRUNE_SECONDS, keeping.prune),
         ],
-        runs=[parking.run, parking.told.run],
+        runs=[queue.run, signal.run],
         stops=[keeping.let_go],
         announces=frozenset(
             {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
@@ -236,7 +260,7 @@ def _other_halves(handovers: Handovers, concurrency: int) -> _Part:
     )
 
 
-def _moves(moves: MoveArrivals, what_ifs: WhatIfsOfMoves, concurrency: int, parking: Parking) -> _Part:
+def _moves(moves: MoveArrivals, unheard: UnheardMoves, what_ifs: WhatIfsOfMoves, concurrency: int) -> _Part:
     """Return the rows for moves, which may wait for capacity."""
     return _Part(
         consumes=[
@@ -246,10 +270,9 @@ def _moves(moves: MoveArrivals, what_ifs: WhatIfsOfMoves, concurrency: int, park
                 emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
                 batch=MOVES_AT_ONCE,
                 concurrency=concurrency,
-                unheard=moves.take_back,
+                unheard=unheard.take_back,
                 unheard_after=TRIES_UNHEARD,
             )
         ],
         answers=[answers(WHAT_IF_MOVES, what_ifs.answer)],
-        runs=[WaitingMoves(parking, moves, parking.scheduler.clock).run],
     )

@@ -76,7 +76,6 @@ AT_ONCE = 0.05, 0.2
 class PlacingLimits:
     rounds: int = ROUNDS
     patience: float = PATIENCE
-    parks: bool = False  # is there somewhere to wait for room?
 
 
 def step(order: Order, event: Event, limits: PlacingLimits) -> tuple[Order, Effects]:
@@ -169,7 +168,7 @@ def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Orde
     order = replace(order, obstacle=obstacle, decision=_decision(order, shorts))
     if any(shortage.promised for shortage in shorts) and order.rounds < limits.rounds:
         return order, (FindHosts(),)
-    if order.request.wait and limits.parks:
+    if order.request.wait:
         return order, (Park(shorts, obstacle),)
     # claims of other requests may still fail and release this capacity
     if any(shortage.may_pass or shortage.promised for shortage in shorts):
@@ -195,7 +194,7 @@ def _decision(order: Order, shorts: Sequence[Shortage]) -> Decision:
 
 def _obstructed(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
     """Retry later, for a limited time, because the cause may pass."""
-    if order.request.wait and limits.parks:
+    if order.request.wait:
         return order, (Park((), order.obstacle),)
     if order.waited >= limits.patience:
         decision = replace_refused(order.decision, order)

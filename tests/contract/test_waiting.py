@@ -19,7 +19,7 @@ from bus.refused_edits import Contended
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.sql.database import Database
-from scheduler_worker.arrivals import Arrivals
+from scheduler_worker.waiting.builds import NewBuilds
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time
@@ -214,16 +214,16 @@ async def test_kinds_that_are_told_apart_anew_while_one_is_stored_leave_it_in_it
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    add_once = Arrivals._add_once
+    add_once = NewBuilds._add_once
 
-    async def meanwhile(self: Arrivals, keeping: Any) -> Any:
+    async def meanwhile(self: NewBuilds, keeping: Any) -> Any:
         if any(kept.request != uid(1, "a") for kept in keeping):
             make = MakeAggregate(aggregate=uid(7, "e"), name="rack")
             await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=make))
             await asyncio.sleep(0.5)
         return await add_once(self, keeping)
 
-    monkeypatch.setattr(Arrivals, "_add_once", meanwhile)
+    monkeypatch.setattr(NewBuilds, "_add_once", meanwhile)
     async with a_world() as world:
         await world.node(1, free=False)
         await world.ask(1)
@@ -243,15 +243,15 @@ async def test_kinds_that_are_told_apart_anew_while_one_is_stored_leave_it_in_it
 async def test_a_request_whose_storing_was_uncertain_waits_once_when_redelivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    add_once, lost = Arrivals._add_once, [Unavailable("the connection was lost while it was committed")]
+    add_once, lost = NewBuilds._add_once, [Unavailable("the connection was lost while it was committed")]
 
-    async def committed(self: Arrivals, keeping: Any) -> Any:
+    async def committed(self: NewBuilds, keeping: Any) -> Any:
         ours = await add_once(self, keeping)
         if lost:
             raise lost.pop()
         return ours
 
-    monkeypatch.setattr(Arrivals, "_add_once", committed)
+    monkeypatch.setattr(NewBuilds, "_add_once", committed)
     async with a_world() as world:
         await world.node(1, free=False)
         await world.ask(1)

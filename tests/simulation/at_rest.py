@@ -19,7 +19,7 @@ def check_at_rest(world: "SimulatedWorld") -> None:
     check_always(world)
     if world.broker.dead:
         raise Broken(f"dead letters: {[letter.reason for letter in world.broker.dead.values()]}")
-    if rescued := sum(parking.rescued for parking in world.parkings.values()):
+    if rescued := sum(one.store.rescued for one in world.waiting.values()):
         raise Broken(f"{rescued} were rescued by the sweep: no change had told of their hosts")
     placement = _at_rest(world, "placement")
     held = dict(placement.execute(HELD).fetchall())

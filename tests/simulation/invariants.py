@@ -11,7 +11,7 @@ from tests.simulation.broken import Broken
 from tests.simulation.guest_checks import check_guests
 
 if TYPE_CHECKING:
-    from scheduler_worker.waiting_requests import Parking
+    from scheduler_worker.waiting.changes import HostChanges
     from tests.simulation.world import SimulatedWorld
 
 _OVER = """
@@ -143,18 +143,18 @@ def check_waiting(world: "SimulatedWorld") -> None:
     if placement is None:
         return
     last = placement.execute(_LAST_CHANGE).fetchone()[0]
-    for parking in world.waiting_rooms():
-        room = parking.room
-        still = not room.restless and not room.busy and not parking.scheduler.pending.unsettled
-        still = still and parking.company.settled
-        if len(room) and still and parking.sight.source.seen >= last:
-            _nobody_fits(parking, placement)
+    for changes in world.waiting_rooms():
+        room = changes.store.room
+        still = not room.restless and not room.busy and not changes.scheduler.pending.unsettled
+        still = still and changes.store.related.settled
+        if len(room) and still and changes.store.sight.source.seen >= last:
+            _nobody_fits(changes, placement)
             world.looked_at_waiting += len(room)
 
 
-def _nobody_fits(parking: "Parking", placement: sqlite3.Connection) -> None:
-    room, source = parking.room, parking.sight.source
-    book, now = parking.scheduler.book, parking.scheduler.clock.monotonic()
+def _nobody_fits(changes: "HostChanges", placement: sqlite3.Connection) -> None:
+    room, source = changes.store.room, changes.store.sight.source
+    book, now = changes.scheduler.book, changes.scheduler.clock.monotonic()
     hosts, groups = _free(placement), _groups(placement)
     closed = {cell for (cell,) in placement.execute("SELECT name FROM cells WHERE NOT enabled")}
     up: dict[str, tuple[PlacedHost, set[str]]] = {}
@@ -176,7 +176,7 @@ def _nobody_fits(parking: "Parking", placement: sqlite3.Connection) -> None:
         zones = {placed.zone, *(one.get("availability_zone", "") for one in told)}
         up[placed.uuid] = placed, zones
     for request, waiter in room.everybody.items():
-        message, several = parking.parked[request].message, waiter.needs
+        message, several = changes.store.requests[request].message, waiter.needs
         flavor = message.flavor
         asked = {"CUSTOM_BAREMETAL": 1} if flavor.name == "metal" else {"VCPU": flavor.vcpus}
         if flavor.memory_mb and flavor.name != "metal":

@@ -60,7 +60,7 @@ from compute_sim.guests import GuestRecord
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.core.move_start import taken_back
-from scheduler_worker.waiting_requests import Parking
+from scheduler_worker.waiting.changes import HostChanges
 from tests.simulation.at_rest import check_at_rest, check_builds
 from tests.simulation.audited import audited
 from tests.simulation.broken import Broken
@@ -68,7 +68,7 @@ from tests.simulation.guest_checks import GuestSeen, check_guests
 from tests.simulation.invariants import KEPT, check_always, check_waiting, gone_apart
 from tests.simulation.movers import Movers
 from tests.simulation.wants import GROUPS, ZONES, a_request, another_zone, hard_of_hearing
-from tests.support.cloud_workers import a_scheduler, parking_of
+from tests.support.cloud_workers import a_scheduler, changes_of
 from tests.support.databases import inline_connection
 
 CELLS = ("c1", "c2")
@@ -131,7 +131,7 @@ class SimulatedWorld:
         self.apart: set[int] = set()
         self.beside: dict[tuple[str, int], float] = {}
         self._replicas: dict[str, str] = {}
-        self.parkings: dict[str, Parking] = {}  # of all schedulers there ever were, by their names
+        self.waiting: dict[str, HostChanges] = {}  # of all schedulers there ever were, by their names
         self._disks: dict[str, _WatchedDisk] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._beside: list[asyncio.Task[None]] = []
@@ -375,7 +375,7 @@ class SimulatedWorld:
     async def _live(self, name: str, factory: Callable[[Bus], Worker]) -> None:
         async with Bus(LocalTransport(self.broker), self.clock) as bus:
             worker = factory(bus)
-            if bus.replica in self.parkings:
+            if bus.replica in self.waiting:
                 self._replicas[name] = bus.replica
             await bus.serve(worker, asyncio.Event())
 
@@ -407,7 +407,7 @@ class SimulatedWorld:
 
         def scheduler(bus: Bus) -> Worker:
             worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"])
-            self.parkings[bus.replica] = parking_of(worker)
+            self.waiting[bus.replica] = changes_of(worker)
             return hard_of_hearing(worker, self.chance) if self.deaf else worker
 
         plan = FaultPlan(
@@ -516,12 +516,12 @@ class SimulatedWorld:
         if written != self._looked_at:
             self._looked_at = written
             self.check(check_always)
-        if any(len(parking.room) for parking in self.waiting_rooms()) and self._quiet():
+        if any(len(one.store.room) for one in self.waiting_rooms()) and self._quiet():
             self.check(check_waiting)
 
-    def waiting_rooms(self) -> list[Parking]:
+    def waiting_rooms(self) -> list[HostChanges]:
         return [
-            self.parkings[self._replicas[name]]
+            self.waiting[self._replicas[name]]
             for name, life in self._lives.items()
             if name in self._replicas and not life.done()
         ]

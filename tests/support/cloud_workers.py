@@ -17,7 +17,7 @@ from bus.worker import Worker
 from cell_conductor import cell_conductor
 from placement_worker import IndexedSource, Placement, placement_worker, replica
 from scheduler_worker.dependencies import Claims, PlacementQueries, SchedulerOptions
-from scheduler_worker.waiting_requests import Parking
+from scheduler_worker.waiting.changes import HostChanges
 from scheduler_worker.worker import scheduler_worker
 
 Make = Callable[[Bus], Worker]
@@ -100,9 +100,10 @@ def served_scheduler(
     return replace(worker, starts=[made, *worker.starts], stops=[*worker.stops, store.close])
 
 
-def parking_of(worker: Worker) -> Parking:
-    whose = (getattr(run, "__self__", None) for run in worker.runs)
-    return next(one for one in whose if isinstance(one, Parking))
+def changes_of(worker: Worker) -> HostChanges:
+    """Return the handler of host reports, which knows the scheduler and its waiting requests."""
+    whose = (getattr(row.handler, "__self__", None) for row in worker.consumes)
+    return next(one for one in whose if isinstance(one, HostChanges))
 
 
 def claims_and_hangs(bus: Bus) -> Claims:

@@ -10,12 +10,15 @@ from bus.vocabulary import Id
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.handover import Handover
+from scheduler_worker.core.order import Order
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.dependencies import UNHEARD_SECONDS, CellQueries, PlacementQueries, SchedulerOptions
 from scheduler_worker.handovers import Handovers
-from scheduler_worker.move_arrivals import KeepRefusals, MoveArrivals
+from scheduler_worker.move_arrivals import MoveArrivals
+from scheduler_worker.move_courses import KeepRefusals, MoveCourse, MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.unheard_moves import UnheardMoves
 from tests.support.scheduler_builders import FakePlacement
 
 
@@ -79,8 +82,23 @@ async def _forget(ended: object) -> None: ...
 
 def moves_of(
     scheduler: Scheduler, find: Any, handovers: Handovers | None = None, keep: KeepRefusals = _forget
-) -> MoveArrivals:
+) -> "MovesWithoutWaiting":
     """Return the moves of a scheduler whose cells answer `find` about their builds."""
     cells = CellQueries(builds=find, instances=_unused, moves=_unused)
     lookups = MoveLookups(scheduler.source, scheduler.ending, scheduler.placement, cells)
-    return MoveArrivals(scheduler, lookups, handovers or HandoversInMemory(), keep)
+    handovers = handovers or HandoversInMemory()
+    courses = MoveCourses(scheduler, lookups, handovers, keep)
+    return MovesWithoutWaiting(courses, UnheardMoves(courses, handovers))
+
+
+class MovesWithoutWaiting(MoveArrivals):
+    """Moves in front of a scheduler that stores no waiting ones."""
+
+    def __init__(self, courses: MoveCourses, unheard: UnheardMoves) -> None:
+        super().__init__(courses, lambda _: self)
+        self.take_back = unheard.take_back
+
+    def aside(self, course: MoveCourse, order: Order) -> bool:
+        return False
+
+    async def park(self, courses: Sequence[MoveCourse]) -> None: ...

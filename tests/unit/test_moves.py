@@ -18,7 +18,6 @@ from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.move_start import taken_back
-from scheduler_worker.move_arrivals import MoveArrivals
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.move_builders import (
@@ -30,7 +29,7 @@ from tests.support.move_builders import (
     a_move,
 )
 from tests.support.scheduler_builders import Holding, TurnedClock, a_candidate, a_heartbeat
-from tests.support.schedulers import moves_of, scheduler_of
+from tests.support.schedulers import MovesWithoutWaiting, moves_of, scheduler_of
 
 KEEP = holder_consumer(BUILD, 1)
 GROUP = uid(5, "9")
@@ -51,12 +50,12 @@ class MovingCloud:
     policy: ChoicePolicy | None = None
     refusals: list[tuple[MoveRequested, BuildRequested | None, MoveRefused]] = field(default_factory=list)
     scheduler: Scheduler = field(init=False)
-    moves: MoveArrivals = field(init=False)
+    moves: MovesWithoutWaiting = field(init=False)
 
     def __post_init__(self) -> None:
         self.scheduler, self.moves = self.another()
 
-    def another(self) -> tuple[Scheduler, MoveArrivals]:
+    def another(self) -> tuple[Scheduler, MovesWithoutWaiting]:
         """A scheduler that remembers nothing."""
         placement = self.placement
         scheduler = scheduler_of(placement, policy=self.policy, clock=self.time.clock, unheard_for=60.0)

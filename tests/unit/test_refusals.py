@@ -21,7 +21,7 @@ from scheduler_worker.core.helping import helps
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.core.shortage import Shortage
-from scheduler_worker.waiting_hosts import beside
+from scheduler_worker.waiting.hosts import beside
 from scheduler_worker.what_if import WhatIfs
 from tests.support.exact_worlds import FLAVORS, FilledMemory, an_order
 from tests.support.ids import uid
@@ -91,7 +91,7 @@ async def test_too_many_instances_at_once_have_the_code_room_in_what_if_too() ->
 async def test_what_if_excludes_reserved_hosts_like_a_boot() -> None:
     placement = FakePlacement.of(a_candidate(1))
     scheduler = scheduler_of(placement, clock=TurnedClock().clock)
-    scheduler.parks(
+    scheduler.leave_out_reserved(
         lambda root: None,
         lambda orders: [beside(order, [uid(1, "c")], lambda root: "reserved for R") for order in orders],
     )

@@ -163,6 +163,5 @@ def test_remedies_are_searched_once_and_then_it_is_fenced() -> None:
 
 @pytest.mark.parametrize("short", [NOTHING, replace(NOTHING, may_pass=True)])
 def test_a_request_that_may_wait_is_parked(short: Shortage) -> None:
-    limits = replace(LIMITS, parks=True)
-    assert isinstance(last_of(an_order(wait="5m"), short, 1, limits), Park)
-    assert not isinstance(last_of(an_order(), short, 1, limits), Park)
+    assert isinstance(last_of(an_order(wait="5m"), short, 1, LIMITS), Park)
+    assert not isinstance(last_of(an_order(), short, 1, LIMITS), Park)

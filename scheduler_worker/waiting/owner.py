@@ -13,7 +13,7 @@ from bus.vocabulary import Id
 from scheduler_worker.core.reservations import LineKey, Root
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import OtherScheduler
-from scheduler_worker.waiting_requests import Parking
+from scheduler_worker.waiting.queue import WaitingQueue
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,9 @@ class Keeping:
     requests.
     """
 
-    def __init__(self, parking: Parking, clock: Clock) -> None:
-        self._parking = parking
+    def __init__(self, queue: WaitingQueue, clock: Clock) -> None:
+        self._queue = queue
+        self._store = queue.store
         self._clock = clock
         # owner → its last heartbeat number, and when it changed
         self._heard: dict[str, tuple[int, float]] = {}
@@ -40,37 +41,36 @@ class Keeping:
 
     async def beat(self) -> None:
         """Write this scheduler's heartbeat if it owns waiting requests, and read the others'."""
-        parking = self._parking
-        async with parking.database.write() as tx:
-            if parking.parked or parking.entered:
-                await parking.live(tx)
-            if parking.taken_for_dead:
+        store = self._store
+        async with store.database.write() as tx:
+            if store.requests or store.entered:
+                await store.live(tx)
+            if store.taken_for_dead:
                 await self._read_ours(tx)
-            others = [scheduler for scheduler in await parked.roster(tx) if scheduler.owner != parking.name]
+            others = [scheduler for scheduler in await parked.roster(tx) if scheduler.owner != store.name]
             owners = await parked.owners(tx)
-            cancelled = await parked.cancelled(tx, parking.name)
+            cancelled = await parked.cancelled(tx, store.name)
             if cancelled:
                 await parked.drop(tx, cancelled)
-        parking.leave(cancelled)
-        parking.room.keep_for_others(self._kept_by(others))
-        left_behind = self._silent(others, owners - {parking.name})
+        store.leave(cancelled)
+        store.room.keep_for_others(self._kept_by(others))
+        left_behind = self._silent(others, owners - {store.name})
         if left_behind:
-            _ = parking.sight.source.seen  # Unavailable before placement's memory is there: not yet
+            _ = store.sight.source.seen  # Unavailable before placement's memory is there: not yet
         for owner in left_behind:
             await self._adopt(owner, others)
-        parking.look_round()
-        parking.call()
+        self._queue.recheck()
 
     async def sweep(self) -> None:
         """Evaluate all waiting requests slowly; this should place none."""
-        parking = self._parking
-        parking.room.sweep(self._clock.monotonic())
-        parking.call()
+        store = self._store
+        store.room.sweep(self._clock.monotonic())
+        store.wake()
 
     async def prune(self) -> None:
         before = self._clock.now() - DECISIONS_KEPT
         while True:
-            async with self._parking.database.write() as tx:
+            async with self._store.database.write() as tx:
                 if await decisions.prune(tx, before, PAGE) < PAGE:
                     return
 
@@ -78,13 +78,13 @@ class Keeping:
         """Release the ownership at a stop, so that another scheduler adopts the requests immediately and not
         after a silence.
         """
-        if not self._parking.parked:
+        if not self._store.requests:
             return
         try:
-            async with self._parking.database.write() as tx:
-                await parked.let_go(tx, self._parking.name)
+            async with self._store.database.write() as tx:
+                await parked.let_go(tx, self._store.name)
         except Exception as problem:  # the end of a worker is not the time to wait for its database
-            log.warning("could not let go of %d requests: %s", len(self._parking.parked), problem)
+            log.warning("could not let go of %d requests: %s", len(self._store.requests), problem)
 
     # Owners
 
@@ -100,16 +100,16 @@ class Keeping:
         return sorted((owners - there.keys()) | silent)
 
     async def _adopt(self, before: str, others: list[OtherScheduler]) -> None:
-        parking, more, several = self._parking, True, 0
+        store, more, several = self._store, True, 0
         while more:
-            async with parking.database.write() as tx:
-                adopted, more = await parked.adopt(tx, parking.name, before, PAGE)
+            async with store.database.write() as tx:
+                adopted, more = await parked.adopt(tx, store.name, before, PAGE)
                 if adopted:
-                    await parking.live(tx)
+                    await store.live(tx)
             for kept in adopted:
-                parking.take_over(kept)
+                store.enter_again(kept)
             several += len(adopted)
-        async with parking.database.write() as tx:
+        async with store.database.write() as tx:
             for scheduler in others:
                 if scheduler.owner == before:
                     await parked.delete_owner(tx, before, scheduler.beat)
@@ -119,18 +119,18 @@ class Keeping:
 
     async def _read_ours(self, tx: Transaction) -> None:
         """Read the owned requests again after another scheduler has adopted them."""
-        self._parking.taken_for_dead = False
+        self._store.taken_for_dead = False
         ours: set[Id] = set()
         after = ""
         while True:
-            page, after = await parked.of_owner(tx, self._parking.name, after, PAGE)
+            page, after = await parked.of_owner(tx, self._store.name, after, PAGE)
             ours.update(kept.request for kept in page)
             if not after:
                 break
-        lost = [request for request in self._parking.parked if request not in ours]
+        lost = [request for request in self._store.requests if request not in ours]
         if lost:
             log.warning("was taken for dead: %d requests wait with another scheduler now", len(lost))
-            self._parking.leave(lost)
+            self._store.leave(lost)
 
     def _kept_by(self, others: list[OtherScheduler]) -> dict[Root, LineKey]:
         found: dict[Root, LineKey] = {}
@@ -143,7 +143,7 @@ class Keeping:
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         """Return the waiting requests of all schedulers from the database."""
-        async with self._parking.database.read() as tx:
+        async with self._store.database.read() as tx:
             found = await parked.waiting(tx, question)
             count = await parked.count(tx, question.project)
             kinds = await parked.kinds(tx, question.project, KINDS)
@@ -159,7 +159,7 @@ class Keeping:
 
     async def decision(self, question: FindDecision) -> DecisionFound:
         """Why a build or request has no host; or, where it waits, what it lacks."""
-        async with self._parking.database.read() as tx:
+        async with self._store.database.read() as tx:
             found = await parked.find(tx, [question.id])
             stored = None if found else await decisions.decision_of(tx, question.id)
         if found:
@@ -191,7 +191,7 @@ class Keeping:
     def _with_hosts(self, found: list[WaitingRequest], roster: list[OtherScheduler]) -> list[WaitingRequest]:
         """With the hosts that are kept for some of them."""
         kept: dict[Id, list[str]] = {}
-        source = self._parking.sight.source
+        source = self._store.sight.source
         for scheduler in roster:
             for root, (*_, request) in _reserved(scheduler.reserved).items():
                 position = source.position(root)

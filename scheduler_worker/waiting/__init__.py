@@ -1,0 +1,1 @@
+"""Requests that wait for capacity: where they are kept, what wakes them, and what becomes of them."""

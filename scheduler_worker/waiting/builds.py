@@ -1,0 +1,236 @@
+"""New and waiting builds: placed together, stored if they may wait for capacity, ended if they expire."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+from msgspec import structs
+
+from bus.claims import Held, Retired
+from bus.clock import Clock
+from bus.context import story_of
+from bus.decisions import Decision
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.sql.retrying import retrying
+from bus.vocabulary import MAX_CAUSE, Id, Message
+from scheduler_worker.core.events import (
+    Begun,
+    ComeAgain,
+    DeadLetterRequest,
+    End,
+    Fence,
+    FenceAnswers,
+    Park,
+    SayAll,
+)
+from scheduler_worker.core.order import Order
+from scheduler_worker.placing import Scheduler, Verdict
+from scheduler_worker.releasing import log
+from scheduler_worker.store import parked
+from scheduler_worker.store.parked import ParkedRequest
+from scheduler_worker.waiting.hosts import beside
+from scheduler_worker.waiting.queue import (
+    PATIENCE,
+    SOON,
+    Ended,
+    Evaluated,
+    RetryLater,
+    StillWaiting,
+    Woken,
+)
+from scheduler_worker.waiting.store import WaitingStore
+
+_Add = Callable[[Sequence[ParkedRequest]], Awaitable[set[Id]]]
+
+
+class NewBuilds:
+    """Places new requests. A waiting request is stored before anything is published for it."""
+
+    def __init__(self, scheduler: Scheduler, store: WaitingStore, clock: Clock) -> None:
+        self._scheduler = scheduler
+        self._store = store
+        self._clock = clock
+        patiently: Callable[[_Add], _Add] = retrying(clock)
+        self._add = patiently(self._add_once)
+
+    async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
+        """Return a verdict for each request: placed, waiting because no host fits or others of its class wait
+        before it, or ended.
+        """
+        scheduler, store = self._scheduler, self._store
+        now, seen = self._clock.now(), scheduler.source.seen
+        store.room.settle(self._clock.monotonic())
+        mark, regroupings = store.room.mark, store.regroupings
+        begun = scheduler.begin(requests)
+        orders = [order for order, _ in begun]
+        verdicts: list[Verdict | None] = list(scheduler.put_off(orders))
+        trying: list[int] = []
+        waits: list[tuple[int, ParkedRequest, int | None]] = []
+        for index, (order, event) in enumerate(begun):
+            request = order.request
+            if verdicts[index] is not None:
+                continue
+            if request.request in store.room:
+                verdicts[index] = ()
+            elif not event.refusal and request.wait and store.is_behind(order, now):
+                waits.append((index, store.behind(order, now, seen, story_of(requests[index])), None))
+            else:
+                trying.append(index)
+        ends = await scheduler.place([begun[index] for index in trying])
+        for index, end in zip(trying, ends, strict=True):
+            order = orders[index]
+            if isinstance(end, Park):
+                story = story_of(requests[index])
+                kept = store.waiting(order, now, seen, end.why, decision_of(end), story)
+                waits.append((index, kept, mark))
+            else:
+                verdicts[index] = scheduler.verdict(order.request.request, end)
+        again = await self._store_waiting(
+            [(orders[index], kept, at) for index, kept, at in waits], regroupings
+        )
+        for (index, *_), verdict in zip(waits, again, strict=True):
+            verdicts[index] = verdict
+        await store.keep_decisions(
+            [
+                (request, message)
+                for request, verdict in zip(requests, verdicts, strict=True)
+                for message in _unplaceable(verdict if isinstance(verdict, list | tuple) else ())
+            ]
+        )
+        return [verdict if verdict is not None else () for verdict in verdicts]
+
+    async def _store_waiting(
+        self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], regroupings: int
+    ) -> list[Verdict]:
+        """Store the requests, unless one is stored already, and return the messages for each.
+
+        A repeated delivery whose instances hold a host or have ended is answered again and does not wait.
+        """
+        if not waits:
+            return []
+        before = await self._came_before([order for order, *_ in waits])
+        keeping: list[tuple[ParkedRequest, int | None]] = []
+        again: list[Verdict] = []
+        for (order, kept, mark), elsewhere in zip(waits, before, strict=True):
+            again.append(await self._answer_again(order, elsewhere) if elsewhere else ())
+            left = tuple(instance for instance in order.instances if instance not in elsewhere)
+            if left:
+                message = msgspec.structs.replace(kept.message, instances=left) if elsewhere else kept.message
+                keeping.append((replace(kept, message=message), mark))
+        ours = await self._add([kept for kept, _ in keeping])
+        self._store.enter_stored(keeping, ours, regroupings)
+        return again
+
+    async def _came_before(self, orders: Sequence[Order]) -> list[set[Id]]:
+        """Return, for each order, its instances that hold allocations or have ended."""
+        asked = [[Fence(instance, None, "") for instance in order.instances] for order in orders]
+        found: list[set[Id]] = []
+        for answer in await self._scheduler.ending.fence(asked):
+            results = answer.results if isinstance(answer, FenceAnswers) else ()
+            found.append({instance for instance, one in results if isinstance(one, Held | Retired)})
+        return found
+
+    async def _answer_again(self, order: Order, elsewhere: set[Id]) -> Verdict:
+        instances = tuple(instance for instance in order.instances if instance in elsewhere)
+        again = structs.replace(order, instances=instances, reason="it has ended before")
+        [end] = await self._scheduler.place([(again, Begun())])
+        return self._scheduler.verdict(order.request.request, end)
+
+    async def _add_once(self, keeping: Sequence[ParkedRequest]) -> set[Id]:
+        async with self._store.database.write() as tx:
+            await self._store.live(tx)
+            return await parked.add(tx, self._store.name, keeping)
+
+
+class WaitingBuilds:
+    """Evaluates waiting builds."""
+
+    def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
+        self._scheduler = scheduler
+        self._store = store
+
+    async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
+        ends = await self._scheduler.place(self._narrowed(woken, self._begun(woken)))
+        return await self._results([one.kept for one in woken], ends)
+
+    async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
+        begun = self._begun(expired)
+        ends = await self._scheduler.place(self._narrowed(expired, begun))
+        last = [
+            (index, (given_up(begun[index][0], expired[index].kept, end), Begun()))
+            for index, end in enumerate(ends)
+            if isinstance(end, Park)
+        ]
+        fenced = await self._scheduler.place([order for _, order in last])
+        for (index, _), end in zip(last, fenced, strict=True):
+            ends[index] = end
+        return await self._results([one.kept for one in expired], ends)
+
+    async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
+        return ()
+
+    async def take_back(self, message: Message) -> Message | None:
+        assert isinstance(message, BuildPlaced)
+        return await self._scheduler.ending.take_back(message)
+
+    def _begun(self, woken: Sequence[Woken]) -> list[tuple[Order, Begun]]:
+        return self._scheduler.begin([one.kept.message for one in woken])
+
+    def _narrowed(
+        self, woken: Sequence[Woken], begun: Sequence[tuple[Order, Begun]]
+    ) -> list[tuple[Order, Begun]]:
+        return [
+            (beside(order, one.excluding, self._store.why_reserved), event)
+            for one, (order, event) in zip(woken, begun, strict=True)
+        ]
+
+    async def _results(self, kept: Sequence[ParkedRequest], ends: Sequence[End]) -> list[Evaluated]:
+        results = [self._result(one, end) for one, end in zip(kept, ends, strict=True)]
+        await self._store.keep_decisions(
+            [
+                (one.message, message)
+                for one, result in zip(kept, results, strict=True)
+                for message in _unplaceable(result.messages if isinstance(result, Ended) else ())
+            ]
+        )
+        return results
+
+    def _result(self, kept: ParkedRequest, end: End) -> Evaluated:
+        match end:
+            case SayAll(messages=messages):
+                return Ended(messages)
+            case Park(shorts=shorts, why=why) if shorts:
+                return StillWaiting(why, decision_of(end))
+            case Park():  # placement refused the claim, for a reason that the replica may not show yet
+                return RetryLater(SOON)
+            case ComeAgain(least=least, most=most):
+                return RetryLater(self._scheduler.clock.chance.uniform(least, most))
+            case DeadLetterRequest(why=why):
+                log.error("request %s: %s", kept.request, why)
+                return RetryLater(60.0)
+            case _:
+                return RetryLater(PATIENCE)
+
+
+def given_up(order: Order, kept: ParkedRequest, last: Park) -> Order:
+    """Return the order ready to end: its time has expired, and this was the last evaluation."""
+    lacks = last.why if last.shorts else kept.lacks
+    decision = decision_of(last) if last.shorts else kept.decision
+    return structs.replace(
+        order,
+        reason=waited_for(kept, lacks),
+        decision=msgspec.structs.replace(decision, code="waited"),
+        unexplained=True,
+    )
+
+
+def waited_for(kept: ParkedRequest, lacks: str) -> str:
+    return f"it has waited {kept.message.wait}, as it wished: {lacks}"[:MAX_CAUSE]
+
+
+def decision_of(end: Park) -> Decision:
+    return end.shorts[0].decision(()) if end.shorts else Decision(code="refused")
+
+
+def _unplaceable(messages: Sequence[object]) -> list[BuildUnplaceable]:
+    return [one for one in messages if isinstance(one, BuildUnplaceable)]

@@ -1,0 +1,324 @@
+"""Evaluates waiting requests when they are woken or expire, and publishes their results.
+
+Requests of one lane (all builds; the moves of one cell) are evaluated together; lanes run in parallel. A
+result is published before its request is deleted: if the scheduler stops in between, the next owner publishes
+it again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from bus.clock import Clock
+from bus.context import resumed
+from bus.decisions import Decision
+from bus.errors import Retry, Unavailable, Unroutable
+from bus.messages import BuildPlaced
+from bus.moves import MovePlaced
+from bus.vocabulary import MAX_CAUSE, Id, Message
+from scheduler_worker.core.move_start import MoveStart
+from scheduler_worker.releasing import log
+from scheduler_worker.store.parked import ParkedRequest
+from scheduler_worker.waiting.store import WaitingStore
+
+TURNS = 128  # waiting requests evaluated in one step
+PATIENCE = 1.0  # seconds before a step that failed is repeated
+LONGEST_SLEEP = 1.0  # then expired requests are checked
+SOON = 0.2
+CLEARS = 0.01  # capacity that an evaluation released must wake other waiting requests: no other event will
+LONGEST_PAUSE = 10.0  # between two evaluations of a request that fails repeatedly without a change
+
+Says = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """A request to evaluate now, on any host except the excluded ones."""
+
+    kept: ParkedRequest
+    excluding: frozenset[str]
+    swept: bool = False  # only the slow check has found a host for it
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The request ends with these messages."""
+
+    messages: Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class StillWaiting:
+    """The request has no host yet, for this reason."""
+
+    lacks: str
+    decision: Decision
+    start: MoveStart | None = None  # the present beginning of a move
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """The result is unknown; the request is evaluated again after a time that grows with every repetition."""
+
+    after: float
+    start: MoveStart | None = None
+
+
+Evaluated = Ended | StillWaiting | RetryLater
+
+
+class Evaluator(Protocol):
+    """Evaluates waiting requests of one type, builds or moves. Results are in order of the requests."""
+
+    async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]: ...
+
+    async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
+        """Evaluate expired requests for the last time; those without a host are fenced and end."""
+        ...
+
+    async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
+        """Return what has become of some of the requests, independently of capacity."""
+        ...
+
+    async def take_back(self, message: Message) -> Message | None:
+        """Release the claim of a result without a consumer; return the message to publish instead."""
+        ...
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Pending work of one lane."""
+
+    woken: list[Woken] = field(default_factory=list)
+    expired: dict[Id, ParkedRequest] = field(default_factory=dict)
+    recheck: bool = False
+
+
+class WaitingQueue:
+    """The task that evaluates the requests of a store."""
+
+    def __init__(
+        self,
+        store: WaitingStore,
+        builds: Evaluator,
+        moves: Evaluator,
+        say: Says,
+        clock: Clock,
+    ) -> None:
+        self.store = store
+        self._builds = builds
+        self._moves = moves
+        self._say = say
+        self._clock = clock
+        self._tries: dict[Id, int] = {}  # evaluations in succession without a known result
+        self._pending: dict[str | None, _Lane] = {}
+        self._running: dict[str | None, _Lane] = {}
+
+    async def run(self) -> None:
+        """Evaluate waiting requests until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                try:
+                    self.store.woken.clear()
+                    await self.store.refresh_related()
+                    self._collect()
+                except Unavailable as away:
+                    log.warning("waiting requests: %s", away)
+                    await asyncio.sleep(PATIENCE)
+                except Exception:
+                    log.exception("waiting requests: a bug; they go on waiting")
+                    await asyncio.sleep(PATIENCE)
+                for cell in [one for one in self._pending if one not in self._running]:
+                    self._running[cell] = self._pending.pop(cell)
+                    group.create_task(self._work(cell, self._running[cell]))
+                await self._sleep()
+
+    def recheck(self) -> None:
+        """Look up the related instances of waiting requests, and the instances of waiting moves."""
+        self.store.related.stirred = True
+        for kept in self.store.requests.values():
+            if kept.start is not None:
+                self._lane(kept).recheck = True
+        self.store.wake()
+
+    async def _sleep(self) -> None:
+        room = self.store.room
+        pause = LONGEST_SLEEP
+        if (look := room.next_look()) is not None:
+            pause = min(pause, max(look - self._clock.monotonic(), 0.0))
+        if room.restless:
+            pause = min(pause, CLEARS)
+        try:
+            async with asyncio.timeout(pause if len(room) else None):
+                await self.store.woken.wait()
+        except TimeoutError:
+            pass
+
+    def _collect(self) -> None:
+        """Give expired and woken requests to their lanes."""
+        store = self.store
+        if store.regroup:
+            store.compute_classes()
+        ending = {request for lane in self._lanes() for request in lane.expired}
+        for waiter in store.room.due(self._clock.now()):
+            kept = store.requests[waiter.request]
+            if kept.request not in ending and len(lane := self._lane(kept).expired) < TURNS:
+                lane[kept.request] = kept
+        for turn in store.room.turns(self._clock.monotonic(), TURNS):
+            kept = store.requests[turn.waiter.request]
+            self._lane(kept).woken.append(Woken(kept, turn.beside, turn.forgotten))
+
+    def _lanes(self) -> Sequence[_Lane]:
+        return (*self._pending.values(), *self._running.values())
+
+    def _lane(self, kept: ParkedRequest) -> _Lane:
+        return self._pending.setdefault(None if kept.start is None else kept.message.cell, _Lane())
+
+    async def _work(self, cell: str | None, lane: _Lane) -> None:
+        evaluator = self._builds if cell is None else self._moves
+        try:
+            await self._evaluate(evaluator, lane.woken)
+            await self._end(evaluator, list(lane.expired))
+            if lane.recheck:
+                here = [
+                    kept for kept in self.store.requests.values() if kept.start and kept.message.cell == cell
+                ]
+                seen = self.store.sight.source.seen
+                await self._become(evaluator, await evaluator.recheck(here), seen)
+        except Unavailable as away:
+            log.warning("waiting requests: %s", away)
+            await asyncio.sleep(PATIENCE)
+        except Exception:
+            log.exception("waiting requests: a bug; they go on waiting")
+            await asyncio.sleep(PATIENCE)
+        finally:
+            del self._running[cell]
+            self.store.woken.set()
+
+    # Woken and expired requests
+
+    async def _evaluate(self, evaluator: Evaluator, woken: Sequence[Woken]) -> None:
+        requests = self.store.requests
+        left = [one for one in woken if one.kept.request in requests]
+        woken = [replace(one, kept=requests[one.kept.request]) for one in left]
+        if not woken:
+            return
+        seen = self.store.sight.source.seen
+        try:
+            results = await evaluator.evaluate(woken)
+        except BaseException:
+            for one in woken:
+                self.store.room.back(one.kept.request, self._clock.monotonic() + PATIENCE)
+            raise
+        for one, result in zip(woken, results, strict=True):
+            if one.swept and isinstance(result, Ended) and any(map(_is_placed, result.messages)):
+                self.store.rescue(one.kept)
+            self._back(one.kept, result)
+        kept = [one.kept for one in woken]
+        await self._become(evaluator, list(zip(kept, results, strict=True)), seen)
+
+    def _back(self, kept: ParkedRequest, result: Evaluated) -> None:
+        """Return a request without a host to its queue."""
+        room, now = self.store.room, self._clock.monotonic()
+        match result:
+            case StillWaiting():
+                self._tries.pop(kept.request, None)
+                room.back(kept.request)
+            case RetryLater(after=after):
+                room.back(kept.request, now + self._pause(kept, after))
+
+    def _pause(self, kept: ParkedRequest, first: float) -> float:
+        """Return a pause that doubles each time: a change wakes the request sooner."""
+        tries = self._tries.get(kept.request, 0)
+        self._tries[kept.request] = tries + 1
+        return max(min(first * 2.0 ** min(tries, 16), LONGEST_PAUSE), first)
+
+    async def _become(
+        self, evaluator: Evaluator, results: Sequence[tuple[ParkedRequest, Evaluated]], seen: int
+    ) -> None:
+        """Store the new state of requests that keep waiting, and publish the results of the others."""
+        store, changed = self.store, list[ParkedRequest]()
+        for kept, result in results:
+            left = store.requests.get(kept.request)  # some builds, or all, may have been cancelled meanwhile
+            if left is None or isinstance(result, Ended):
+                continue
+            other = left
+            if isinstance(result, StillWaiting) and result.lacks[:MAX_CAUSE] != left.lacks:
+                lacks = result.lacks[:MAX_CAUSE]
+                other = replace(left, lacks=lacks, seen=seen, decision=result.decision)
+                store.requests[kept.request] = other
+            if result.start is not None and result.start != left.start:
+                store.enter_again(
+                    replace(other, start=result.start, message=result.start.request(), seen=seen)
+                )
+                other = store.requests[kept.request]
+                store.wake()
+            if other is not left:
+                changed.append(other)
+        await store.lacking(changed)
+        ended = [(kept, result.messages) for kept, result in results if isinstance(result, Ended)]
+        await self._publish(evaluator, ended)
+
+    async def _end(self, evaluator: Evaluator, expired: Sequence[Id]) -> None:
+        """End expired requests: a last evaluation, fence, then publish the reason."""
+        store = self.store
+        kept = [store.requests[request] for request in expired if request in store.requests]
+        if not kept:
+            return
+        last = [Woken(one, store.room.barred(one.priority, one.since)) for one in kept]
+        results = await evaluator.end(last)
+        ended = [
+            (one, result.messages)
+            for one, result in zip(kept, results, strict=True)
+            if isinstance(result, Ended)
+        ]
+        await self._publish(evaluator, ended)
+        for one, result in zip(kept, results, strict=True):
+            if not isinstance(result, Ended):
+                store.end_at(one, self._clock.now() + SOON)
+
+    # Results
+
+    async def _publish(
+        self, evaluator: Evaluator, ended: Sequence[tuple[ParkedRequest, Sequence[Message]]]
+    ) -> None:
+        """Publish the messages, then delete the requests. A failed publication is repeated later."""
+        done: list[Id] = []
+        for kept, messages in ended:
+            try:
+                with resumed(kept.story):
+                    await self._publish_all(evaluator, messages)
+                done.append(kept.request)
+            except (Unavailable, Retry) as problem:
+                log.warning("request %s: %s", kept.request, problem)
+                after = problem.after if isinstance(problem, Retry) else PATIENCE
+                if kept.until <= self._clock.now():
+                    self.store.end_at(kept, self._clock.now() + after)
+                else:
+                    self.store.room.back(kept.request, self._clock.monotonic() + after)
+        for request in done:
+            self._tries.pop(request, None)
+        await self.store.drop(done)
+
+    async def _publish_all(self, evaluator: Evaluator, messages: Sequence[Message]) -> None:
+        try:
+            if messages:
+                await self._say(*messages)
+        except Unroutable:
+            for message in messages:
+                await self._publish_one(evaluator, message)
+
+    async def _publish_one(self, evaluator: Evaluator, message: Message) -> None:
+        try:
+            await self._say(message)
+        except Unroutable:
+            if not _is_placed(message):
+                raise
+            instead = await evaluator.take_back(message)
+            if instead is not None:
+                await self._say(instead)
+
+
+def _is_placed(message: Message) -> bool:
+    return isinstance(message, BuildPlaced | MovePlaced)

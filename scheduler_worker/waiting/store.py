@@ -1,0 +1,259 @@
+"""The waiting requests of this scheduler, in memory and in the database.
+
+A request is stored before its message is acknowledged. The queues decide in which order requests are woken.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import msgspec
+
+from bus.clock import Clock
+from bus.context import StoredContext
+from bus.decisions import Decision
+from bus.messages import BuildRequested, BuildUnplaceable
+from bus.sql.database import Database
+from bus.sql.transaction import Transaction
+from bus.vocabulary import MAX_CAUSE, Id
+from scheduler_worker.core.events import Begun
+from scheduler_worker.core.order import Order
+from scheduler_worker.core.request import seconds_of
+from scheduler_worker.core.reservations import Root
+from scheduler_worker.core.waiting_queue import Waiter
+from scheduler_worker.core.waiting_queues import WaitingRoom
+from scheduler_worker.meters import RESCUED, UNPLACEABLE, WAITING_NOW
+from scheduler_worker.move_courses import RefusedMoves
+from scheduler_worker.related_instances import RelatedHosts, names_other_instances
+from scheduler_worker.releasing import log
+from scheduler_worker.store import decisions, parked
+from scheduler_worker.store.parked import ParkedRequest
+from scheduler_worker.waiting.hosts import Sight, beside, needs_of
+
+Begins = Callable[[ParkedRequest], tuple[Order, Begun]]
+
+
+class WaitingStore:
+    """The waiting requests that this scheduler owns. `begin` returns the order of a stored request."""
+
+    def __init__(
+        self,
+        database: Database,
+        name: str,
+        clock: Clock,
+        sight: Sight,
+        begin: Begins,
+        related: RelatedHosts,
+        changed: Callable[[], None],
+    ) -> None:
+        self.database = database
+        self.name = name
+        self.sight = sight
+        self.room = WaitingRoom(sight)
+        self.requests: dict[Id, ParkedRequest] = {}
+        self.related = related
+        self.woken = asyncio.Event()  # the queues may have requests to evaluate
+        self.rescued = 0
+        self.entered = False  # whether this scheduler is registered as an owner
+        self.taken_for_dead = False
+        self.regroupings = 0  # how often all classes were computed again
+        self.regroup = False  # classes are to be computed again
+        self._clock = clock
+        self._begin = begin
+        self._changed = changed
+
+    # Requests in memory
+
+    def enter(self, kept: ParkedRequest, mark: int | None = None) -> None:
+        """Add a request that found no host up to this mark of the queues (None: it was not evaluated)."""
+        waiter = Waiter(
+            kept.request, kept.kind, kept.priority, kept.since, kept.until, needs_of(kept.message)
+        )
+        self.room.enter(waiter, mark)
+        self.requests[kept.request] = kept
+        if names_other_instances(kept.message):
+            self.related.stirred = True
+        self._moved()
+
+    def enter_again(self, kept: ParkedRequest) -> None:
+        """Add or replace a request whose class is to be computed: one of another owner, or a changed one."""
+        order, event = self._begin(kept)
+        if event.refusal:  # it has become unreadable
+            kept = replace(kept, until=self._clock.now(), lacks=event.refusal)
+        kind = self.kind(order)
+        self.leave([kept.request])
+        self.enter(replace(kept, kind=kind, wakes=self.sight.wakes(kind)))
+
+    def leave(self, requests: Collection[Id]) -> None:
+        for request in requests:
+            self.requests.pop(request, None)
+            self.room.leave(request)
+        if requests:
+            self._moved()
+
+    def end_at(self, kept: ParkedRequest, until: float) -> None:
+        """Change the time at which a request ends."""
+        if kept.request in self.requests:
+            self.leave([kept.request])
+            self.enter(replace(kept, until=until))
+
+    def compute_classes(self) -> None:
+        """Compute all classes and their needs again."""
+        self.regroup = False
+        self.regroupings += 1
+        for kept in list(self.requests.values()):
+            self.enter_again(kept)
+        self.sight.forget({kept.kind for kept in self.requests.values()})
+
+    async def refresh_related(self) -> None:
+        """Wake requests whose related instances moved; end requests whose server group was deleted."""
+        if not self.related.stirred:
+            return
+        naming = [kept for kept in self.requests.values() if names_other_instances(kept.message)]
+        moved, impossible = await self.related.moved({kept.kind: kept.message for kept in naming})
+        for kind in moved:
+            self.room.on_related_hosts_changed(kind)
+        for kept in naming:
+            # a move whose group was deleted continues without it after the next lookup
+            if kept.kind in impossible and kept.start is None and kept.request in self.requests:
+                self.leave([kept.request])
+                lacks = impossible[kept.kind][:MAX_CAUSE]
+                self.enter(replace(kept, until=self._clock.now(), lacks=lacks))
+
+    def wake(self) -> None:
+        """Wake the task that evaluates waiting requests."""
+        if len(self.room):
+            self.woken.set()
+
+    def released(self, root: Root) -> None:
+        """Handle a released reservation on this host."""
+        self.room.let_go([root])
+        self.wake()
+
+    def _moved(self) -> None:
+        WAITING_NOW.set(len(self.room))
+        self._changed()
+
+    # New requests
+
+    def kind(self, order: Order) -> str:
+        return self.sight.kind(order.request, order.alternatives)
+
+    def is_behind(self, order: Order, now: float) -> bool:
+        """Return whether earlier requests of the class wait."""
+        return bool(len(self.room)) and self.room.ahead(self.kind(order), order.request.priority, now)
+
+    def behind(self, order: Order, now: float, seen: int, story: StoredContext) -> ParkedRequest:
+        """Return a request that waits without a search, because the first of its class has no host."""
+        first = self.room.first(self.kind(order))
+        known = None if first is None else self.requests.get(first.request)
+        lacks = f": {known.lacks}" if known is not None else ""
+        decision = known.decision if known is not None else Decision(code="line")
+        why = f"others that ask for the same came before it{lacks}"
+        return self.waiting(order, now, seen, why, decision, story)
+
+    def waiting(
+        self, order: Order, now: float, seen: int, why: str, decision: Decision, story: StoredContext
+    ) -> ParkedRequest:
+        kind = self.kind(order)
+        return ParkedRequest(
+            message=order.request,
+            kind=kind,
+            since=now,
+            until=now + seconds_of(order.request.wait),
+            seen=seen,
+            lacks=why[:MAX_CAUSE],
+            wakes=self.sight.wakes(kind),
+            decision=decision,
+            story=story,
+            start=order.move,
+        )
+
+    def enter_stored(
+        self, stored: Sequence[tuple[ParkedRequest, int | None]], ours: set[Id], regroupings: int
+    ) -> None:
+        """Add the stored requests of this owner. Classes that were computed again meanwhile are outdated."""
+        for kept, mark in stored:
+            if kept.request not in ours or kept.request in self.room:
+                continue
+            if regroupings == self.regroupings:
+                self.enter(kept, mark)
+            else:
+                self.enter_again(kept)
+        self.wake()
+
+    # Reserved hosts
+
+    def without_reserved(self, orders: Sequence[Order]) -> Sequence[Order]:
+        """Return the orders of new requests without hosts that are reserved for waiting ones."""
+        room = self.room
+        if not len(room) and not room.kept_elsewhere:
+            return orders
+        room.settle(self._clock.monotonic())
+        now = self._clock.now()
+        return [
+            order
+            if order.request.request in room
+            else beside(order, room.barred(order.request.priority, now), self.why_reserved)
+            for order in orders
+        ]
+
+    def why_reserved(self, root: Root) -> str:
+        """Return for which waiting request a host is reserved, and until when."""
+        kept = self.room.kept.get(root)
+        key = self.room.kept_elsewhere.get(root) if kept is None else kept.key
+        if key is None:
+            return "offered to waiting requests now"
+        *_, request = key
+        waiting = self.requests.get(request)
+        until = "it gets a host or expires"
+        if waiting is not None:
+            expires = datetime.fromtimestamp(waiting.until, UTC)
+            until = f"it gets a host, at most until {expires:%Y-%m-%d %H:%M:%S} UTC"
+        return f"reserved for waiting request {request} until {until}"
+
+    # The database
+
+    async def live(self, tx: Transaction) -> None:
+        """Store this scheduler's heartbeat and its reserved hosts."""
+        reserved = msgspec.json.encode({root: kept.key for root, kept in self.room.kept.items()}).decode()
+        if not await parked.beat(tx, self.name, reserved, self.rescued):
+            self.taken_for_dead = self.entered
+        self.entered = True
+
+    async def lacking(self, changed: Sequence[ParkedRequest]) -> None:
+        """Store what the requests lack."""
+        if changed:
+            async with self.database.write() as tx:
+                await parked.looked_at(tx, changed)
+            self._changed()
+
+    async def drop(self, requests: Sequence[Id]) -> None:
+        """Delete requests whose results are published."""
+        if requests:
+            async with self.database.write() as tx:
+                await parked.drop(tx, requests)
+            self.leave(requests)
+
+    async def keep_decisions(self, ending: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
+        """Store why builds have no host, for later queries."""
+        if ending:
+            UNPLACEABLE.inc(len(ending))
+            async with self.database.write() as tx:
+                await decisions.add(tx, ending, self._clock.now())
+
+    async def keep_refusals(self, ending: RefusedMoves) -> None:
+        """Store why moves were refused, for later queries."""
+        if ending:
+            async with self.database.write() as tx:
+                await decisions.add_moves(tx, ending, self._clock.now())
+
+    def rescue(self, kept: ParkedRequest) -> None:
+        """Count a request that only the slow check has found a host for."""
+        self.rescued += 1
+        RESCUED.inc()
+        log.error(
+            "request %s waited for %.0f s though there was a host: no change had told of it (kind %s)",
+            *(kept.request, self._clock.now() - kept.since, kept.kind),
+        )
