@@ -6,76 +6,84 @@ are replaced by some of the roomiest.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from bus.queries import Candidate
-
-if TYPE_CHECKING:
-    from scheduler_worker.core.ranking import Entry, Ranking
-
+from scheduler_worker.core.alternative import Alternative
+from scheduler_worker.core.capacities import CapacityByHost
+from scheduler_worker.core.found_hosts import FoundHosts
+from scheduler_worker.core.ranking_cache import HostCache
+from scheduler_worker.core.ranking_order import Entry, HostOrder
+from scheduler_worker.core.weights import Weights
 
 TIGHT = 0.75  # share of the largest capacity; hosts below it are tight
 
 
-class AlternatesOfRanking:
-    """Alternates of one ranking. Nothing is reserved for them.
+class AlternatesOfCell:
+    """Alternates of one ranking. Nothing is reserved for them."""
 
-    The ranking is passed to every call, because a reference to it would form a cycle that only the garbage
-    collector frees.
-    """
-
-    def __init__(self, cell: str, asked: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        cell: str,
+        alternative: Alternative,
+        order: HostOrder,
+        cache: HostCache,
+        capacities: CapacityByHost,
+        weights: Weights,
+        found: FoundHosts,
+    ) -> None:
+        self._order = order
+        self._cache = cache
+        self._capacities = capacities
+        self._weights = weights
+        self._found = found
         self._cell = cell
         self._sorted: list[Entry] = []  # hosts of the cell in the order of the beginning
         self._at = 0
         self._heap: list[Entry] = []
         self._named: dict[int, int] = {}
         self._fuller: dict[int, Entry] = {}  # entries of hosts that were named
-        self._asked = asked
+        self._asked = alternative.asked
         self._enough: float | None = None  # capacity of a roomy host; None: not computed yet
         self._roomy: deque[int] | None = None  # roomy hosts in rotation
 
-    def take(
-        self, ranking: "Ranking", several: int, beside: Collection[str], avoid: Collection[str]
-    ) -> tuple[Candidate, ...]:
+    def take(self, several: int, beside: Collection[str], avoid: Collection[str]) -> tuple[Candidate, ...]:
         found: list[Entry] = []
         spares: list[Candidate] = []
         passed_over: list[Entry] = []
-        while len(found) < several and (entry := self._next(ranking)) is not None:
+        while len(found) < several and (entry := self._next()) is not None:
             index = entry[-1]
-            way = ranking.way(index)
+            way = self._cache.way(index)
             if way is None:
                 continue
-            if way.root in beside or (avoid and (way := ranking.way(index, avoid)) is None):
+            if way.root in beside or (avoid and (way := self._cache.way(index, avoid)) is None):
                 passed_over.append(entry)
             else:
                 found.append(entry)
                 spares.append(way)
         roomy: list[Candidate] = []
-        if several > 1 and len(found) == several and not self._is_roomy(ranking, found[-1][-1]):
-            roomy = self._make_way(ranking, found, spares, beside, avoid, passed_over)
+        if several > 1 and len(found) == several and not self._is_roomy(found[-1][-1]):
+            roomy = self._make_way(found, spares, beside, avoid, passed_over)
         for entry in passed_over:
             heappush(self._heap, entry)
         for entry, way in zip(found, spares, strict=True):
-            self._name(ranking, entry, way)
+            self._name(entry, way)
         return (*spares, *roomy)
 
     def _make_way(
         self,
-        ranking: "Ranking",
-        found: list["Entry"],
+        found: list[Entry],
         spares: list[Candidate],
         beside: Collection[str],
         avoid: Collection[str],
-        passed_over: list["Entry"],
+        passed_over: list[Entry],
     ) -> list[Candidate]:
         """Replace tight alternates at the end by some of the roomiest hosts."""
         roomy: list[Candidate] = []
         taken = {way.root for way in spares}.union(beside)
-        while found and not self._is_roomy(ranking, found[-1][-1]):
-            one = self._next_roomy(ranking, taken, avoid)
+        while found and not self._is_roomy(found[-1][-1]):
+            one = self._next_roomy(taken, avoid)
             if one is None:
                 break
             roomy.append(one)
@@ -84,8 +92,8 @@ class AlternatesOfRanking:
             spares.pop()
         return roomy
 
-    def _is_roomy(self, ranking: "Ranking", index: int) -> bool:
-        capacities = ranking.capacities
+    def _is_roomy(self, index: int) -> bool:
+        capacities = self._capacities
         has = capacities.of(index)
         if self._enough is None:
             if has >= TIGHT * capacities.at_most:
@@ -93,36 +101,34 @@ class AlternatesOfRanking:
             self._enough = TIGHT * capacities.most(self._cell)
         return has >= self._enough
 
-    def _next_roomy(
-        self, ranking: "Ranking", taken: Collection[str], avoid: Collection[str]
-    ) -> Candidate | None:
+    def _next_roomy(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
         """By turns, so that builds do not all name the same one."""
         if self._roomy is None:
             assert self._enough is not None  # computed before any alternate is replaced
-            self._roomy = deque(ranking.capacities.roomiest(self._cell, self._enough))
+            self._roomy = deque(self._capacities.roomiest(self._cell, self._enough))
         for _ in range(len(self._roomy)):
             index = self._roomy.popleft()
-            way = ranking.way(index)
+            way = self._cache.way(index)
             if way is None:
                 continue  # full by now, or refused
             self._roomy.append(index)
-            if way.root not in taken and (way := ranking.way(index, avoid)):
+            if way.root not in taken and (way := self._cache.way(index, avoid)):
                 return way
         return None
 
-    def moved(self, ranking: "Ranking", index: int) -> None:
+    def moved(self, index: int) -> None:
         """Update a host that was chosen or released."""
-        now = ranking.moved[index]
+        now = self._order.moved[index]
         named = self._named.get(index)
         if named:
-            less = named * ranking.one_more(index)
+            less = named * self._weights.one_more(self._found, index)
             now = self._fuller[index] = (now[0], now[1] + less, now[2] + named, now[3], index)
         heappush(self._heap, now)
 
-    def _next(self, ranking: "Ranking") -> "Entry | None":
+    def _next(self) -> Entry | None:
         while True:
             if self._at == len(self._sorted):
-                self._sorted = ranking.of_cell(self._cell, self._at)
+                self._sorted = self._order.of_cell(self._cell, self._at)
             heap, front = self._heap, self._sorted
             if heap and (self._at == len(front) or heap[0] <= front[self._at]):
                 entry = heappop(heap)
@@ -133,11 +139,11 @@ class AlternatesOfRanking:
                 self._at += 1
             else:
                 return None
-            now = self._fuller.get(entry[-1]) or ranking.moved.get(entry[-1], entry)
+            now = self._fuller.get(entry[-1]) or self._order.moved.get(entry[-1], entry)
             if now == entry:
                 return entry
 
-    def _name(self, ranking: "Ranking", entry: "Entry", way: Candidate) -> None:
+    def _name(self, entry: Entry, way: Candidate) -> None:
         """Count the host as fuller by this candidate; without remaining capacity it is not named again."""
         outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
@@ -146,7 +152,7 @@ class AlternatesOfRanking:
             if name in free and free[name] < (named + 1) * amount:
                 self._fuller[index] = _NOWHERE
                 return
-        one_more = ranking.one_more(index)
+        one_more = self._weights.one_more(self._found, index)
         self._fuller[index] = entry = (outside, worth + one_more, chosen + 1, its_tie, index)
         heappush(self._heap, entry)
 

@@ -2,18 +2,17 @@
 cell with the most.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
 import numpy as np
 
-from bus.candidates import CandidateSearch, Floats, Ints
+from bus.candidates import CandidateSearch, CandidateSource, Floats, Ints
 from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.frontier import best_value
 from scheduler_worker.core.host_map import HostMap
-from scheduler_worker.core.tie_break import Uints
+from scheduler_worker.core.ranking_order import HostOrder
 
 ROOMIEST = 64  # of a cell, how many are named as alternates by turns
 
@@ -28,23 +27,30 @@ class CapacityByHost:
         self,
         alternative: Alternative,
         search: CandidateSearch,
-        shared: set[str],
+        source: CandidateSource,
         hosts: HostMap,
-        admitted: Ints,
-        ties: Callable[[Ints], Uints],
+        order: HostOrder,
     ) -> None:
-        self._positions = search.positions
+        self._wish = alternative
+        self._search = search
+        self._source = source
         self._hosts = hosts
-        self._admitted = admitted
-        self._ties = ties
-        # Shared pools are not counted.
-        self._counted = [
-            (search.free(name), float(amount))
-            for name, amount in alternative.asked.items()
+        self._order = order
+
+    @cached_property
+    def _counted(self) -> list[tuple[Floats, float]]:
+        """Return the free amounts and the requested amount of each class. Shared pools are not counted."""
+        shared = set[str]().union(*self._source.sharing.values())
+        return [
+            (self._search.free(name), float(amount))
+            for name, amount in self._wish.asked.items()
             if amount and name not in shared
         ]
-        # An upper bound of all capacities; possibly no host reaches it.
-        self.at_most = max(_whole([free.max(initial=0.0) / amount for free, amount in self._counted]), 0.0)
+
+    @cached_property
+    def at_most(self) -> float:
+        """Return an upper bound of all capacities; possibly no host reaches it."""
+        return max(_whole([free.max(initial=0.0) / amount for free, amount in self._counted]), 0.0)
 
     def of(self, index: int) -> float:
         return _whole([free.item(index) / amount for free, amount in self._counted])
@@ -66,7 +72,7 @@ class CapacityByHost:
             least = max(least, best_value(capacities, several))
         near = np.flatnonzero(capacities >= least)
         those, capacities = those.take(near), capacities.take(near)
-        its_ties = self._ties(those)
+        its_ties = self._order.ties(those)
         if those.size > several:
             first = np.lexsort((its_ties, -capacities))[:several]
             those, its_ties = those.take(first), its_ties.take(first)
@@ -81,7 +87,7 @@ class CapacityByHost:
 
     @cached_property
     def _in_order(self) -> "_ByCell":
-        positions, admitted, hosts = self._positions, self._admitted, self._hosts
+        positions, admitted, hosts = self._search.positions, self._order.admitted, self._hosts
         capacities: Floats = np.full(len(positions), np.inf)
         for free, amount in self._counted:
             np.minimum(capacities, free / amount, out=capacities)

@@ -4,6 +4,8 @@ from bus.candidates import Floats
 from bus.decisions import RecordedHost
 from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.found_hosts import FoundHosts
+from scheduler_worker.core.one_host import with_more
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.scale import MOST, scales_of, score_of_host, scores, worth
 from scheduler_worker.core.view import AllHosts, HostsNow, OneHost
@@ -27,6 +29,7 @@ class Weights:
         self._multipliers = [scale.weigher.multiplier for scale in scales]
         self._reads = [scale.weigher.value for scale in scales]
         self._at_first = [scale.values for scale in scales]
+        self._one_more: float | None = None
         self._worth_of: dict[Values, float] = {}
         self._scores_of: dict[Values, dict[str, float]] = {}
 
@@ -51,6 +54,17 @@ class Weights:
             known = score_of_host(self.recorded, values, self._multipliers, self._near)
             self._worth_of[values] = known
         return known
+
+    def one_more(self, found: FoundHosts, index: int) -> float:
+        """Return how much less a host weighs after one more instance of the request.
+
+        That is about equal for all hosts, so it is computed for the first one.
+        """
+        if self._one_more is None:
+            now = found.facts(index)
+            then = with_more(now, self._wish.asked, 1)
+            self._one_more = self.worth(now, self.read(now)) - self.worth(then, self.read(then))
+        return self._one_more
 
     def overridden(self, facts: HostFacts) -> dict[str, float]:
         """Return the multipliers that the host's aggregates override."""

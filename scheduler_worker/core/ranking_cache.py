@@ -1,0 +1,119 @@
+"""What is known of each host of one ranking: whether filters accept it, and its allocation candidates.
+
+Both hold until the host, or a resource that it shares, changes.
+"""
+
+from collections.abc import Collection, Sequence
+
+from bus.candidates import CandidateSearch, CandidateSource
+from bus.queries import Candidate
+from scheduler_worker.core.alternative import Alternative
+from scheduler_worker.core.found_hosts import FoundHosts
+from scheduler_worker.core.one_host import all_of_them
+from scheduler_worker.core.rejections import Refusal
+from scheduler_worker.core.rule import Rule
+from scheduler_worker.core.rules.neighbours import AFFINITY
+
+WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
+ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
+
+
+class HostCache:
+    """Hosts are known by their index into the arrays of the search."""
+
+    def __init__(
+        self,
+        alternative: Alternative,
+        search: CandidateSearch,
+        source: CandidateSource,
+        found: FoundHosts,
+        rules: Sequence[Rule],
+    ) -> None:
+        self.refused: dict[int, Refusal] = {}  # by a filter that evaluates single hosts
+        self.chosen: dict[int, int] = {}  # how often each host was chosen
+        self.lone_ways: dict[int, tuple[Candidate, ...]] = {}  # of hosts with one candidate
+        self.lazy = [rule for rule in rules if rule.admits is None]
+        keeps = (rule for rule in rules if rule.name == AFFINITY and alternative.together is not None)
+        self.keeps_together = next(keeps, None)
+        self._wish = alternative
+        self._search = search
+        self._source = source
+        self._found = found
+        self._rules = rules
+        self._positions = search.positions
+        self.admitted: set[int] = set()  # hosts that every filter accepts, as far as they were evaluated
+        self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
+
+    def admits(self, index: int) -> bool:
+        """Return whether every filter accepts the host; evaluated once, until the host changes."""
+        if index in self.refused:
+            return False
+        if index in self.admitted:
+            return True
+        # Filters that evaluate arrays must be applied again to chosen hosts.
+        rules = self._rules if index in self.chosen else self.lazy
+        if rules:
+            facts = self._found.facts(index)
+            for rule in rules:
+                why = rule.refuses(facts, self._wish)
+                if why is not None:
+                    self.refused[index] = rule, why
+                    return False
+        self.admitted.add(index)
+        return True
+
+    def parts(self, index: int) -> bool:
+        """Return whether the host has capacity for some instances of an affinity group, but not for all."""
+        keeps = self.keeps_together
+        if keeps is None or not self.ways(index, 1):
+            return False
+        facts = self._found.facts(index)
+        refusal = all_of_them(
+            self._wish, self._rules, keeps, self._source, facts, lambda: self.look(index, 1)
+        )
+        if refusal is not None:
+            self.refused[index] = refusal
+        return refusal is not None
+
+    def forget(self, index: int) -> None:
+        """Forget everything about a host that has changed."""
+        self.lone_ways.pop(index, None)
+        self._tree_ways.pop(index, None)
+        self.refused.pop(index, None)
+        self.admitted.discard(index)
+
+    def forget_trees(self) -> None:
+        """Forget the candidates of trees, which may share resources with a changed host."""
+        self._tree_ways.clear()
+
+    # Allocation candidates
+
+    def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
+        """Return the first allocation candidate of the host, or None if a filter rejects the host."""
+        if index not in self.admitted and not self.admits(index):
+            return None
+        ways = self.lone_ways.get(index)
+        if ways is None or avoid:
+            ways = self.ways(index, 1, avoid)
+        return ways[0] if ways else None
+
+    def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
+        """Return the allocation candidates of the host that fit now, without providers to avoid."""
+        ways = self.lone_ways.get(index)
+        if ways is not None and not avoid:
+            return ways
+        ways = ways or self._tree_ways.get(index)
+        if ways is None:
+            ways = self.look(index, WAYS_OF_THE_BEST)
+            lone = len(ways) == 1 and len(ways[0].allocations) == 1 and ways[0].root in ways[0].allocations
+            if ways:
+                (self.lone_ways if lone else self._tree_ways)[index] = ways
+        if avoid and any(not way.allocations.keys().isdisjoint(avoid) for way in ways):
+            if len(ways) == WAYS_OF_THE_BEST:
+                ways = self.look(index, ALL_WAYS)
+            ways = tuple([way for way in ways if way.allocations.keys().isdisjoint(avoid)])
+        return ways[:most]
+
+    def look(self, index: int, most: int) -> tuple[Candidate, ...]:
+        """Return the present candidates, whatever was found before."""
+        return tuple(self._search.ways(self._positions.item(index), most))

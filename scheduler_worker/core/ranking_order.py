@@ -1,0 +1,149 @@
+"""The order of the hosts of one ranking: best first, sorted only as far as it is read.
+
+A host whose weight has changed is sorted in again; its earlier entries are outdated and skipped.
+"""
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from heapq import heappop, heappush
+
+import numpy as np
+
+from bus.candidates import Bools, Floats, Ints
+from scheduler_worker.core.frontier import Frontier
+from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.tie_break import Uints, ties
+
+# Hosts of a later tier are chosen only if no host of an earlier tier is left.
+OUR_HOSTS, THEIR_HOSTS, UNKNOWN_HOSTS = range(3)  # of other schedulers' shares; without a heartbeat so far
+Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how often chosen, tie, index
+_NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
+
+
+class HostOrder:
+    """Hosts are known by their index into the arrays of the search."""
+
+    def __init__(
+        self, seed: str, hosts: HostMap, positions: Ints, worths: Floats, tiers: Ints | None, admitted: Ints
+    ) -> None:
+        self.admitted = admitted  # the hosts that masks admit
+        # Bound methods are not passed on: a reference cycle would wait for the garbage collector.
+        self.ties = partial(_ties_of, seed, hosts, positions)
+        self.moved: dict[int, Entry] = {}  # hosts whose place has changed since the beginning
+        self._hosts = hosts
+        self._positions = positions
+        self._worths = worths
+        self._tiers = tiers
+        # Tiers are evaluated one by one. Adding an offset to the weights would lose small differences of
+        # floats.
+        slices = (
+            [admitted]
+            if tiers is None
+            else [admitted[tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
+        )
+        self._orders = [(tier, Frontier(worths, those, self.ties)) for tier, those in enumerate(slices)]
+        self._sorted: list[Entry] = []  # the hosts of the beginning that have been sorted so far
+        self._of_cell: dict[int, list[Entry]] = {}  # the same by cell
+        self._at = 0  # so far they were handed out
+        self._left: list[Entry] = []  # hosts that were evaluated and not chosen, the last first
+        self._heap: list[Entry] = []  # hosts that were handed out or released, with their present weight
+
+    def tier(self, index: int) -> int:
+        return OUR_HOSTS if self._tiers is None else self._tiers.item(index)
+
+    def pop(self) -> Entry | None:
+        """Remove the best host from the order and return it."""
+        while True:
+            if self._at == len(self._sorted):
+                self._turn_page()
+            heap, front, left = self._heap, self._sorted, self._left
+            first = front[self._at] if self._at < len(front) else _NOBODY
+            if left and left[-1] < first and not (heap and heap[0] <= left[-1]):
+                entry = left.pop()
+            elif heap and heap[0] < first:
+                entry = heappop(heap)
+                while heap and heap[0] == entry:  # it came back to where it had been
+                    heappop(heap)
+                while left and left[-1] == entry:
+                    left.pop()
+            elif first is not _NOBODY:
+                entry = first
+                self._at += 1
+            else:
+                return None
+            if self.moved.get(entry[-1], entry) == entry:
+                return entry
+
+    def pop_left(self, several: int) -> list[Entry]:
+        """Return hosts that were evaluated and not chosen, if enough of them are still the best."""
+        left, heap = self._left, self._heap
+        if not left or (heap and heap[0] <= left[-several:][0]):
+            return []
+        best = left[: -several - 1 : -1]
+        del left[-several:]
+        return best
+
+    def leave(self, entries: Sequence[Entry]) -> None:
+        """Return evaluated hosts to the order. They keep their verdict until `evaluate_again`."""
+        self._left += entries
+        self._left.sort(reverse=True)
+
+    def evaluate_again(self) -> None:
+        """Evaluate again the hosts that were not chosen: they may have changed."""
+        self.push(self._left)
+        self._left.clear()
+
+    def push(self, entries: Collection[Entry]) -> None:
+        for entry in entries:
+            heappush(self._heap, entry)
+
+    def move(self, entry: Entry) -> None:
+        """Sort a host in again at its present place."""
+        self.moved[entry[-1]] = entry
+        heappush(self._heap, entry)
+
+    def of_cell(self, cell: str, beyond: int) -> list[Entry]:
+        """Return more than so many of a cell's hosts in the order of the beginning, or all of them."""
+        number = self._hosts.number(cell)
+        while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
+            pass
+        return self._of_cell.get(number, [])
+
+    def _turn_page(self) -> bool:
+        """Sort the next page of hosts and return whether there is one."""
+        (tier, order), *others = self._orders
+        indices, its_ties = order.page()
+        if not indices.size and others:
+            self._orders = others
+            return self._turn_page()
+        entries = self._entries(tier, indices, its_ties)
+        self._sorted += entries
+        of_cell = self._of_cell
+        cells = self._hosts.cell_at[self._positions[indices]].tolist()
+        for cell, entry in zip(cells, entries, strict=True):
+            if cell in of_cell:
+                of_cell[cell].append(entry)
+            else:
+                of_cell[cell] = [entry]
+        return bool(entries)
+
+    def _entries(self, tier: int, indices: Ints, its_ties: Uints) -> list[Entry]:
+        worths = (-self._worths[indices]).tolist()
+        every = indices.tolist()
+        several = len(every)
+        return list(zip([tier] * several, worths, [0] * several, its_ties.tolist(), every, strict=True))
+
+
+def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints | None:
+    """Return the tier of each host, or None if all hosts are in one tier."""
+    tiers: Ints | None = None
+    if ours is not None:
+        tiers = np.where(ours[positions], OUR_HOSTS, THEIR_HOSTS)
+    if unknown is not None:
+        known = OUR_HOSTS if tiers is None else tiers
+        tiers = np.where(unknown[positions], UNKNOWN_HOSTS, known)
+    return tiers
+
+
+def _ties_of(seed: str, hosts: HostMap, positions: Ints, indices: Ints) -> Uints:
+    return ties(seed, hosts.mixed.take(positions.take(indices)))
