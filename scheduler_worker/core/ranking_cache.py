@@ -1,6 +1,6 @@
-"""What is known of each host of one ranking: whether filters accept it, and its allocation candidates.
+"""The cache of a ranking: which hosts filters accept, and their allocation candidates.
 
-Both hold until the host, or a resource that it shares, changes.
+Both are valid until the host, or a resource that it shares, changes.
 """
 
 from collections.abc import Collection, Sequence
