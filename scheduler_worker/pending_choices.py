@@ -2,12 +2,15 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import msgspec
 
 from bus.candidates import CandidateSource
+from bus.queries import Candidate
 from bus.vocabulary import Allocations
+from scheduler_worker.hosts import HostBook
 
 TIMEOUT = 15.0  # longer than a claim may take to be answered
 
@@ -83,3 +86,25 @@ class PendingChoices:
     def unsettled(self) -> list[PendingChoice]:
         """Return the choices whose claims have no result yet."""
         return [entry for entry in self._open if entry.open and entry.number is None]
+
+
+@dataclass(frozen=True, slots=True)
+class Promising:
+    """Reserves choices in the index's free amounts, and counts them as builds on their hosts."""
+
+    pending: PendingChoices
+    book: HostBook
+    now: float
+
+    @property
+    def unsettled(self) -> list[PendingChoice]:
+        return self.pending.unsettled
+
+    def enter(self, way: Candidate) -> PendingChoice:
+        self.book.chose(way.cell, way.root, self.now)
+        return self.pending.enter(way.allocations, way.cell, way.root, self.now)
+
+    def drop(self, promise: object) -> None:
+        if isinstance(promise, PendingChoice) and promise.open:
+            self.book.unchose(promise.cell, promise.root, promise.at)
+            self.pending.drop(promise)

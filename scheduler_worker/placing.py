@@ -56,7 +56,7 @@ from scheduler_worker.dependencies import PlacementQueries, SchedulerOptions
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.meters import CROSSED, count_claims
 from scheduler_worker.orders import Orders
-from scheduler_worker.pending_choices import PendingChoice, PendingChoices
+from scheduler_worker.pending_choices import PendingChoice, PendingChoices, Promising
 from scheduler_worker.related_instances import names_other_instances
 from scheduler_worker.releasing import Ending, log
 from scheduler_worker.resolving import Resolving
@@ -183,8 +183,7 @@ class Scheduler:
         if level:
             await self.source.fresh()
             begun = [self._known_now(order, event) for order, event in begun]
-        if any(names_other_instances(order.request) for order, _ in begun):
-            begun = await self._resolving.resolve(begun)
+        begun = await self._resolve(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
             self._take(course, event)
@@ -363,21 +362,18 @@ class Scheduler:
 
     async def ready_moves(self, starts: Sequence[MoveStart]) -> Sequence[tuple[Order, Begun]]:
         """Return the orders and states of moves before the search."""
-        begun: Sequence[tuple[Order, Begun]] = [
-            self._orders.begin(start.request(), 0.0, start) for start in starts
-        ]
-        if any(names_other_instances(order.request) for order, _ in begun):
-            begun = await self._resolving.resolve(begun)
-        return begun
+        return await self._resolve([self._orders.begin(start.request(), 0.0, start) for start in starts])
 
     async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[tuple[Order, Begun]]:
         """Return the requests with the present hosts of the instances that they name."""
-        begun: Sequence[tuple[Order, Begun]] = [self._orders.begin(request, 0.0) for request in requests]
-        if any(names_other_instances(request) for request in requests):
-            begun = await self._resolving.resolve(begun)
+        return await self._resolve([self._orders.begin(request, 0.0) for request in requests])
+
+    async def _resolve(self, begun: Sequence[tuple[Order, Begun]]) -> Sequence[tuple[Order, Begun]]:
+        if any(names_other_instances(order.request) for order, _ in begun):
+            return await self._resolving.resolve(begun)
         return begun
 
-    def _promising(self) -> "Promising":
+    def _promising(self) -> Promising:
         return Promising(self.pending, self.book, self.clock.monotonic())
 
     async def _claim(self, courses: Sequence[_Course]) -> None:
@@ -439,25 +435,3 @@ class Scheduler:
 
 def _asking(courses: Sequence[_Course], what: type) -> list[_Course]:
     return [course for course in courses if course.asks and isinstance(course.asks[0], what)]
-
-
-@dataclass(frozen=True, slots=True)
-class Promising:
-    """Reserves choices in the index's free amounts, and counts them as builds on their hosts."""
-
-    pending: PendingChoices
-    book: HostBook
-    now: float
-
-    @property
-    def unsettled(self) -> list[PendingChoice]:
-        return self.pending.unsettled
-
-    def enter(self, way: Candidate) -> PendingChoice:
-        self.book.chose(way.cell, way.root, self.now)
-        return self.pending.enter(way.allocations, way.cell, way.root, self.now)
-
-    def drop(self, promise: object) -> None:
-        if isinstance(promise, PendingChoice) and promise.open:
-            self.book.unchose(promise.cell, promise.root, promise.at)
-            self.pending.drop(promise)

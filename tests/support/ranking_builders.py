@@ -18,8 +18,7 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.pending_choices import PendingChoices
-from scheduler_worker.placing import Promising
+from scheduler_worker.pending_choices import PendingChoices, Promising
 from tests.support.plain_source import PlainSource
 from tests.support.scheduler_builders import a_candidate, a_request
 

@@ -19,8 +19,7 @@ from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
 from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.order import Order
-from scheduler_worker.pending_choices import PendingChoice
-from scheduler_worker.placing import Promising
+from scheduler_worker.pending_choices import PendingChoice, Promising
 from tests.support.exact_worlds import (
     FilledMemory,
     PlainRoom,

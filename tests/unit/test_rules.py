@@ -1,5 +1,6 @@
 """One row for each filter: accepted hosts, and the reasons of rejected ones."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,12 +10,15 @@ from bus.groups import ServerGroup
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.rules import RULES
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, an_aggregate, the_facts
 
 HERE, ELSEWHERE = uid(1, "c"), uid(2, "c")
 PLAIN = a_wish()
+IN_EVERY_CLASS = ("same_host", "different_host")  # their hints distinguish classes without `reads`
 
 
 def wants(**extra_specs: str) -> Alternative:
@@ -450,3 +454,25 @@ def test_the_zone_rule_is_skipped_if_placement_filtered_by_zone() -> None:
     assert rule.concerns(asked)
     by_placement = Alternative(asked.request, asked.flavor, replace(asked.question, zone="b"))
     assert not rule.concerns(by_placement)
+
+
+def classes_judged_differently(rule: Rule, hosts: list[HostFacts]) -> int:
+    """Return how many alternatives share the class of another one that the filter judges differently."""
+    policy, verdicts, differ = ChoicePolicy(rules=(rule,), weighers=()), dict[Any, list[str | None]](), 0
+    large = a_wish(flavor=Flavor(name="large", vcpus=1))
+    for alternative in [large, *(row[2] for rows in CASES.values() for row in rows)]:
+        verdict = [rule.refuses(host, alternative) for host in hosts]
+        differ += verdicts.setdefault(policy.kind(alternative), verdict) != verdict
+    return differ
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_reads_only_what_it_declares(name: str) -> None:
+    """Requests of one class share an evaluation: a part that is missing in `reads` would misplace some."""
+    rows = CASES[name]
+    hosts, noticed = [row[1] for row in rows], 0
+    for options in [row[4] if len(row) > 4 else {} for row in rows]:
+        rule = RULES[name](**options)
+        assert not classes_judged_differently(rule, hosts)
+        noticed += classes_judged_differently(dataclasses.replace(rule, reads=()), hosts)
+    assert noticed or not rule.reads or name in IN_EVERY_CLASS
