@@ -37,10 +37,10 @@ class RunningRequests:
             ("address", network_of(address)): (OF_AN_ADDRESS, "this address"),
             "all": (IN_ALL, "all clients"),
         }
-        for key, (most, whose) in limits.items():
+        for key, (most, client) in limits.items():
             if self._counts[key] >= most:
                 raise TooManyRequests(
-                    f"{most} requests of {whose} are being answered already, the most at a time"
+                    f"{most} requests of {client} are being answered already, the most at a time"
                 )
         self._counts.update(limits.keys())
         try:

@@ -31,7 +31,7 @@ def several(number: int, noun: str) -> str:
 
 def listed(names: Sequence[str], most: int = 5) -> str:
     """The first of them, and how many more there are."""
-    told = list(names[:most])
+    shown = list(names[:most])
     if len(names) > most:
-        return f"{', '.join(told)} and {len(names) - most:,} more"
-    return " and ".join(filter(None, (", ".join(told[:-1]), *told[-1:])))
+        return f"{', '.join(shown)} and {len(names) - most:,} more"
+    return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))

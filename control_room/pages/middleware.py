@@ -132,7 +132,7 @@ class AccessMiddleware:
         if refused.title == "Sign in" and scope["method"] == "GET" and refused.status == 401:
             return redirect_to("/login")
         if refused.title == "Sign in":
-            refused = PageRefused(403, "Not for you", "Your token's role may not look at this.")
+            refused = PageRefused(403, "Not for you", "Your token's role may not read this.")
         answer = self._renderer.page(
             request, "refused.html", status=refused.status, title=refused.title, text=refused.text
         )

@@ -106,7 +106,7 @@ async def test_with_a_token_file_reading_requires_a_token(closed_room: VisitedRo
 
 @pytest.mark.parametrize(
     ("token", "status", "says"),
-    [("of-an-admin", 200, "alice"), ("of-a-reader", 200, "read only"), ("of-a-member", 403, "may not look")],
+    [("of-an-admin", 200, "alice"), ("of-a-reader", 200, "read only"), ("of-a-member", 403, "may not read")],
 )
 async def test_a_token_permits_what_its_role_permits(
     closed_room: VisitedRoom, token: str, status: int, says: str
