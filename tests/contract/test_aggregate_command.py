@@ -12,13 +12,13 @@ from berth.commands import aggregates as commands
 from berth.settings import BadSetting
 from bus.errors import OperationRefused
 from bus.resources import SetAggregates
-from placement_worker import Placement, placement_worker
+from placement_worker import Placement
 from tests.support.aggregates import EAST, has_hosts, host, members
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
-from tests.support.placement_calls import claim, edit, report
+from tests.support.placement_calls import claim, edit, report, silent_placement
 
 
 class AggregateCommand(CommandLine):
@@ -37,11 +37,7 @@ async def berth(
 ) -> AsyncIterator[AggregateCommand]:
     monkeypatch.setattr(wiring, "transport", lambda settings, name: connect())
     async with a_placement("sqlite+aiosqlite://") as placement:
-
-        async def nothing(*messages: Any) -> None:
-            pass
-
-        async with serving(connect, placement_worker(placement, nothing, ("c1",))):
+        async with serving(connect, silent_placement(placement)):
             yield AggregateCommand(placement, monkeypatch, capsys)
 
 

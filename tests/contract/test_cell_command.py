@@ -19,12 +19,12 @@ from bus.errors import OperationRefused
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.topics import FIND_INSTANCES
 from bus.worker import Worker, answers
-from placement_worker import Placement, placement_worker
+from placement_worker import Placement
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
-from tests.support.placement_calls import claim, edit_cell, report
+from tests.support.placement_calls import claim, edit_cell, report, silent_placement
 
 GUEST = Instance(
     build=uid(1),
@@ -58,14 +58,11 @@ async def cell(
     async with a_placement("sqlite+aiosqlite://") as placement:
         assert await report(placement, a_report(1), a_report(2), a_report(3, cell="c2")) == ["", "", ""]
 
-        async def nothing(*messages: Any) -> None:
-            pass
-
         command = CellCommand(placement, monkeypatch, capsys)
         conductor = Worker("conductor.c1", answers=[answers(FIND_INSTANCES, command.instances, cell="c1")])
         monkeypatch.setenv("BERTH_CELLS", "c1,c2")
         monkeypatch.setattr(commands, "_LOOK_SECONDS", 0.01)
-        async with serving(connect, placement_worker(placement, nothing, ("c1", "c2")), conductor):
+        async with serving(connect, silent_placement(placement, ("c1", "c2")), conductor):
             monkeypatch.setattr(wiring, "transport", lambda settings, name: connect())
             yield command
 

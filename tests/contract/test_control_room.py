@@ -9,10 +9,9 @@ import pytest
 from berth.settings import Settings
 from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, HostReported, SchedulerAlive
 from bus.reports import HostState
-from placement_worker import placement_worker
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
-from tests.support.placement_calls import report
+from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 from tests.support.waiting import in_time, until
 
@@ -210,12 +209,7 @@ async def test_the_first_page_lists_the_cells_of_placement() -> None:
     async with a_placement("sqlite+aiosqlite://") as placement:
         assert await report(placement, a_report(1), a_report(2, cell="c2")) == ["", ""]
 
-        async def nothing(*messages: Any) -> None:
-            pass
-
-        async with a_visited_room(
-            placement_worker(placement, nothing, ("c1", "c2")), answered=("cells",)
-        ) as room:
+        async with a_visited_room(silent_placement(placement, ("c1", "c2")), answered=("cells",)) as room:
             page = await room.page("/?wait=1")
     assert "placement does not answer" not in page
     assert '<th scope="row">c2</th><td class="n">1</td>' in page

@@ -18,9 +18,8 @@ from control_room import shared_data
 from control_room.core.plan import Plan
 from control_room.core.planning import PlanAnswer, PlanStopped, planned
 from control_room.pages import capacity
-from placement_worker import placement_worker
 from tests.support.placement_builders import a_placement, a_provider, a_report
-from tests.support.placement_calls import report
+from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 from tests.support.waiting import in_time, until
 
@@ -33,9 +32,6 @@ def of(vcpus: int, **more: Any) -> dict[str, Inventory]:
 
 @pytest.fixture
 async def room() -> AsyncIterator[VisitedRoom]:
-    async def nothing(*messages: Any) -> None:
-        pass
-
     async with a_placement("sqlite+aiosqlite://") as placement:
         numa = a_provider(
             31, 3, name="host-3_numa0", inventories={"VCPU": Inventory(total=6)}, traits=("CUSTOM_A",)
@@ -46,7 +42,7 @@ async def room() -> AsyncIterator[VisitedRoom]:
             a_report(3, numa, inventories={"MEMORY_MB": Inventory(total=4000)}),
         ]
         assert await report(placement, *told) == ["", "", ""]
-        async with a_visited_room(placement_worker(placement, nothing, ("c1",)), answered=ASKED) as visited:
+        async with a_visited_room(silent_placement(placement), answered=ASKED) as visited:
             yield visited
 
 

@@ -1,17 +1,16 @@
 """One host in the control room, with a real placement; disabling and enabling it."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from bus.host_health import HostHealth, HostHealthFound
 from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.queries import Instance, InstancesFound
-from placement_worker import Placement, placement_worker
+from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_provider, a_report
-from tests.support.placement_calls import find_providers, report
+from tests.support.placement_calls import find_providers, report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
 HOST = f"/hosts/{uid(1, 'a')}"
@@ -30,10 +29,7 @@ async def placement() -> AsyncIterator[Placement]:
 
 @pytest.fixture
 async def room(placement: Placement) -> AsyncIterator[VisitedRoom]:
-    async def nothing(*messages: Any) -> None:
-        pass
-
-    worker = placement_worker(placement, nothing, ("c1",))
+    worker = silent_placement(placement)
     guests = {"instances": InstancesFound(instances=(GUEST,), count=3)}
     async with a_visited_room(worker, answered=("providers",), told=guests) as visited:
         yield visited
@@ -82,13 +78,10 @@ async def test_an_operator_disables_and_enables_a_host(room: VisitedRoom, placem
 
 
 async def test_the_state_of_a_host_is_the_one_that_the_scheduler_reports(placement: Placement) -> None:
-    async def nothing(*messages: Any) -> None:
-        pass
-
     down = HostHealth(
         root=uid(1, "a"), host="host-1", cell="c1", agent="agent-1", availability="down", why="no heartbeat"
     )
-    worker, health = placement_worker(placement, nothing, ("c1",)), HostHealthFound(hosts=(down,))
+    worker, health = silent_placement(placement), HostHealthFound(hosts=(down,))
     async with a_visited_room(worker, answered=("providers",), told={"health": health}) as room:
         assert "down: no heartbeat" in await room.page(HOST)
     async with a_visited_room(

@@ -10,10 +10,9 @@ import pytest
 from sqlalchemy import text
 
 from bus.reports import Inventory
-from placement_worker import placement_worker
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_provider, a_report
-from tests.support.placement_calls import report
+from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 
 ANSWERED = ("trees", "aggregates", "cells", "providers", "changes")
@@ -60,18 +59,12 @@ STREAMS = ("/now", "/hosts", "/builds", "/waiting", "/what-if/capacity", "/bus",
 IN_PATHS = ("/hosts/{}", "/builds/{}", "/moves/{}", "/moves/{}/events", "/static/{}", "/{}")
 
 
-async def nothing(*messages: Any) -> None:
-    pass
-
-
 @pytest.fixture
 async def room() -> AsyncIterator[VisitedRoom]:
     async with a_placement("sqlite+aiosqlite://") as placement:
         inventories = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8000)}
         assert await report(placement, a_report(1, inventories=inventories)) == [""]
-        async with a_visited_room(
-            placement_worker(placement, nothing, ("c1",)), answered=ANSWERED
-        ) as visited:
+        async with a_visited_room(silent_placement(placement), answered=ANSWERED) as visited:
             await visited.sign_in("reader")
             yield visited
 
@@ -250,9 +243,7 @@ async def test_invalid_inventories_of_one_host_break_no_page(odd: str) -> None:
         of_one = "SELECT min(resource_provider_id) FROM inventories"
         async with placement.database.write() as tx:
             await tx.execute(text(f"UPDATE inventories SET {odd} WHERE resource_provider_id = ({of_one})"))
-        async with a_visited_room(
-            placement_worker(placement, nothing, ("c1",)), answered=ANSWERED
-        ) as visited:
+        async with a_visited_room(silent_placement(placement), answered=ANSWERED) as visited:
             for path in PAGES:
                 answer = await visited.browser.get(path, headers=HTML)
                 assert answer.status_code == 200
@@ -264,9 +255,7 @@ async def test_a_host_with_many_classes_adds_few_columns_for_all_others() -> Non
         many = {f"CUSTOM_C{number}": Inventory(total=1) for number in range(100)}
         hosts = [a_report(number, inventories={"VCPU": Inventory(total=8)}) for number in (1, 2)]
         assert await report(placement, *hosts, a_report(3, inventories=many)) == ["", "", ""]
-        async with a_visited_room(
-            placement_worker(placement, nothing, ("c1",)), answered=ANSWERED
-        ) as visited:
+        async with a_visited_room(silent_placement(placement), answered=ANSWERED) as visited:
             classes = (await visited.browser.get("/hosts.json")).json()["classes"]
             assert len(classes) == 40 and classes[0] == "VCPU"
 
@@ -275,9 +264,7 @@ async def test_a_very_deep_tree_is_shown() -> None:
     chain = [a_provider(100 + at, 100 + at - 1 if at else 1, name=f"p{at}") for at in range(1500)]
     async with a_placement("sqlite+aiosqlite://") as placement:
         assert await report(placement, a_report(1, *chain)) == [""]
-        async with a_visited_room(
-            placement_worker(placement, nothing, ("c1",)), answered=ANSWERED
-        ) as visited:
+        async with a_visited_room(silent_placement(placement), answered=ANSWERED) as visited:
             assert "p1499" in await visited.page("/hosts/host-1")
 
 

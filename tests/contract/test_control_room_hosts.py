@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from bus.claims import ClaimRequested
-from placement_worker import Placement, placement_worker
+from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, gone, on_hosts
-from tests.support.placement_calls import claim, report
+from tests.support.placement_calls import claim, report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
 
@@ -24,10 +24,7 @@ async def placement() -> AsyncIterator[Placement]:
 
 @pytest.fixture
 async def room(placement: Placement) -> AsyncIterator[VisitedRoom]:
-    async def nothing(*messages: Any) -> None:
-        pass
-
-    worker = placement_worker(placement, nothing, ("c1", "c2"))
+    worker = silent_placement(placement, ("c1", "c2"))
     async with a_visited_room(worker, answered=("trees", "changes", "aggregates")) as visited:
         yield visited
 

@@ -17,11 +17,11 @@ from control_room.pages import metal as pages
 from ironic_sync import FollowedIronic, NodeSelection
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report as told_of
-from placement_worker import Placement, placement_worker
+from placement_worker import Placement
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, an_order
-from tests.support.placement_calls import claim, report
+from tests.support.placement_calls import claim, report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 from tests.support.waiting import until
 
@@ -42,13 +42,10 @@ def ironic(monkeypatch: pytest.MonkeyPatch) -> FakeIronic:
 
 @asynccontextmanager
 async def a_room(settings: Settings, *nodes: dict[str, Any]) -> AsyncIterator[VisitedRoom]:
-    async def nothing(*messages: Any) -> None:
-        pass
-
     async with a_placement("sqlite+aiosqlite://") as placement:
         for node in nodes:
             await _told(placement, node, "c1-metal" if settings.ironic.is_read else "c1-agent1")
-        worker = placement_worker(placement, nothing, ("c1",))
+        worker = silent_placement(placement)
         async with a_visited_room(worker, answered=("providers",), settings=settings) as room:
             room.clock.now = TOLD + 60.0
             yield room

@@ -16,11 +16,11 @@ from bus.queries import InstancesFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
 from control_room.pages import moves as pages
-from placement_worker import Placement, placement_worker
+from placement_worker import Placement
 from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
-from tests.support.placement_calls import find_providers, report
+from tests.support.placement_calls import find_providers, report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 from tests.support.waiting import until
 
@@ -130,12 +130,9 @@ async def test_without_moves_the_page_says_so_and_names_silent_cells() -> None:
 
 @asynccontextmanager
 async def a_room_with_hosts(movers: FakeMovers) -> AsyncIterator[tuple[VisitedRoom, Placement]]:
-    async def nothing(*messages: Any) -> None:
-        pass
-
     async with a_placement("sqlite+aiosqlite://") as placement:
         assert await report(placement, a_report(1), a_report(9)) == ["", ""]
-        async with a_room(movers, placement_worker(placement, nothing, ("c1",))) as room:
+        async with a_room(movers, silent_placement(placement)) as room:
             yield room, placement
 
 

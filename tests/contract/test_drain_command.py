@@ -21,13 +21,13 @@ from bus.moves import MoveRequested
 from bus.queries import WhatIfAnswered
 from bus.resources import Provider
 from bus.vocabulary import Message
-from placement_worker import Placement, placement_worker
+from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
-from tests.support.placement_calls import report
+from tests.support.placement_calls import report, silent_placement
 from tests.support.waiting import until
 
 Berth = Callable[..., Coroutine[Any, Any, str]]
@@ -58,10 +58,7 @@ async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HostsToEmpty]:
     async with a_placement("sqlite+aiosqlite://") as placement:
         assert await report(placement, *(a_report(number) for number in (1, 2, 9))) == ["", "", ""]
 
-        async def nothing(*messages: Any) -> None:
-            pass
-
-        workers = placement_worker(placement, nothing, ("c1",)), fake.worker()
+        workers = silent_placement(placement), fake.worker()
         async with serving(lambda: LocalTransport(broker), *workers) as bus:
             yield HostsToEmpty(fake, placement, bus)
 

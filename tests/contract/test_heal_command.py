@@ -21,12 +21,13 @@ from bus.local import LocalBroker, LocalTransport
 from bus.sql.database import Database
 from cell_conductor import store
 from cell_conductor.core.build import Build
-from placement_worker import Placement, placement_worker
+from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import a_placed
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
+from tests.support.placement_calls import silent_placement
 from tests.support.planted import know, sql
 
 BUILD = 1
@@ -49,11 +50,7 @@ async def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         await _claim(placement, a_claim(BUILD, on_hosts(1)))
         move = replace(a_claim(BUILD, on_hosts(2)), generation=1, keep=KEEPER, begins=uid(1, "e"))
         await _claim(placement, move)
-
-        async def nothing(*messages: Any) -> None:
-            pass
-
-        async with serving(lambda: LocalTransport(broker), placement_worker(placement, nothing, ("c1",))):
+        async with serving(lambda: LocalTransport(broker), silent_placement(placement)):
             yield settings
 
 

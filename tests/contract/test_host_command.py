@@ -1,7 +1,6 @@
 """`berth host` on either bus: which hosts there are, what each has, and keeping new instances away."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -14,12 +13,12 @@ from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.reports import Inventory
 from bus.topics import HOST_HEALTH
 from bus.worker import Worker, answers
-from placement_worker import Placement, placement_worker
+from placement_worker import Placement
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_provider, a_report
-from tests.support.placement_calls import find_providers, report
+from tests.support.placement_calls import find_providers, report, silent_placement
 
 CELL = a_provider(21, 2, name="host-2_numa0", inventories={"PCPU": Inventory(total=4, reserved=1)})
 
@@ -49,10 +48,7 @@ async def host(
         some = a_report(1, traits=("COMPUTE_NODE",)), a_report(2, CELL), a_report(3, traits=(DISABLED,))
         assert await report(placement, *some) == ["", "", ""]
 
-        async def nothing(*messages: Any) -> None:
-            pass
-
-        async with serving(connect, placement_worker(placement, nothing, ("c1",))):
+        async with serving(connect, silent_placement(placement)):
             monkeypatch.setattr(wiring, "transport", lambda *_, **__: connect())
             yield HostCommand(placement, monkeypatch, capsys)
 

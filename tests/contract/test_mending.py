@@ -32,12 +32,12 @@ from bus.topics import (
 )  # fmt: skip
 from bus.worker import Worker, on
 from cell_conductor import cell_conductor, places
-from placement_worker import Placement, holdings, placement_worker, trees_of_consumers
+from placement_worker import Placement, holdings, trees_of_consumers
 from tests.support.buses import serving
 from tests.support.conductor_builders import an_agent_report
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
-from tests.support.placement_calls import claim, report
+from tests.support.placement_calls import claim, report, silent_placement
 from tests.support.waiting import until
 
 WHO = uid(7)
@@ -109,9 +109,6 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
         ]) for name in (AGENT, "agent-2")
     ]  # fmt: skip
 
-    async def nothing(*messages: Any) -> None:
-        pass
-
     broker = LocalBroker()
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
@@ -121,7 +118,7 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
         await stack.enter_async_context(
             serving(
                 lambda: LocalTransport(broker),
-                placement_worker(placement, nothing, ("c1",)),
+                silent_placement(placement),
                 conductor,
                 *agents,
             )

@@ -17,7 +17,8 @@ from bus.resources import (
     Provider,
     ProviderLoad,
 )
-from placement_worker import Placement
+from bus.worker import Worker
+from placement_worker import Placement, placement_worker
 from tests.support.waiting import in_time
 
 
@@ -54,3 +55,12 @@ async def load(placement: Placement, *loads: ProviderLoad) -> list[LoadResult]:
 
 async def find_providers(placement: Placement, **query: Any) -> list[Provider]:
     return list((await placement.lookups.providers(FindProviders(**query))).providers)
+
+
+def silent_placement(placement: Placement, cells: tuple[str, ...] = ("c1",)) -> Worker:
+    """Return placement's worker, which announces no changes."""
+
+    async def nothing(*messages: Any) -> None:
+        pass
+
+    return placement_worker(placement, nothing, cells)
