@@ -22,11 +22,7 @@ from placement_worker.store import aggregates as stored
 from placement_worker.store import changes
 from tests.support.aggregates import EAST, FAST, WEST, done, found, has_hosts, host, make, members
 from tests.support.ids import uid
-from tests.support.placement_builders import (
-    a_placement,
-    a_report,
-    keeps_its_index,
-)
+from tests.support.placement_builders import a_placement, a_report, keeps_its_index
 from tests.support.placement_calls import edit, edit_aggregate, report
 
 # Making, and being in it
@@ -46,11 +42,7 @@ async def test_an_aggregate_is_created_with_hosts_by_name_or_uuid_and_published(
             assert one.memory.index.aggregate_facts == {EAST: made.aggregate}
             assert one.memory.index.rows[host(1)].aggregates == (EAST,)
         answer = await other.aggregates.find(FindAggregates())
-        assert (answer.aggregates, answer.hosts, answer.seen) == (
-            (made.aggregate,),
-            {EAST: 2},
-            made.number,
-        )
+        assert (answer.aggregates, answer.hosts, answer.seen) == ((made.aggregate,), {EAST: 2}, made.number)
 
 
 async def test_a_host_that_its_owner_calls_otherwise_than_its_root_is_found_by_both_names(

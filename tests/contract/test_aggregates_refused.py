@@ -22,12 +22,7 @@ from placement_worker import Placement
 from placement_worker.core.index import SHARES
 from tests.support.aggregates import EAST, FAST, WEST, done, found, has_hosts, host, make, members
 from tests.support.ids import uid
-from tests.support.placement_builders import (
-    a_claim,
-    a_report,
-    an_order,
-    on_hosts,
-)
+from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, edit, edit_aggregate, report
 
 # Why not: with `east` a zone of host-1, `west` a zone, and an instance on host-1

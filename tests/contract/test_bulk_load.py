@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 
 from bus.reports import Inventory
-from bus.resources import (
-    FindProviders,
-    LoadResult,
-    ProviderLoad,
-)
+from bus.resources import FindProviders, LoadResult, ProviderLoad
 from placement_worker import Placement, bulk_load
 from placement_worker.store import tree_reads
 from tests.support.ids import uid

@@ -197,13 +197,7 @@ async def test_a_list_handler_gets_what_is_waiting_and_settles_each_by_itself(
     worker = Worker(
         "scheduler",
         consumes=[
-            on_many(
-                topics.BUILD_REQUESTED,
-                handle,
-                emits=[topics.BUILD_UNPLACEABLE],
-                batch=64,
-                concurrency=1,
-            )
+            on_many(topics.BUILD_REQUESTED, handle, emits=[topics.BUILD_UNPLACEABLE], batch=64, concurrency=1)
         ],
     )
     heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
@@ -225,8 +219,7 @@ async def test_a_bug_in_a_list_spoils_only_the_message_that_has_it(connect: Conn
         return [no_host(request) for request in requests]
 
     worker = Worker(
-        "scheduler",
-        consumes=[on_many(topics.BUILD_REQUESTED, handle, emits=[topics.BUILD_UNPLACEABLE])],
+        "scheduler", consumes=[on_many(topics.BUILD_REQUESTED, handle, emits=[topics.BUILD_UNPLACEABLE])]
     )
     heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     await bus.transport.declare(worker.queue_of(worker.consumes[0]))

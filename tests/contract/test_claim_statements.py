@@ -68,9 +68,7 @@ async def test_a_provider_that_is_gone_is_missed_where_all_consumers_are_new(
     async with a_placement(placement_url) as placement:
         await report(placement, a_report(1))
         new, gone = await claim(
-            placement,
-            an_order(a_claim(1, on_hosts(1, VCPU=1))),
-            an_order(a_claim(2, on_hosts(7, VCPU=1))),
+            placement, an_order(a_claim(1, on_hosts(1, VCPU=1))), an_order(a_claim(2, on_hosts(7, VCPU=1)))
         )
         assert isinstance(new, Claimed)
         assert gone == Refused(refusals=(NoSuchProvider(provider=uid(7, "a")),))

@@ -9,16 +9,7 @@ import os_traits  # type: ignore[import-untyped]
 import pytest
 
 from bus.claims import Claimed
-from bus.names import (
-    DropName,
-    FindNames,
-    MakeName,
-    NameEdited,
-    NameKind,
-    NameResult,
-    RenameName,
-    Standard,
-)
+from bus.names import DropName, FindNames, MakeName, NameEdited, NameKind, NameResult, RenameName, Standard
 from bus.refused_edits import InUse, Missing, Taken
 from bus.reports import Inventory
 from bus.resources import Edited, EditResult, SetInventories, SetTraits

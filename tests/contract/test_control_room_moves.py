@@ -190,9 +190,7 @@ async def test_a_drain_is_stopped_and_the_host_stays_closed(movers: FakeMovers) 
         assert len(began) == 1
 
 
-async def test_a_steering_request_without_a_conductor_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_steering_request_without_a_conductor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steering, "PATIENCE", 0.0)
     stands = FakeMovers().keeps(1, 1)
     async with a_visited_room(told={"moves": MovesFound(moves=(stands,))}) as room:

@@ -133,9 +133,7 @@ async def test_an_operator_cancels_a_waiting_request_and_sees_if_it_waits_no_mor
     assert [(cancel.build, cancel.anywhere) for cancel in ending.told] == [(uid(1), False)] * 2
 
 
-async def test_a_change_updates_every_open_page_with_one_query(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_change_updates_every_open_page_with_one_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "SECONDS", 3600.0)
     there, asked = [waits(1)], list[object]()
 

@@ -195,7 +195,7 @@ async def test_begun_again_it_follows_what_is_under_way(cloud: HostsToEmpty, ber
 
 async def test_a_dry_run_of_evacuate_changes_nothing(cloud: HostsToEmpty, berth: Berth) -> None:
     assert (await berth("evacuate", "host-1", "--dry-run")).splitlines() == [
-        "host-1: would be forced down, and 2 instances moved",
+        "host-1: would be forced down, and 2 instances moved"
     ]
     [asked] = cloud.movers.supposed
     assert ({move.kind for move in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"),))

@@ -52,10 +52,7 @@ ADDED = ProviderConfigDriver(
                     "inventories": {"additional": [{"CUSTOM_DONGLE": {"total": 2}}]},
                     "traits": {"additional": ["CUSTOM_RACK"]},
                 },
-                {
-                    "identification": {"name": "cell1-host00001_f0"},
-                    "traits": {"additional": ["CUSTOM_FAST"]},
-                },
+                {"identification": {"name": "cell1-host00001_f0"}, "traits": {"additional": ["CUSTOM_FAST"]}},
             ],
         }
     )

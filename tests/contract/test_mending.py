@@ -116,12 +116,7 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
             "c1", database, bus.asker_of_many(CELL_CLAIM), bus.asker_of_many(CELL_RELEASE)
         )
         await stack.enter_async_context(
-            serving(
-                lambda: LocalTransport(broker),
-                silent_placement(placement),
-                conductor,
-                *agents,
-            )
+            serving(lambda: LocalTransport(broker), silent_placement(placement), conductor, *agents)
         )
         one = WitnessedCell(bus, placement, database, guests)
         await one.takes(on_hosts(1, VCPU=2), None)

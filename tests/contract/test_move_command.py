@@ -14,13 +14,7 @@ from berth.settings import BadSetting
 from bus.decisions import Decision, Removal
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
-from bus.moves import (
-    MoveEnded,
-    MoveProgress,
-    MoveRequested,
-    MoveSteered,
-    PhaseOver,
-)
+from bus.moves import MoveEnded, MoveProgress, MoveRequested, MoveSteered, PhaseOver
 from bus.queries import WhatIfAnswered
 from bus.requests import Image
 from bus.vocabulary import Message

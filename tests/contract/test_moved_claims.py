@@ -103,9 +103,7 @@ async def over(placement: Placement) -> set[str]:
 # Begun once
 
 
-async def test_a_move_begins_with_one_claim_and_everybody_learns_of_both_places(
-    placement: Placement,
-) -> None:
+async def test_a_move_begins_with_one_claim_and_everybody_learns_of_both_places(placement: Placement) -> None:
     seen = placement.memory.index.seen
     assert await claim(placement, moves()) == [Claimed(choice=0, generation=2, number=seen + 1)]
     assert await held(placement) == {
@@ -337,9 +335,7 @@ async def test_a_shelved_instance_holds_nothing_until_a_move_wakes_it(placement:
     assert await breaches(placement.database) == []
 
 
-async def test_a_shelved_instance_that_is_deleted_is_remembered(
-    placement: Placement,
-) -> None:
+async def test_a_shelved_instance_that_is_deleted_is_remembered(placement: Placement) -> None:
     assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)
     [other] = await claim(placement, an_order(a_claim(6, on_hosts(2, VCPU=1))))
     assert isinstance(other, Claimed)

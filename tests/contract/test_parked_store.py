@@ -256,7 +256,4 @@ async def test_why_a_move_was_refused_is_kept_with_what_it_asked_of_hosts_if_it_
         (decision.move, decision.request, decision.decision.code, decision.at)
         for decision in found
         if decision
-    ] == [
-        (asked, request, "waited", 5.0),
-        (other, None, "unknown", 5.0),
-    ]
+    ] == [(asked, request, "waited", 5.0), (other, None, "unknown", 5.0)]

@@ -9,17 +9,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from bus.claims import (
-    Choice,
-    Claimed,
-    Full,
-    Held,
-    Moved,
-    NoSuchProvider,
-    Refused,
-    Released,
-    Retired,
-)
+from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released, Retired
 from bus.messages import InventoryReported
 from bus.refused_edits import Contended
 from bus.replication import PlacementChanged, ProviderChange

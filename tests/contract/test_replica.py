@@ -97,11 +97,7 @@ async def test_a_replica_follows_by_queries_alone(
 
 @pytest.mark.parametrize(("children", "questions"), [(0, 0), (48, 0), (60, 1)])
 async def test_small_trees_are_part_of_the_change_message(
-    world: ReplicatedPlacement,
-    monkeypatch: pytest.MonkeyPatch,
-    never: None,
-    children: int,
-    questions: int,
+    world: ReplicatedPlacement, monkeypatch: pytest.MonkeyPatch, never: None, children: int, questions: int
 ) -> None:
     asked: list[FindTrees] = []
     lookup = Lookups.trees

@@ -8,23 +8,11 @@ from sqlalchemy import text
 
 from bus.messages import InventoryReported
 from bus.reports import Inventory
-from bus.resources import (
-    Edit,
-    Edited,
-    Provider,
-    SetInventory,
-)
+from bus.resources import Edit, Edited, Provider, SetInventory
 from placement_worker import Placement
 from placement_worker.store import tree_reads
 from tests.support.ids import uid
-from tests.support.placement_builders import (
-    a_claim,
-    a_provider,
-    a_release,
-    a_report,
-    an_order,
-    on_hosts,
-)
+from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import edit, find_providers, report
 
 A, B, C = (uid(number, "a") for number in (1, 2, 3))

@@ -27,13 +27,7 @@ from bus.refused_edits import InUse, Taken
 from placement_worker import Placement, breaches
 from tests.support.http_placement import a_door, error_of
 from tests.support.ids import uid
-from tests.support.placement_builders import (
-    a_claim,
-    a_placement,
-    a_release,
-    a_report,
-    on_hosts,
-)
+from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, on_hosts
 
 GROUP, OTHER = uid(1, "9"), uid(2, "9")
 H1, H2, H3 = (uid(number, "a") for number in (1, 2, 3))

@@ -82,10 +82,7 @@ async def test_a_request_that_is_published_before_any_scheduler_started_is_handl
     amqp_url: str, bus_name: str
 ) -> None:
     settings = Settings().having(amqp_url=amqp_url, exchange=bus_name)
-    async with (
-        Bus(wiring.transport(settings, "placement")),
-        await aio_pika.connect(amqp_url) as connection,
-    ):
+    async with Bus(wiring.transport(settings, "placement")), await aio_pika.connect(amqp_url) as connection:
         channel = await connection.channel()
         exchange = await channel.get_exchange(bus_name)
         watching = await channel.declare_queue(exclusive=True)
@@ -97,10 +94,7 @@ async def test_a_request_that_is_published_before_any_scheduler_started_is_handl
         handled: asyncio.Queue[BuildRequested] = asyncio.Queue()
         stopping = asyncio.Event()
         worker = Worker("scheduler", consumes=[on(BUILD_REQUESTED, handled.put)])
-        async with (
-            Bus(wiring.transport(settings, "scheduler")) as scheduler,
-            asyncio.TaskGroup() as group,
-        ):
+        async with Bus(wiring.transport(settings, "scheduler")) as scheduler, asyncio.TaskGroup() as group:
             group.create_task(scheduler.serve(worker, stopping))
             assert (await in_time(handled.get())).request == build
             stopping.set()

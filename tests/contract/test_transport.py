@@ -167,9 +167,7 @@ async def test_sent_to_a_queue_by_name(transport: Transport) -> None:
     assert delivery.envelope.key == "reply:1"
 
 
-async def test_a_message_to_a_deleted_queue_is_dropped_unless_expected(
-    transport: Transport,
-) -> None:
+async def test_a_message_to_a_deleted_queue_is_dropped_unless_expected(transport: Transport) -> None:
     await transport.send("reply:gone", an_envelope())
     with pytest.raises(Unroutable):
         await transport.send("reply:gone", an_envelope(), expected=True)
@@ -203,12 +201,7 @@ async def test_everything_an_envelope_says_arrives(transport: Transport) -> None
 
 @pytest.mark.parametrize(
     "field, said, read",
-    [
-        ("attempt", 2**63, MAX_COUNT),
-        ("attempt", 0, 1),
-        ("faults", -1, 0),
-        ("sent_at", 1e300, 0.0),
-    ],
+    [("attempt", 2**63, MAX_COUNT), ("attempt", 0, 1), ("faults", -1, 0), ("sent_at", 1e300, 0.0)],
 )
 async def test_a_number_beyond_reason_is_clamped_when_it_is_read(
     transport: Transport, field: str, said: float, read: float
@@ -307,9 +300,7 @@ async def test_a_requeued_message_comes_again(connect: Connect) -> None:
     assert await numbers(await other.consume(queue, 10), 1) == [1]
 
 
-async def test_one_message_of_a_frame_is_requeued_alone(
-    connect: Connect,
-) -> None:
+async def test_one_message_of_a_frame_is_requeued_alone(connect: Connect) -> None:
     queue = QueueSpec("q", ("build.requested",))
     first = await connect()
     inbox = await first.consume(queue, 10)
@@ -551,9 +542,7 @@ async def test_a_letter_that_cannot_be_rescued_stays_and_keeps_none_behind_it(tr
     assert {letter.id for letter in await transport.dead_letters()} == {"letter-0", "letter-40"}
 
 
-async def test_a_body_that_is_not_json_does_not_cost_the_connection(
-    transport: Transport,
-) -> None:
+async def test_a_body_that_is_not_json_does_not_cost_the_connection(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("hears", ("some.thing",)), 10)
     with suppress(Undecodable):
         await transport.send("hears", msgspec.structs.replace(an_envelope(1), body=msgspec.Raw(b"\x00bad")))

@@ -211,8 +211,7 @@ async def test_a_build_that_waits_is_cancelled() -> None:
 
 @in_virtual_time
 async def test_kinds_that_are_told_apart_anew_while_one_is_stored_leave_it_in_its_line(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_once = NewBuilds._add_once
 

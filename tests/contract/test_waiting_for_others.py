@@ -47,9 +47,7 @@ async def a_member(world: WaitingWorld) -> BuildPlaced:
 
 async def moves(world: WaitingWorld, member: BuildPlaced) -> None:
     claim = ConsumerClaim(
-        consumer=member.build,
-        generation=member.generation,
-        choices=(Choice({uid(2, "a"): {"VCPU": 1}}),),
+        consumer=member.build, generation=member.generation, choices=(Choice({uid(2, "a"): {"VCPU": 1}}),)
     )
     answer = await world.bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
     assert isinstance(answer.results[0], Claimed)

@@ -14,14 +14,7 @@ from bus.reports import Inventory
 from placement_worker import Placement, breaches, holdings, retired
 from placement_worker.store import tree_reads
 from tests.support.ids import uid
-from tests.support.placement_builders import (
-    a_claim,
-    a_placement,
-    a_release,
-    a_report,
-    an_order,
-    on_hosts,
-)
+from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
 
 pytestmark = pytest.mark.services
 

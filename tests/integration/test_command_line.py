@@ -241,11 +241,7 @@ def test_the_settings_say_where_they_come_from_and_keep_secrets(user: User) -> N
     assert "amqp_url = 'amqp://user:****@10.1.2.3/'  # BERTH_AMQP_URL\n" in done.stdout
     assert done.stderr == "BERTH_HOST is ignored: there is no such setting\n"
     as_json = user.berth("settings", "--json", **NOWHERE)
-    assert json.loads(says(as_json))["hosts"] == {
-        "value": 5,
-        "from": "berth.toml",
-        "group": "compute",
-    }
+    assert json.loads(says(as_json))["hosts"] == {"value": 5, "from": "berth.toml", "group": "compute"}
     assert "geheim" not in done.stdout + as_json.stdout
 
 

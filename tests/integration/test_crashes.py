@@ -11,12 +11,7 @@ import pytest
 
 from berth.loadtest import Load, LoadOutcome, LoadPlan
 from berth.settings import Settings
-from deploy.servers import (
-    Postgres,
-    RabbitMQ,
-    find_postgres,
-    private_directory,
-)
+from deploy.servers import Postgres, RabbitMQ, find_postgres, private_directory
 from tests.support.berth_processes import Running, running, settled
 from tests.support.servers import crash, installed
 

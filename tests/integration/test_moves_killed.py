@@ -21,14 +21,7 @@ from bus.clock import monotonic
 from bus.moves import MoveEnd, MoveEnded, MoveKind, MovePhase, PhaseOver, Steering
 from bus.requests import Flavor, Image
 from compute_sim.guest_file import MovePhaseSaid
-from tests.support.moving_site import (
-    DESTINATION,
-    PEOPLE,
-    SOURCE,
-    MovingSite,
-    moving_settings,
-    moving_site,
-)
+from tests.support.moving_site import DESTINATION, PEOPLE, SOURCE, MovingSite, moving_settings, moving_site
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -65,12 +58,7 @@ WAYS = {
     "live": Errand("live", SENDING),
     "resize, confirmed": Errand("resize", (*SENDING, "verify"), then="confirm", more=RESIZE),
     "resize, reverted": Errand(
-        "resize",
-        (*SENDING, "verify", "undo", *WAY_BACK),
-        "reverted",
-        SOURCE,
-        then="revert",
-        more=RESIZE,
+        "resize", (*SENDING, "verify", "undo", *WAY_BACK), "reverted", SOURCE, then="revert", more=RESIZE
     ),
     "migrate, not sent": Errand("migrate", ("prepare", "send", *WAY_BACK), "error", SOURCE, fails="send"),
     "migrate, to an alternate": Errand("migrate", ("prepare", "swap", *SENDING), fails="prepare"),

@@ -114,10 +114,7 @@ async def test_told_to_end_in_the_middle_of_200_builds_it_does_so_quietly_and_go
     services: dict[str, str], database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
     settings = Settings().having(
-        amqp_url=services["BERTH_AMQP_URL"],
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1", "c2"),
+        amqp_url=services["BERTH_AMQP_URL"], database_url=database_url, exchange=bus_name, cells=("c1", "c2")
     )
     its_own = {**services, "BERTH_DATABASE_URL": database_url, "BERTH_EXCHANGE": bus_name}
     with Up(tmp_path, its_own, "--hosts", "20", "--build-time", "exponential:0.5") as berth:

@@ -115,12 +115,7 @@ def _double_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     given_back: dict[tuple[int, str], Allocations] = {}
 
     def doubled(
-        world: ClaimWorld,
-        holder: Holder,
-        generation: int,
-        held: Allocations,
-        by: Any,
-        group: int | None,
+        world: ClaimWorld, holder: Holder, generation: int, held: Allocations, by: Any, group: int | None
     ) -> None:
         if by:
             held = {**given_back.pop((id(world), holder.uuid), {}), **held}
@@ -229,11 +224,7 @@ def test_a_planted_bug_is_found(
 
 
 @pytest.mark.parametrize(
-    ("plant", "complaint"),
-    [
-        (_forget_what_is_left, ""),
-        (_forget_to_stop, "runs twice"),
-    ],
+    ("plant", "complaint"), [(_forget_what_is_left, ""), (_forget_to_stop, "runs twice")]
 )
 def test_a_bug_planted_in_moves_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], complaint: str, monkeypatch: pytest.MonkeyPatch

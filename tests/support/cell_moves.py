@@ -52,11 +52,7 @@ def a_move(
     )
 
 
-def a_move_report(
-    order: MoveOrdered,
-    outcome: MoveOutcome,
-    **more: Any,
-) -> MoveReported:
+def a_move_report(order: MoveOrdered, outcome: MoveOutcome, **more: Any) -> MoveReported:
     return MoveReported(
         move=order.move,
         build=order.build,

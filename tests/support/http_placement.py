@@ -45,9 +45,7 @@ class HttpPlacement:
     async def provider(self, uuid: str, *, parent: str | None = None, **totals: int) -> None:
         """A provider called by its id, with so much of each class."""
         await self.made(
-            "/resource_providers",
-            {"name": uuid, "uuid": uuid, "parent_provider_uuid": parent},
-            method="POST",
+            "/resource_providers", {"name": uuid, "uuid": uuid, "parent_provider_uuid": parent}, method="POST"
         )
         if totals:
             inventories = {name: {"total": total} for name, total in totals.items()}

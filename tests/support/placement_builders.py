@@ -99,12 +99,7 @@ def an_order(*claims: ConsumerClaim) -> ClaimRequested:
 
 
 def a_release(
-    consumer: int,
-    generation: int | None,
-    retire: str = "",
-    *,
-    fenced: bool = True,
-    keep: int | None = None,
+    consumer: int, generation: int | None, retire: str = "", *, fenced: bool = True, keep: int | None = None
 ) -> ReleaseRequested:
     return ReleaseRequested(
         consumer=uid(consumer),

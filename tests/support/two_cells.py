@@ -64,14 +64,7 @@ STEP_SECONDS = 120.0
 SMALL = Flavor(name="small", vcpus=2)
 MOST_STEPS = 3000
 
-OUTSIDE = (
-    BuildEnded,
-    BuildDeleted,
-    MoveEnded,
-    MoveRefused,
-    MoveProgress,
-    HostFailed,
-)
+OUTSIDE = (BuildEnded, BuildDeleted, MoveEnded, MoveRefused, MoveProgress, HostFailed)
 
 
 def root(number: int) -> str:
@@ -121,11 +114,7 @@ class PlainCell:
         return outcomes[0]
 
     async def timers(self) -> list[Message]:
-        return [
-            *await self.builds.time_out(),
-            *await self.moves.time_out(),
-            *await self.builds.resume(),
-        ]
+        return [*await self.builds.time_out(), *await self.moves.time_out(), *await self.builds.resume()]
 
 
 @dataclass

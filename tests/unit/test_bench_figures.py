@@ -4,16 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench.figures import (
-    BenchRun,
-    Better,
-    Figure,
-    MachineFacts,
-    Measured,
-    Yardstick,
-    compared,
-    rows,
-)
+from bench.figures import BenchRun, Better, Figure, MachineFacts, Measured, Yardstick, compared, rows
 
 MACHINE = MachineFacts(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
 

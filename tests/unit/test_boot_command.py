@@ -82,10 +82,7 @@ def test_options_and_the_request_they_describe(
     [
         ([], ByName()),
         (["--group", "web"], ByName(group="web")),
-        (
-            ["--aggregate", f"{ONE}, east", "--aggregate", "ssd"],
-            ByName(aggregates=((ONE, "east"), ("ssd",))),
-        ),
+        (["--aggregate", f"{ONE}, east", "--aggregate", "ssd"], ByName(aggregates=((ONE, "east"), ("ssd",)))),
         (
             ["--not-aggregate", f"east,{TWO}", "--not-aggregate", "ssd"],
             ByName(not_aggregates=("east", TWO, "ssd")),

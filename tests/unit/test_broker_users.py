@@ -27,11 +27,7 @@ class FakeManagement:
         self.asked: list[tuple[str, str, Any]] = []
         self.answers: dict[str, tuple[int, Any]] = {}
         self.away = False
-        patch.setattr(
-            httpx,
-            "AsyncClient",
-            partial(REAL_CLIENT, transport=httpx.MockTransport(self.answer)),
-        )
+        patch.setattr(httpx, "AsyncClient", partial(REAL_CLIENT, transport=httpx.MockTransport(self.answer)))
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         if self.away:

@@ -70,13 +70,7 @@ def test_any_foreign_correlation_gives_readable_consequences() -> None:
 
 def tried(attempt: int = 1, faults: int = 0, unheard: int = 0) -> Envelope:
     return Envelope(
-        id="m",
-        type="T",
-        key="k",
-        body=msgspec.Raw(b"{}"),
-        attempt=attempt,
-        faults=faults,
-        unheard=unheard,
+        id="m", type="T", key="k", body=msgspec.Raw(b"{}"), attempt=attempt, faults=faults, unheard=unheard
     )
 
 

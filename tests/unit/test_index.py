@@ -124,11 +124,7 @@ def test_why_nothing_fits() -> None:
         Removal(constraint="cell c1", removed=1, left=5, about="cell", code="cell", hosts=("host-3",)),
         Removal(constraint="trait HW_A", removed=1, left=4, code="trait", hosts=("host-4",)),
         Removal(
-            constraint="VCPU: 10 free",
-            removed=4,
-            left=0,
-            code="class",
-            hosts=("host-1", "host-2", "host-5"),
+            constraint="VCPU: 10 free", removed=4, left=0, code="class", hosts=("host-1", "host-2", "host-5")
         ),
     )
     assert found.nearest == (

@@ -68,10 +68,7 @@ def said(words: str, request: BuildRequested) -> Message:
     """`no host`, or a status and a host."""
     if words == "no host":
         return BuildUnplaceable(
-            request=request.request,
-            instances=request.instances,
-            reason="no room",
-            reply_to=request.reply_to,
+            request=request.request, instances=request.instances, reason="no room", reply_to=request.reply_to
         )
     status, host = words.split()
     return BuildEnded(

@@ -20,14 +20,7 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.move_start import taken_back
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
-from tests.support.move_builders import (
-    BUILD,
-    MOVE,
-    Cells,
-    MovingPlacement,
-    a_build_that_stands,
-    a_move,
-)
+from tests.support.move_builders import BUILD, MOVE, Cells, MovingPlacement, a_build_that_stands, a_move
 from tests.support.scheduler_builders import Holding, TurnedClock, a_candidate, a_heartbeat
 from tests.support.schedulers import MovesWithoutWaiting, moves_of, scheduler_of
 
@@ -166,11 +159,7 @@ async def test_a_move_goes_by_what_its_boot_asked_of_hosts() -> None:
 
 @pytest.mark.parametrize(
     ("alternatives", "goes"),
-    [
-        ({"wanted_host": "host3"}, 3),
-        ({"forced_host": root(4)}, 4),
-        ({"ignore_hosts": ("host2", "host3")}, 4),
-    ],
+    [({"wanted_host": "host3"}, 3), ({"forced_host": root(4)}, 4), ({"ignore_hosts": ("host2", "host3")}, 4)],
 )
 async def test_hosts_are_wished_forced_and_ruled_out(alternatives: dict[str, Any], goes: int) -> None:
     placed = await a_cloud().placed(a_move(**alternatives))

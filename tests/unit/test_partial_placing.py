@@ -147,8 +147,7 @@ def a_group(policy: GroupPolicy, **members: tuple[str, ...]) -> ServerGroup:
 
 
 @pytest.mark.parametrize(
-    ("policy", "hosts", "placed"),
-    [("anti-affinity", 3, 3), ("affinity", 3, 1), ("soft-anti-affinity", 3, 3)],
+    ("policy", "hosts", "placed"), [("anti-affinity", 3, 3), ("affinity", 3, 1), ("soft-anti-affinity", 3, 3)]
 )
 async def test_instances_of_one_request_see_one_another_in_their_group(
     policy: GroupPolicy, hosts: int, placed: int

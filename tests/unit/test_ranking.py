@@ -230,7 +230,7 @@ def test_removals_are_counted_by_rule_and_near_misses_named() -> None:
         ("io_ops", 1, 1, "io_ops", ("host2",)),
     ]
     assert [(miss.host, miss.lacks) for miss in shortage.nearest] == [
-        ("host2", "building 8 already, at most 8 at once"),
+        ("host2", "building 8 already, at most 8 at once")
     ]
 
 

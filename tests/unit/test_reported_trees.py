@@ -121,10 +121,7 @@ def test_a_tree_that_comes_back_has_what_others_put_there_as_it_was() -> None:
     licences = Inventory(total=5, reserved=1)
     tree = first(a_provider(2, 1, inventories=vcpu(4)), inventories=vcpu(8))
     tree = changed(
-        with_child(tree, D, A),
-        A,
-        inventories={**vcpu(8), LICENCE: licences},
-        used={"VCPU": 3, LICENCE: 2},
+        with_child(tree, D, A), A, inventories={**vcpu(8), LICENCE: licences}, used={"VCPU": 3, LICENCE: 2}
     )
     tree = changed(tree, B, inventories={**vcpu(4), LICENCE: licences}, used={"VCPU": 1, LICENCE: 0})
     gone = swept(replace(tree, gone=True))
@@ -209,11 +206,7 @@ def test_released_amounts_open_with_the_next_report_or_sweep() -> None:
         assert [
             provider.shape - was.shape
             for provider, was in zip(later.providers, nested.providers, strict=True)
-        ] == [
-            0,
-            1,
-            1,
-        ]
+        ] == [0, 1, 1]
     free = changed(settled(nested), A, used={"VCPU": 0, "MEMORY_MB": 0})
     assert sold(settled(free)) == (0, 8)
     assert all(not provider.withheld for provider in settled(free).providers)

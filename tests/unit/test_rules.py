@@ -45,9 +45,7 @@ SAYS = the_facts(load=0.0)  # it has reported, and nothing but what everybody do
 
 # Rule → what the case is, the host, the request, why the host is refused, and options of the rule
 CASES: dict[str, list[tuple[Any, ...]]] = {
-    "all_hosts": [
-        ("whoever it is", the_facts(down="down"), PLAIN, None),
-    ],
+    "all_hosts": [("whoever it is", the_facts(down="down"), PLAIN, None)],
     "up": [
         ("heard of", HOST, PLAIN, None),
         ("silent", the_facts(down="down: silent"), PLAIN, "down: silent"),

@@ -50,10 +50,7 @@ PLENTY = ChoicePolicy.from_names(max_builds=1000)
 
 
 def a_scheduler(
-    placement: FakePlacement,
-    time: TurnedClock | None = None,
-    *,
-    policy: ChoicePolicy | None = None,
+    placement: FakePlacement, time: TurnedClock | None = None, *, policy: ChoicePolicy | None = None
 ) -> Scheduler:
     return scheduler_of(placement, policy=policy, clock=(time or TurnedClock()).clock)
 
@@ -428,9 +425,7 @@ async def test_a_contended_claim_comes_again_soon() -> None:
     assert not placement.source.promised
 
 
-async def test_a_contended_claim_is_retried_less_often_and_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_contended_claim_is_retried_less_often_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     placement, time = hosts(3), TurnedClock()
 
     async def contended(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:

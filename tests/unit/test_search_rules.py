@@ -257,11 +257,7 @@ def test_a_candidate_of_a_tree_tells_of_the_whole_tree() -> None:
     assert (candidate.root, candidate.host, candidate.traits) == (uid(0, "a"), "p0", ())
     assert candidate.free == candidate.capacity == {"MEMORY_MB": 64, "VCPU": 8, "CUSTOM_VF": 16}
     assert candidate.shapes == dict.fromkeys(candidate.allocations, 1)
-    assert candidate.mappings == {
-        "": (uid(0, "a"),),
-        "_c": (uid(1, "a"),),
-        "_a": (uid(11, "a"),),
-    }
+    assert candidate.mappings == {"": (uid(0, "a"),), "_c": (uid(1, "a"),), "_a": (uid(11, "a"),)}
     (candidate,) = page(NUMA, asking(group(resources={"MEMORY_MB": 1}), per_host=1)).candidates
     assert candidate.mappings == {}, "it goes without saying where there is no suffix"
 

@@ -35,9 +35,7 @@ from tests.support.provider_trees import (
     state,
     with_zones,
 )
-from tests.support.provider_trees import (
-    tree as a_tree,
-)
+from tests.support.provider_trees import tree as a_tree
 from tests.support.search_answers import taken
 
 MANY = 100_000
