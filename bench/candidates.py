@@ -61,7 +61,7 @@ def a_query(limit: int, *, cell: str = "", required: tuple[str, ...] = (), vcpus
 
 
 def milliseconds(work: Callable[[], object], times: int) -> float:
-    """The median of single runs."""
+    """Return the median duration of single runs."""
     taken = []
     for _ in range(times):
         begun = perf_counter()
@@ -117,13 +117,15 @@ class HeldIndex:
         self.index = index
 
     def watch(self, heard: Heard) -> None:
-        """Nothing changes here."""
+        """Do nothing: this index does not change."""
 
     async def fresh(self) -> None: ...
 
 
 def measure_source(hosts: int) -> dict[str, float]:
-    """One decision's reading in a scheduler's own process: all that fit, and what is free of two classes."""
+    """Measure one decision's reads in a scheduler's process: all hosts that fit, and the free amounts of two
+    classes.
+    """
     index = Index()
     for tree in fleet(hosts):
         index.put(tree, 1)
@@ -153,7 +155,7 @@ def measure_source(hosts: int) -> dict[str, float]:
 
 
 def numa_tree(number: int) -> Tree:
-    """A root, two NUMA cells, and two cards with VFs below each."""
+    """Return a tree with a root, two NUMA cells, and two network cards with VFs below each cell."""
 
     def uuid(position: int) -> str:
         return f"{number:08x}-0000-4000-8000-{position:012x}"

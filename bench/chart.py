@@ -31,7 +31,7 @@ class BootBar(NamedTuple):
 
 
 def boot_bars(run: BenchRun, before: BenchRun | None) -> list[BootBar]:
-    """Loads that the run has; each with what it was, if it was, above what it is."""
+    """Return a bar for each load of the run; the bar of the previous run stands above it."""
     bars = []
     for bench, words in _WHICH.items():
         for one, now in ((before, False), (run, True)):
@@ -79,7 +79,9 @@ def chart_svg(run: BenchRun, before: BenchRun | None) -> str:
 
 
 def _cost(bar: BootBar, top: float, scale: float) -> list[str]:
-    """Its parts side by side, each with its number where there is room, and the sum behind them."""
+    """Return the parts of the cost next to one another, with their numbers where they fit, followed by the
+    sum.
+    """
     drawn, left = [], float(_LEFT)
     pale = "" if bar.now else ' opacity=".55"'
     for name, spent in bar.parts.items():

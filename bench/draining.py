@@ -87,7 +87,7 @@ def _berth(environment: dict[str, str], *words: str) -> str:
 
 
 async def _boots(settings: Settings, rate: float, over: Callable[[], bool]) -> list[Boot]:
-    """A steady stream of them until it is over, and all their ends."""
+    """Publish boots at this rate until `over` returns true, and return them with their ends."""
     found: list[Boot] = []
     async with Bus(wiring.transport(settings, "bench")) as bus:
         while not over():

@@ -20,7 +20,7 @@ from berth.settings import Settings
 
 
 def embedded_boots(boots: int, hosts: int, flavors: int = 20) -> tuple[Figure, ...]:
-    """A load in this process, on a berth in this process."""
+    """Run a load and an embedded berth in this process."""
     outcome, spent = uvloop.run(_loaded(boots, hosts, flavors))
     return (
         Figure("boots/s", outcome.per_second, "/s", "up"),
@@ -45,7 +45,7 @@ async def _loaded(boots: int, hosts: int, flavors: int) -> tuple[LoadOutcome, fl
 
 
 def demo() -> tuple[Figure, ...]:
-    """`make demo`, once all is installed."""
+    """Measure `make demo` after its installation."""
     began = time.perf_counter()
     ran = _alone("demo")
     if ran.returncode:

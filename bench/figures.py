@@ -126,7 +126,7 @@ def machine_ratio(run: BenchRun, before: BenchRun) -> Yardstick:
 
 
 def rows(found: Sequence[Compared]) -> list[tuple[str, str, str, str, str, str]]:
-    """Benchmark, figure, ratio, now, then, mark: the ratio stands before what it is made of."""
+    """Return the rows of the comparison: benchmark, figure, ratio, now, then, mark."""
     shown = []
     last = ""
     for bench, figure, was, ratio in found:
@@ -146,14 +146,14 @@ def rows(found: Sequence[Compared]) -> list[tuple[str, str, str, str, str, str]]
 
 
 def with_unit(value: float, unit: str) -> str:
-    """With three digits, or all there are before the point."""
+    """Return the value with three significant digits, or with all digits before the decimal point."""
     size = abs(value)
     digits = 0 if size >= 100 or value == int(value) else 1 if size >= 10 else 2
     return f"{value:,.{digits}f} {unit}".rstrip()
 
 
 def middle(values: Sequence[float]) -> float:
-    """The median of several runs."""
+    """Return the median of several runs."""
     return statistics.median(values) if values else 0.0
 
 

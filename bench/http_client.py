@@ -74,7 +74,7 @@ class LoopbackClient:
             return await self._send(request)  # the server had closed it meanwhile
 
     async def must(self, method: str, path: str, body: Any = None) -> bytes:
-        """The body of a success."""
+        """Return the body of a successful response; raise for any other response."""
         status, answered = await self.request(method, path, body)
         if status >= 300:
             raise SystemExit(f"{method} {path}: {status} {answered[:500].decode(errors='replace')}")

@@ -227,7 +227,7 @@ async def _has(watch: Watch, count: int, resource_class: str = "CUSTOM_BAREMETAL
 
 
 async def _next_build(watch: Watch, api: IronicApi) -> str:
-    """Each node is the only one of its class: a build that comes too early has nowhere to go."""
+    """Publish the next build once its node is free: each node is the only one of its class."""
     ended = await watch.bus.listen(topics.BUILD_ENDED.at())
     lost = await watch.bus.listen(topics.BUILD_UNPLACEABLE.at())
     await watch.until(lambda: _most(watch, 1.0), "the nodes are known")

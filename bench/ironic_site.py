@@ -178,7 +178,7 @@ async def prepare(site: Site) -> None:
 
 @contextmanager
 def processes(site: Site) -> Iterator[dict[int, str]]:
-    """All of them, from start to end: process id → role."""
+    """Run all processes of the site; yield process id → role."""
     text = msgspec.json.encode(site).decode()
     roles = site.roles
     running = [subprocess.Popen([sys.executable, "-m", "bench.ironic_site", role, text]) for role in roles]

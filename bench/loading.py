@@ -46,7 +46,7 @@ class LoadedBoots:
         return in_all(self.cost)
 
     def latency(self, share: float) -> float:
-        """In milliseconds."""
+        """Return this quantile of the latencies, in milliseconds."""
         return self.outcome.percentile(share) * 1000
 
 
@@ -70,7 +70,7 @@ class BenchBerth:
         return LoadedBoots(outcome, cost)
 
     def judge(self) -> None:
-        """The audit: did every boot leave what it should?"""
+        """Run the audit, and raise if it finds a problem."""
         if breaches := asyncio.run(audit(self.settings)).breaches:
             raise NotClean(f"the audit found {len(breaches)} breaches: {breaches[0]}")
 

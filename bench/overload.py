@@ -85,7 +85,7 @@ def _beyond(berth: BenchBerth, rabbitmq: RabbitMQ, sizes: RateSizes, peak: float
 
 
 def pace(boots: Sequence[Boot]) -> tuple[float, float, float]:
-    """Boots a second that were asked for, that ended meanwhile, and that ended when all were asked for."""
+    """Return boots per second: requested, ended while requests were published, and ended afterwards."""
     until = max(boot.asked for boot in boots)
     end = max(boot.ended for boot in boots)
     meanwhile = sum(boot.ended <= until for boot in boots)
@@ -96,7 +96,7 @@ def pace(boots: Sequence[Boot]) -> tuple[float, float, float]:
 async def _watched(
     berth: BenchBerth, url: str, plan: LoadPlan, names: Sequence[str]
 ) -> tuple[LoadedBoots, dict[str, int]]:
-    """A load, and the greatest length of each queue meanwhile."""
+    """Run a load; return it with the greatest depth of each queue."""
     longest: dict[str, int] = {}
     over = asyncio.Event()
 

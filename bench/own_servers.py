@@ -20,7 +20,7 @@ def own_directory() -> Iterator[Path]:
 
 @contextmanager
 def broker_and_database() -> Iterator[tuple[str, str]]:
-    """Where they are."""
+    """Start a broker and a database; yield their URLs."""
     with (
         own_directory() as directory,
         RabbitMQ(directory / "rabbitmq") as rabbitmq,

@@ -71,7 +71,7 @@ def flat(first: int, count: int) -> list[FlatHost]:
 
 
 def trees(count: int) -> list[FlatHost]:
-    """Roots with two cells, each with two devices."""
+    """Return trees with two NUMA cells each, and two devices in each cell."""
     made: list[FlatHost] = []
     for number in range(count):
         made.append(root := FlatHost(f"node-{number}"))
@@ -118,7 +118,9 @@ class Side:
         self.figures[BULK] = len(hosts) / (monotonic() - begun)
 
     async def one_by_one(self, hosts: Iterable[FlatHost]) -> float:
-        """Providers a second, as a compute service makes them: the provider, then its inventories."""
+        """Return how many providers per second one client creates as a compute service does: the provider,
+        then its inventories.
+        """
         begun = monotonic()
         made = 0
         for host in hosts:
@@ -130,7 +132,7 @@ class Side:
         return made / (monotonic() - begun)
 
     async def latency(self, path: str, expected: int) -> float:
-        """The median in milliseconds, of one client's requests one after the other."""
+        """Return the median latency in milliseconds of one client's sequential requests."""
         taken: list[float] = []
         body = await self.client.must("GET", path)  # warm
         found = len(json.loads(body)["allocation_requests"])
@@ -233,7 +235,7 @@ async def insert(database_url: str, hosts: list[FlatHost]) -> None:
 
 @asynccontextmanager
 async def side(kind: Kind, directory: Path, seconds: float) -> AsyncIterator[Side]:
-    """One server with a new PostgreSQL."""
+    """Run one server with a new PostgreSQL database."""
     with Postgres(directory / "postgres") as postgres:
         home = directory / kind
         made = (

@@ -15,7 +15,7 @@ ProcessorTime = dict[tuple[int, str], float]  # process id and kind → seconds
 
 
 def share_of(before: ProcessorTime, after: ProcessorTime, boots: int) -> defaultdict[str, float]:
-    """Milliseconds of it a boot, by kind of process."""
+    """Return the processor time per boot in milliseconds, by kind of process."""
     cost: defaultdict[str, float] = defaultdict(float)
     for process, seconds in after.items():
         cost[process[1]] += (seconds - before.get(process, 0.0)) * 1000 / boots
@@ -28,7 +28,9 @@ def in_all(cost: Mapping[str, float]) -> float:
 
 
 def processor_time() -> ProcessorTime:
-    """Seconds used so far by every process of ours: its workers, the broker, the database, and ourselves."""
+    """Return the processor seconds that the workers, the broker, the database and this process have used so
+    far.
+    """
     ours: ProcessorTime = {}
     for pid, command in _family().items():
         try:
@@ -41,7 +43,7 @@ def processor_time() -> ProcessorTime:
 
 
 def memory(line: str = "VmRSS") -> dict[str, float]:
-    """Megabytes of the largest worker of each kind; with VmHWM the most that it ever had."""
+    """Return the memory in megabytes of the largest worker of each kind; the line VmHWM gives the peak."""
     largest: dict[str, float] = {}
     for pid, command in _family().items():
         worker = kind(pid, command)

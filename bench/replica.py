@@ -140,7 +140,7 @@ def transport(url: str) -> RabbitTransport:
 
 
 async def answering(url: str) -> None:
-    """Placement has started."""
+    """Wait until placement answers."""
     async with Bus(transport(url)) as bus:
         await bus.asker(topics.CHANGES, timeout=120.0)(FindChanges(after=0))
 

@@ -105,7 +105,9 @@ def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
 
 
 def processor(runs: Sequence[LoadedBoots]) -> Figures:
-    """Milliseconds of it a boot: in all, and of each kind of process, the dearest first."""
+    """Return the processor time per boot in milliseconds: the total, and each kind of process, the most
+    expensive first.
+    """
     cost = middle_of([run.cost for run in runs])
     dearest = sorted((name for name in cost if name not in BESIDE), key=lambda name: -cost[name])
     return (

@@ -61,7 +61,9 @@ class CandidateSearch(Protocol):
 
     @property
     def positions(self) -> Ints:
-        """The hosts that fit according to arrays; for hosts with nested providers, `ways` decides."""
+        """Return the positions of the hosts that fit according to the arrays; for hosts with nested providers
+        `ways` decides.
+        """
         ...
 
     def any_of(self, resource_class: str) -> bool:
@@ -100,7 +102,7 @@ class CandidateSource(Protocol):
 
     @property
     def seen(self) -> int:
-        """The number of the last change included."""
+        """Return the number of the last change included."""
         ...
 
     async def fresh(self) -> None:
@@ -109,12 +111,14 @@ class CandidateSource(Protocol):
 
     @property
     def layout(self) -> int:
-        """A counter that grows when a host is added, removed or changes its position, name, cell or agent."""
+        """Return a counter that grows when a host is added, removed or changes its position, name, cell or
+        agent.
+        """
         ...
 
     @property
     def size(self) -> int:
-        """All positions are below this number."""
+        """Return the upper limit of positions."""
         ...
 
     @property
@@ -122,7 +126,7 @@ class CandidateSource(Protocol):
 
     @property
     def cells(self) -> Mapping[str, RegisteredCell]:
-        """Cells that operators have described or disabled."""
+        """Return the cells that operators have described or disabled."""
         ...
 
     def position(self, root: str) -> int | None: ...

@@ -278,7 +278,7 @@ class MoveStands(Value, frozen=True, kw_only=True):
 
     @property
     def towards(self) -> str:
-        """The destination host, or the source while the move is being undone."""
+        """Return the destination host, or the source while the move is being undone."""
         return self.source if self.phase in WAY_BACK else self.host
 
 

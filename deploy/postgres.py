@@ -63,7 +63,7 @@ def postgres_account() -> pwd.struct_passwd | None:
 
 
 def first_closed(path: Path, account: pwd.struct_passwd) -> Path | None:
-    """The first directory on the way to `path` that `account` cannot pass through."""
+    """Return the first directory on the way to `path` that `account` has no right to enter."""
     for part in (*reversed(path.parents), path):
         status = part.stat()
         if status.st_uid == account.pw_uid:

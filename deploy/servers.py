@@ -57,7 +57,7 @@ class Binaries:
 
 
 def find_binaries() -> Binaries:
-    """Where both servers' programs are; `BinariesMissing` names everything that is absent."""
+    """Return the programs of both servers; `BinariesMissing` names everything that is absent."""
     rabbitmq: RabbitMQBinaries | None = None
     postgres: PostgresBinaries | None = None
     problems: list[str] = []
@@ -75,7 +75,9 @@ def find_binaries() -> Binaries:
 
 
 def private_directory(prefix: str = "berth-") -> Path:
-    """A new temporary directory the servers can use, also when root runs PostgreSQL as another user."""
+    """Return a new temporary directory that the servers can use, also when root runs PostgreSQL as another
+    user.
+    """
     account = postgres_account()
     for base in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):
         root = Path(base).resolve()

@@ -33,7 +33,9 @@ class BulkLoad:
         self._load = again(clock, self._load_together)
 
     async def load(self, order: LoadProviders) -> ProvidersLoaded:
-        """Tree by tree, as a whole or not at all; many trees to a transaction."""
+        """Load the providers tree by tree, each tree completely or not at all; a transaction holds many
+        trees.
+        """
         items = list(enumerate(order.providers))
         wrong = loading.wrong(items, self.book.known)
         named = {provider.id for provider in order.providers} | {

@@ -18,7 +18,7 @@ AGAIN_SECONDS = 5.0  # after the broker would not let us read a cell's queues
 
 
 class FromCell:
-    """Placement as it is met from one cell."""
+    """Placement as one cell may use it."""
 
     def __init__(self, placement: Placement, cell: str) -> None:
         self._placement = placement

@@ -17,7 +17,7 @@ Take = Callable[[Iterable[Tree]], Awaitable[None]]
 
 
 class Forgotten(Exception):
-    """A reader asks for changes that are no longer kept: it must read everything again."""
+    """The requested changes were deleted: the reader must read everything again."""
 
     def __init__(self, after: int, oldest: int) -> None:
         super().__init__(f"the changes from {after + 1} on are not kept any more; the oldest is {oldest}")
@@ -36,10 +36,10 @@ class MemoryReader(Protocol):
     """
 
     async def last(self) -> int:
-        """The number of the last change."""
+        """Return the number of the last change."""
 
     async def changes(self, after: int, most: int) -> News:
-        """At most so many changes behind this number; Forgotten when the next is not kept."""
+        """Return at most this many changes after the number; raise Forgotten if the next one was deleted."""
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
         """Return the trees; a missing one has no providers."""

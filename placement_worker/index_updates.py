@@ -59,11 +59,11 @@ class Memory:
                 heard(tuple(touched), tuple(told))
 
     async def handle(self, message: PlacementChanged) -> None:
-        """A commit of any process, this one's own included."""
+        """Apply a commit of any process, including this one."""
         await self.handle_many([message])
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Commits of any process: what they reshaped is read together."""
+        """Apply commits of any process; the reshaped trees of all are read together."""
         unknown = [message for message in messages if not self.index.knows(message.number)]
         if self.loads:
             unknown = await self._committed(self.index, unknown)
@@ -85,7 +85,9 @@ class Memory:
         return true
 
     async def fresh(self) -> None:
-        """Know at least what was committed when this was called: read the changes that have not arrived."""
+        """Read the changes that have not arrived, so that the index includes every commit before this
+        call.
+        """
         more = True
         while more:
             seen = self.index.seen
@@ -101,9 +103,10 @@ class Memory:
                 await self._take_in(news)
 
     async def feed(self, after: int, until: asyncio.Event | None = None) -> AsyncIterator[PlacementChanged]:
-        """Every change from this number on, in order, as it is committed; Forgotten when it is too old.
+        """Yield every change from this number on, in order, as it is committed; raise Forgotten if the number
+        is too old.
 
-        It ends within LOOK_SECONDS of `until` being set.
+        The feed ends within LOOK_SECONDS after `until` is set.
         """
         last = await self._reader.last()
         page, _ = await self._reader.changes(after, CHANGES_A_PAGE)

@@ -89,7 +89,7 @@ class Lookups:
         return await lookups.providers(tx, book, lookups.ALL, parts)
 
     async def _look_up(self, like: ResourceGroup) -> None:
-        """Names that were made since this process read them."""
+        """Read names that were created since this process read them."""
         book, database = self.book, self.database
         traits = {*like.required, *like.forbidden, *(name for names in like.required_any for name in names)}
         aggregates = {*like.not_member_of, *(name for names in like.member_of for name in names)}
@@ -98,7 +98,7 @@ class Lookups:
         await book.aggregates.look_up(database, aggregates)
 
     async def trees(self, query: FindTrees) -> TreesFound:
-        """Whole trees, as many as have room in an answer."""
+        """Return whole trees, as many as fit into an answer."""
         packing = Packing(ROOM)
         if query.roots:
             async with self.database.read() as tx:

@@ -111,7 +111,7 @@ class ProviderOperations:
         return WorkingTrees(found.owned | read, found.names, found.ids, found.number)
 
     async def _look_up(self, orders: Sequence[EditOfOne], now: float) -> None:
-        """Classes and traits must be there; aggregates are made by being named."""
+        """Read unknown names: classes and traits must exist, aggregates are created when they are named."""
         classes: set[str] = set()
         traits: set[str] = set()
         aggregates: set[str] = set()

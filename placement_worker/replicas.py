@@ -92,7 +92,7 @@ class BusReader:
         return (await self._answer(partial(self._ask_cells, FindCells(counted=False)))).cells
 
     async def each(self, take: Take) -> None:
-        """The next page is on its way while one is taken in."""
+        """Pass each page to `take` while the next one is being fetched."""
         async with asyncio.TaskGroup() as group:
             more: int | None = 0
             coming = group.create_task(self._trees(FindTrees(limit=TREES_A_QUESTION)))
@@ -166,7 +166,7 @@ class Replica:
         await self._memory.loaded()
 
     async def fresh(self) -> None:
-        """Know at least what was committed when this was called."""
+        """Wait until the index includes every commit before this call."""
         await self._memory.loaded()
         await self._memory.fresh()
 
@@ -203,7 +203,7 @@ def replica(
     cells: Ask[FindCells, CellsFound],
     clock: Clock | None = None,
 ) -> tuple[Replica, Worker]:
-    """The memory, and the worker that keeps it, to be served in the same process."""
+    """Return the index and the worker that updates it, to be served in the same process."""
     kept = Replica(BusReader(trees, changes, aggregates, cells), clock or Clock())
     worker = Worker(
         "replica",

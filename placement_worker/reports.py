@@ -84,7 +84,7 @@ class ReportOperations:
         return [Poison(f"InventoryReported: {why}") if why else None for why in complaints]
 
     async def _report_together(self, reports: Sequence[InventoryReported]) -> dict[str, str]:
-        """Root → why its report cannot be."""
+        """Apply the reports in one transaction; return root → why its report is refused."""
         roots = [report.root for report in reports]
         now = self.clock.now()
         await self.book.know_contents(
@@ -292,7 +292,7 @@ def _contended(order: OwnerEditRequested) -> OwnerResult:
 
 
 def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], now: float) -> dict[str, str]:
-    """Return root → why its report is refused, whatever its contents."""
+    """Return root → why its report is refused regardless of its contents."""
     barred = {}
     for report in reports:
         was = before[report.root]

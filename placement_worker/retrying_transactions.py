@@ -31,7 +31,9 @@ def again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitabl
 
 @asynccontextmanager
 async def changing(database: Database, book: Book) -> AsyncIterator[Transaction]:
-    """A transaction that goes by names and numbers which another process may just take, drop or rename."""
+    """Yield a transaction; raise Conflict, so that it is retried, if another process has changed the names
+    and numbers it uses.
+    """
     reading = book.reading
     try:
         async with database.write() as tx:

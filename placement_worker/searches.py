@@ -28,11 +28,11 @@ class Searches:
         self._turn = asyncio.Lock()  # first come, first served
 
     async def page(self, query: FindCandidates) -> CandidatesFound:
-        """One page of the hosts that fit."""
+        """Return one page of the hosts that fit."""
         return await self._run(page_steps, query)
 
     async def fits(self, query: FindCandidates) -> SearchResult:
-        """At most `limit` complete allocations, of every host as many as there is room for."""
+        """Return at most `limit` complete allocations; a host can have several."""
         return await self._run(search_steps, query)
 
     async def _run(self, begin: Callable[[Snapshot, FindCandidates], Steps[T]], query: FindCandidates) -> T:
@@ -48,7 +48,7 @@ class Searches:
         return done[0]
 
     def _slice(self, steps: Steps[T]) -> tuple[T] | None:
-        """Go on for one slice; the result, once there is one."""
+        """Continue for one time slice; return the result once there is one."""
         until = self._clock.monotonic() + SLICE_SECONDS
         try:
             next(steps)

@@ -43,7 +43,7 @@ class PendingQuestions:
         self._declaring = asyncio.Lock()
 
     async def ask(self, query: Query[A, R], questions: Sequence[A], timeout: float) -> Sequence[R]:
-        """The answers, in the order of the questions."""
+        """Return the answers, in the order of the questions."""
         tracer = current_tracer()
         asking = tracer.asking(query.name, envelopes_handled()) if tracer is not None else None
         if asking is None:

@@ -19,7 +19,9 @@ class Emitter:
         self._clock = clock
 
     async def emit(self, made: Sequence[Emit], declared: frozenset[type[Message]]) -> None:
-        """Returns when the broker has them safe; refuses what the row did not declare."""
+        """Publish the messages and wait for the broker's confirms; refuse a message type that the row does
+        not declare.
+        """
         if not made:
             return
         envelopes, expected = [], []

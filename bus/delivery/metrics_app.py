@@ -8,7 +8,9 @@ from starlette.routing import Route
 
 
 def metrics_app() -> Starlette:
-    """/metrics for Prometheus, at / too; /healthz answers while the process lives."""
+    """Return the web app with /metrics for Prometheus, also at /, and /healthz, which answers while the
+    process lives.
+    """
     return Starlette(
         routes=[Route("/metrics", _metrics), Route("/", _metrics), Route("/healthz", _alive)],
     )

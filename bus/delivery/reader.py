@@ -64,7 +64,7 @@ class QueueReader:
             task.add_done_callback(self._finished)
 
     async def _next(self) -> list[Delivery]:
-        """A delivery as soon as there is one, and what waits behind it."""
+        """Wait for a delivery; return it with the deliveries that are queued after it."""
         deliveries = [await self._inbox.get()]
         if self._linger and self._company > 1.5:
             try:

@@ -36,9 +36,10 @@ class Bus:
         asks_as: str = "",
         turns: asyncio.Lock | None = None,
     ) -> None:
-        """`asks_as` begins the names of reply queues, so that permissions can identify the process.
+        """Create a bus; the arguments after the clock are for workers.
 
-        `turns` is shared by all buses of a process: one of its workers at a time handles suspects.
+        `asks_as` begins the names of reply queues, so that permissions can identify the process. `turns` is
+        shared by all buses of a process: one of its workers at a time handles suspects.
         """
         self.transport = transport
         self.clock = clock or Clock()
@@ -63,13 +64,13 @@ class Bus:
             await self.transport.close()
 
     async def publish(self, *messages: Message) -> None:
-        """Returns when the broker has them safe."""
+        """Publish the messages and wait for the broker's confirms."""
         envelopes = [envelope_of(message, self.clock) for message in messages]
         expected = [_EXPECTED.get(envelope.type, True) for envelope in envelopes]
         await self.transport.publish(envelopes, expected=expected)
 
     def asker(self, query: Query[A, R], timeout: float = 10.0) -> Ask[A, R]:
-        """The query as a function that asks over this bus."""
+        """Return a function that sends this query over the bus."""
 
         async def ask(question: A) -> R:
             return (await self._questions.ask(query, [question], timeout))[0]

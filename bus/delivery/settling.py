@@ -67,7 +67,7 @@ class ServedRow(ABC):
 
     @abstractmethod
     def _key_of(self, message: Message) -> str:
-        """The key such a message travels by."""
+        """Return the routing key of a message."""
 
     @abstractmethod
     async def _publish(self, made: Made) -> None:
@@ -171,7 +171,7 @@ class ServedRow(ABC):
         return None
 
     def _log_messages(self, readable: Readable, made: Made) -> None:
-        """A line for each message, so that one build can be followed through all workers."""
+        """Log a line for each message, so that one build can be followed through all workers."""
         for delivery, message in readable:
             said = [type(one).__name__ for cause, one in made if cause is delivery.envelope]
             text = "%s: %s handled, said %s"

@@ -137,7 +137,9 @@ class Suspects:
             await self._put_back(self._move(delivery, self.queue.name))
 
     async def _put_back(self, moving: Awaitable[None]) -> None:
-        """Without an answer of the broker the message stays unsettled, and is redelivered."""
+        """Move the message back. If the broker does not answer, the message stays unsettled and is
+        redelivered.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(_PUT_BACK_SECONDS):
                 await moving

@@ -23,7 +23,7 @@ class Timer:
         self._emitter = emitter
 
     async def run(self) -> None:
-        """Until cancelled; what its handler fails at is logged, and done again at the next turn."""
+        """Run until cancelled. A failure of the handler is logged; the next turn repeats the work."""
         if not self._row.at_once:
             await asyncio.sleep(self._row.seconds)
         while True:

@@ -123,7 +123,7 @@ def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, A
 
 
 def crossings(cell: str, workers: Sequence[Worker]) -> tuple[Crossing, ...]:
-    """All that goes through this cell's wall, answers included."""
+    """Return all topics that cross the border of this cell, with the answers of queries."""
     found: list[Crossing] = []
     answered: set[Way] = set()
     for of, way in ways(cell, workers).items():

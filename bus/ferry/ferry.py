@@ -29,7 +29,9 @@ def ferry(
     look_seconds: float = LOOK_SECONDS,
     unheard_seconds: float = UNHEARD_SECONDS,
 ) -> Worker:
-    """To be served on a bus of the middle. `own`, the cell's broker, is opened when it is there."""
+    """Return the ferry's worker, to be served on a bus of the central broker. `own` is the cell's broker; it
+    is opened when it becomes available.
+    """
     (cell,) = {crossing.cell for crossing in crossings}
     into = [Passage(one, middle, own, clock, unheard_seconds) for one in crossings if one.way is Way.IN]
     out = [Passage(one, own, middle, clock, unheard_seconds) for one in crossings if one.way is Way.OUT]

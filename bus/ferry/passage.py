@@ -57,7 +57,7 @@ class Passage:
         self._unheard = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
-        """Until cancelled; what was not acknowledged by then comes again."""
+        """Run until cancelled. Messages without an acknowledgement at that time are redelivered."""
         inbox = await self.here.consume(self.crossing.queue, PREFETCH)
         while True:
             deliveries = await _next(inbox)
@@ -84,7 +84,7 @@ class Passage:
         return msgspec.structs.replace(delivery.envelope, key=key, framed=self.crossing.framed(key))
 
     async def _forward(self, load: Loaded) -> None:
-        """Returns when all of it has settled, however long that takes."""
+        """Forward the messages; wait, without a limit, until all are settled."""
         if not load:
             return
         backoff, faults = Backoff(self._clock), 0
@@ -165,7 +165,7 @@ class Passage:
 
 
 async def _next(inbox: Inbox) -> list[Delivery]:
-    """A delivery as soon as there is one, and what waits behind it."""
+    """Wait for a delivery; return it with the deliveries that are queued after it."""
     deliveries = [await inbox.get()]
     while len(deliveries) < TOGETHER:
         more = inbox.get_nowait()

@@ -114,7 +114,7 @@ class LocalBroker:
             await self._journal.flushed()
 
     async def safe(self) -> None:
-        """Returns when everything put so far would survive us."""
+        """Wait until every message put so far would survive a crash of this process."""
         if self._journal is not None:
             await self._journal.flushed()
         else:

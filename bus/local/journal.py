@@ -136,7 +136,7 @@ class Journal:
         self._pending.append(("DELETE FROM dead WHERE id = ?", (id_,)))
 
     async def flushed(self) -> None:
-        """Returns when everything added so far is on disk."""
+        """Wait until every entry added so far is on disk."""
         if not self._pending and not self._writing:
             return
         waiting = asyncio.get_running_loop().create_future()

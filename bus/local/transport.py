@@ -63,7 +63,9 @@ class _LocalInbox:
         return True
 
     def settle(self, delivery: _LocalDelivery) -> bool:
-        """False when the connection has closed meanwhile: its items are the queue's again."""
+        """Settle the delivery; return False if the connection was closed before, which requeued its
+        messages.
+        """
         known = delivery in self._unsettled
         if known:
             self._forget(delivery)
@@ -125,7 +127,7 @@ class LocalTransport:
         self._private: list[str] = []
 
     async def open(self) -> None:
-        """Nothing to connect to: the broker is an object of this process."""
+        """Do nothing: the broker is an object of this process."""
 
     async def close(self) -> None:
         for inbox in self._inboxes:

@@ -216,7 +216,7 @@ def _seconds(value: object) -> float:
 
 
 def _bounded(number: int) -> int:
-    """Within what any client can read: AMQP has no whole number beyond 64 bits."""
+    """Return the number, limited to the 64 bits that any AMQP client can read."""
     return max(0, min(number, MAX_COUNT))
 
 
@@ -230,6 +230,6 @@ def _short(text: str) -> str:
 
 
 def _cut(text: str, limit: int, *, from_end: bool = False) -> str:
-    """At most so many bytes of UTF-8."""
+    """Return the text cut to this number of bytes of UTF-8."""
     data = text.encode("utf-8", "replace")
     return (data[-limit:] if from_end else data[:limit]).decode("utf-8", "ignore")

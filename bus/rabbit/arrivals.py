@@ -34,7 +34,7 @@ def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool
 
 
 def _dead_lettered_from(deaths: object) -> str:
-    """The last queue that passed it on as a dead letter: the broker puts it first."""
+    """Return the last queue that dead-lettered the message: the broker lists it first."""
     if deaths is None:
         return ""
     if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict):

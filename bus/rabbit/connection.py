@@ -51,7 +51,7 @@ class RequestRefused(Exception):
 
 @contextmanager
 def telling_refusals() -> Iterator[None]:
-    """A request that is refused raises RequestRefused; a channel that breaks, one of BROKEN as before."""
+    """Raise RequestRefused for a refused request; errors in BROKEN, which end a channel, pass through."""
     try:
         yield
     except ChannelClosed as closed:
@@ -102,7 +102,7 @@ def broker_url(url: str, name: str) -> str:
 
 
 def place(url: str) -> str:
-    """Where a URL leads, without its password."""
+    """Return the URL without its password."""
     parts = urlsplit(url)
     user = f"{unquote(parts.username)}@" if parts.username else ""
     vhost = f" vhost {unquote(parts.path[1:])}" if len(parts.path) > 1 else ""
@@ -116,7 +116,7 @@ def user_of(url: str) -> str | None:
 
 
 async def dial(url: str) -> Connection:
-    """A new connection, or a reason why not: Unavailable, or BadCredentials."""
+    """Return a new connection; raise Unavailable or BadCredentials if there is none."""
     connection = Connection(make_url(url))
     connection.kwargs["transport_factory"] = _Streams()
     try:
@@ -153,7 +153,7 @@ async def open_channel(connection: AbstractConnection, *, confirms: bool) -> Abs
 
 
 def cancelled_by_us(problem: BaseException) -> bool:
-    """True when this task is really being cancelled, and the library did not only end a future that way."""
+    """Return whether this task itself is being cancelled; the library also cancels its own futures."""
     task = asyncio.current_task()
     return isinstance(problem, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
@@ -185,6 +185,6 @@ class _Streams:
 
 
 def streams_of(connection: AbstractConnection) -> tuple[Wire, asyncio.StreamWriter]:
-    """Both ends of a connection that `dial` opened."""
+    """Return the two ends of a connection that `dial` opened."""
     streams: _Streams = cast(Connection, connection).kwargs["transport_factory"]
     return streams.wire, streams.writer

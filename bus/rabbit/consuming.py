@@ -142,7 +142,7 @@ class RabbitInbox:
         return reading
 
     async def _consume(self, reading: Reading, in_advance: int) -> None:
-        """Have at most so many AMQP messages sent in advance; a consumer that is there already makes way."""
+        """Consume with this prefetch count, in place of the present consumer."""
         before = reading.consumer
         reading.consumer = await reading.channel.consume(
             self._name, in_advance, partial(self._arrived, reading)
@@ -162,7 +162,7 @@ class RabbitInbox:
             self.more.set()  # waiters notice a broken link
 
     async def _begin_again(self) -> Reading | None:
-        """Nothing, when we are to stop."""
+        """Consume again after a reconnect; return nothing if the inbox is to stop."""
         backoff = Backoff(self._link.clock)
         while True:
             await backoff.pause()
@@ -239,5 +239,7 @@ class RabbitInbox:
         return min(wanted, _AT_MOST, max(int(MAX_IN_HAND_BYTES / self._bytes), 1))
 
     def _fits(self, in_advance: int) -> bool:
-        """Is it within a factor of four? Frames differ from one moment to the next."""
+        """Return whether the prefetch count is within a factor of four of this one: the number of messages
+        per frame varies.
+        """
         return in_advance / 4 <= self._wanted() <= in_advance * 4

@@ -58,7 +58,7 @@ class DeadLetterQueue:
         return page
 
     async def each(self, after: str, beginning: str) -> AsyncGenerator[DeadLetter, None]:
-        """After a reconnect it goes on behind the last one."""
+        """Yield the dead letters; after a reconnect, continue after the last one."""
         await self._link.declare_dead()
         met: set[str] = set()  # a letter stored twice counts once, at its first place
         reached = not after
@@ -142,7 +142,9 @@ class _Walk:
                 raise
 
     async def letters(self) -> AsyncGenerator[Arrived]:
-        """Each once, a few fetched together: their bodies must fit into memory."""
+        """Yield each letter once. Only a few are fetched together, because their bodies must fit into
+        memory.
+        """
         left, size = await self._channel.ready(self._name), _AT_FIRST
         while True:
             fetched = await (self._fetch(min(size, left)) if left > 0 else self._next_letters())
@@ -159,7 +161,9 @@ class _Walk:
         del self._held[message.tag]
 
     async def _fetch(self, count: int) -> list[Arrived]:
-        """The next so many. What a consumer holds and has not settled stays ours after it is cancelled."""
+        """Return the next messages of the queue. Unsettled messages stay with this channel when its consumer
+        is cancelled.
+        """
         fetched: list[Arrived] = []
         enough = asyncio.Event()
 
@@ -179,7 +183,7 @@ class _Walk:
         return fetched or await self._next_letters()
 
     async def _next_letters(self) -> list[Arrived]:
-        """The next one, if there is any: this is asked behind all that went back before."""
+        """Return the next letter, if the queue has one: it is read after all letters that were requeued."""
         message = await self._channel.get(self._name)
         if message is None:
             return []

@@ -228,7 +228,7 @@ class _Ear:
         self._told, self._tell_at = self._safe, math.inf
 
     def check(self) -> None:
-        """Raises when nothing will come any more."""
+        """Raise if the channel will deliver no more messages."""
         if self._over:
             raise ConnectionError("nothing comes from it any more")
 
@@ -256,15 +256,17 @@ class ForeignPublisher:
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
+        """Return the address for people."""
         return f"exchange {self._exchange} at {place(self._url)}"
 
     async def ready(self) -> None:
-        """Returns when there is a connection, and an exchange; or raises Unavailable, or BadCredentials."""
+        """Wait for a connection and an exchange; raise Unavailable or BadCredentials."""
         await self._opened()
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Each body under its key, in this order. Returns when the broker has all, if it confirms."""
+        """Publish each body under its key, in this order, and wait for the broker's confirms if it sends
+        them.
+        """
         channel = await self._opened()
         sending = [channel.publish(self._post(key, body)) for key, body in messages]
         problems: list[BaseException | None] = []

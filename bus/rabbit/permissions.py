@@ -59,7 +59,7 @@ class UserLimits:
 
     @property
     def of_user(self) -> dict[str, int]:
-        """The limits that RabbitMQ stores with the user."""
+        """Return the limits that RabbitMQ stores with the user."""
         return {"max-connections": self.connections, "max-channels": self.channels}
 
 
@@ -162,7 +162,7 @@ def _bytes_policy(
 
 
 def queue_policy(user: str) -> str:
-    """The name of the policy that bounds the queues which this user may declare."""
+    """Return the name of the policy that limits the queues that this user may declare."""
     return f"{user} queues"
 
 
@@ -196,8 +196,9 @@ def queues_within(cell: str, exchange: str = "berth") -> str:
 
 
 def of_middle(workers: Sequence[Worker], exchange: str = "berth") -> Permissions:
-    """For workers of no cell: the scheduler, placement, or ironic_sync. They make the exchanges and, with
-    them, the scheduler's queues.
+    """Return the permissions of workers that belong to no cell: the scheduler, placement, or ironic_sync.
+
+    They declare the exchanges and, with them, the scheduler's queues.
     """
     names = BrokerNames(exchange)
     owned = [rf"{re.escape(worker.name)}:.+" for worker in workers]
@@ -296,7 +297,7 @@ def _permissions(
 
 
 def _made_by_the_middle(names: BrokerNames) -> list[str]:
-    """The exchanges, and the queues that are everybody's."""
+    """Return the exchanges and the queues that all workers share."""
     return [re.escape(names.exchange) + r"(\.(queues|delay|dead)(\.[0-9]+)?)?"]
 
 
@@ -314,13 +315,13 @@ def _carried_by(crossing: Crossing) -> str:
 
 
 def _published_by(topic: Topic[Any], cell: str) -> str:
-    """The keys of this topic, of one cell or of any."""
+    """Return the keys of this topic, of one cell or of any cell."""
     keys = _filled(topic.pattern, cell)
     return rf"{keys}(\.{_WORD})?" if topic.outsiders else keys
 
 
 def _bound_by(topic: Topic[Any]) -> str:
-    """Keys, and bindings that leave the cell open."""
+    """Return the keys of the topic, and the patterns that match any cell."""
     return _FIELD.sub(rf"({_WORD}|\\*)", topic.pattern.replace(".", r"\."))
 
 

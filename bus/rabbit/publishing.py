@@ -34,7 +34,7 @@ class Receipt:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(self, problem: Exception | None) -> None:
-        """One more of them is."""
+        """Count one more settled message."""
         self.problem = self.problem or problem
         self.missing -= 1
         if self.missing or self.done.done():
@@ -79,7 +79,7 @@ class Publisher:
         self._sender = link.clock.uuid()
 
     async def send(self, exchange: str, envelopes: Iterable[tuple[str, Envelope, bool]]) -> None:
-        """Queue envelopes for this exchange, each with its routing key and whether it needs a queue."""
+        """Queue envelopes for this exchange, each with its routing key and whether it must reach a queue."""
         self._link.check()
         items = list(envelopes)
         receipt = Receipt(len(items))

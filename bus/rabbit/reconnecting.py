@@ -115,7 +115,7 @@ class Link:
         return self._group.create_task(work)
 
     async def session(self) -> Session:
-        """The session, as soon as there is one."""
+        """Wait for a session and return it."""
         while True:
             self.check()
             if self._session is not None:
@@ -124,7 +124,7 @@ class Link:
             await self._changed.wait()
 
     async def insist(self, action: Callable[[Session], Awaitable[T]]) -> T:
-        """Do this, again after a reconnect if the connection breaks meanwhile."""
+        """Run the action, and again after each reconnect until it succeeds."""
         backoff = Backoff(self.clock)
         while True:
             session = await self.session()
@@ -173,7 +173,7 @@ class Link:
             await self.insist(partial(_declare, spec))
 
     def undeclare(self, spec: QueueSpec) -> None:
-        """Do not declare the queue again after a reconnect."""
+        """Remove the queue from the declarations that a reconnect repeats."""
         self._declared.queues.pop(spec.name, None)
 
     async def declare_delay(self, milliseconds: int) -> None:
@@ -185,7 +185,7 @@ class Link:
         await self.insist(lambda session: session.topology.dead())
 
     async def post(self, post: Post) -> None:
-        """Returns when the broker has this message safe, however often the connection breaks meanwhile."""
+        """Publish the message and wait for its confirm; repeat after each reconnect until it is confirmed."""
         apart = False
         nacks = 0
         backoff = Backoff(self.clock)
@@ -236,7 +236,7 @@ class Link:
             await backoff.pause()
 
     async def _connect(self) -> Session:
-        """A session in which everything declared is declared."""
+        """Return a new session after declaring everything in it."""
         connection = await dial(self._url)
         topology = Topology(connection, self.names, self._quorum)
         session = Session(connection, topology, self._declared, self._look_seconds)

@@ -39,7 +39,7 @@ class Session:
         self._oldest_since = 0.0
 
     async def channel(self) -> BulkChannel:
-        """A channel to read from."""
+        """Return a channel to read from."""
         return await BulkChannel().open(self.connection, confirms=False)
 
     async def publish(self, post: Post, *, apart: bool) -> None:
@@ -93,7 +93,7 @@ class Session:
     # What is declared
 
     async def declare_all(self) -> None:
-        """All that was ever declared, whatever of it is there already."""
+        """Declare everything that was ever declared in this process; existing objects stay as they are."""
         self.topology.forget()
         await self.topology.base(self._declared.central)
         if self._declared.dead:
@@ -127,7 +127,9 @@ class Session:
             await asyncio.sleep(2 * self._look_seconds)
 
     def missed(self, mended: int) -> None:
-        """An exchange of ours was not there, so many mendings ago."""
+        """Count a missing exchange; `mended` is how often exchanges had been repaired when the message was
+        published.
+        """
         if mended == self.mended:
             self.whole.clear()
             self._missed.set()

@@ -50,7 +50,7 @@ class BrokerNames:
     exchange: str
 
     def queue(self, name: str) -> str:
-        """The broker's name for a queue; the AMQP library takes no * in it."""
+        """Return the broker's name for a queue; the AMQP library rejects `*` in names."""
         name = name.replace("*", "+")
         return name if self.exchange == "berth" else f"{self.exchange}:{name}"
 
@@ -81,7 +81,7 @@ class BrokerNames:
         return queue if self.exchange == "berth" else queue.removeprefix(f"{self.exchange}:")
 
     def address(self, queue: str, milliseconds: int = 0) -> str:
-        """The key to reach a queue by its name, after so long."""
+        """Return the key that reaches a queue by its name, after this delay."""
         return f"{milliseconds}.{self.queue(queue)}"
 
 
@@ -90,7 +90,7 @@ def letter_key(cell: str) -> str:
 
 
 def delay_for(seconds: float) -> int:
-    """The milliseconds of the shortest delay queue that waits at least so long, up to a day."""
+    """Return the milliseconds of the shortest delay queue that waits at least this long, up to a day."""
     for delay in DELAYS:
         if seconds <= delay:
             return int(delay * 1000)
@@ -193,12 +193,12 @@ class Topology:
         return found.message_count or 0, found.consumer_count or 0
 
     async def dead(self) -> None:
-        """The queue of dead letters."""
+        """Declare the dead-letter queue."""
         async with self._one_at_a_time:
             await self._dead()
 
     async def delay(self, milliseconds: int) -> None:
-        """The queue for what shall come back after so long."""
+        """Declare the queue that returns messages after this delay."""
         names = self.names
         name = f"{names.delay}.{milliseconds}"
         if name in self._made:
@@ -233,7 +233,7 @@ class Topology:
             self._made.add(name)
 
     async def _dead(self) -> bool:
-        """False when it is not ours to bind."""
+        """Bind the dead-letter exchange; return False without the permission."""
         name = self.names.dead
         if name not in self._made:
             self._dead_is_ours = await self._durable(name)
@@ -316,7 +316,7 @@ class Topology:
             raise BrokerRefused(f"the queue {queue} cannot hear {key}: {refused}") from None
 
     async def _unbind(self, queue: str, exchange: str, key: str) -> None:
-        """A binding that does not exist is no error."""
+        """Remove a binding; a missing binding is no error."""
         await self._ask(lambda channel: _unbind(channel, queue, exchange, key))
 
     async def _ask(self, request: Callable[[AbstractChannel], Awaitable[T]]) -> T:

@@ -64,7 +64,7 @@ class BulkChannel:
             await self._under.close(ChannelInvalidStateError("the channel is closed"))
 
     async def publish(self, post: Post) -> None:
-        """Returns when the broker has confirmed it, on a channel that confirms."""
+        """Publish the message; on a channel with confirms, wait for the confirm."""
         if self.closed:
             raise ChannelInvalidStateError("the channel is closed")
         try:
@@ -73,7 +73,9 @@ class BulkChannel:
             raise refusal(closed) from None
 
     async def consume(self, queue: str, in_advance: int, heard: Heard) -> str:
-        """Have this called with each message, so many of them unsettled; the tag to cancel it by."""
+        """Call `heard` with each message, with this number of unsettled messages at most. Return the consumer
+        tag.
+        """
         consumer = f"{self._under.number}.{next(self._consumers)}"
         self._frames.heard[consumer] = heard
         async with answered():
@@ -91,7 +93,7 @@ class BulkChannel:
         self._frames.heard.pop(consumer, None)
 
     async def get(self, queue: str) -> Arrived | None:
-        """The next message, without waiting for one."""
+        """Return the next message if the queue has one, without waiting."""
         async with answered():
             message = await self._under.basic_get(queue)
         return None if message.delivery_tag is None else _arrived(message)
@@ -106,7 +108,7 @@ class BulkChannel:
         self._frames.ack(tag, multiple=multiple)
 
     async def nack(self, tag: int, *, multiple: bool = False) -> None:
-        """Back into the queue."""
+        """Requeue the message."""
         self._frames.nack(tag, multiple=multiple)
 
     def _ended(self, closing: "asyncio.Future[Any]") -> None:
@@ -115,7 +117,7 @@ class BulkChannel:
 
 
 async def _never(_: object) -> None:
-    """Called by aio-pika for deliveries, which do not pass through it."""
+    """Ignore a delivery from aio-pika: deliveries do not pass through it."""
 
 
 def _arrived(message: Any) -> Arrived:

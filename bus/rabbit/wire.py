@@ -164,7 +164,7 @@ class FramesOfChannel:
     # What goes out
 
     async def publish(self, post: Post) -> None:
-        """Returns when it is confirmed, on a channel that confirms."""
+        """Publish the message; on a channel with confirms, wait for the confirm."""
         frames = self._frames_of(post)
         confirmed = self._awaited(post) if self._confirms else None
         if not self._over:
@@ -177,11 +177,11 @@ class FramesOfChannel:
         self._on_settled(_ACK, tag, multiple)
 
     def nack(self, tag: int, *, multiple: bool) -> None:
-        """Back into the queue."""
+        """Requeue the message."""
         self._on_settled(_NACK, tag, multiple + 2)
 
     def end(self, why: BaseException) -> None:
-        """Nothing will be confirmed any more."""
+        """Fail all waiting confirms."""
         self._over = True
         for tag in tuple(self._unconfirmed):
             self._settled(tag, why)
@@ -213,7 +213,7 @@ class FramesOfChannel:
     # What comes in
 
     def take(self, kind: int, data: bytes, at: int, end: int) -> bool:
-        """Is this frame one of ours? Then it is done with."""
+        """Process the frame if it belongs to this channel's deliveries or confirms; return whether it did."""
         if kind == _METHOD:
             return self._take_method(int.from_bytes(data[at : at + 4]), data, at + 4)
         coming = self._coming
@@ -326,7 +326,7 @@ def _readable(kind: int, frame: bytes) -> bytes:
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
-    """A short string, and where it ends."""
+    """Return a short string and the position after it."""
     end = at + 1 + data[at]
     return data[at + 1 : end].decode("utf-8", "replace"), end
 

@@ -123,7 +123,7 @@ class Database:
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
-        """Commits on leaving; rolls back on an exception and when cancelled."""
+        """Yield a transaction. It commits on leaving, and rolls back on an exception and when cancelled."""
         async with self._if_it_moves_on(), self._writing:
             tx = await self._open(self._begin_write)
             try:
@@ -133,9 +133,8 @@ class Database:
                 await tx.give_back()
 
     async def write_single(self, statement: BoundStatement) -> Sequence[Any]:
-        """The rows of one writing statement that is all of its transaction.
-
-        PostgreSQL has committed it when it answers: one round trip, not three.
+        """Execute one writing statement as a transaction and return its rows. PostgreSQL commits it with the
+        answer: one round trip instead of three.
         """
         if self.dialect == "sqlite":  # there is no trip, and writers take turns
             async with self.write() as tx:

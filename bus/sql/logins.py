@@ -122,7 +122,7 @@ class Logins:
         return [database for (database,) in found]
 
     async def drop(self, name: str) -> None:
-        """The database with all that is in it, and the login."""
+        """Delete the database with its contents, and the login."""
         await self._do(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)")
         await self._do(f"DROP ROLE IF EXISTS {_quoted(name)}")
 

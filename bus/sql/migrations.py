@@ -123,7 +123,7 @@ def _op_lock() -> asyncio.Lock:
 
 
 def _upgrade(connection: Connection, folder: Path, names: list[str]) -> str:
-    """Gives the oldest migration that code must know from here on."""
+    """Run the missing migrations. Return the oldest migration that code must know to work with the schema."""
     # Importing alembic takes longer than looking that there is nothing to do.
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext

@@ -63,7 +63,7 @@ class SqliteFile:
             raise
 
     def close(self) -> None:
-        """The memory and all that is in it."""
+        """Close the file. A database in memory is deleted."""
         if self._thread is not None:
             self._thread.shutdown()
         if self.memory is not None:
@@ -130,7 +130,7 @@ class Connection:
             self._end_thread()
 
     async def fetch(self, statement: str, values: Sequence[Any]) -> Sequence[sqlite3.Row]:
-        """All rows it gives, which know their columns by name."""
+        """Return all rows of the statement; a row is read by column name."""
         await self.paused()
         return await self.call(_fetch, self.raw, statement, values)
 
@@ -186,7 +186,7 @@ class Cursor:
         return self._rows
 
     async def close(self) -> None:
-        """Nothing is left open: everything was fetched."""
+        """Do nothing: all rows were fetched."""
 
     def _execute(self, statement: str, values: Sequence[Any]) -> Sequence[Any]:
         raw = self._raw

@@ -56,7 +56,7 @@ class Statement:
     async def __call__(
         self, tx: Transaction, values: Iterable[Sequence[Any]] = (), **params: Any
     ) -> Sequence[Any]:
-        """The rows it gives, if it gives any."""
+        """Execute the statement and return its rows."""
         return await self.of(values, **params)(tx)
 
     def of(self, values: Iterable[Sequence[Any]] = (), **params: Any) -> "BoundStatement":

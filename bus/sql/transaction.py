@@ -32,7 +32,7 @@ class Transaction(ABC):
     @property
     @abstractmethod
     def connection(self) -> AsyncConnection:
-        """SQLAlchemy's, within this transaction."""
+        """Return SQLAlchemy's connection of this transaction."""
 
     async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
         try:
@@ -43,9 +43,9 @@ class Transaction(ABC):
 
     @abstractmethod
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
-        """The rows of a statement in the driver's own words, which is faster than `execute`.
+        """Return the rows of a statement in the syntax of the driver, which is faster than `execute`.
 
-        Values are $1, $2 there (PostgreSQL) or ?1, ?2 (SQLite). A row is read by name, or unpacked.
+        Values are $1, $2 (PostgreSQL) or ?1, ?2 (SQLite). A row is read by name, or unpacked.
         """
 
     def after_commit(self, callback: Callable[[], None]) -> None:

@@ -197,7 +197,7 @@ def zone_trouble(
 
 
 def zones(tree: Tree, described: Described) -> dict[str, str]:
-    """The zones a host is in, and by what."""
+    """Return the zones of a host, each with its source: a report or an aggregate."""
     found = {tree.zone: "what its owner reports"} if tree.zone else {}
     for id_ in tree.providers[0].aggregates:
         said = described.get(id_)

@@ -54,7 +54,7 @@ class BestFirst:
             numbers, positions, block = numbers[rest], positions[rest], block * MORE
 
     def place(self, row: Row) -> int:
-        """Where a search goes on that is to begin with this one."""
+        """Return the position at which a search that begins with this row continues."""
         return int(self.numbers[np.searchsorted(self.positions, row.position)])
 
 
@@ -105,7 +105,9 @@ def _steps(order: Sequence[OrderBy], scores: npt.NDArray[np.float64]) -> npt.NDA
 
 
 def _shuffled(positions: Ints, seed: str) -> npt.NDArray[np.int64]:
-    """Each another number; without a seed they are in the order of the rows."""
+    """Return a distinct number for each position: shuffled by the seed, or in the order of the rows without a
+    seed.
+    """
     if not seed:
         return positions.astype(np.int64)
     salt = crc32(seed.encode())

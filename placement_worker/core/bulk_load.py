@@ -24,7 +24,7 @@ _WholeItem = tuple[int, _Whole]
 
 
 def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int, str]:
-    """Position → what is wrong with it whatever is stored, naming the field."""
+    """Return position → what is wrong with the item regardless of stored data, naming the field."""
     found: dict[int, str] = {}
     ids: set[str] = set()
     names: set[str] = set()
@@ -85,7 +85,9 @@ def refused(items: Iterable[Item], why: str) -> list[LoadResult]:
 
 
 def _filled(load: ProviderLoad, state: ProviderState | None) -> _Whole:
-    """Without a provider that is there, what is not named is nothing."""
+    """Return the complete item: missing fields keep the stored values of an existing provider and are empty
+    for a new one.
+    """
     parent, traits, aggregates = (
         (None, (), ()) if state is None else (state.parent, state.traits, state.aggregates)
     )
@@ -133,7 +135,7 @@ def _put(whole: _Whole, working: WorkingTrees) -> LoadResult:
 
 
 def _objection(items: Sequence[_WholeItem], working: WorkingTrees) -> str:
-    """The first thing that cannot be, naming the field; empty when all can."""
+    """Return the first contradiction among the items, naming the field, or an empty string."""
     parents = {whole.id: whole.parent for _, whole in items}
     before: set[str] = set()
     for position, whole in items:
@@ -161,7 +163,7 @@ def _left_out(state: ProviderState, stay: Collection[str]) -> str:
 
 
 def _in_a_loop(whole: _Whole, parents: Mapping[str, str | None], working: WorkingTrees) -> bool:
-    """Does climbing from it, by the parents there will be, never reach a root?"""
+    """Return whether the parents of the item form a circle."""
     seen = set()
     here: str | None = whole.id
     while here is not None and here not in seen:

@@ -140,7 +140,7 @@ def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[Clai
 def _take(
     claim: ConsumerClaim, holder: Holder, generation: int, before: _Before, world: ClaimWorld
 ) -> Claimed | Refused:
-    """The first choice that fits, for a consumer that holds nothing any more."""
+    """Claim the first choice that fits, for a consumer whose allocations were released."""
     refusals: list[Refusal] = []
     group = holder.group
     if claim.group is not None:
@@ -182,7 +182,7 @@ def _take_over(
 
 
 def _group_named(claim: ConsumerClaim, world: ClaimWorld) -> int | None:
-    """The number of the group that it names, if there is one of its project."""
+    """Return the number of the group that the claim names, if its project has such a group."""
     group = world.named.get(claim.group or "")
     return group if group is not None and world.groups[group].project == claim.project else None
 
@@ -238,7 +238,9 @@ def _bars_choice(choice: Choice, wall: CellLimits, world: ClaimWorld) -> str:
 
 
 def _crowded(choice: Choice, number: int, holder: Holder, world: ClaimWorld) -> Refusal | None:
-    """Why its server group does not let it be there. All that the choice names has been read."""
+    """Return a refusal if the policy of its server group excludes the choice. All providers of the choice
+    have been read.
+    """
     group = world.groups.get(number)  # None: the group was deleted since the consumer joined it
     return None if group is None else group.refusal(_roots(world, choice.allocations), holder.uuid)
 
@@ -303,7 +305,9 @@ def _remember(steps: _Steps, holder: Holder) -> None:
 
 
 def _undo(world: ClaimWorld, steps: _Steps) -> None:
-    """Backwards, so that a consumer claimed twice in one order ends where it began."""
+    """Undo the steps in reverse order, so that a consumer claimed twice in one order gets its first state
+    back.
+    """
     for holder, generation, held, by, group, keeps_for in reversed(steps):
         holder.keeps_for = keeps_for
         _hold(world, holder, generation, held, by, group)

@@ -90,7 +90,7 @@ class Packing:
         return TreesFound(**self._tables(), more=more)
 
     def beside(self) -> KnownTrees:
-        """Them alone, to go with something else."""
+        """Return only the packed trees, to be sent with other data."""
         return KnownTrees(**self._tables())
 
     def _tables(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def carried(trees: Collection[Tree]) -> KnownTrees | None:
 
 
 def unpacked(found: KnownTrees) -> Iterator[tuple[Tree, int]]:
-    """The trees, each with how many of its providers are left out."""
+    """Yield the trees, each with the number of its omitted providers."""
     inventories = [(inventory.resource_class, _figures(inventory)) for inventory in found.inventories]
     stocks: list[Mapping[str, Inventory]] = [
         dict([inventories[place] for place in stock]) for stock in found.stocks

@@ -27,7 +27,7 @@ Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]
 
 
 def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
-    """May be paused wherever it yields."""
+    """Return why no host fits. The search can pause wherever this generator yields."""
     if not made.count:
         return tuple(made.removals), nearest(snapshot, made)
     return (yield from _merged(snapshot, made))
@@ -133,7 +133,9 @@ class _Step:
 
 
 def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
-    """With one rule after the other: by which of them had each host no way left?"""
+    """Apply the constraints one after the other; for each host, find the first constraint that leaves no
+    assignment.
+    """
     steps = list(_steps(made))
     removed = [0] * (len(steps) + 1)  # the last one counts hosts with too many combinations
     misses: list[list[NearMiss]] = [[] for _ in removed]
@@ -190,7 +192,9 @@ def _steps(made: SearchPlan) -> Iterator[_Step]:
 def _breaking(
     snapshot: Snapshot, made: SearchPlan, options: Sequence[Sequence[Row]], steps: list[_Step]
 ) -> Generator[None, None, tuple[int, int]]:
-    """The first step that leaves no way, or the number of steps; and what it took to see that."""
+    """Return the first step that leaves no assignment, or the number of steps; and the work that finding it
+    took.
+    """
     spent = 1
     for number, step in enumerate(steps):
         ways = AssignmentSearch(snapshot, made.slots, step.rules, options)

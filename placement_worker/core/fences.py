@@ -82,7 +82,7 @@ def _further_consumers(claim: ConsumerClaim) -> Iterator[str]:
 
 
 def _bars_claim(claim: ConsumerClaim, world: ClaimWorld) -> str:
-    """Why this cannot be claimed, wherever it is to go; empty when it can."""
+    """Return why this consumer cannot claim, whatever the destination; empty if it can."""
     if claim.begins and world.holds(claim.begins):
         return f"move {claim.begins}: a consumer has that name, and holds something"
     if world.wall is None:
@@ -129,10 +129,10 @@ def _bars_holder(holder: Holder | None, consumer: str, keep: str | None, world: 
 
 
 def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]]:
-    """Each provider with its root."""
+    """Return each provider with its root."""
     return [(provider, world.provider(provider).root) for provider in allocations]
 
 
 def _refused(claim: ConsumerClaim, why: Refusal) -> Refused:
-    """Whatever it would choose."""
+    """Return this refusal for every choice of the claim."""
     return Refused(refusals=(why,) * len(claim.choices))

@@ -78,11 +78,11 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Is it, having offered nothing, no host that fits? Or is what it has offered elsewhere?"""
+        """Return whether the anchor cannot fit at all, rather than having offered its fits before."""
         return self._shared is None or anchor.position not in self._shared.doubles
 
     def cost(self, anchor: Row) -> int:
-        """About how many steps it takes to see that an anchor offers nothing."""
+        """Return about how many steps a search takes to find that an anchor has no fit."""
         return BREATH // 8 + len(self._snapshot.members(anchor.uuid))
 
     def _fit(self, anchor: Row, way: Choice) -> Fit:

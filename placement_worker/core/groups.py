@@ -277,7 +277,7 @@ class _Planner:
         return met
 
     def _in_zone(self, zone: str) -> Bools | None:
-        """By what its owner reports, or by an aggregate the root is in."""
+        """Return the roots in the zone, by their owner's report or by an aggregate of the root."""
         index = self.index
         known = [index.zones[zone].mask(self.high)] if zone in index.zones else []
         for uuid, facts in index.aggregate_facts.items():
@@ -297,7 +297,7 @@ class _Planner:
     # Groups
 
     def _together(self, group: ResourceGroup) -> Iterator[Demand]:
-        """One provider that has it all."""
+        """Yield the requirements that a single provider must satisfy together."""
         facts = (group.required, group.forbidden, group.required_any, group.member_of, group.not_member_of)
         key = (tuple(group.resources.items()), facts, group.in_tree)
         if key not in self._alike:  # groups often differ in nothing but their suffix
@@ -463,13 +463,15 @@ class _Planner:
         return np.zeros(self.high, np.bool_) if test.rows is None else test.rows
 
     def _several(self) -> list[str]:
-        """Classes that more than one slot asks for."""
+        """Return the classes that more than one slot requests."""
         names = [name for slot in self.slots for name in slot.asks]
         return [name for name in dict.fromkeys(names) if names.count(name) > 1]
 
 
 def _isolated(query: FindCandidates) -> frozenset[str]:
-    """The groups that are to have a provider each; the one without a suffix never is."""
+    """Return the groups that must each have a separate provider; the group without a suffix is never among
+    them.
+    """
     if query.group_policy == "isolate":
         return frozenset(group.suffix for group in query.groups) - {""}
     return frozenset(query.isolated)

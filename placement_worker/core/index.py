@@ -131,7 +131,7 @@ class Index:
                 self.aggregate_facts[aggregate.id] = aggregate
 
     def register(self, cell: RegisteredCell, number: int) -> None:
-        """And this of a cell."""
+        """Set the state of a cell."""
         if self._newer(f"cell {cell.name}", number):
             if cell.gone:
                 self.cell_facts.pop(cell.name, None)
@@ -139,7 +139,7 @@ class Index:
                 self.cell_facts[cell.name] = cell
 
     def _newer(self, described: str, number: int) -> bool:
-        """Is nothing later known of it?"""
+        """Return whether no later state of it has been applied."""
         if number < self._described_at.get(described, 0):
             return False
         if number > self.seen:
@@ -147,7 +147,7 @@ class Index:
         return True
 
     def use(self, change: ProviderChange, number: int) -> bool:
-        """This provider's usage is now that. Is anything more free than it was?"""
+        """Set the usage of a provider; return whether more of any class is free than before."""
         row = self.rows.get(change.provider)
         if row is None:
             known = self._early.get(change.provider)
@@ -166,7 +166,7 @@ class Index:
             self.gave[root] = self.gives
 
     def put(self, tree: Tree, number: int) -> None:
-        """This tree is now that: rows are made, changed and dropped."""
+        """Replace the tree: create, change and delete its rows."""
         if number < self._put_at.get(tree.root, 0):
             return
         if number > self.seen:  # nothing older than what is seen will come
@@ -198,7 +198,7 @@ class Index:
             self._put(tree, provider, number)
 
     def reach(self, position: int) -> Ints:
-        """The roots of the other trees this one shares with."""
+        """Return the roots of the other trees that this provider shares with."""
         roots = self._reach.get(position)
         if roots is None:
             row = self.at[position]
@@ -220,7 +220,7 @@ class Index:
         return self.rows.get(uuid)
 
     def _shaped(self, uuid: str, root: str) -> int:
-        """The change that put this provider into another tree."""
+        """Return the number of the change that put this provider into another tree."""
         row = self.rows.get(uuid)
         return row.shaped if row is not None and row.root != root else -1
 
@@ -250,7 +250,7 @@ class Index:
             self.use(*self._early[provider.uuid])
 
     def _is(self, row: Row, tree: Tree, provider: ProviderState) -> bool:
-        """Is it in all but its usage what we know?"""
+        """Return whether the row equals the provider in everything except its usage."""
         return (
             row.shape == provider.shape
             and row.root == tree.root
@@ -385,7 +385,7 @@ class Index:
                     self._reach.pop(position, None)
 
     def _set_free(self, row: Row, used: Mapping[str, int]) -> bool:
-        """So much of it is used now. Is anything more free than it was?"""
+        """Set the free amounts from the used ones; return whether more of any class is free than before."""
         position, classes, inventories, capacity = row.position, self.classes, row.inventories, row.capacity
         amounts = [used.get(name, 0) for name in capacity]
         for (name, there), amount in zip(capacity.items(), amounts, strict=True):
@@ -464,7 +464,7 @@ class Index:
 
 @cache
 def _nothing(classes: int) -> tuple[int, ...]:
-    """Most hosts of a new cloud use nothing: they share it."""
+    """Return zero usage for this number of classes; most hosts of a new cloud share it."""
     return (0,) * classes
 
 
@@ -486,7 +486,9 @@ def _links(row: Row) -> tuple[object, ...]:
 
 
 def _size(tree: Tree, provider: ProviderState, capacity: Mapping[str, int]) -> int:
-    """About how many bytes it takes in an answer; what is free is about as long as what there is."""
+    """Return about how many bytes the provider takes in an answer; free amounts count as long as total
+    ones.
+    """
     words = (
         tree.host or provider.name,
         tree.cell,

@@ -38,7 +38,9 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
 
 
 def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str, str], bool]) -> str:
-    """The field of its inventories, traits and aggregates that is wrong, and how; empty when all is well."""
+    """Return what is wrong with the inventories, traits and aggregates, naming the field; empty if nothing
+    is.
+    """
     for name, inventory in provider.inventories.items():
         if not (known("resource class", name) or is_custom(name)):
             return f"inventories.{name}: no such resource class; those of your own begin with CUSTOM_"
@@ -60,7 +62,7 @@ def _too_many(provider: ProviderReport | ProviderLoad) -> str:
 
 
 def is_custom(name: str) -> bool:
-    """May a class or trait of this name be made?"""
+    """Return whether a class or trait of this name can be created."""
     return _CUSTOM.fullmatch(name) is not None
 
 

@@ -52,7 +52,7 @@ def settled(tree: Tree) -> Tree:
 
 
 def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> ProviderState:
-    """A provider that is in the report; its generation and shape do not move yet."""
+    """Return the state of a reported provider, with its old generation and shape."""
     if was is None:
         return ProviderState(
             0,
@@ -167,5 +167,5 @@ def _closed_to_all(provider: ProviderState) -> ProviderState:
 
 
 def _shut(inventory: Inventory) -> Inventory:
-    """Nothing more can be taken of it."""
+    """Return the inventory with no free capacity."""
     return with_reserved(inventory, inventory.total)

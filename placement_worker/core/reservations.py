@@ -141,7 +141,7 @@ class ReservedSnapshot(Snapshot):
 
     @property
     def current(self) -> bool:
-        """Is still the same promised?"""
+        """Return whether the reserved amounts are unchanged since the snapshot."""
         return self._reserved_amounts.changes == self._changes
 
     def rows_of(self, root: str) -> list[Row]:

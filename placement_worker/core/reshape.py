@@ -50,7 +50,7 @@ class Moves:
     come: Mapping[_At, int] = field(default_factory=dict)
 
     def left(self, providers: Sequence[ProviderState]) -> list[ProviderState]:
-        """The providers of before, without what goes."""
+        """Return the previous providers without the deleted ones."""
         return [_used_by(provider, self.leave, -1) for provider in providers]
 
     def arrived(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
@@ -106,7 +106,7 @@ class _FreeAmounts:
         }
 
     def lacks(self, at: _At, amount: int) -> str:
-        """Why so much of it cannot be taken there; empty when it can."""
+        """Return why this amount cannot be taken there; empty if it can."""
         provider, name = at
         one = self.has[provider][name]
         if amount > self.free[at]:
@@ -170,7 +170,9 @@ def _as_reported(
     by_source: Mapping[_At, InventoryMove],
     room: _FreeAmounts,
 ) -> _Amounts:
-    """The agent knows where it is: just as much as it holds, of where that may go, and there is room."""
+    """Return the allocations at the places that the agent reports for its guest: the same amounts, in
+    permitted places with free capacity.
+    """
     at = f"reshape.guests[{position}].allocations"
     wanted: dict[str, int] = {}
     may: dict[str, set[str]] = {}

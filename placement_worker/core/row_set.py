@@ -38,7 +38,7 @@ class RowSet:
             self._few.discard(row)
 
     def grow(self, size: int) -> None:
-        """There may be so many rows from now on."""
+        """Make space for rows up to this number."""
         if self._many is None:
             return
         if self.count * FEW > size:

@@ -49,7 +49,7 @@ class SearchResult:
 
 
 def search(index: Index, query: FindCandidates) -> SearchResult:
-    """At most `limit` fits, of every host as many as there is room for."""
+    """Return at most `limit` fits; a host can have several."""
     return at_once(search_steps(Snapshot(index), query))
 
 
@@ -70,7 +70,7 @@ def at_once(steps: Generator[None, None, T]) -> T:
 
 
 def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, SearchResult]:
-    """A search that may be paused wherever it yields."""
+    """Search in steps: the search can pause wherever this generator yields."""
     index = snapshot.index
     seen, made = index.seen, plan(index, query, snapshot)
     fits, cut, dead = yield from _rounds(snapshot, made)
@@ -80,7 +80,7 @@ def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, N
 
 
 def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, CandidatesFound]:
-    """A page of a search, the same way."""
+    """Search one page in steps."""
     index = snapshot.index
     seen, made = index.seen, plan(index, query, snapshot)
     got = yield from _page(snapshot, made)
@@ -350,14 +350,18 @@ class _Round:
 
 
 def _start(seed: str, high: int, size: int) -> int:
-    """Where a search with this seed begins: the same row while few hosts come or go, so pages join up."""
+    """Return the row at which a search with this seed begins. It stays the same while few hosts come or go,
+    so that pages are consistent.
+    """
     grain = size // 16
     span = high - high % grain if high > grain else high
     return (crc32(seed.encode()) * span) >> 32 if seed else 0
 
 
 def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[list[int]]:
-    """The positions that fit, a block at a time, from `after` rows beyond the start on, once round."""
+    """Yield the positions that fit in blocks, from `after` rows beyond the start on, once through all
+    rows.
+    """
     block = FIRST_BLOCK
     for low, end in ((start + after, size), (max(start + after - size, 0), start)):
         end = min(end, len(fitting))

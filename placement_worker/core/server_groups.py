@@ -79,7 +79,7 @@ class GroupPlaces:
         return None
 
     def breaches(self) -> Iterator[str]:
-        """A sentence for everything that a hard policy forbids."""
+        """Yield a sentence for each violation of a hard policy."""
         if self.policy == "anti-affinity":
             for root, there in sorted(self._all.on.items()):
                 if len(there) > self.max_per_host:

@@ -26,7 +26,7 @@ class Snapshot:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """From the first pause on, before anything can have changed."""
+        """Keep the present state while the search pauses, from before the first pause on."""
         self.sharers = {uuid: set(positions) for uuid, positions in self.index.sharers.items()}
         self.index.snapshots.append(self.keep)
         try:
@@ -35,7 +35,7 @@ class Snapshot:
             self.index.snapshots.remove(self.keep)
 
     def keep(self, root: str) -> None:
-        """This tree is about to change."""
+        """Copy the tree before it changes."""
         if root in self._trees:
             return
         self._trees[root] = self.index.trees.get(root, ())
@@ -52,12 +52,14 @@ class Snapshot:
         return [kept.get(uuid) or rows[uuid] for uuid in self.members(root)]
 
     def members(self, root: str) -> tuple[str, ...]:
-        """Their ids."""
+        """Return the ids of the tree's providers."""
         kept = self._trees.get(root)
         return self.index.trees.get(root, ()) if kept is None else kept
 
     def top(self, name: str) -> Tops:
-        """The most one more claim could take of this class, of each row; below nothing is nothing."""
+        """Return, for each row, the largest amount of the class that one more claim could take; 0 or less
+        means no capacity.
+        """
         return self.index.classes[name].top
 
     def gives(self, name: str, asked: int) -> Bools:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The contents of a provider that reports of its tree's owner created; everything else is an
+    """The contents of a provider that reports of its tree's owner created. All other contents are an
     operator's.
     """
 
@@ -78,7 +78,7 @@ class Tree:
 
 
 def renamed(tree: Tree, old: str, new: str) -> Tree:
-    """A resource class has another name."""
+    """Return the tree with a resource class renamed."""
 
     def with_new(things: dict[str, T]) -> dict[str, T]:
         return {new if name == old else name: thing for name, thing in things.items()}

@@ -266,7 +266,7 @@ class AssignmentSearch:
         return known
 
     def _different_options(self) -> list[frozenset[int]]:
-        """Groups are often alike: each set of options once."""
+        """Return each set of options once: groups often have the same."""
         if self._different is None:
             sets = (frozenset([row.position for row in rows]) for rows in self._options)
             self._different = list(dict.fromkeys(sets))
@@ -274,7 +274,7 @@ class AssignmentSearch:
         return self._different
 
     def _over(self) -> set[int]:
-        """Return the providers that are ancestors of another option."""
+        """Return the providers among the options that are ancestors of another option."""
         if self._overs is None:
             everyone = {row.position: row for options in self._options for row in options}
             self._overs = {
@@ -315,7 +315,9 @@ class AssignmentSearch:
     # Dead ends
 
     def _state(self, depth: int) -> Hashable:
-        """All that decides what can still come, with providers that are just alike taken for one another."""
+        """Return everything that decides the remaining search; interchangeable providers have the same
+        state.
+        """
         rows = {row.position: row for options in self._options[depth:] for row in options}
         trees = {row.root for row in rows.values()} if self._rules.apart else ()
         sets = [self._tops[-1][number] if later else () for number, later in enumerate(self._later[depth])]
@@ -361,6 +363,6 @@ def has_room(row: Row, asks: Resources) -> bool:
 
 
 def top(row: Row, name: str) -> int:
-    """The most that could be taken of it."""
+    """Return the largest amount of the class that one claim could take."""
     inventory = row.inventories.get(name)
     return min(row.free[name], inventory.max_unit) if inventory is not None else 0

@@ -47,7 +47,7 @@ def released(tree: Tree) -> Tree:
 
 
 def opened(provider: ProviderState) -> ProviderState:
-    """The provider with nothing withheld."""
+    """Return the provider without withheld amounts."""
     if not provider.withheld:
         return provider
     inventories = dict(provider.inventories)
@@ -57,7 +57,7 @@ def opened(provider: ProviderState) -> ProviderState:
 
 
 def _beyond_capacity(tree: Tree) -> dict[str, int]:
-    """Class → how much is held of it where there is less, over the whole tree."""
+    """Return class → by how much its usage exceeds its capacity, over the whole tree."""
     beyond: dict[str, int] = {}
     for provider, name, inventory in _inventories(tree):
         excess = provider.used.get(name, 0) - inventory.capacity

@@ -56,7 +56,7 @@ class WorkingTrees:
         return self.number + 1 if was is None else was.shape + 1
 
     def below(self, provider: str) -> list[str]:
-        """The provider and all its descendants."""
+        """Return the provider and all its descendants."""
         children: dict[str | None, list[str]] = {}
         for state in self.members[self.homes[provider]].values():
             children.setdefault(state.parent, []).append(state.uuid)
@@ -66,13 +66,13 @@ class WorkingTrees:
         return found
 
     def is_above(self, provider: str, other: str | None) -> bool:
-        """Is the provider this other one, or an ancestor of it?"""
+        """Return whether the provider is `other` or an ancestor of it."""
         while other is not None and other != provider:
             other = self.there(other).parent
         return other is not None
 
     def put(self, state: ProviderState, root: str = "") -> None:
-        """A provider as it is now, in the tree it is in, or a new one in that tree."""
+        """Set the state of a provider in its tree, or add a new provider to the tree."""
         root = root or self.homes[state.uuid]
         self.homes[state.uuid] = root
         self.members.setdefault(root, {})[state.uuid] = state
@@ -90,9 +90,8 @@ class WorkingTrees:
             del self.owners[state.name]
 
     def move(self, moved: ProviderState) -> None:
-        """This provider has another parent from now on; all below it goes with it.
-
-        In another tree it is an operator's: the owner of that tree never reported it.
+        """Give the provider another parent, with all its descendants. In another tree it counts as an
+        operator's: the owner of that tree never reported it.
         """
         before = self.homes[moved.uuid]
         root = moved.uuid if moved.parent is None else self.homes[moved.parent]
@@ -107,7 +106,7 @@ class WorkingTrees:
             self.put(replace(state, shape=self.next_shape(uuid), reported=put), root)
 
     def changed(self) -> list[tuple[Tree, Tree]]:
-        """The trees that differ from what was read: before, after."""
+        """Return the trees that differ from the read ones, as (before, after)."""
         pairs = []
         for root in self.touched:
             before = self.read.get(root) or Tree(root)

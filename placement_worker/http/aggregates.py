@@ -135,7 +135,7 @@ class AggregateHandlers:
         return said(_edited(await self._edit(edit, host=True)))
 
     async def _named(self, call: ApiCall) -> Aggregate:
-        """The aggregate of the address, by its id or its name; or 404."""
+        """Return the aggregate of the address, by its id or name; raise 404 without one."""
         name = call.path["aggregate"]
         query = FindAggregates(ids=(name.lower(),)) if is_uuid(name) else FindAggregates(name=name)
         found = (await self.placement.aggregates.find(query)).aggregates
@@ -144,7 +144,7 @@ class AggregateHandlers:
         return found[0]
 
     async def _edit(self, edit: AggregateEdit, *, host: bool = False) -> AggregateEdited:
-        """`host`: it is one of the address, so that a missing one is 404."""
+        """Apply the edit. `host`: the address names a host, so a missing host is 404."""
         match (await self.placement.aggregates.edit(AggregateEditRequested(edit=edit))).result:
             case AggregateEdited() as edited:
                 return edited
@@ -178,7 +178,7 @@ async def _read(call: ApiCall, form: msgspec.json.Decoder[Any]) -> Any:
 
 
 def _asked(call: ApiCall, *known: str) -> dict[str, str]:
-    """The query string, a value a name."""
+    """Return the query parameters, one value for each name."""
     for name, _ in call.pairs:
         if name not in known:
             raise bad_request(f"{name[:40]!r} is not asked for here; there are: {', '.join(known)}")

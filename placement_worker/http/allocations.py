@@ -153,7 +153,7 @@ class AllocationHandlers:
 
 
 def _consumer(call: ApiCall) -> str:
-    """The consumer of the address; one without dashes is the same."""
+    """Return the consumer of the address; its UUID may be written without dashes."""
     given = call.path["consumer"]
     return str(uuid.UUID(given)) if is_uuid_like(given) else given
 

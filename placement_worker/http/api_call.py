@@ -87,7 +87,7 @@ class ApiCall:
         return str(self.scope.get("root_path", ""))
 
     def location(self, path: str) -> str:
-        """The absolute address of something here."""
+        """Return the absolute URL of the path."""
         host, port = self.scope.get("server") or ("localhost", None)
         named = self.headers.get("host") or (f"{host}:{port}" if port else host)
         return f"{self.scope['scheme']}://{named}{self.mount}{path}"
@@ -162,7 +162,9 @@ def too_large(limit: int) -> Problem:
 
 
 def _encoded(headers: Mapping[str, str]) -> Headers:
-    """Only what may stand in a header: names of hosts may hold anything."""
+    """Return the headers with characters that HTTP headers forbid escaped: host names can contain any
+    character.
+    """
     return [
         (
             name.encode(),

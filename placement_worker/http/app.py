@@ -51,7 +51,9 @@ class Options:
 
 
 def http_app(placement: Placement, options: Options | None = None) -> Starlette:
-    """The Placement API over HTTP. `app.state.closing`, once set, ends what would never end by itself."""
+    """Return the Placement API as a web app. Setting `app.state.closing` ends responses that would never
+    end.
+    """
     options = options or Options()
     closing = asyncio.Event()
     claim, release = Batched(placement.claims.claim_many), Batched(placement.claims.release_many)
@@ -132,7 +134,7 @@ def _shared_with(origins: Sequence[str]) -> list[Middleware]:
 
 class _Pages(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Answer a preflight request; a forbidden origin gets no permission, which is not an error in the
+        """Answer a preflight request. A forbidden origin gets no permission, which is not an error in the
         API.
         """
         if not self.is_allowed_origin(request_headers["origin"]):

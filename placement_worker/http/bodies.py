@@ -1,4 +1,4 @@
-"""The API's JSON, version by version: from values to bodies and back."""
+"""Convert between values and the JSON bodies of the API, for each microversion."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -161,7 +161,9 @@ def claim_from(consumer: str, body: Json, minor: int) -> ConsumerClaim:
 
 
 def _allocations_from(body: Any) -> Allocations:
-    """By provider; before 1.12 a list, in which one may come several times."""
+    """Return the allocations by provider. Before 1.12 the body is a list, which may name a provider several
+    times.
+    """
     if isinstance(body, dict):
         return {uuid: _amounts(share["resources"]) for uuid, share in body.items()}
     found: Allocations = {}

@@ -1,4 +1,4 @@
-"""Allocation candidates, rendered directly to bytes, and the reasons if there are none."""
+"""Render allocation candidates directly to bytes, or the reasons if there are no candidates."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -81,7 +81,7 @@ class Candidates:
         return ",".join(self._tell_older(row, wanted.classes, minor) for row in rows.values())
 
     def _tell(self, row: Row) -> str:
-        """A provider's summary as it has been since 1.29, kept until it changes."""
+        """Return a provider's summary in the form since 1.29; it is cached until the provider changes."""
         told = encode(
             {
                 "resources": _resources(row, row.capacity),
@@ -110,7 +110,7 @@ def _resources(row: Row, names: Iterable[str]) -> Json:
 
 
 def _requests(fits: Iterable[Fit], minor: int) -> str:
-    """Amounts are alike in most of them: each is rendered once."""
+    """Render the allocation requests; equal amounts are rendered once."""
     told: dict[int, str] = {}
 
     def amounts(resources: Resources) -> str:
@@ -140,7 +140,7 @@ def _requests(fits: Iterable[Fit], minor: int) -> str:
 
 
 def _mappings(mappings: Mapping[str, Sequence[str]]) -> str:
-    """Suffixes and ids hold nothing that JSON would have to escape."""
+    """Render the mappings without escaping: suffixes and ids contain no character that JSON escapes."""
     listed = [f'"{suffix}":["{_BETWEEN.join(uuids)}"]' for suffix, uuids in mappings.items()]
     return f"{{{','.join(listed)}}}"
 

@@ -20,7 +20,7 @@ _ANEW = "read everything again, and follow from there"
 
 class ChangeFeed:
     def __init__(self, placement: Placement, closing: asyncio.Event) -> None:
-        """`closing` ends the feeds, which are endless otherwise."""
+        """Create the feed; setting `closing` ends all its streams."""
         self._placement = placement
         self._closing = closing
 
@@ -42,7 +42,7 @@ class ChangeFeed:
         )
 
     async def _after(self, call: ApiCall) -> int:
-        """The number the client knows already; without one, the newest there is."""
+        """Return the number that the client has, or the newest number by default."""
         await self._placement.memory.fresh()
         newest = self._placement.memory.index.seen
         given = call.headers.get("last-event-id") or dict(call.pairs).get("after")

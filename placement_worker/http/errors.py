@@ -71,7 +71,7 @@ class Problem(Exception):
         return HTTPStatus(self.status).phrase
 
     def rendered(self, accept: str, request_id: str, minor: int) -> tuple[str, bytes]:
-        """The content type and the body."""
+        """Return the content type and the body."""
         title = self.title
         general = self._general.replace("{accept}", accept)
         kind = best(accept) or TEXT

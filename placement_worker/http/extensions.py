@@ -16,7 +16,7 @@ _load = msgspec.json.Decoder(LoadProviders)
 
 class ExtensionHandlers:
     def __init__(self, placement: Placement, closing: asyncio.Event) -> None:
-        """Once `closing` is set, it is not ready any more."""
+        """Create the handlers; once `closing` is set, the readiness check fails."""
         self.placement = placement
         self.closing = closing
 
@@ -24,7 +24,7 @@ class ExtensionHandlers:
         return said({"status": "alive"})
 
     async def ready(self, call: ApiCall) -> ApiAnswer:
-        """The database answers and the index holds what it holds."""
+        """Check that the database answers and that the index is complete."""
         if self.closing.is_set():
             raise Problem(503, "it is being stopped")
         await self.placement.memory.fresh()

@@ -97,7 +97,7 @@ class Inventories:
         return nothing()
 
     async def _edited(self, edit: Edit, doing: str = "", conflicts: str = "update conflict: ") -> Provider:
-        """The provider as it is after this edit, or why it could not be made."""
+        """Return the provider after this edit, or raise why the edit is impossible."""
         match await self._edit(edit):
             case Edited(provider=Provider() as one):
                 return one
@@ -118,7 +118,7 @@ class Inventories:
 
 
 def _check(name: str, stock: Inventory, provider: str, doing: str, minor: int) -> None:
-    """There must be something of it; from 1.26 on all of it may be reserved."""
+    """Check that the inventory has capacity; since 1.26 all of it may be reserved."""
     may_be_empty = minor >= EMPTY_CAPACITY_SINCE
     if stock.capacity > 0 or (may_be_empty and stock.capacity == 0):
         return

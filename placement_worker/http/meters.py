@@ -17,7 +17,7 @@ _METHODS = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "POST", "DELETE", "PATCH"
 
 
 def count(method: str, route: str, status: int, seconds: float) -> None:
-    """`route` is the pattern: what clients write must not name series."""
+    """Count a request. `route` is the pattern of the address, so that clients cannot create metric series."""
     known = method if method in _METHODS else "other"
     _counter(known, route, status).inc()
     _seconds(known, route).observe(seconds)

@@ -17,7 +17,9 @@ def text(minor: int) -> str:
 
 
 def negotiated(header: str) -> int:
-    """The minor version this header asks for; several services may be named, the last of ours counts."""
+    """Return the minor version that this header requests. The header can name several services; the last
+    entry for placement counts.
+    """
     asked = ""
     for part in header.split(","):
         service, _, version = part.strip().partition(" ")

@@ -41,7 +41,7 @@ class Operation:
 
     @property
     def ends(self) -> bool:
-        """Did later microversions take it away?"""
+        """Return whether a later microversion removed the operation."""
         return self.until < microversions.LATEST_MINOR
 
 

@@ -61,7 +61,7 @@ class BadPolicy(ValueError):
 
 class AccessPolicy:
     def __init__(self, rules: Mapping[str, str] | None = None, *, enforce_new_defaults: bool = False) -> None:
-        """`rules` are the operator's; what they do not name keeps its default."""
+        """Create a policy from the operator's rules; all other rules keep their defaults."""
         rules = rules or {}
         texts = {**_OWN, **CONTROL_ROOM, **DEFAULTS}
         if not enforce_new_defaults:
@@ -84,7 +84,7 @@ class AccessPolicy:
 
 
 def load(path: Path) -> dict[str, str]:
-    """The rules of a file: JSON, TOML, or lines of `name: rule`."""
+    """Return the rules of a file: JSON, TOML, or lines of `name: rule`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
@@ -215,7 +215,7 @@ def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
 
 
 def _refuse_circles(texts: Mapping[str, str]) -> None:
-    """A rule that comes to itself again would never be decided."""
+    """Raise for a rule that refers to itself, directly or through other rules."""
     uses = {name: _used(text) for name, text in texts.items()}
     settled: set[str] = set()
 

@@ -29,7 +29,7 @@ def schema(properties: Json, required: Sequence[str] = (), patterns: Json | None
 
 
 def pairs_of(query_string: bytes) -> Pairs:
-    """Keys and values in their order."""
+    """Return keys and values in their order."""
     try:
         return parse_qsl(query_string.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_KEYS)
     except ValueError:
@@ -37,7 +37,7 @@ def pairs_of(query_string: bytes) -> Pairs:
 
 
 def checked(schema: Schema, pairs: Pairs) -> dict[str, str]:
-    """The last value of each key, as the schema wants it."""
+    """Return the last value of each key, checked against the schema."""
     values = dict(pairs)
     if any("\0" in key or "\0" in value for key, value in pairs):
         raise invalid("there is a character U+0000")
@@ -80,7 +80,7 @@ class Group:
 
     @property
     def torn(self) -> list[str]:
-        """Traits that are both required and forbidden."""
+        """Return the traits that are both required and forbidden."""
         forbidden = set(self.forbidden)
         torn = forbidden & set(self.required)
         for choice in self.required_any:
@@ -118,7 +118,9 @@ def resources(text: str) -> dict[str, int]:
 
 
 def required(values: Sequence[str], group: Group, minor: int, *, any_of: bool = True) -> None:
-    """`required`: traits, `!` before a forbidden one; from 1.39 on `in:` before several that will do."""
+    """Parse the parameter `required`: traits, with `!` before a forbidden one; since 1.39 `in:` precedes a
+    list of alternatives.
+    """
     for value in values if minor >= 39 else values[-1:]:
         if value.startswith("in:"):
             _any_of(value, group, minor if any_of else 0)

@@ -124,7 +124,7 @@ def _missing(result: Missing, doing: str) -> Problem:
 
 
 def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> Problem:
-    """The first thing that was in the way of claims that are taken together or not at all."""
+    """Return the first refusal among claims that succeed or fail together."""
     judged = [
         (result, claim)
         for result, claim in zip(results, claims, strict=True)
@@ -149,7 +149,7 @@ def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> P
 
 
 def _insufficient_capacity(refusal: Refusal) -> Problem:
-    """The figures are in a header: the sentence is the API's own."""
+    """Return the API's own sentence; the amounts are in a header."""
     figures = ""
     match refusal:
         case NoSuchProvider(provider=provider):

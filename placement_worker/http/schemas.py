@@ -24,7 +24,7 @@ def _object(properties: Json, required: list[str], **more: Any) -> Json:
 
 
 def _by(pattern: str, of: Json, least: int = 0) -> Json:
-    """An object of so many keys of this pattern at least."""
+    """Return the schema of an object with at least this number of keys of the pattern."""
     return {
         "type": "object",
         "minProperties": least,

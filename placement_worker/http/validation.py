@@ -38,7 +38,7 @@ def is_uuid(value: str) -> bool:
 
 
 def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """In one pass; anything but texts is refused by its type."""
+    """Check uniqueness in one pass; the type check refuses items that are no strings."""
     if wanted and isinstance(instance, list):
         texts = [one for one in instance if isinstance(one, str)]
         if len(set(texts)) < len(texts):
@@ -46,7 +46,7 @@ def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[Validation
 
 
 def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """All of the text: $ alone lets a last newline through."""
+    """Match the pattern against the whole text: `$` alone would permit a final newline."""
     if isinstance(instance, str) and not re.fullmatch(pattern, instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 

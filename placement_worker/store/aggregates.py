@@ -75,7 +75,7 @@ def _find(among: bool) -> Statement:
 
 
 async def take_turn(tx: Transaction) -> None:
-    """Edits of aggregates are one after the other: each must see the zones and names of all."""
+    """Lock the edits of aggregates: each edit must see the zones and names of all earlier ones."""
     await _TURN(tx, id=AGGREGATES_TURN)
 
 
@@ -85,7 +85,7 @@ async def described(tx: Transaction) -> dict[str, Aggregate]:
 
 
 async def known(tx: Transaction, uuid: str) -> bool:
-    """Was it ever named?"""
+    """Return whether the aggregate was ever named."""
     return bool(await _KNOWN(tx, uuid=uuid))
 
 

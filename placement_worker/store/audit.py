@@ -131,7 +131,7 @@ class TreesOfConsumer:
     keeps_for: str | None = None  # the consumer that it holds allocations for
 
     def may_be_on(self, root: str) -> bool:
-        """Could an instance that holds this be on that host?"""
+        """Return whether an instance with these allocations could be on that host."""
         return root in self.trees or any(root in roots for roots in self.pools)
 
 
@@ -187,7 +187,7 @@ async def breaches(database: Database) -> list[str]:
 
 
 async def holdings(database: Database) -> dict[str, tuple[int, Allocations, float]]:
-    """Consumer → its generation, what it holds where, and since when."""
+    """Return consumer → its generation, its allocations, and their time."""
     held: dict[str, tuple[int, Allocations, float]] = {}
     async with database.read() as tx:
         for row in await _HOLDINGS(tx):
@@ -219,7 +219,7 @@ async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
 
 
 async def in_two_zones(database: Database) -> list[str]:
-    """A sentence for every host that is in more than one zone: a client of the API may put it there."""
+    """Return a sentence for each host in more than one zone; a client of the API can cause this."""
     zones: dict[str, dict[str, str]] = {}  # by what a host is in which
     async with database.read() as tx:
         for row in await _ZONED(tx, zoned=f'%"{ZONE}"%', shares=SHARES):

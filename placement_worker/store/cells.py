@@ -47,14 +47,14 @@ async def registered(tx: Transaction) -> list[RegisteredCell]:
 
 
 async def enter(tx: Transaction, cell: str, now: float) -> tuple[RegisteredCell, bool]:
-    """The cell, locked; was it entered just now?"""
+    """Return the cell, locked, and whether this call created it."""
     new = bool(await _ENTER(tx, cell=cell, now=now))
     [row] = await _LOCK(tx, cell=cell)
     return _cell(row), new
 
 
 async def known(tx: Transaction, cell: str) -> bool:
-    """Is it registered? Then it is locked."""
+    """Lock the cell; return whether it is registered."""
     return bool(await _LOCK(tx, cell=cell))
 
 
@@ -72,7 +72,7 @@ async def hosts(tx: Transaction) -> dict[str, int]:
 
 
 async def instances(tx: Transaction) -> dict[str, int]:
-    """Cell → how many hold something there, clean-ups included."""
+    """Return cell → number of consumers with allocations there, including clean-ups."""
     return dict(await _INSTANCES(tx))
 
 

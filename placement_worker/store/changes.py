@@ -124,7 +124,7 @@ async def last_number(tx: Transaction) -> int:
 
 
 async def after(tx: Transaction, number: int, most: int) -> list[PlacementChanged]:
-    """The changes that are kept from this number on, in their order."""
+    """Return the stored changes after this number, in order."""
     return _messages(await _AFTER(tx, after=number, most=most))
 
 

@@ -89,5 +89,5 @@ async def drop(tx: Transaction, kind: NameKind, entry: StoredName) -> None:
 
 
 async def roots_with(tx: Transaction, class_id: int) -> list[str]:
-    """Roots of the trees that have inventory of this class."""
+    """Return the roots of the trees with inventory of this class."""
     return [root for (root,) in await _ROOTS(tx, id=class_id)]

@@ -44,6 +44,6 @@ async def stored_holders(database: Database) -> dict[str, StoredHolder]:
 
 
 async def custom_classes(database: Database) -> dict[str, tuple[int, int]]:
-    """Custom class → how much of it is used, and how much there is."""
+    """Return custom class → (used amount, total amount)."""
     async with database.read() as tx:
         return {row["name"]: (int(row["used"]), int(row["total"])) for row in await _CUSTOM(tx)}

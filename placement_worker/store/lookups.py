@@ -156,7 +156,7 @@ async def providers(
     values: Iterable[Sequence[Any]] = (),
     **given: str | int,
 ) -> list[tuple[int, Provider]]:
-    """With their numbers, by which they are ordered."""
+    """Return the providers with their numbers, ordered by number."""
     rows = await _providers(which, frozenset(parts))(tx, values, **given)
     if not rows:
         return []
@@ -317,7 +317,7 @@ def _consumer(holding: _Holding) -> Consumer:
 async def usages(
     tx: Transaction, book: Book, project: str, user: str
 ) -> tuple[dict[str | None, dict[str, int]], dict[str | None, int]]:
-    """Consumer type → class → how much, and consumer type → how many."""
+    """Return consumer type → class → used amount, and consumer type → number of consumers."""
     rows = await _USED(tx, project=project, owner=user)
     if not rows:
         return {}, {}

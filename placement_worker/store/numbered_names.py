@@ -67,7 +67,7 @@ class NumberedNames:
         self.learn(found)
 
     def learn(self, found: Iterable[tuple[int, str]]) -> None:
-        """Only what is committed, or is once the caller's transaction is."""
+        """Add names that are committed, or that the caller is about to commit."""
         for id_, name in found:
             if self.names.get(id_, name) != name:
                 self.forget([id_])
@@ -101,7 +101,7 @@ class NumberedNames:
         return [name for name in missing if name not in there]
 
     async def agree(self, database: Database, found: Sequence[tuple[int, str]]) -> None:
-        """Know what was found; where something else is remembered, all names are read again."""
+        """Add the names; if they contradict the known ones, read all names again."""
         if any(self.names.get(id_, name) != name for id_, name in found):
             await self._again(database)
         else:
@@ -187,12 +187,14 @@ class Book:
         self.edition = max(self.edition, edition)
 
     async def turn_to(self, tx: Transaction, edition: int) -> None:
-        """Read all names again when this edition is a later one than is remembered."""
+        """Read all names again if this edition is newer than the known one."""
         if edition > self.edition:
             await self.read_all(tx)
 
     async def new_edition(self, tx: Transaction) -> int:
-        """A name is dropped or means something else from here on. To be learned once committed."""
+        """Return a new edition of the names, because a name is deleted or changes its meaning. Learn it after
+        the commit.
+        """
         [(edition,)] = await _NEW_EDITION(tx, id=NAMES_EDITION)
         return int(edition)
 

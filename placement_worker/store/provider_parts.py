@@ -80,7 +80,7 @@ def stored_inventories(column: str | None) -> tuple[StoredInventory, ...]:
 
 @cache
 def stored_names(column: str | None) -> StoredNames:
-    """Cached: most hosts of a fleet have the same traits."""
+    """Decode the column. Cached: most hosts of a fleet have the same traits."""
     return _decode_names(column) if column else StoredNames()
 
 

@@ -84,7 +84,7 @@ async def _open(
 
 
 def _refit(room: ClaimedProvider | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
-    """The room that claims are judged by, after widening."""
+    """Set the capacity by which claims are judged after a widening."""
     assert room is not None  # it is in the working trees, and locked
     state = working.there(provider)
     for name, inventory in state.inventories.items():

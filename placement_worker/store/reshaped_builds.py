@@ -23,7 +23,7 @@ async def keep(tx: Transaction, number: int, told: Sequence[BuildReshaped]) -> N
 
 
 async def untold(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
-    """Return the numbers of the oldest changes, and their messages."""
+    """Return the numbers of the oldest unpublished changes, and their messages."""
     rows = await _OLDEST(tx, most=most)
     said = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]
     return [number for number, _ in rows], said

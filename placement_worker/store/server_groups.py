@@ -123,7 +123,7 @@ async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
 
 
 async def join(tx: Transaction, joined: Sequence[tuple[int, int | None]]) -> None:
-    """Consumers, and the group each is in from now on."""
+    """Store the group of each consumer."""
     await _JOIN(tx, joined)
 
 
@@ -159,7 +159,7 @@ async def find(
     *,
     members: Collection[str] = (),
 ) -> list[ServerGroup]:
-    """In the order of their ids."""
+    """Return the groups in the order of their ids."""
     if ids or members:
         statement = _FIND_OF if members else _FIND_THESE
         rows = await statement(tx, [(uuid,) for uuid in members or ids], after=after, most=MAX_INT)
@@ -186,7 +186,7 @@ def _server_group(group: GroupPlaces) -> ServerGroup:
 
 
 async def hard(tx: Transaction) -> list[GroupPlaces]:
-    """All that can be broken."""
+    """Return the groups with a policy that can be violated."""
     groups = {row["id"]: _places(row) for row in await _FIND_HARD(tx)}
     await _read_places(tx, groups)
     return list(groups.values())
@@ -196,7 +196,7 @@ async def hard(tx: Transaction) -> list[GroupPlaces]:
 
 
 async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
-    """False when its id is there already, or its name in its project."""
+    """Create the group; return False if its id, or its name in its project, is in use."""
     row = (group.id, group.name, group.project, group.policy, group.max_per_host)
     return bool(await _MAKE(tx, [row], now=now))
 

@@ -139,7 +139,7 @@ async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -
 async def read_locked_at(
     tx: Transaction, book: Book, providers: Collection[str]
 ) -> tuple[dict[str, Tree], int]:
-    """And the number of the last change at that moment, when there are any."""
+    """Return the locked trees, and the number of the last change at that moment; 0 without trees."""
     if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
     for _ in range(_LOCK_ATTEMPTS):
@@ -156,7 +156,7 @@ async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[
 
 
 async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tuple[dict[str, Tree], int]:
-    """And the number of the last change at that moment, when there are any."""
+    """Return the trees, and the number of the last change at that moment; 0 without trees."""
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
         return {}, 0

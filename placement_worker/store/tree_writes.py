@@ -211,7 +211,7 @@ def writes_between(
 
 
 def _contents_that_go(book: Book, steps: Sequence[_Step]) -> Iterator[BoundStatement]:
-    """First what leaves: it frees names, and room in unique keys."""
+    """Yield the deletions first: they free names and entries of unique keys."""
     inventories: _Pairs = []
     traits: _Pairs = []
     aggregates: _Pairs = []
@@ -242,7 +242,7 @@ def _kept(steps: Sequence[_Step]) -> list[tuple[ProviderState, ProviderState]]:
 
 
 def _names_that_go(steps: Sequence[_Step], now: float) -> Iterator[BoundStatement]:
-    """Names that change hands: the unique key sees them one at a time."""
+    """Yield the changes of names between providers: the unique key checks them one at a time."""
     gone = [was for was, then, _, _ in steps if then is None]
     before = [*gone, *(was for was, _ in _kept(steps))]
     wanted = {then.name for was, then, _, _ in steps if then is not None and was.name != then.name}
@@ -325,7 +325,7 @@ def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> 
 
 
 def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Links, _Links]:
-    """New traits and aggregates."""
+    """Return the new traits and aggregates."""
     traits: _Links = []
     aggregates: _Links = []
     for was, then, _, _ in steps:
@@ -342,7 +342,7 @@ def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[
 
 
 def _new_owners(book: Book, steps: Sequence[_Step]) -> _Links:
-    """Aggregates that stay and are an operator's, or a report's, from now on."""
+    """Return the aggregates that stay but change between an operator's and a report's."""
     return [
         (then.id, book.aggregates.ids[uuid], uuid in then.reported.aggregates)
         for was, then in _kept(steps)
