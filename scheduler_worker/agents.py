@@ -31,12 +31,12 @@ class Listening:
         self._last = now
 
     def heard(self, now: float) -> None:
-        """Something was: a report, a request, an answer."""
+        """Record that any message arrived: a report, a request or an answer."""
         self.seconds += min(max(now - self._last, 0.0), self.due)
         self._last = now
 
     def deaf_until(self, now: float) -> None:
-        """Whatever has been since then does not count."""
+        """Ignore the time since the last message up to now: silence in it does not count."""
         self._last = now
 
 
@@ -189,7 +189,9 @@ class Agents:
         return len(self._numbers) > 2 * len(self._known) + 1024
 
     def number_anew(self, named: Iterable[AgentKey]) -> None:
-        """Renumber: the agents are placement's; other numbers stay only for agents with heartbeats."""
+        """Assign new numbers to the agents that placement names; keep other numbers only for agents with
+        heartbeats.
+        """
         self._numbers = {}
         for name in named:
             self._numbers.setdefault(name, len(self._numbers))

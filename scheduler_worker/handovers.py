@@ -126,7 +126,9 @@ class Handovers:
     # What it held before
 
     async def _take_back(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
-        """The generation of its consumer, which holds its old place again; or why it cannot."""
+        """Give the instance's consumer its former allocations again; return its generation, or why that is
+        impossible.
+        """
         generation = order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
             claim = taking_back(order, generation)

@@ -79,7 +79,7 @@ class HostBook:
         self._judged: float | None = None  # time of the last judgement; None: judge again
 
     def opened(self, now: float) -> None:
-        """From now on reports are listened to."""
+        """Start to count silence: reports are received from now on."""
         self._listening.deaf_until(now)
         self._agents.opened = self._listening.seconds
         self._judged = None
@@ -101,7 +101,9 @@ class HostBook:
             self._columns.put(record.cell, closed)
 
     def listened(self, now: float) -> None:
-        """Our ears work: something else than a report came in."""
+        """Record that any message other than a report arrived, which shows that this process receives
+        messages.
+        """
         self._listening.heard(now)
         if now - self._tidied > TIDY_SECONDS:
             self._tidied = now
@@ -147,7 +149,7 @@ class HostBook:
         return None if known is None else known.state
 
     def down(self, cell: str, agent: str, now: float) -> str:
-        """Why the hosts of this agent are held to be down; empty when they are not."""
+        """Return why the hosts of this agent count as down; empty if they do not."""
         return self._agents.down((cell, agent), now)
 
     def why_down(self, cell: str, root: str, agent: str, now: float) -> str:
@@ -181,7 +183,9 @@ class HostBook:
         return None if early else Silence(f"no heartbeat from it, {others}")
 
     def level(self, source: CandidateSource, now: float) -> HostsNow:
-        """All of it by the positions of placement's memory, for the searches of this moment."""
+        """Return the data of all hosts by their positions in placement's index, for the searches of this
+        moment.
+        """
         self._past(now)
         if source is not self._source or source.layout != self._layout:
             self._read_anew(source)
@@ -283,7 +287,7 @@ class HostBook:
     # What befell builds that were sent there
 
     def chose(self, cell: str, root: str, now: float) -> None:
-        """We send a build there."""
+        """Count a build that is sent to this host."""
         key = cell, root
         self._choices.append((now + RECENT, key))
         slot = self._columns.slots.get(key)

@@ -52,7 +52,9 @@ class Orders:
     def begin(
         self, request: BuildRequested, waited: float, move: MoveStart | None = None
     ) -> tuple[Order, Begun]:
-        """`move`: it is that, and this what it asks of hosts."""
+        """Return the order of a request, and the queries that it needs first. With `move`, the request
+        describes what the move requires of hosts.
+        """
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
@@ -77,7 +79,7 @@ class Orders:
         return order, Begun(refusal)
 
     def names_unknown(self, request: BuildRequested) -> bool:
-        """Does it name a host that is not known of here?"""
+        """Return whether the request names an unknown host."""
         if not (request.forced_host or request.wanted_host or request.ignore_hosts):
             return False
         named = (request.forced_host, request.wanted_host, *request.ignore_hosts)

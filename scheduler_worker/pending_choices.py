@@ -40,7 +40,7 @@ class PendingChoices:
         self.let_go: Callable[[str], None] = lambda root: None
 
     def enter(self, allocations: Allocations, cell: str, root: str, now: float) -> PendingChoice:
-        """A choice is made."""
+        """Record a choice."""
         entry = PendingChoice(allocations, cell, root, now, now + self.timeout)
         self._source.reserve(allocations)
         self._open.append(entry)

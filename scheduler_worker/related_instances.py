@@ -30,7 +30,7 @@ class RelatedHosts:
 
     @property
     def settled(self) -> bool:
-        """Is it known as it is?"""
+        """Return whether the answer is final."""
         return not self.stirred and not self._asking
 
     def around(self, roots: Collection[str]) -> bool:

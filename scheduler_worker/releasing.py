@@ -60,7 +60,7 @@ class Ending:
             return f"{fence.instance} cannot be fenced: {problem}"
 
     async def locate(self, of_each: Sequence[Sequence[tuple[Id, Held]]]) -> list[Located]:
-        """Where what is held is built."""
+        """Return the hosts of the allocations."""
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
         return [
             Located({instance: place_of(held, providers) for instance, held in of_one}) for of_one in of_each

@@ -77,7 +77,7 @@ class Resolving:
         return {group.id: group for group in (await self.placement.groups(FindGroups(ids=ids))).groups}
 
     async def _instances(self, orders: Sequence[Order]) -> dict[Id, str]:
-        """Instance → the root it is on."""
+        """Return instance → root of its host."""
         named = (
             hints.same_host + hints.different_host for hints in (order.request.hints for order in orders)
         )

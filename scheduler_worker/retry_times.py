@@ -14,7 +14,7 @@ class Waiting:
         self._since: dict[Id, float] = {}
 
     def waited(self, request: Id) -> float:
-        """For how long it has come again and again; 0 the first time."""
+        """Return for how long the request has been retried; 0 the first time."""
         since = self._since.get(request)
         return 0.0 if since is None else self._clock.monotonic() - since
 

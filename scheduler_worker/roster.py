@@ -29,7 +29,7 @@ class Roster:
 
     @property
     def live(self) -> tuple[str, ...]:
-        """Their names, ours among them, in order."""
+        """Return the names of the live schedulers in order, including this one."""
         after = self._clock.monotonic() - GONE_SECONDS
         if any(at < after for at in self._heard.values()):
             self._heard = {name: at for name, at in self._heard.items() if at >= after}

@@ -50,7 +50,7 @@ class _Counted:
             self.instances[host.cell, host.zone] += several
 
     def finish(self) -> list[CapacityReservation]:
-        """Add what was tried on the current host, and return it."""
+        """Add the instances counted on the current host, and return their reservations."""
         if self.host is not None:
             self.add(self.host, len(self.tried))
         tried, self.host, self.tried = self.tried, None, []
@@ -256,7 +256,9 @@ class WhatIfs:
 
     @contextmanager
     def _looking(self, supposing: Supposing) -> Iterator[Choosing]:
-        """A stretch without an await. What was supposed counts in it, and nowhere else."""
+        """Yield a choice that includes the hypothetical instances; there must be no await within the
+        block.
+        """
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:

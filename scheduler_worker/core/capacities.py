@@ -118,5 +118,5 @@ class _ByCell:
 
 
 def _whole(capacities: list[float]) -> float:
-    """For how many of a request there is room where each class has room for so many."""
+    """Return how many instances fit, from how many fit by each resource class."""
     return min(capacities) // 1.0 if capacities else inf

@@ -29,7 +29,7 @@ class HasReservations(Protocol):
         ...
 
     def enter(self, way: Candidate) -> CapacityReservation:
-        """From now on it counts."""
+        """Reserve the capacity of this candidate."""
         ...
 
     def drop(self, promise: CapacityReservation) -> None:
@@ -55,7 +55,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.choices[0].root
 
     def decision(self, root: str, refused: tuple[str, ...], asked: AlsoAsked | None = None) -> Decision:
-        """Why this host, which is the first or, when placement refused that, a later one."""
+        """Return the decision for this host: the first one, or a later one if placement refused the first."""
         record = self.record
         if root != self.root or asked is not None:
             better = takewhile(lambda way: way.root != root, self.choices)

@@ -85,7 +85,7 @@ def check_options(options: Options, own: Own) -> None:
 
 
 def options_of(made: Callable[..., Any]) -> dict[str, Any]:
-    """The options of a rule or weigher, and their defaults."""
+    """Return the options of a filter or weigher with their defaults."""
     return {
         name: option.default
         for name, option in inspect.signature(made).parameters.items()
@@ -144,7 +144,7 @@ def _with_options(name: str, made: Callable[..., Any], given: Mapping[str, Any])
 
 
 def _is_plain(made: Callable[..., Any]) -> bool:
-    """Does it judge a host itself, instead of making what does?"""
+    """Return whether the function evaluates a host itself; otherwise it returns such a function."""
     needed = [
         parameter
         for parameter in inspect.signature(made).parameters.values()

@@ -68,7 +68,7 @@ class Choosing:
         return [answers[alternative_index] for alternative_index in range(len(orders))]
 
     def spares(self, order: Order, wanted: FindAlternates) -> tuple[Candidate, ...]:
-        """Hosts to name as alternates, as they are now."""
+        """Return hosts to name as alternates, in their present state."""
         alternative = order.alternatives[wanted.alternative_index]
         try:
             ranking = self.rank(alternative, order.request.request)
@@ -77,7 +77,9 @@ class Choosing:
         return ranking.spares(wanted.cell, wanted.several, wanted.beside, order.avoid)
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """For one of several that there must be room for: of an affinity group, all on one host."""
+        """Return the ranking of hosts for the alternative; `several` instances must fit on one host
+        (affinity).
+        """
         question = alternative.question
         if alternative.group is not None:
             alternative = self._grouped(alternative, several)
@@ -107,7 +109,7 @@ class Choosing:
 
     @property
     def draws(self) -> bool:
-        """Is it drawn among the best?"""
+        """Return whether the host is drawn among the best ones."""
         return self._policy.subset > 1
 
     def join(self, order: Order, instance: Id, root: str) -> None:
@@ -140,7 +142,7 @@ class Choosing:
                 self._source.reserve(entry.allocations)
 
     def unknown(self, alternative: Alternative) -> str:
-        """A place that is asked for and that there is not."""
+        """Return a cell, zone or host that the request names and that does not exist."""
         request = alternative.request
         if not request.cell and not request.zone:
             return ""

@@ -140,7 +140,7 @@ class GuestSpecs:
         return said is not None and said.yes()
 
     def numbered(self, prefix: str) -> Iterator[tuple[int, SpecValue]]:
-        """`hw:numa_cpus.0` and so on."""
+        """Yield the values of numbered keys such as `hw:numa_cpus.0`."""
         for key, value in self.flavor.extra_specs.items():
             number = key.removeprefix(prefix)
             if number != key and number.isdecimal():
@@ -168,5 +168,5 @@ def unknown(flavor: Flavor, where: str, unscoped_are_read: bool) -> Iterator[str
 
 
 def _spellings(name: str) -> Collection[str]:
-    """All that could have been meant."""
+    """Return the keys that a misspelled key could mean."""
     return [*READ, *_OF_THE_HYPERVISOR, f"resources:{name}", f"trait:{name}"]

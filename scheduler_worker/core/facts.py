@@ -40,7 +40,7 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def sent(self) -> int:
-        """The builds that went there a moment ago."""
+        """Return the number of builds sent there since the last report."""
         return self.building - (self.state.building if self.state is not None else 0)
 
 

@@ -59,7 +59,7 @@ def fitting(
 def admitted_for_good(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
-    """Does no rule refuse this host, but for what passes by itself?"""
+    """Return whether no filter rejects the host for a reason that does not pass within seconds."""
     facts = now.facts(search, position)
     return all(
         rule.passes or rule.refuses(facts, alternative) is None for rule in rules_for(alternative, policy)

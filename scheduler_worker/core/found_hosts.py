@@ -34,7 +34,7 @@ class FoundHosts:
         return facts
 
     def read_again(self, index: int) -> HostFacts:
-        """More or less is free there than was."""
+        """Read the facts of a host again, because its free capacity changed."""
         facts = self._facts[index] = self._now.facts(self._search, self._positions.item(index))
         return facts
 

@@ -34,7 +34,9 @@ def cut(
 
 
 class Frontier:
-    """Indices into an array of worths, a page at a time: highest worth first, then least tie."""
+    """Sorts the indices of an array of weights page by page: the highest weight first, then the lowest
+    tie.
+    """
 
     def __init__(self, worth: Floats, among: Ints, ties: Callable[[Ints], Uints]) -> None:
         self._worth = worth
@@ -44,7 +46,7 @@ class Frontier:
         self._page = FIRST_PAGE
 
     def page(self) -> tuple[Ints, Uints]:
-        """The next best, in order, with their ties; empty when all have been given."""
+        """Return the next best indices in order, with their ties; empty after the last page."""
         page, self._page = self._page, self._page * GROWTH
         if self._near.size < page and self._far.size:
             nearer, self._far = self._split(self._far, AHEAD * page)

@@ -160,7 +160,7 @@ def _weight(number: str, said: SpecValue) -> float:
 
 
 def tie(draft: QuestionDraft, flavor: Flavor) -> None:
-    """`same_subtree`, once all groups are known."""
+    """Set `same_subtree`, once all groups are known."""
     suffixes: Collection[str] = draft.groups
     for key, value in flavor.extra_specs.items():
         if _SAME.fullmatch(key):

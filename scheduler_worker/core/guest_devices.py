@@ -53,7 +53,7 @@ _NEEDS = {  # means nothing without the other
 
 
 def add_capabilities(draft: QuestionDraft, specs: GuestSpecs) -> None:
-    """Traits of the host, and a context of encryption."""
+    """Require the host traits of the extra specs, and a memory encryption context."""
     for key, other in _NEEDS.items():
         said = specs.get(key)
         if said is not None and specs.get(other) is None:
@@ -98,8 +98,9 @@ def _add_persistent_memory(draft: QuestionDraft, specs: GuestSpecs) -> None:
 
 
 def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions, cells: int) -> None:
-    """A group for each device: each may be another provider. The nth goes with the guest's nth NUMA cell
-    where its alias wants that."""
+    """Add a request group for each device, so that each can come from another provider. If its alias requires
+    NUMA affinity, device n belongs to NUMA cell n of the guest.
+    """
     said = specs.of_flavor("pci_passthrough:alias")
     alternative = specs.one_of("hw:pci_numa_affinity_policy", *NUMA_POLICIES)
     if said is None:

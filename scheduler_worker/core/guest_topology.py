@@ -82,7 +82,7 @@ def page_sizes(sizes: Sequence[str]) -> list[Pages]:
 
 
 def _page_size(specs: GuestSpecs) -> SpecValue | None:
-    """An image may choose where its flavor leaves it open."""
+    """Return the page size; the image may choose it if the flavor does not."""
     flavor, image = specs.of_flavor("hw:mem_page_size"), specs.of_image("hw_mem_page_size")
     if image is None:
         return flavor

@@ -8,7 +8,9 @@ from scheduler_worker.core.json_query import UnreadableQuery, parsed
 
 
 def check_hints(request: BuildRequested) -> tuple[str, ...]:
-    """Sentences about what means nothing; Unreadable where it must mean something and does not."""
+    """Return a sentence for each hint without effect; raise Unreadable for a hint that must be understood and
+    is not.
+    """
     hints = request.hints
     both = set(hints.same_host) & set(hints.different_host)
     if both:

@@ -32,7 +32,7 @@ class HostMap:
         self._layout: int | None = None
 
     def level(self) -> None:
-        """Must be called before it is read, whenever something may have come in."""
+        """Apply changes of placement's layout. Call it before reading, whenever a change may have arrived."""
         if self._named is not None and (ours := self._named.union(self._source.cells)) != self._ours:
             self._ours, self._layout = ours, None
             self._known = [("", "", "")] * len(self._known)
@@ -65,7 +65,7 @@ class HostMap:
 
     @property
     def by_cell(self) -> Ints:
-        """All positions, grouped by cell, the lowest first."""
+        """Return all positions grouped by cell, in ascending order."""
         if self._by_cell is None:
             self._by_cell = np.argsort(self.cell_at, kind="stable")
             self.first_of_cell = np.searchsorted(self.cell_at[self._by_cell], range(len(self.cells) + 1))

@@ -19,7 +19,9 @@ class UnreadableQuery(ValueError):
 
 
 def _each(compares: Callable[[Any, Any], bool]) -> Callable[[Sequence[Any]], bool]:
-    """The first against every other; fewer than two, or what does not compare, is never true."""
+    """Return a function that compares the first value with each other one; it is false for fewer than two
+    values or values that do not compare.
+    """
 
     def compared(values: Sequence[Any]) -> bool:
         try:

@@ -108,7 +108,9 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def claim(self, ways: Sequence[Candidate]) -> ConsumerClaim:
-        """The destination to the build, what it held to its keeper; or neither."""
+        """Return the claim that gives the build the destination and the holder consumer the source, both or
+        neither.
+        """
         return ConsumerClaim(
             consumer=self.asked.build,
             generation=self.generation,
@@ -227,7 +229,7 @@ def misread(asked: MoveRequested) -> Barred | None:
 
 
 def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
-    """Is it in a state to move so?"""
+    """Return a refusal if the state of the instance does not permit this move."""
     status, wanted = stands.status, "shelved" if asked.kind == "unshelve" else "active"
     if status == wanted:
         return None
@@ -265,7 +267,7 @@ def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
 
 
 def _is_metal(source: Selection, root: Provider) -> bool:
-    """All it holds is the one unit of a custom class that there is of a root without processors."""
+    """Return whether the allocation is the only unit of a custom class of a root without processors."""
     held = source.choice.allocations
     if held.keys() != {root.id} or not _CPUS.isdisjoint(root.inventories):
         return False
@@ -292,7 +294,7 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
 
 
 def taken_back(move: Id) -> Id:
-    """The name that is retired when what a move began with is undone, so that this is done once, too."""
+    """Return the id that is retired when the claim of a move is undone, so that it is undone only once."""
     return str(uuid5(UUID(move), "taken back"))
 
 

@@ -45,13 +45,17 @@ def all_of_them(
 
 
 def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostFacts:
-    """The host as rules and weighers would see it with so many more sent there."""
+    """Return the facts that filters and weighers would see after this number of further builds on the
+    host.
+    """
     free = {name: amount - several * asked.get(name, 0) for name, amount in facts.free.items()}
     return structs.replace(facts, free=free, building=facts.building + several)
 
 
 def _room(others: int, source: CandidateSource, ways: Callable[[], Sequence[Candidate]]) -> int:
-    """For how many more after a first: by arithmetic where it is one provider, else by trying."""
+    """Return how many more instances fit after the first one: by arithmetic for a single provider, otherwise
+    by trying.
+    """
     found = ways()
     if not found:
         return -1

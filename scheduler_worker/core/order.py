@@ -100,7 +100,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def beside(self) -> frozenset[str]:
-        """Hosts that instances of it are on."""
+        """Return the hosts that instances of the request are on."""
         return frozenset([one.chosen.root for one in self.settled])
 
     @property
@@ -227,7 +227,7 @@ def refusals_of(
 
 
 def too_much(request: BuildRequested, size: int, together: int) -> str:
-    """Why this cannot be carried to its agents, naming the field; empty when it can."""
+    """Return why the request is too large to be sent to its agents, naming the field; empty if it is not."""
     metadata = len(_encode(request.metadata)) if size > MAX_METADATA_BYTES else 0
     if metadata > MAX_METADATA_BYTES:
         return f"metadata: {metadata} bytes, at most {MAX_METADATA_BYTES}"

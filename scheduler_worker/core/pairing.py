@@ -64,7 +64,7 @@ def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> It
 
 
 def _then(first: Lessened, amount: int, other: str, choosing: Choosing, tally: Tally) -> Helps | None:
-    """With so much of the first: how much of the other?"""
+    """Return how much of the other class is possible when the first one is reduced to this amount."""
     for less in lessened(first.with_amount(amount)):
         if less.resource_class == other and (fits := tally.by_less(less, choosing)) is not None:
             return fits

@@ -81,7 +81,7 @@ class ChoicePolicy:
         return cls(rules, weighed, ours, subset, near, halved_after)
 
     def reads(self, name: str) -> bool:
-        """Does a rule or weigher read this field of a request?"""
+        """Return whether a filter or weigher reads this field of a request."""
         return any(read == EVERYTHING or read.partition(".")[0] == name for read in self._read)
 
     @cached_property
@@ -90,7 +90,7 @@ class ChoicePolicy:
         return any(weigher.name in _OF_ROOM and weigher.multiplier < 0 for weigher in self.weighers)
 
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
-        """The hints that no rule here goes by, a sentence each."""
+        """Return a sentence for each hint that no enabled filter reads."""
         on = {rule.name for rule in self.rules}
         return tuple(
             [
@@ -101,7 +101,9 @@ class ChoicePolicy:
         )
 
     def kind(self, alternative: Alternative) -> Hashable:
-        """Wishes of one kind may use each other's evaluation: all that is read of them here is alike."""
+        """Return the equivalence class of the alternative: alternatives of one class share evaluations,
+        because everything that is read of them is equal.
+        """
         said = tuple([read(alternative) for read in self._reads])
         question = msgspec.structs.replace(alternative.question, seed="")
         forced = bool(alternative.request.forced_host)

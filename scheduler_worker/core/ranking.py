@@ -88,9 +88,10 @@ class Ranking:
         avoid: Collection[str] = (),
         draw: Callable[[int], int] | None = None,
     ) -> Pick | None:
-        """The best host, from now on counted as used, and the next best should it be refused.
+        """Choose the best host, count it as used, and add the next best hosts for the case that placement
+        refuses it.
 
-        Hosts that cannot be used without a provider to avoid come only when there is no other.
+        Hosts that require a provider in `avoid` are chosen only if no other host fits.
         """
         subset, cache, order = self._subset, self._cache, self._order
         wanted = max(several, subset)
@@ -147,7 +148,9 @@ class Ranking:
     def spares(
         self, cell: str, several: int, beside: Collection[str], avoid: Collection[str] = ()
     ) -> tuple[Candidate, ...]:
-        """The next best hosts of a cell, without some roots. One named here counts as fuller for the next."""
+        """Return the next best hosts of a cell, without the given roots. Each named host counts as fuller for
+        the next call.
+        """
         if not several:
             return ()
         spares = self._spares.get(cell)
@@ -166,7 +169,7 @@ class Ranking:
         return indices
 
     def fits(self, index: int) -> bool:
-        """Would it do, when it comes to it?"""
+        """Return whether the host still fits."""
         return self._cache.admits(index) and bool(self._cache.ways(index, 1))
 
     def position(self, index: int) -> int:
@@ -208,7 +211,7 @@ class Ranking:
 
     @property
     def state(self) -> Hashable:
-        """Another whenever something was handed out, or put back."""
+        """Return a value that changes whenever a host is chosen or returned."""
         return self._turns
 
     def shortage(self) -> Shortage:
@@ -233,7 +236,7 @@ class Ranking:
     # One host
 
     def _next(self) -> Entry | None:
-        """Remove and return the best host with free capacity that no filter rejects."""
+        """Remove the best host with free capacity that no filter rejects from the order, and return it."""
         cache, pop = self._cache, self._order.pop
         admitted, lone_ways, keeps = cache.admitted, cache.lone_ways, cache.keeps_together
         while (entry := pop()) is not None:
@@ -264,12 +267,14 @@ class Ranking:
             spares.moved(index)
 
     def admits(self, index: int) -> bool:
+        """Return whether every filter admits the host. The result is cached until the host changes."""
         return self._cache.admits(index)
 
     def way(self, index: int) -> Candidate | None:
         return self._cache.way(index)
 
     def look(self, index: int, most: int) -> tuple[Candidate, ...]:
+        """Return the allocation candidates of the host at this moment, ignoring cached ones."""
         return self._cache.look(index, most)
 
 

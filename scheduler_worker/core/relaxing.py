@@ -44,7 +44,7 @@ class Lessened:
 
 
 def lessened(alternative: Alternative) -> Iterator[Lessened]:
-    """Without each of its classes in turn."""
+    """Yield the alternative without each of its resource classes in turn."""
     for index, group in enumerate(alternative.question.groups):
         for name, asked in group.resources.items():
             left = {one: amount for one, amount in group.resources.items() if one != name}
@@ -53,7 +53,7 @@ def lessened(alternative: Alternative) -> Iterator[Lessened]:
 
 
 def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
-    """Without each of its other demands in turn."""
+    """Yield the alternative without each of its other requirements in turn."""
     yield from _elsewhere(alternative)
     yield from _otherwise(alternative)
     hints = alternative.request.hints
@@ -72,7 +72,7 @@ def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
 
 
 def _elsewhere(alternative: Alternative) -> Iterator[Relaxed]:
-    """Where it may be."""
+    """Yield the alternative without each restriction of its place."""
     question, request = alternative.question, alternative.request
     if question.zone:
         anywhere = replace(alternative, request=structs.replace(request, zone=""))

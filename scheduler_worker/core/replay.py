@@ -18,7 +18,7 @@ class Replayed:
 
 
 def replay(build: str, record: Record) -> Replayed:
-    """The host that this build gets, by what was read of each."""
+    """Return the host that this build gets according to the recorded data of each host."""
     order = sorted((host for host in record.hosts if not host.refused), key=lambda host: place(host, record))
     best = list(order)
     if best:
@@ -28,7 +28,7 @@ def replay(build: str, record: Record) -> Replayed:
 
 
 def place(host: RecordedHost, record: Record) -> Place:
-    """Where it is in the order, as core/ranking.py has it."""
+    """Return the position of a host in the order, as core/ranking.py computes it."""
     multipliers = [host.multipliers.get(scale.weigher, scale.multiplier) for scale in record.scales]
     worth = score_of_host(record.scales, host.values, multipliers, record.near)
     return host.outside + host.unknown, -worth, host.chosen, tie(record.seed, host.root)

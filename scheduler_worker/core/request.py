@@ -51,11 +51,12 @@ def alternatives_of(
     named: Named,
     names: Callable[[], Iterable[str]] = tuple,
 ) -> tuple[Alternative, ...]:
-    """The ways to meet a request, in order: its flavor, each of or_else. Unreadable when it means nothing.
+    """Return the alternatives of a request in order: its flavor, then each of or_else. Raise Unreadable if
+    the request is contradictory.
 
-    A flavor has more than one way where pages of several sizes would do. `named` gives the roots of a host,
-    `names` all hosts' names, asked for only where one is unknown. The questions of requests that ask for the
-    same are one object.
+    A flavor has several alternatives if several page sizes are acceptable. `named` returns the roots of a
+    host, `names` all host names; it is called only for an unknown name. Equal requests share one query
+    object.
     """
     _check(request, options)
     notes = check_hints(request)
@@ -112,7 +113,7 @@ def _check_preferred(request: BuildRequested, question: FindCandidates) -> None:
 
 @lru_cache(KEPT)
 def _read(asked: bytes, options: RequestOptions) -> tuple[FlavorRead, ...]:
-    """All that does not depend on one request alone is read once."""
+    """Parse the parts that equal requests share, once."""
     alternative_index, flavor, image, place = _places.decode(asked)
     where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
     specs = GuestSpecs(flavor, image, where)

@@ -68,15 +68,17 @@ class View(Protocol):
         ...
 
     def cached(self, image: str) -> Number:
-        """1 for a host that has this image, or 0."""
+        """Return 1 for each host that has this image, otherwise 0."""
         ...
 
     def said(self, value: Number) -> Number:
-        """True where it is not UNKNOWN."""
+        """Return where the value is known."""
         ...
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
-        """For what has no array: worked out host by host, which costs about a microsecond each."""
+        """Evaluate a function for each host, for data without an array; this costs about a microsecond per
+        host.
+        """
         ...
 
     def where(self, condition: Number, then: Number, otherwise: Number) -> Number: ...

@@ -69,7 +69,7 @@ class Shortage:
         )
 
     def reason(self, request: BuildRequested, instances: int, refused: Sequence[str]) -> str:
-        """In a sentence."""
+        """Return the reason as a sentence."""
         if self.refusal or self.unknown:
             return self.refusal or self.unknown
         parts = [f"no valid host among {self.considered}"]
@@ -116,7 +116,7 @@ def _removed(removal: Removal) -> str:
 
 
 def _closest(nearest: Sequence[NearMiss]) -> Iterator[str]:
-    """Hosts that lack the same are named together."""
+    """Yield the near misses; hosts that lack the same are named together."""
     by_lack: dict[str, list[str]] = {}
     for miss in nearest:
         by_lack.setdefault(miss.lacks, []).append(miss.host)

@@ -14,7 +14,7 @@ _DROPPED = 11  # bits: what is left is exact as a float, too
 
 
 def mixed(root: str) -> int:
-    """A host's own number, as if it were drawn."""
+    """Return a number of the host that looks random."""
     return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
 
 
@@ -25,7 +25,7 @@ def factor(seed: str) -> int:
 
 
 def tie(seed: str, root: str) -> int:
-    """Least first."""
+    """Return the tie of a host; the lowest comes first."""
     return (mixed(root) * factor(seed) & _WORD) >> _DROPPED
 
 

@@ -31,7 +31,7 @@ class HostsNow:
     _read: dict[tuple[str, str], Numbers] = field(default_factory=dict)
 
     def facts(self, search: CandidateSearch, position: int) -> HostFacts:
-        """One host, whole."""
+        """Return all facts of one host."""
         placed = search.host(position)
         slot = self.slot_at.item(position)
         columns = self.columns
@@ -90,7 +90,7 @@ class HostsNow:
         return said if otherwise is None else np.where(np.isnan(said), otherwise, said)
 
     def limits(self, key: str) -> list[tuple[str, float]]:
-        """The aggregates that have a number under this key."""
+        """Return the aggregates with a number under this key."""
         found = self._limits.get(key)
         if found is None:
             found = self._limits[key] = [
@@ -202,7 +202,7 @@ class AllHosts:
         return everybodys if self._everybody else everybodys.take(self._positions)
 
     def _where_is(self, root: str) -> slice:
-        """Where in the arrays; an empty place when it does not fit."""
+        """Return the position of a root in the arrays; an empty slice if it does not fit."""
         position = self._now.source.position(root)
         if position is None:
             return slice(0, 0)

@@ -43,12 +43,12 @@ def disk() -> Weigher:
 
 
 def io_ops() -> Weigher:
-    """Builds in flight there; they are better elsewhere."""
+    """Builds in progress on the host; fewer are better."""
     return Weigher("io_ops", lambda view, alternative: view.fact("building"), -1.0, lowest=0.0)
 
 
 def load() -> Weigher:
-    """The load it reports; differences of less than 1 count for less than the whole."""
+    """The load that the host reports; differences of less than 1 count for less than the whole."""
     return Weigher("load", lambda view, alternative: view.fact("load", 0.0), -1.0, least_span=1.0)
 
 
@@ -75,7 +75,7 @@ SOFT = 10.0  # at Nova's 1 all that spreads builds outweighs it: members of one 
 
 
 def soft_affinity() -> Weigher:
-    """Members of its soft-affinity group there."""
+    """Members of the request's soft-affinity group on the host."""
 
     def value(view: View, alternative: Alternative) -> Number:
         return (
@@ -88,7 +88,7 @@ def soft_affinity() -> Weigher:
 
 
 def soft_anti_affinity() -> Weigher:
-    """Members of its soft-anti-affinity group there: the fewer the better."""
+    """Members of the request's soft-anti-affinity group on the host; fewer are better."""
 
     def value(view: View, alternative: Alternative) -> Number:
         soft = alternative.group is not None and alternative.group.policy == "soft-anti-affinity"
@@ -105,7 +105,7 @@ def build_failure() -> Weigher:
 
 
 def num_instances() -> Weigher:
-    """Instances there; with a negative multiplier the emptiest hosts are best."""
+    """Instances on the host; with a negative multiplier the emptiest hosts are best."""
     return Weigher(
         "num_instances", lambda view, alternative: view.fact("instances", 0.0) + view.fact("sent"), 0.0
     )

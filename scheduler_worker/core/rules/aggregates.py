@@ -140,7 +140,7 @@ def _demands(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _listed(aggregate: Aggregate, key: str) -> list[str]:
-    """Its values under this key, which are written with commas."""
+    """Return the comma-separated values of the aggregate under this key."""
     text = aggregate.metadata.get(key)
     return [part.strip() for part in text.split(",") if part.strip()] if text else []
 
