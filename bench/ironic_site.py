@@ -27,7 +27,7 @@ from compute_sim import compute_sim, fleet
 from compute_sim.core.faults import Durations
 from compute_sim.ironic import IronicExchange, SimNode, SimPlan, Simulation, enrolled
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
-from ironic_sync.agent import metal_agent, news_of
+from ironic_sync.agent import metal_agent, notification_source
 from placement_worker import Placement, placement_worker
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.worker import scheduler_worker
@@ -131,7 +131,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
             AGENT,
             CELL,
             site.api(),
-            news=news_of(Notifications(site.amqp_url, queue="bench.agent", quorum=False)),
+            news=notification_source(Notifications(site.amqp_url, queue="bench.agent", quorum=False)),
             clock=clock,
         ),
     }

@@ -10,7 +10,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.worker import Worker
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
-from ironic_sync.agent import NodeLease, metal_agent, news_of
+from ironic_sync.agent import NodeLease, metal_agent, notification_source
 from ironic_sync.agent.worker import nodes_of
 from ironic_sync.clouds import cloud_access
 from ironic_sync.core.selection import AGENT
@@ -134,7 +134,7 @@ def metal(settings: Settings, cell: str, bus: Bus, agent: str = "") -> Worker:
     agent = agent or pool
     if settings.ironic.is_heard:  # every process receives all notifications, on a queue that expires after it
         queue = f"{settings.ironic.news.queue}.{agent}.{clock.uuid()[:8]}"
-        news = news_of(_notifications(settings, queue, clock, _NEWS_KEPT))
+        news = notification_source(_notifications(settings, queue, clock, _NEWS_KEPT))
     api = IronicApi(access(settings), clock)
     lease = NodeLease(
         agent,

@@ -13,7 +13,13 @@ from bus.guests import BuildAdoptRequested
 from bus.worker import Outcome
 from cell_conductor import store
 from cell_conductor.builds import Builds
-from cell_conductor.core.adopting import bars, knows, looking, proven, taking
+from cell_conductor.core.adopting import (
+    checked_allocations,
+    claim_question,
+    has_allocations,
+    read_question,
+    refusal_reason,
+)
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Adoption
 
@@ -66,38 +72,41 @@ class Adoptions:
         self, requests: Sequence[BuildAdoptRequested], known: Mapping[str, Build]
     ) -> list[Adoption]:
         """Return each request with its allocations in placement, where they must be asked for."""
-        judged = {
-            request.build: Adoption(request, why=bars(known.get(request.build), request))
+        adoptions = {
+            request.build: Adoption(request, why=refusal_reason(known.get(request.build), request))
             for request in requests
         }
         asking = [
             request
             for request in requests
-            if not judged[request.build].why
-            and not knows(known.get(request.build), request.generation, request.chosen.choice.allocations)
+            if not adoptions[request.build].why
+            and not has_allocations(
+                known.get(request.build), request.generation, request.chosen.choice.allocations
+            )
         ]
         seen: list[tuple[BuildAdoptRequested, Held]] = []
         for request, answer in zip(
-            asking, await self._ask([looking(request) for request in asking]), strict=True
+            asking, await self._ask([read_question(request) for request in asking]), strict=True
         ):
-            held = answer if isinstance(answer, str) else proven(known.get(request.build), request, answer)
+            build = known.get(request.build)
+            held = answer if isinstance(answer, str) else checked_allocations(build, request, answer)
             if isinstance(held, str):
-                judged[request.build] = Adoption(request, why=held)
-            elif knows(known.get(request.build), held.generation, held.allocations):
-                judged[request.build] = Adoption(request, held)
+                adoptions[request.build] = Adoption(request, why=held)
+            elif has_allocations(build, held.generation, held.allocations):
+                adoptions[request.build] = Adoption(request, held)
             else:
                 seen.append((request, held))
         for (one, held), answer in zip(
-            seen, await self._ask([taking(request, held) for request, held in seen]), strict=True
+            seen, await self._ask([claim_question(request, held) for request, held in seen]), strict=True
         ):
             match answer:
                 case Claimed(generation=generation):
-                    judged[one.build] = Adoption(one, replace(held, generation=generation))
+                    adoptions[one.build] = Adoption(one, replace(held, generation=generation))
                 case Refused():  # its allocation breaks a current rule; it holds it all the same
-                    judged[one.build] = Adoption(one, held)
+                    adoptions[one.build] = Adoption(one, held)
                 case _:
-                    judged[one.build] = Adoption(one, why="others claim for it meanwhile: look again")
-        return list(judged.values())
+                    adoptions[one.build] = Adoption(one, why="others claim for it meanwhile: look again")
+        return list(adoptions.values())
 
     async def _ask(self, questions: Sequence[ClaimRequested]) -> _Answers:
         if not questions:

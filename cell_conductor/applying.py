@@ -20,77 +20,77 @@ from bus.vocabulary import Message
 from cell_conductor import moves_store, store
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.move import BuildMove, end_told, never_begun
-from cell_conductor.core.placed_move import placed_by, put_off
+from cell_conductor.core.move import BuildMove, end_messages, never_begun
+from cell_conductor.core.placed_move import placed_by, postpone_reason
 from cell_conductor.core.step import step
 
 log = logging.getLogger(__name__)
 
-Judged = dict[str, tuple[Build | None, Effects] | Retry]
+AppliedEvents = dict[str, tuple[Build | None, Effects] | Retry]
 
 MOVE_LATER = 5.0  # seconds, while the build is in another move
 
 
-class Judging:
+class EventApplier:
     """Applies events to the builds of one cell."""
 
     def __init__(self, database: Database, limits: AttemptLimits, clock: Clock) -> None:
         self.database = database
         self.limits = limits
         self.clock = clock
-        self._remembered = RecentBuilds()
+        self._cached = RecentBuilds()
         # A transaction that lost a race is retried; after too many attempts the work is postponed.
-        self._read = retrying(clock, otherwise=_put_off)(self._read_and_judge)
+        self._read = retrying(clock, otherwise=_postponed)(self._read_and_apply)
 
-    async def judge(self, events: Mapping[str, Event]) -> Judged:
+    async def apply(self, events: Mapping[str, Event]) -> AppliedEvents:
         """Apply one event to each build."""
-        judged = await self._judge_as_remembered(events)
-        others = {id_: event for id_, event in events.items() if id_ not in judged}
-        return judged | await self._read(others) if others else judged
+        applied = await self._apply_to_cached(events)
+        others = {id_: event for id_, event in events.items() if id_ not in applied}
+        return applied | await self._read(others) if others else applied
 
     def stored(self, builds: Iterable[Build]) -> None:
         for build in builds:
-            self._remembered.put(build)
+            self._cached.put(build)
 
     def forget(self) -> None:
-        self._remembered.clear()
+        self._cached.clear()
 
-    async def _judge_as_remembered(self, events: Mapping[str, Event]) -> Judged:
+    async def _apply_to_cached(self, events: Mapping[str, Event]) -> AppliedEvents:
         """Apply events to remembered builds, if the result can be stored: only storing proves the version
         current.
         """
         now = self.clock.now()
-        judged: dict[str, tuple[Build, Build, Effects]] = {}
+        applied: dict[str, tuple[Build, Build, Effects]] = {}
         for id_, event in events.items():
-            before = self._remembered.get(id_)
+            before = self._cached.get(id_)
             if before is None or placed_by(event) is not None:
                 continue
             after, effects = step(before, event, now, self.limits)
             if after is not None and _is_one_row(before, after):
-                judged[id_] = before, after, effects
-        if not judged:
+                applied[id_] = before, after, effects
+        if not applied:
             return {}
         try:
             rows = await self.database.write_single(
-                store.saving([after for _, after, _ in judged.values()], now)
+                store.saving([after for _, after, _ in applied.values()], now)
             )
         except Conflict:  # as if changed by another conductor
             rows = ()
         stored = {row["id"] for row in rows}
-        for id_ in judged.keys() - stored:
-            self._remembered.forget(id_)
-        told: Judged = {}
-        for id_, (before, after, effects) in judged.items():
+        for id_ in applied.keys() - stored:
+            self._cached.forget(id_)
+        told: AppliedEvents = {}
+        for id_, (before, after, effects) in applied.items():
             if id_ in stored:
-                self._remembered.put(_as_stored(after))
-                _tell_of_the_given_up(before, after)
+                self._cached.put(_as_stored(after))
+                _log_abandoned_leftovers(before, after)
                 told[id_] = after, effects
         return told
 
-    async def _read_and_judge(self, events: Mapping[str, Event]) -> Judged:
+    async def _read_and_apply(self, events: Mapping[str, Event]) -> AppliedEvents:
         """Read, step and store each build in one transaction."""
         now = self.clock.now()
-        judged: Judged = {}
+        applied: AppliedEvents = {}
         new: list[Build] = []
         changed: list[Build] = []
         moved: list[tuple[BuildMove, MovePlaced]] = []
@@ -101,21 +101,21 @@ class Judging:
                 before = known.get(id_)
                 placed = placed_by(event)
                 if placed is not None and placed.move in over:  # read here, as it may have just ended
-                    judged[id_] = before, end_told(over[placed.move])
+                    applied[id_] = before, end_messages(over[placed.move])
                     continue
-                if placed is not None and (why := put_off(before, placed)):
-                    judged[id_] = Retry(MOVE_LATER, why)
+                if placed is not None and (why := postpone_reason(before, placed)):
+                    applied[id_] = Retry(MOVE_LATER, why)
                     continue
                 after, effects = step(before, event, now, self.limits)
                 moved += _moves_of(before, after, effects, placed, now)
                 if after is None:
                     if effects:
-                        judged[id_] = None, effects
+                        applied[id_] = None, effects
                     continue
                 if before is not None:
-                    _tell_of_the_given_up(before, after)
-                    _tell_of_doubt(before, event)
-                judged[id_] = after, effects
+                    _log_abandoned_leftovers(before, after)
+                    _log_contradiction(before, event)
+                applied[id_] = after, effects
                 if before is None:
                     new.append(after)
                 elif after is not before:
@@ -128,7 +128,7 @@ class Judging:
                 await store.save(tx, changed, now)
             await moves_store.save(tx, moved)
         self.stored([*new, *map(_as_stored, changed)])
-        return judged
+        return applied
 
 
 def _is_one_row(before: Build, after: Build) -> bool:
@@ -162,7 +162,7 @@ def _moves_of(
     return [(never_begun(placed, ends[0].end, ends[0].reason, now), placed)]
 
 
-def _tell_of_the_given_up(before: Build, after: Build) -> None:
+def _log_abandoned_leftovers(before: Build, after: Build) -> None:
     kept = {left.attempt for left in after.leftovers}
     for left in before.leftovers:
         if not left.gone and left.attempt not in kept:
@@ -174,7 +174,7 @@ def _tell_of_the_given_up(before: Build, after: Build) -> None:
             )
 
 
-def _tell_of_doubt(build: Build, event: Event) -> None:
+def _log_contradiction(build: Build, event: Event) -> None:
     """Log a failure reported for an active build: it may have been adopted without its agent finding it."""
     if isinstance(event, AgentReported) and event.outcome == "failed" and build.status == "active":
         log.warning(
@@ -183,7 +183,7 @@ def _tell_of_doubt(build: Build, event: Event) -> None:
         )
 
 
-def _put_off(events: Mapping[str, Event]) -> Judged:
+def _postponed(events: Mapping[str, Event]) -> AppliedEvents:
     """Postpone events after every attempt met a concurrent writer."""
     return {id_: Retry(0.5, "its build is being changed by others") for id_ in events}
 

@@ -27,14 +27,14 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import moves_store, store
-from cell_conductor.applying import Judging, count_ends
+from cell_conductor.applying import EventApplier, count_ends
 from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, overdue, stands
 from cell_conductor.core.events import (
     AttemptLimits,
     CleanedUp,
     Event,
-    GivenBack,
+    ReleaseAnswer,
     Stalled,
     SwapAnswered,
     SwapImpossible,
@@ -81,11 +81,11 @@ class Builds:
         self.ring = ring
         self.stalled_after = stalled_after
         self.keep = keep
-        self._judging = Judging(database, self.limits, self.clock)
+        self._applier = EventApplier(database, self.limits, self.clock)
         self._resumed = False
         # A transaction that lost a race is retried; after too many attempts the work is postponed.
-        self._add = retrying(self.clock, otherwise=_none_added)(self._add_once)
-        self._silent = retrying(self.clock, otherwise=_none_silent)(self._silent_once)
+        self._add = retrying(self.clock, otherwise=_nothing_added)(self._add_once)
+        self._silent = retrying(self.clock, otherwise=_no_silent_builds)(self._silent_once)
 
     async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
         """Store and order new builds. A known build returns its last messages again."""
@@ -202,7 +202,7 @@ class Builds:
         now, roots = self.clock.now(), frozenset(self.ring.moved)
         for build in await self.ring.builds_moved():
             _, effects = step(build, Stalled(), now, self.limits)
-            effects = (*effects, *leftovers.undone_there(build, roots))
+            effects = (*effects, *leftovers.leftover_orders_on(build, roots))
             said += [effect for effect in effects if isinstance(effect, _Reminder)]
         return await self._reminded(said)
 
@@ -223,7 +223,7 @@ class Builds:
 
     def forget(self) -> None:
         """Clear the cache of builds."""
-        self._judging.forget()
+        self._applier.forget()
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
         """Return one outcome for each event. Events of the same build are handled one after another."""
@@ -250,7 +250,7 @@ class Builds:
         for _ in range(ROUNDS):
             swaps: list[tuple[Build, ClaimRequested]] = []
             releases: list[tuple[Build, ReleaseRequested]] = []
-            for id_, outcome in (await self._judging.judge(events)).items():
+            for id_, outcome in (await self._applier.apply(events)).items():
                 if isinstance(outcome, Retry):
                     fates[id_] = outcome
                     continue
@@ -301,7 +301,7 @@ class Builds:
             log.warning("%d builds wait to give back what they hold: %s", len(releases), away)
             return {}
         return {
-            build.id: GivenBack(build.status, answer.result)
+            build.id: ReleaseAnswer(build.status, answer.result)
             if question.consumer == build.id
             else CleanedUp(question.consumer, answer.result)
             for (build, question), answer in zip(releases, answers, strict=True)
@@ -309,7 +309,7 @@ class Builds:
 
     async def _add_once(self, made: Sequence[Build], now: float) -> set[str]:
         added = {row["id"] for row in await self.database.write_single(store.adding(made, now))}
-        self._judging.stored(build for build in made if build.id in added)
+        self._applier.stored(build for build in made if build.id in added)
         return added
 
     async def _silent_once(self, silent: _Silent, since: float, now: float, after: str) -> list[Build]:
@@ -342,9 +342,9 @@ def _outdated(report: AgentReported) -> str:
 # Results if every attempt lost a race
 
 
-def _none_added(made: Sequence[Build], now: float) -> set[str]:
+def _nothing_added(made: Sequence[Build], now: float) -> set[str]:
     return set()  # each is then handled as if it were known
 
 
-def _none_silent(silent: _Silent, since: float, now: float, after: str) -> list[Build]:
+def _no_silent_builds(silent: _Silent, since: float, now: float, after: str) -> list[Build]:
     return []

@@ -9,7 +9,7 @@ from bus.errors import Poison
 from bus.moves import FindMoves, MovePlaced, MovesFound, MoveStands
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from cell_conductor.core.move import BuildMove, decode_move, decode_placed, encode_move, move_stands
+from cell_conductor.core.move import BuildMove, decode_move, decode_placed, encode_move, move_state
 from cell_conductor.schema import ENDED, UNDER_WAY
 
 _SAVE = Statement(
@@ -115,7 +115,7 @@ def _behind(after: str) -> dict[str, Any]:
 
 
 def _stands(move: BuildMove, placed: str) -> MoveStands:
-    return replace(move_stands(move), decision=decode_placed(placed).decision)
+    return replace(move_state(move), decision=decode_placed(placed).decision)
 
 
 def _by_id(one: tuple[BuildMove, MovePlaced]) -> str:

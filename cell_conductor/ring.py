@@ -25,7 +25,7 @@ from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 2.0
-LOOKS = 8  # checks of agents in the duration of a lease
+CHECKS_PER_LEASE = 8  # checks of agents in the duration of a lease
 IDLE_SECONDS = 1.0  # between checks without agents that share nodes
 STRAYS_EVERY = 5.0  # seconds between checks for free nodes at disabled agents
 REST = 50  # as a multiple of the last check's duration, if that is longer

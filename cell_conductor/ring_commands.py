@@ -7,7 +7,7 @@ from cell_conductor.core.ring import RingMember, rehomed
 from cell_conductor.ring import Ring
 
 
-class RingByHand:
+class RingCommands:
     """Stores the change, then lets the ring deal the nodes as always."""
 
     def __init__(self, ring: Ring) -> None:

@@ -44,8 +44,8 @@ from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.listing import Listing
 from cell_conductor.moves import CellMoves
-from cell_conductor.ring import LEASE_SECONDS, LOOKS, Ring
-from cell_conductor.ring_commands import RingByHand
+from cell_conductor.ring import CHECKS_PER_LEASE, LEASE_SECONDS, Ring
+from cell_conductor.ring_commands import RingCommands
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
@@ -70,7 +70,7 @@ def cell_conductor(
 ) -> Worker:
     """Return the conductor of one cell; any number of replicas may share the cell's database."""
     ring = Ring(database, clock=clock, lease=agent_lease)
-    by_hand = RingByHand(ring)
+    by_hand = RingCommands(ring)
     builds = Builds(
         database,
         _as_this(cell, claim_many),
@@ -118,8 +118,8 @@ def cell_conductor(
             every(look_every, builds.time_out, emits=[AGENT_REPORT]),
             every(look_every, moves.time_out, emits=[AGENT_MOVED]),
             every(stalled_after / 2, builds.resume, emits=reminders, at_once=True),
-            every(agent_lease / LOOKS, ring.look, at_once=True),
-            every(agent_lease / LOOKS, builds.move, emits=reminders),
+            every(agent_lease / CHECKS_PER_LEASE, ring.look, at_once=True),
+            every(agent_lease / CHECKS_PER_LEASE, builds.move, emits=reminders),
             every(3600.0, builds.prune),
             every(3600.0, ring.prune),
         ],

@@ -72,25 +72,25 @@ class SimulatedAgent:
         return self._home.is_set()
 
     @property
-    def times_away(self) -> int:
+    def absences(self) -> int:
         """The number of power failures and stalls. Questions asked before the last time are void."""
         self._look_at_the_clock()
         return self.power.failed + self._absences
 
-    async def at_home(self) -> None:
+    async def until_ready(self) -> None:
         """Wait until the agent is ready."""
         while not self.ready:
             await self._home.wait()
 
-    def know_guests(self) -> None:
+    def confirm_guests(self) -> None:
         """Note that the ownership of all remaining guests is known."""
         self._home.set()
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
-        await self.at_home()
-        if not self.disk.builds.known_to_be(order) and self.may_be_elsewhere(order):
-            given = await self.as_given(order)
-            await self.at_home()
+        await self.until_ready()
+        if not self.disk.builds.known_to_be(order) and self.may_be_reshaped(order):
+            given = await self.with_current_allocations(order)
+            await self.until_ready()
             if given is None:
                 return await self._over(report(order, "failed", cause=NOTHING_HERE))
             order = given
@@ -116,7 +116,7 @@ class SimulatedAgent:
         how = await self.jobs.end(job)
         if how == "handed over":
             return None
-        await self.at_home()
+        await self.until_ready()
         if not self.jobs.over(job):  # destroyed meanwhile, which was reported then
             return None
         return await self._over(self._outcome(order, fate, lost=how == "lost"))
@@ -130,13 +130,13 @@ class SimulatedAgent:
         self.power.count_down()
         return job
 
-    def may_be_elsewhere(self, order: BuildOrdered | MoveOrdered) -> bool:
+    def may_be_reshaped(self, order: BuildOrdered | MoveOrdered) -> bool:
         """Return whether the order names resources that the host lacks: the host may have been reshaped
         meanwhile.
         """
         return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
-    async def as_given(self, order: O) -> O | None:
+    async def with_current_allocations(self, order: O) -> O | None:
         """Return the order with the build's current allocations on this host, or None if it has no
         allocations here.
         """
@@ -242,4 +242,4 @@ class SimulatedAgent:
         if self.allocations is None:
             self.disk.asleep.clear()
         if self.allocations is None or not self.disk.guests:
-            self.know_guests()
+            self.confirm_guests()

@@ -89,7 +89,7 @@ class AgentDisk:
         now = replace(guest, state=state)
         self.hosted.change(now)
         if state == "running":
-            self._said_built(now)
+            self._record_built(now)
         if self.file is not None:
             self.file.add(GuestThere(now, state != "arriving"))
         return now
@@ -116,7 +116,7 @@ class AgentDisk:
 
     def remove(self, build: str, attempts: range) -> None:
         for guest in self.hosted.remove(build, attempts):
-            self.devices.give_back((guest.build, guest.attempt))
+            self.devices.release((guest.build, guest.attempt))
             self.wake(guest)
 
     def holds(self, order: BuildOrdered) -> bool:
@@ -170,9 +170,9 @@ class AgentDisk:
         self._enter(now)
         self.builds.void(now.build, was, was - 1)
         if now.state == "running":
-            self._said_built(now)
+            self._record_built(now)
 
-    def _said_built(self, guest: GuestRecord) -> None:
+    def _record_built(self, guest: GuestRecord) -> None:
         """Record the outcome `built`, for a redelivered order."""
         if self.builds.outcome((guest.build, guest.attempt)) is None:
             self.builds.finished(_built(guest))
@@ -187,7 +187,7 @@ class AgentDisk:
                 else:
                     self._enter(guest)
                 if built:
-                    self._said_built(guest)
+                    self._record_built(guest)
             case OrderFailed():
                 self.builds.finished(AgentReported(outcome="failed", **asdict(line)))
             case OrdersVoid():

@@ -8,7 +8,7 @@ from bus.reports import ProviderReport, Reshaping
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations
 from compute_sim.core.device_book import fits_tree, reshaping
-from compute_sim.core.drivers import furnished
+from compute_sim.core.drivers import build_tree
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, differences
 from compute_sim.disk import AgentDisk
 from compute_sim.fleet import SimHost
@@ -16,7 +16,7 @@ from compute_sim.guests import GuestRecord
 
 log = logging.getLogger(__name__)
 
-NOT_TAKEN_SO_OFTEN = 3  # after so many failed reports an error is logged
+MOST_IGNORED_REPORTS = 3  # after so many failed reports an error is logged
 
 
 class HostTrees:
@@ -41,7 +41,7 @@ class HostTrees:
             root for root, host in self._hosts.items() if any(driver.follows_use for driver in host.drivers)
         }
         for root in self._hosts:
-            self._say_anew(root)
+            self._rebuild_tree(root)
 
     @property
     def roots(self) -> Sequence[str]:
@@ -66,7 +66,7 @@ class HostTrees:
         if root not in self._follow_use:
             return
         before = self._trees[root].report()
-        self._say_anew(root)
+        self._rebuild_tree(root)
         if self._trees[root].report() != before:
             self._changed[root] = None
 
@@ -97,7 +97,7 @@ class HostTrees:
         self._alike.pop(root, None)
         first = root not in self._stored
         self._stored[root] = answered(answer).get(root, ())
-        self._say_anew(root)
+        self._rebuild_tree(root)
         found = [*_of_owner(owner, host, self.cell, self.agent)]
         untold = first or not self._taken(root, owner)
         found += differences(self._stored[root], self._trees[root], closed_too=untold)
@@ -170,9 +170,9 @@ class HostTrees:
             log.info("%s on %s: what it holds is of other providers", guest.build, guest.host)
             self._disk.move(guest, now)
 
-    def _say_anew(self, root: str) -> None:
+    def _rebuild_tree(self, root: str) -> None:
         host, stored = self._hosts[root], self._stored.get(root, ())
-        tree = furnished(
+        tree = build_tree(
             root, host.host, host.all_drivers, stored, self._devices.in_use, disabled=bool(host.disabled)
         )
         self._trees[root] = tree
@@ -193,7 +193,7 @@ class HostTrees:
             self._not_taken.pop(host.root, None)
             return
         often = self._not_taken[host.root] = self._not_taken.get(host.root, 0) + 1
-        if often >= NOT_TAKEN_SO_OFTEN:
+        if often >= MOST_IGNORED_REPORTS:
             log.error(
                 "placement has taken none of the last %d reports of %s: `berth dead list` may say why",
                 *(often, host.host),

@@ -40,7 +40,7 @@ class AgentJob:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(how)
 
-    def hurry(self) -> None:
+    def make_due(self) -> None:
         """Make the job due now."""
         self.due = min(self.due, asyncio.get_running_loop().time())
 

@@ -22,7 +22,7 @@ from compute_sim.core.drivers import (
     NumaDriver,
     SriovDriver,
     VgpuDriver,
-    furnished,
+    build_tree,
 )
 from compute_sim.core.provider_config import (
     BadProviderConfig,
@@ -79,7 +79,7 @@ def machines(named: Sequence[str], described: str = "", configured: str = "") ->
             raise BadMachine(f"there is no machine {name!r}; there are: {', '.join(known)}")
         machine = Machine((*known[name].drivers, *adds))
         try:
-            furnished(_SOMEBODY, "HOST", (_ANY_FLAT, *machine.drivers) if machine.flat else machine.drivers)
+            build_tree(_SOMEBODY, "HOST", (_ANY_FLAT, *machine.drivers) if machine.flat else machine.drivers)
         except (TreeMistake, BadProviderConfig) as mistake:
             raise BadMachine(f"{name}: {mistake}") from None
         found.append(machine)

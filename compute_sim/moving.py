@@ -31,10 +31,10 @@ class SimulatedMoves:
         self._under_way: dict[AgentJob, MoveOrdered] = {}
 
     async def move(self, order: MoveOrdered) -> MoveReported | None:
-        await self._agent.at_home()
-        if order.phase == "prepare" and self._is_new(order) and self._agent.may_be_elsewhere(order):
-            given = await self._agent.as_given(order)
-            await self._agent.at_home()
+        await self._agent.until_ready()
+        if order.phase == "prepare" and self._is_new(order) and self._agent.may_be_reshaped(order):
+            given = await self._agent.with_current_allocations(order)
+            await self._agent.until_ready()
             if given is None:
                 return await self._over(_said(order, "failed", cause=NOTHING_HERE))
             order = given
@@ -59,11 +59,11 @@ class SimulatedMoves:
                 return await self._over(_said(order, "failed", cause=why, leftover=bool(waits)))
             job = self._begin(order, fate, job)
         elif order.force:
-            job.hurry()
+            job.make_due()
         how = await self._agent.jobs.end(job)
         if how == "handed over":
             return None
-        await self._agent.at_home()
+        await self._agent.until_ready()
         self._under_way.pop(job, None)
         if not self._agent.jobs.over(job):  # destroyed meanwhile, or replaced by a later order
             return None

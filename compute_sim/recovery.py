@@ -30,7 +30,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between two questions, doub
 QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 
-class Homecoming:
+class GuestRecovery:
     """Determines the ownership of an agent's guests: all of them after a return, later the stopped ones."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Homecoming:
             return []
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._next = now + self._pause
-        before, guests = agent.times_away, agent.disk.all_guests
+        before, guests = agent.absences, agent.disk.all_guests
         if agent.ready:
             guests = [record for record in guests if (record.build, record.attempt) in agent.disk.asleep]
         try:
@@ -74,7 +74,7 @@ class Homecoming:
             self._complain(now, away)
             return []
         self._waits_since = None
-        if not agent.power.on or agent.times_away != before:
+        if not agent.power.on or agent.absences != before:
             return []  # absent again meanwhile
         gone = []
         for guest, whose in judged:
@@ -91,8 +91,8 @@ class Homecoming:
                 )
                 gone.append(agent.drop(guest))
         await agent.disk.settled()
-        if not agent.ready and agent.power.on and agent.times_away == before:
-            agent.know_guests()
+        if not agent.ready and agent.power.on and agent.absences == before:
+            agent.confirm_guests()
         return gone
 
     async def _judged(self, guests: Sequence[GuestRecord]) -> list[tuple[GuestRecord, Ownership]]:

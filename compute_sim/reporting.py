@@ -35,7 +35,7 @@ STARTING_SECONDS = 10.0  # placement may be starting too
 FIRST_GAP = 10.0  # first interval between announcements, doubled each time: placement may not be running yet
 
 
-class HostNews:
+class HostReports:
     """Reports of one agent's hosts, while there is power.
 
     If placement can be asked, differences are reported periodically; else everything is.
@@ -86,7 +86,7 @@ class HostNews:
         """Return the state of some hosts in turn, or of all after an absence, if the agent is ready."""
         if not self._does.ready or not self._shares:
             return []
-        if self._told_while != (away := self._does.times_away):
+        if self._told_while != (away := self._does.absences):
             self._told_while, told = away, self._shares
         else:
             told = [next(self._turns)]

@@ -26,8 +26,8 @@ from compute_sim.disk import AgentDisk
 from compute_sim.fleet import SimAgent, SimHost
 from compute_sim.host_trees import HostTrees
 from compute_sim.moving import SimulatedMoves
-from compute_sim.recovery import Homecoming
-from compute_sim.reporting import HostNews
+from compute_sim.recovery import GuestRecovery
+from compute_sim.reporting import HostReports
 
 LEAST_ABSENCE = 5.0  # seconds: a busy machine may be slow
 
@@ -63,9 +63,9 @@ def compute_sim(
         absent_after=max(period, LEAST_ABSENCE),
     )  # fmt: skip
     moves = SimulatedMoves(does)
-    comes_back = Homecoming(does, cell, clock, providers, spares_unknown)
+    comes_back = GuestRecovery(does, cell, clock, providers, spares_unknown)
     who = SimAgent(agent, cell, tuple(hosts))
-    tells = HostNews(who, does, trees, period, announce_every, clock, providers, allocations)
+    tells = HostReports(who, does, trees, period, announce_every, clock, providers, allocations)
     return Worker(
         f"agent.{cell}.{agent}",
         consumes=[

@@ -9,7 +9,7 @@ from bus.clock import Clock
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
 from ironic_sync.core.difference import NodeDifference, allowance
-from ironic_sync.core.known_state import BeliefRules, Moment
+from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.following import Publish
 from ironic_sync.survey import PROVIDERS_A_QUESTION, Survey, SurveyedNode, SurveyReads
 from ironic_sync.sweep import Sweep
@@ -134,5 +134,5 @@ async def _odd(
     return odd
 
 
-def _rules(ironic: FollowedIronic) -> BeliefRules:
-    return BeliefRules(place=ironic.selection.place, skip_reserve_in_use=ironic.skip_reserve_in_use)
+def _rules(ironic: FollowedIronic) -> KnownStateRules:
+    return KnownStateRules(place=ironic.selection.place, skip_reserve_in_use=ironic.skip_reserve_in_use)

@@ -19,8 +19,8 @@ from bus.replication import PlacementChanged
 from bus.resources import Provider
 from bus.tracing import current_tracer
 from ironic_sync.core.envelope import ReceivedNotification, Skipped, opened
-from ironic_sync.core.known_state import BeliefRules, Moment, Step
-from ironic_sync.core.known_states import Beliefs
+from ironic_sync.core.known_state import KnownStateRules, Moment, Step
+from ironic_sync.core.known_states import KnownStates
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import Invalid, is_open
 from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, LAG_SECONDS, REPORTED_SECONDS, SKIPPED
@@ -29,7 +29,9 @@ from ironic_sync.survey import SurveyedNode
 
 log = logging.getLogger(__name__)
 
-LATELY = 60.0  # seconds without any notification after which another process is assumed to receive them
+RECENT_SECONDS = (
+    60.0  # seconds without any notification after which another process is assumed to receive them
+)
 AHEAD_SECONDS = 60.0  # a date further in the future is not trusted
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between attempts to report to placement
 
@@ -45,7 +47,7 @@ class Following:
 
     def __init__(
         self,
-        rules: BeliefRules,
+        rules: KnownStateRules,
         publish: Publish,
         clock: Clock,
         wish: Callable[[str], None] | None = None,
@@ -55,13 +57,13 @@ class Following:
         """`wish` requests a read of a node and `look` a search for recent changes. `spoken` receives the
         nodes of notifications.
         """
-        self.beliefs = Beliefs(rules)
+        self.beliefs = KnownStates(rules)
         self._publish = publish
         self._clock = clock
         self._wish = wish
         self._look = look
         self._spoken = spoken
-        self._stories = EventStories()
+        self._stories = NotificationTraces()
         self._heard_at = -math.inf  # monotonic time of the last notification
         self._opening: dict[str, float] = {}  # nodes about to open, with the time of the notification
         self._opened: dict[str, float] = {}  # reported as open, and not yet seen in placement
@@ -95,7 +97,7 @@ class Following:
 
     async def found(self, found: Sequence[NodeRead]) -> None:
         """Handle nodes that were read. Returns when all resulting reports are published."""
-        reports = (self._believe(read.uuid, read.node, read.began) for read in found)
+        reports = (self._apply_read(read.uuid, read.node, read.began) for read in found)
         await self.tell([report for report in reports if report is not None])
 
     async def repair(self, seen: Sequence[SurveyedNode]) -> None:
@@ -103,7 +105,7 @@ class Following:
         published.
         """
         reports = (
-            self._believe(node.uuid, node.node, node.began, node.provider, again=True) for node in seen
+            self._apply_read(node.uuid, node.node, node.began, node.provider, again=True) for node in seen
         )
         await self.tell([report for report in reports if report is not None])
 
@@ -112,9 +114,9 @@ class Following:
         told = self.beliefs.of(uuid).told
         return told is not None and not is_open(told)
 
-    def told_by_others(self, uuid: str, sequence: int) -> None:
+    def reported_elsewhere(self, uuid: str, sequence: int) -> None:
         """Note that a tool has reported the node to placement."""
-        self.beliefs.told_by_others(uuid, sequence)
+        self.beliefs.reported_elsewhere(uuid, sequence)
 
     def interrupted(self) -> None:
         """Forget the last reports: notifications may be lost, and another process may have reported nodes."""
@@ -153,7 +155,7 @@ class Following:
                 await self._publish(*some)
 
         told = await asyncio.gather(
-            *(tell(story, some) for story, some in self._stories.parted(reports)), return_exceptions=True
+            *(tell(story, some) for story, some in self._stories.by_trace(reports)), return_exceptions=True
         )
         for problem in told:
             if problem is not None:
@@ -179,7 +181,7 @@ class Following:
 
     def _hears(self) -> bool:
         """Return whether this process receives the notifications, of all that follow this Ironic."""
-        return self._clock.monotonic() < self._heard_at + LATELY
+        return self._clock.monotonic() < self._heard_at + RECENT_SECONDS
 
     def _heard(self, said: ReceivedNotification) -> Step | None:
         now = self._clock.now()
@@ -210,7 +212,7 @@ class Following:
             self._stories.over(said.uuid)
         return step
 
-    def _believe(
+    def _apply_read(
         self,
         uuid: str,
         node: IronicNode | None,
@@ -250,7 +252,7 @@ class Following:
         log.log(level, "skipped a message of Ironic's: %s: %s", skipped.reason, skipped.why[:500])
 
 
-class EventStories:
+class NotificationTraces:
     """Trace contexts by node, from a notification until its report is published. Empty without tracing."""
 
     def __init__(self) -> None:
@@ -282,7 +284,7 @@ class EventStories:
         """Forget the node's trace: no further messages will be published for it."""
         self._stories.pop(uuid, None)
 
-    def parted(
+    def by_trace(
         self, reports: Sequence[InventoryReported]
     ) -> list[tuple[StoredContext, list[InventoryReported]]]:
         """Group reports by trace. Most reports have no trace."""
@@ -294,16 +296,16 @@ class EventStories:
         return list(found.items())
 
 
-class SaysSpoke(Protocol):
+class PublishNotifiedNodes(Protocol):
     def __call__(self, *messages: IronicSpoke) -> Awaitable[None]: ...
 
 
-class SpokenNodes:
+class NotifiedNodes:
     """Collects nodes and publishes them at intervals. Losing some is harmless: pages re-read all nodes
     periodically.
     """
 
-    def __init__(self, say: SaysSpoke) -> None:
+    def __init__(self, say: PublishNotifiedNodes) -> None:
         self._say = say
         self._nodes: set[str] = set()
         self._word = RateLimitedPublisher(self._tell, "that Ironic spoke of nodes")

@@ -20,7 +20,7 @@ LAG_SECONDS = Gauge("berth_ironic_lag_seconds", "age of the last notification wh
 UNRESOLVED = Gauge("berth_ironic_unresolved_nodes", "nodes that wait to be read")
 READS = Counter("berth_ironic_reads", "confirming reads of a node, by what came of them", ["outcome"])
 READ_SECONDS = Histogram("berth_ironic_read_seconds", "how long a confirming read took", buckets=_SECONDS)
-HEARING = Gauge("berth_ironic_hearing", "1 while Ironic's notifications can be received")
+SUBSCRIBED = Gauge("berth_ironic_hearing", "1 while Ironic's notifications can be received")
 GAPS = Counter("berth_ironic_gaps", "times when notifications may have passed us by")
 REQUEST_SECONDS = Histogram(
     "berth_ironic_request_seconds",

@@ -23,10 +23,10 @@ REFUSED_PAUSE = 30.0  # before a node is retried that Ironic does not let us rea
 
 MANY = 64  # so many waiting nodes are read by page
 # readers that go on with single nodes while pages are read, so that no node waits for all pages
-BESIDE_PAGES = 2
+SINGLE_READERS = 2
 PAGE = 250
-IN_VAIN = 3  # pages in a row without a wanted node: the following pages are older still
-VAIN_PAUSE = 1.0  # after a round without a wanted node; meanwhile all nodes are read singly
+FRUITLESS_PAGES = 3  # pages in a row without a wanted node: the following pages are older still
+FRUITLESS_PAUSE = 1.0  # after a round without a wanted node; meanwhile all nodes are read singly
 NODES_IN_A_ROW = 50  # then other tasks may run
 
 
@@ -112,7 +112,7 @@ class Reader:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_pages(moment, take))
                 for index in range(self._at_once):
-                    group.create_task(self._read_singly(moment, take, beside=index < BESIDE_PAGES))
+                    group.create_task(self._read_singly(moment, take, beside=index < SINGLE_READERS))
         finally:
             for handle in self._refused.values():
                 handle.cancel()
@@ -174,7 +174,7 @@ class Reader:
             finally:
                 self._no_pages.set()
             if in_vain:
-                await asyncio.sleep(VAIN_PAUSE)
+                await asyncio.sleep(FRUITLESS_PAUSE)
             if len(self._waiting) >= MANY:
                 self._many.set()
 
@@ -190,7 +190,7 @@ class Reader:
         try:
             async with asyncio.TaskGroup() as group:
                 reading = group.create_task(following())
-                while self._waiting and vain < IN_VAIN:
+                while self._waiting and vain < FRUITLESS_PAGES:
                     wishes, began, page = await reading
                     if page is None:
                         break

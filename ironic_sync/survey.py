@@ -13,9 +13,9 @@ from bus.protocol import Ask
 from bus.resources import FindProviders, Provider, ProvidersFound
 from ironic_sync.api import WITH_ALL
 from ironic_sync.core.difference import NodeDifference, compare
-from ironic_sync.core.known_state import BeliefRules, Moment
+from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.core.node import IronicNode, Malformed, Place, from_rest, seconds
-from ironic_sync.core.rule import Invalid, farewell, sequence_at
+from ironic_sync.core.rule import Invalid, deletion_report, sequence_at
 from ironic_sync.core.selection import NodeSelection
 
 log = logging.getLogger(__name__)
@@ -62,10 +62,10 @@ class SurveyedNode(NamedTuple):
         return self.node is None
 
     @property
-    def to_tell(self) -> bool:
+    def repairable(self) -> bool:
         return any(not difference.stays for difference in self.differences)
 
-    def report(self, rules: BeliefRules) -> InventoryReported | None:
+    def report(self, rules: KnownStateRules) -> InventoryReported | None:
         """Return the report for placement that this read alone justifies."""
         known = self.provider.sequence if self.provider is not None else -1
         sequence = max(sequence_at(self.began.at), known + 1)
@@ -75,7 +75,7 @@ class SurveyedNode(NamedTuple):
         if self.provider is None:
             return None
         was = self.provider
-        return farewell(self.uuid, Place(cell=was.cell, agent=was.agent, zone=was.zone), sequence)
+        return deletion_report(self.uuid, Place(cell=was.cell, agent=was.agent, zone=was.zone), sequence)
 
 
 class Survey:
@@ -86,7 +86,7 @@ class Survey:
         api: SurveyReads,
         find: Ask[FindProviders, ProvidersFound],
         selection: NodeSelection,
-        rules: BeliefRules,
+        rules: KnownStateRules,
         moment: Callable[[], Moment],
         *,
         page: int = PAGE,
@@ -270,13 +270,13 @@ class Survey:
             else:
                 differences = self._differences(node.node, provider)
             again.append(node._replace(provider=provider, differences=differences))
-        return [node for node in again if node.to_tell]
+        return [node for node in again if node.repairable]
 
     def _differences(self, node: IronicNode, provider: Provider | None) -> tuple[NodeDifference, ...]:
         name = node.name or ""
         place = self._rules.place(node)
         if place is None:
-            why = self._selection.stranger(node)
+            why = self._selection.reason_not_selected(node)
             known = provider is not None and not provider.gone
             return (NodeDifference(node.uuid, "not ours", ironic=why, name=name),) if known else ()
         try:

@@ -17,7 +17,15 @@ from bus.resources import Provider
 from ironic_sync.access import IronicRefused
 from ironic_sync.core.difference import WAITING, allowance
 from ironic_sync.core.rule import sequence_at
-from ironic_sync.meters import DIFFERENCES, HEARING, NODES, SWEEP_SECONDS, SWEEPS_FAILED, SWEPT_AT, UNREPAIRED
+from ironic_sync.meters import (
+    DIFFERENCES,
+    NODES,
+    SUBSCRIBED,
+    SWEEP_SECONDS,
+    SWEEPS_FAILED,
+    SWEPT_AT,
+    UNREPAIRED,
+)
 from ironic_sync.survey import Horizon, ReadAll, Survey, SurveyedNode
 
 log = logging.getLogger(__name__)
@@ -146,7 +154,7 @@ class Sweep:
         counts = Counter(difference.what for node in found for difference in node.differences)
         for what, number in counts.items():
             DIFFERENCES.labels(what).inc(number)
-        repairable = [node for node in found if node.to_tell]
+        repairable = [node for node in found if node.repairable]
         if repairable:
             now = await self._survey.placed_now(node.uuid for node in repairable)
             settled = []
@@ -248,7 +256,7 @@ class SweepSchedule:
         if self._hears is None:
             return False
         hears = self._hears()
-        HEARING.set(hears)
+        SUBSCRIBED.set(hears)
         return not hears
 
     async def _stir_within(self, seconds: float) -> None:

@@ -16,10 +16,10 @@ from bus.resources import FindProviders, ProvidersFound
 from bus.topics import INVENTORY_REPORTED, IRONIC_NODE, PLACEMENT_CHANGED, PROVIDERS
 from bus.worker import Worker, on_many
 from ironic_sync.api import WITH_ALL, IronicApi
-from ironic_sync.core.known_state import BeliefRules
+from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.rule import Invalid, inventory_of
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.following import Following, SpokenNodes
+from ironic_sync.following import Following, NotifiedNodes
 from ironic_sync.notifications import Notifications
 from ironic_sync.reader import Reader
 from ironic_sync.survey import Survey
@@ -76,14 +76,14 @@ def ironic_sync(
 
 
 def _following(ironic: FollowedIronic, publish: Says, find: Find | None, clock: Clock) -> Worker:
-    rules = BeliefRules(
+    rules = KnownStateRules(
         place=ironic.selection.place,
         can_read=ironic.api is not None,
         only_reads_place=ironic.selection.only_reads_place,
         skip_reserve_in_use=ironic.skip_reserve_in_use,
     )
     notifications = ironic.notifications
-    spoken = SpokenNodes(publish)
+    spoken = NotifiedNodes(publish)
     runs: list[Run] = []
     after_gap: list[Callable[[], None]] = [lambda: following.interrupted()]
     if ironic.api is None or find is None:
@@ -147,7 +147,7 @@ def _by_tools(skip_reserve_in_use: bool, following: Following | None) -> Any:
         except Invalid as problem:
             return Poison(str(problem))
         if report is not None and following is not None:
-            following.told_by_others(report.root, report.sequence)
+            following.reported_elsewhere(report.root, report.sequence)
         return report
 
     async def sync(nodes: Sequence[NodeChanged]) -> Sequence[InventoryReported | Poison | None]:

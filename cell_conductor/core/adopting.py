@@ -17,21 +17,21 @@ from cell_conductor.core.events import Adoption
 AS_IT_WAS = "it was there before berth, and was adopted"
 
 
-def looking(asked: BuildAdoptRequested) -> ClaimRequested:
+def read_question(asked: BuildAdoptRequested) -> ClaimRequested:
     """Return a question for the current allocations. No consumer has this generation, so nothing is
     claimed.
     """
     return _claim(asked, MAX_ORDINAL, asked.chosen.choice)
 
 
-def taking(asked: BuildAdoptRequested, held: Held) -> ClaimRequested:
+def claim_question(asked: BuildAdoptRequested, held: Held) -> ClaimRequested:
     """Return a claim of what the instance holds: it raises the generation, so other claims with the old one
     fail.
     """
     return _claim(asked, held.generation, Choice(allocations=held.allocations))
 
 
-def proven(known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult) -> Held | str:
+def checked_allocations(known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult) -> Held | str:
     """Return the allocations if they are the ones to adopt, else the reason why not."""
     match answer:
         case Held() if not answer.allocations:
@@ -50,7 +50,7 @@ def proven(known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult)
             return f"placement does not say what it holds ({type(answer).__name__.lower()})"
 
 
-def bars(build: Build | None, asked: BuildAdoptRequested) -> str:
+def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
     """Return why this cell refuses the adoption whatever placement answers, or an empty string."""
     if build is None or build.placed is None:
         return ""
@@ -63,7 +63,7 @@ def bars(build: Build | None, asked: BuildAdoptRequested) -> str:
     return ""
 
 
-def knows(build: Build | None, generation: int, allocations: Allocations) -> bool:
+def has_allocations(build: Build | None, generation: int, allocations: Allocations) -> bool:
     """Return whether the cell has exactly these allocations."""
     if build is None or build.placed is None:
         return False
@@ -72,7 +72,7 @@ def knows(build: Build | None, generation: int, allocations: Allocations) -> boo
 
 def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | None, Effects]:
     asked = event.asked
-    if why := event.why or bars(build, asked):
+    if why := event.why or refusal_reason(build, asked):
         return build, (_told(asked, "refused", why),)
     if build is None or build.placed is None:
         if event.held is None:  # its cell knew it a moment ago

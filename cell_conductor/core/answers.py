@@ -25,7 +25,7 @@ from bus.vocabulary import MAX_CAUSE, Allocations
 from cell_conductor.core import build as say
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.phases import ended_again
+from cell_conductor.core.phases import repeated_move_end
 
 
 def swapped(build: Build, result: ClaimResult, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
@@ -40,7 +40,7 @@ def swapped(build: Build, result: ClaimResult, now: float, limits: AttemptLimits
             return doomed(build, "every alternate was refused")
         case Retired():
             build, _ = doomed(build, f"its claim has ended ({result.why})")
-            return given_back(build, result)
+            return release_answered(build, result)
         case Contended():
             return build, (say.question(build),)
 
@@ -83,10 +83,10 @@ def _moved(
 
 def _refused(build: Build, spares: tuple[Selection, ...], refusals: tuple[Refusal, ...], now: float) -> Build:
     """Record alternates that placement refused; they do not count as attempts."""
-    return replace(build, attempts=(*build.attempts, *turned_down(spares, refusals, now)))
+    return replace(build, attempts=(*build.attempts, *refused_attempts(spares, refusals, now)))
 
 
-def turned_down(
+def refused_attempts(
     spares: tuple[Selection, ...], refusals: tuple[Refusal, ...], now: float
 ) -> tuple[Attempt, ...]:
     return tuple(
@@ -102,7 +102,7 @@ def turned_down(
     )
 
 
-def given_back(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
+def release_answered(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
     """Apply the answer to a release: nothing is held any more, so the end can be reported."""
     match result:
         case Held():  # release it, whichever claim changed it
@@ -214,11 +214,11 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
     return replace(build, placed=replace(placed, alternates=others))
 
 
-def of_another_attempt(build: Build, report: AgentReported) -> Effects:
+def stale_report(build: Build, report: AgentReported) -> Effects:
     """Repeat what a stale report led to, and clean up its leftover."""
     left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
     if build.move is not None and build.move.goal and report.attempt >= build.move.first:
-        return () if report.outcome == "progress" else ended_again(build)
+        return () if report.outcome == "progress" else repeated_move_end(build)
     if report.outcome == "destroyed":
         return ()
     if left is None and (report.attempt > build.attempt or report.outcome == "progress"):

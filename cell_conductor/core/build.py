@@ -144,7 +144,7 @@ def overdue(build: Build) -> AgentReported:
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
     """Return the question to placement: for the next host, or for the release."""
-    keep = kept_by(build)
+    keep = leftover_holder(build)
     if build.status == "deleting":
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire="deleted", keep=keep)
     if build.doom:
@@ -161,7 +161,7 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     return ClaimRequested(claims=(claim,))
 
 
-def kept_by(build: Build) -> str | None:
+def leftover_holder(build: Build) -> str | None:
     """Return the consumer that will hold the current resources for a possible leftover of this attempt, if
     any.
     """
@@ -265,7 +265,7 @@ def _built_on(build: Build) -> Selection:
     return build.host
 
 
-def end_again(build: Build) -> Effects:
+def repeated_end(build: Build) -> Effects:
     return (ended(build),) if build.end else ()
 
 

@@ -28,7 +28,7 @@ class SwapImpossible:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenBack:
+class ReleaseAnswer:
     """Placement's answer to the release that was asked for in this status."""
 
     asked_in: Status
@@ -79,7 +79,7 @@ Event = (
     | HandoverProgress
     | SwapAnswered
     | SwapImpossible
-    | GivenBack
+    | ReleaseAnswer
     | CleanedUp
     | Adoption
     | Stalled

@@ -16,18 +16,18 @@ from cell_conductor.core.events import CleanedUp
 SETTLED = ("active", "shelved", "moved", "error", "deleted")
 
 
-def leave_behind(build: Build, now: float, cleanup_timeout: float, above: int = 0) -> Build:
+def add_leftover(build: Build, now: float, cleanup_timeout: float, above: int = 0) -> Build:
     """Record that the guest of this attempt may still be there."""
-    return left_at(build, Leftover(build.attempt, build.at, now + cleanup_timeout, above=above))
+    return with_leftover(build, Leftover(build.attempt, build.at, now + cleanup_timeout, above=above))
 
 
-def left_at(build: Build, left: Leftover) -> Build:
+def with_leftover(build: Build, left: Leftover) -> Build:
     if any(leftover.attempt == left.attempt for leftover in build.leftovers):
         return build
     return replace(build, leftovers=(*build.leftovers, left))
 
 
-def left_no_more(build: Build, attempt: int, now: float) -> Build:
+def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
     """Record the agent's confirmation."""
     if not any(left.attempt == attempt and not left.gone for left in build.leftovers):
         return build
@@ -37,7 +37,7 @@ def left_no_more(build: Build, attempt: int, now: float) -> Build:
     return replace(build, leftovers=leftovers)
 
 
-def clean_up(build: Build, now: float) -> Effects:
+def release_due_leftover(build: Build, now: float) -> Effects:
     """Release the resources of one leftover that is due."""
     for left in build.leftovers:
         # Until placement has answered, the room of the last attempt may be on its way to the keeper.
@@ -55,7 +55,7 @@ def _free(build: Build, left: Leftover) -> Effects:
     return (say.destroy_left(build, left), release)
 
 
-def undone_there(build: Build, roots: Collection[str]) -> Effects:
+def leftover_orders_on(build: Build, roots: Collection[str]) -> Effects:
     """Return orders for unconfirmed leftovers on these hosts, for their new owners."""
     return tuple(
         say.destroy_left(build, left)
@@ -69,7 +69,7 @@ def undone(build: Build) -> Effects:
     return tuple(say.destroy_left(build, left) for left in build.leftovers if not left.gone)
 
 
-def cleaned_up(build: Build, event: CleanedUp) -> Build:
+def leftover_released(build: Build, event: CleanedUp) -> Build:
     """Remove the leftover after placement's answer."""
     if isinstance(event.result, Contended | Held):
         return build

@@ -121,7 +121,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         return self.placed.out_of if self.silent else ""
 
     @property
-    def goes_back(self) -> bool:
+    def is_returning(self) -> bool:
         """Whether the move is on its way back; otherwise an undo precedes the next destination."""
         return self.phase in WAY_BACK and (self.phase != "undo" or bool(self.goal))
 
@@ -131,7 +131,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         if self.end:
             return self.end
         if self.phase == "undo":
-            if not self.goes_back:
+            if not self.is_returning:
                 return "swap"
             return {"reverted": "revert", "aborted": "abort"}.get(self.goal, "undo")
         return self.phase
@@ -169,7 +169,7 @@ def told(move: BuildMove, refused: str = "", reply_to: str | None = None) -> Mov
         build=placed.build,
         cell=placed.cell,
         phase=move.shown,
-        host=move.left if move.goes_back else move.host,
+        host=move.left if move.is_returning else move.host,
         percent=move.percent,
         refused=refused[:MAX_CAUSE],
         reply_to=placed.reply_to if reply_to is None else reply_to,
@@ -196,7 +196,7 @@ def ended(move: BuildMove) -> MoveEnded:
     )
 
 
-def half_told(move: BuildMove) -> HandoverReported:
+def half_report(move: BuildMove) -> HandoverReported:
     """Return the state of this half for the scheduler; always the same message."""
     outcome: Literal["ready", "failed", "arrived", "back", "deleted"]
     if move.half == "leaving":
@@ -219,13 +219,13 @@ def half_told(move: BuildMove) -> HandoverReported:
     )
 
 
-def end_told(move: BuildMove) -> tuple[Message, ...]:
+def end_messages(move: BuildMove) -> tuple[Message, ...]:
     """Return the end of the move, and of its half if another cell waits for it."""
     said: tuple[Message, ...] = () if move.silent else (ended(move),)
-    return (*said, half_told(move)) if move.half == "arriving" else said
+    return (*said, half_report(move)) if move.half == "arriving" else said
 
 
-def move_stands(move: BuildMove) -> MoveStands:
+def move_state(move: BuildMove) -> MoveStands:
     """Return the answer to a query about the move."""
     return MoveStands(
         move=move.id,

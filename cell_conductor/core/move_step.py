@@ -18,8 +18,8 @@ from cell_conductor.core.events import (
     AttemptLimits,
     CleanedUp,
     Event,
-    GivenBack,
     MoveImpossible,
+    ReleaseAnswer,
     Stalled,
     SwapAnswered,
     SwapImpossible,
@@ -33,7 +33,7 @@ from cell_conductor.core.phases import (
     deleting,
     enter,
     failed_there,
-    how_it_stands,
+    move_progress,
     open_move,
     over,
     pending,
@@ -43,7 +43,7 @@ from cell_conductor.core.phases import (
     waited_for,
     way_back,
 )
-from cell_conductor.core.placed_move import DELETED, answered, of_another_move, released
+from cell_conductor.core.placed_move import DELETED, answered, released, stale_move_report
 
 NO_RESULT = "no result within {:g} s"
 
@@ -57,11 +57,11 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
         case MovePlaced() | MoveImpossible():  # of this move; other moves are postponed or never begun
             return build, waited_for(build)
         case BuildPlaced():
-            return build, say.end_again(build)
+            return build, say.repeated_end(build)
         case BuildReshaped():
             return reshaped(build, event), ()
         case CleanedUp():
-            return leftovers.cleaned_up(build, event), ()
+            return leftovers.leftover_released(build, event), ()
         case Stalled():
             return build, (reminder(build),) if move.phase in ASKING else waited_for(build)
         case BuildDeleteRequested():
@@ -69,7 +69,7 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
         case MoveSteered():
             return steered(build, event, now, limits)
         case MoveReported() if event.move != move.id:
-            return build, of_another_move(build, event)
+            return build, stale_move_report(build, event)
         case MoveReported():
             return _reported(build, event, now, limits)
         case AgentReported():
@@ -79,7 +79,7 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
         case SwapImpossible(attempt=build.attempt, asked_in=move.asks):
             why = f"placement refused to judge it ({event.why})"
             return answered(build, None, now, limits, why)
-        case GivenBack(asked_in="moving") if move.phase == "release":
+        case ReleaseAnswer(asked_in="moving") if move.phase == "release":
             return released(build, event.result, now, limits)
         case _:
             return build, ()
@@ -98,7 +98,7 @@ def _reported(build: Build, report: MoveReported, now: float, limits: AttemptLim
             if report.percent == move.percent:
                 return heard, ()
             heard = replace(heard, move=replace(move, percent=report.percent))
-            return heard, (how_it_stands(heard),)
+            return heard, (move_progress(heard),)
         case "done", _:
             return _done(build, now, limits)
         case _, "prepare":
@@ -139,7 +139,7 @@ def _not_started(build: Build, cause: str, now: float, limits: AttemptLimits, le
     told = say.host_failed(build, cause)
     build = tried(over(build, "failed", cause, now), "failed", cause, now)
     if left:
-        build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=open_move(build).was)
+        build = leftovers.add_leftover(build, now, limits.cleanup_timeout, above=open_move(build).was)
     return way_back(build, "error", "it could not be started", now, limits, told)
 
 
@@ -152,7 +152,7 @@ def _not_rebuilt(build: Build, cause: str, now: float) -> Stepped:
 
 def _to_the_way_back(build: Build, why: str, now: float, limits: AttemptLimits) -> Stepped:
     """Go back after the destination has prepared but never started."""
-    build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=open_move(build).was)
+    build = leftovers.add_leftover(build, now, limits.cleanup_timeout, above=open_move(build).was)
     return way_back(build, "error", why, now, limits)
 
 
@@ -239,7 +239,7 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
         case "undo":
             return undoing(build, now, limits)
         case _:  # destroy: its resources stay held until it is destroyed
-            build = leftovers.leave_behind(over(build, "timed out", cause, now), now, limits.cleanup_timeout)
+            build = leftovers.add_leftover(over(build, "timed out", cause, now), now, limits.cleanup_timeout)
             return enter(build, "release", now, limits)
 
 
@@ -253,7 +253,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
     if event.move != move.id:
         return _refused(build, event, f"the instance is in another move, {move.id}")
     if move.goal and AS_ASKED.get(event.to) == move.goal:  # asked before
-        return build, (how_it_stands(build, reply_to=event.reply_to), *waited_for(build))
+        return build, (move_progress(build, reply_to=event.reply_to), *waited_for(build))
     if move.goal:
         return _refused(build, event, GOES_BACK)
     match event.to, move.phase:
@@ -261,14 +261,14 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
             return arrived(over(build, "done", "confirmed", now), now, limits)
         case "revert", "verify":
             build = over(build, "given up", "reverted", now)
-            build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=move.was)
+            build = leftovers.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
             build = replace(build, move=replace(open_move(build), may_run=True))
             return way_back(build, "reverted", "", now, limits)
         case "abort", "prepare" | "send" | "build" | "swap" | "undo":
             if move.phase != "swap":
                 build = over(build, "given up", "aborted", now)
             if move.phase in ("prepare", "build") or (move.phase == "send" and move.kind != "shelve"):
-                build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=move.was)
+                build = leftovers.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
             return way_back(build, "aborted", "", now, limits)
         case "force", "send" if move.kind == "live":
             build = replace(build, move=replace(move, forced=True))
@@ -289,7 +289,7 @@ def _why_not(event: MoveSteered, phase: str) -> str:
 
 
 def _refused(build: Build, event: MoveSteered, why: str) -> Stepped:
-    told = how_it_stands(build, refused=why, reply_to=event.reply_to)
+    told = move_progress(build, refused=why, reply_to=event.reply_to)
     return build, (replace(told, move=event.move),)
 
 
@@ -304,7 +304,7 @@ def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
     if move.may_run and any(now < left.until for left in waits):
         cause = f"{', '.join(build.hosts[left.at].host for left in waits)}: nothing was heard; asked again"
         build = replace(build, deadline=now + limits.delete_timeout)
-        return build, (how_it_stands(build, refused=cause), *waited_for(build))
+        return build, (move_progress(build, refused=cause), *waited_for(build))
     return enter(over(build, "timed out", "no answer", now), phase_without_guest(build), now, limits)
 
 

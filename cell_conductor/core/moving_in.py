@@ -13,17 +13,17 @@ from bus.moves import HandoverReported, MovePlaced
 from cell_conductor.core import build as say
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event
-from cell_conductor.core.leftovers import cleaned_up
+from cell_conductor.core.leftovers import leftover_released
 from cell_conductor.core.move import BUILT, BuildMove, without_record
 from cell_conductor.core.moving_out import DELETED, deleted_elsewhere
-from cell_conductor.core.phases import Stepped, deleting, ended_again, enter, trimmed
+from cell_conductor.core.phases import Stepped, deleting, enter, repeated_move_end, trimmed
 
 
 def arrives(build: Build | None, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped | None:
     """Take the build in. Return None if the message does not describe the build."""
     if build is not None and build.move is not None and build.move.id == placed.move:
         own = (say.destroy(build),) if build.status == "deleting" else ()
-        return build, (*own, *ended_again(build))
+        return build, (*own, *repeated_move_end(build))
     if placed.booted is None or placed.chosen is None:
         return None
     if build is None:
@@ -91,18 +91,18 @@ def _not_taken(build: Build, placed: MovePlaced) -> HandoverReported:
     )
 
 
-def of_the_moved(build: Build, event: Event) -> Stepped:
+def event_of_moved(build: Build, event: Event) -> Stepped:
     move = build.move
     assert move is not None, f"{build.id} has moved, by no move"
     match event:
         case BuildPlaced():
-            return build, say.end_again(build)
+            return build, say.repeated_end(build)
         case BuildDeleteRequested():
             return build, (deleted_elsewhere(move, event),)
         case AgentReported(outcome="built" | "failed" | "progress"):  # no message waits for it any more
             return build, _destroyed(build)
         case CleanedUp():
-            return cleaned_up(build, event), ()
+            return leftover_released(build, event), ()
         case _:
             return build, ()
 

@@ -25,11 +25,11 @@ from cell_conductor.core.phases import (
     AWAY_SECONDS,
     Stepped,
     close,
-    ended_again,
     enter,
-    how_it_stands,
+    move_progress,
     open_move,
     over,
+    repeated_move_end,
     returned,
     source_left,
     waited_for,
@@ -43,7 +43,7 @@ LET_GO = "it has left this cell: it is steered where it goes to"
 Goal = Literal["error", "aborted", "deleted"]
 
 
-def told_of_unknown(told: HandoverProgress) -> Effects:
+def handover_of_unknown(told: HandoverProgress) -> Effects:
     return (_not_going(told, UNKNOWN),) if told.say == "leave" else ()
 
 
@@ -68,10 +68,10 @@ def _heard_before(build: Build) -> Effects:
     """Return the messages that the order led to before."""
     own = (say.destroy(build),) if build.status == "deleting" else ()
     deleted = build.replies if build.status == "deleted" else ()
-    return (*own, *ended_again(build), *(say.deleted(build, reply_to) for reply_to in deleted))
+    return (*own, *repeated_move_end(build), *(say.deleted(build, reply_to) for reply_to in deleted))
 
 
-def in_another_phase(build: Build, told: HandoverProgress) -> Effects:
+def handover_in_other_phase(build: Build, told: HandoverProgress) -> Effects:
     """Answer an order for a build that does not leave any more: on its way back, or in another move."""
     if told.move == open_move(build).id:
         return waited_for(build)
@@ -122,8 +122,8 @@ def _deleted_before(build: Build, told: HandoverProgress, now: float, limits: At
     build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
     if told.kind in KEPT and build.placed is not None:
         left = Leftover(told.attempt, build.at, now + limits.cleanup_timeout)
-        build = leftovers.left_at(build, left)
-    return build, (_not_going(told, DELETED, "deleted"), *ended_again(build))
+        build = leftovers.with_leftover(build, left)
+    return build, (_not_going(told, DELETED, "deleted"), *repeated_move_end(build))
 
 
 def _not_going(
@@ -142,9 +142,9 @@ def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimit
         case HandoverProgress():
             return _told(build, event, now, limits)
         case BuildPlaced():
-            return build, say.end_again(build)
+            return build, say.repeated_end(build)
         case CleanedUp():
-            return leftovers.cleaned_up(build, event), ()
+            return leftovers.leftover_released(build, event), ()
         case Stalled():
             return build, waited_for(build)
         case BuildDeleteRequested():
@@ -169,7 +169,7 @@ def _reported(build: Build, report: MoveReported, now: float, limits: AttemptLim
         case "progress":
             heard = replace(build, deadline=now + limits.build_timeout)
             heard = replace(heard, move=replace(move, percent=report.percent))
-            return heard, () if report.percent == move.percent else (how_it_stands(heard),)
+            return heard, () if report.percent == move.percent else (move_progress(heard),)
         case "done":
             return enter(over(build, "done", "", now), "away", now, limits)
         case _:
@@ -214,13 +214,13 @@ def _steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits
         if move.phase == "send":
             return _recalled(over(build, "given up", "aborted", now), "aborted", "", now, limits)
         if move.goal == "aborted":  # asked before
-            return build, (how_it_stands(build, reply_to=event.reply_to), *waited_for(build))
+            return build, (move_progress(build, reply_to=event.reply_to), *waited_for(build))
     why = LET_GO if move.phase == "away" else "it is on its way back already"
     if event.move != move.id:
         why = f"the instance is in another move, {move.id}"
     elif move.phase == "send":
         why = f"it does not wait to be {event.to}ed: send"
-    return build, (replace(how_it_stands(build, refused=why, reply_to=event.reply_to), move=event.move),)
+    return build, (replace(move_progress(build, refused=why, reply_to=event.reply_to), move=event.move),)
 
 
 def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: AttemptLimits) -> Stepped:

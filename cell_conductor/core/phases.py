@@ -40,8 +40,8 @@ from cell_conductor.core.move import (
     Over,
     Phase,
     closed,
-    end_told,
-    half_told,
+    end_messages,
+    half_report,
     phase_over,
     told,
     verify_seconds,
@@ -74,7 +74,7 @@ def enter(build: Build, phase: Phase, now: float, limits: AttemptLimits, *said: 
     statuses: dict[Phase, Status] = {"verify": "verifying", "away": "moved"}
     status = statuses.get(phase, "moving")
     build = replace(build, move=move, status=status, deadline=deadline)
-    return build, (*said, how_it_stands(build), *waited_for(build))
+    return build, (*said, move_progress(build), *waited_for(build))
 
 
 def over(build: Build, outcome: Over, cause: str, now: float) -> Build:
@@ -97,7 +97,7 @@ def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *
     host = build.host if status == "active" else None
     move = closed(open_move(build), end, reason, host.host if host else "", host.root if host else "", now)
     build = trimmed(replace(build, move=move, status=status, deadline=0.0))
-    return build, (*said, *ended_again(build))
+    return build, (*said, *repeated_move_end(build))
 
 
 def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "done", why: str = "") -> Stepped:
@@ -123,7 +123,8 @@ def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimi
 def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
     move = open_move(build)
     kept = move.placed.attempt if move.placed.attempt != move.was else 0
-    return leftovers.left_at(build, Leftover(move.was, move.source, now + limits.cleanup_timeout, kept=kept))
+    left = Leftover(move.was, move.source, now + limits.cleanup_timeout, kept=kept)
+    return leftovers.with_leftover(build, left)
 
 
 def trimmed(build: Build) -> Build:
@@ -158,7 +159,7 @@ def failed_there(
     build = tried(build, "timed out" if outcome == "timed out" else "failed", cause, now)
     move = open_move(build)
     if left:
-        build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=move.was)
+        build = leftovers.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
     counted = sum(attempt.outcome != "refused" for attempt in move.attempts)
     if not retry:
         why = "aborted"
@@ -253,7 +254,7 @@ def waited_for(build: Build) -> Effects:
         case "swap" | "back" | "release":
             return (question(build),)
         case "away" | "recall":
-            return (half_told(move),)
+            return (half_report(move),)
 
 
 def reminder(build: Build) -> MoveReported:
@@ -273,15 +274,15 @@ def reminder(build: Build) -> MoveReported:
     )
 
 
-def how_it_stands(build: Build, refused: str = "", reply_to: str | None = None) -> Message:
+def move_progress(build: Build, refused: str = "", reply_to: str | None = None) -> Message:
     assert build.move is not None
     return told(build.move, refused, reply_to)
 
 
-def ended_again(build: Build) -> Effects:
+def repeated_move_end(build: Build) -> Effects:
     """Return the end of the last move, and orders for leftovers."""
     assert build.move is not None
-    return (*leftovers.undone(build), *end_told(build.move))
+    return (*leftovers.undone(build), *end_messages(build.move))
 
 
 def pending(build: Build) -> list[Leftover]:
@@ -301,7 +302,7 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     move = open_move(build)
     if move.phase == "swap":
         return say.question(build)
-    keep = say.kept_by(build)
+    keep = say.leftover_holder(build)
     if move.phase == "release":
         return ReleaseRequested(
             consumer=build.id, generation=build.generation, keep=keep, retire=SHELVED

@@ -22,19 +22,19 @@ from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, 
 from bus.refused_edits import Contended
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
-from cell_conductor.core.answers import holding, position_of, turned_down
+from cell_conductor.core.answers import holding, position_of, refused_attempts
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
-from cell_conductor.core.leftovers import left_at
+from cell_conductor.core.leftovers import with_leftover
 from cell_conductor.core.move import BUILT, KEPT, BuildMove, ended, never_begun, without_record
 from cell_conductor.core.phases import (
     Stepped,
     close,
     deleting,
-    ended_again,
     enter,
     open_move,
     question,
+    repeated_move_end,
     returned,
     trimmed,
     way_back,
@@ -50,7 +50,7 @@ def placed_by(event: Event) -> MovePlaced | None:
     return event if isinstance(event, MovePlaced) else None
 
 
-def put_off(build: Build | None, placed: MovePlaced) -> str:
+def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
     """Return why the move cannot be judged yet, or an empty string. A move without a claim need not wait."""
     if build is None or (build.move is not None and build.move.id == placed.move):
         return ""
@@ -63,7 +63,7 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
     """Begin the move of a build that is in no other move. With `why` it is impossible here, and goes back."""
     if build.move is not None and build.move.id == placed.move:
         own = (say.destroy(build),) if build.status == "deleting" else ()
-        return build, (*own, *ended_again(build))
+        return build, (*own, *repeated_move_end(build))
     wants = "shelved" if placed.kind == "unshelve" else "active"
     if build.status == wants:
         last = () if build.move is None else (ended(build.move),)  # in case that message was lost
@@ -76,14 +76,14 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
         return deleting(build, None, now, limits, DELETED) if build.moving else (build, ())
     # The destination is free by now; the source is released when its guest is destroyed.
     left = Leftover(placed.attempt, build.at, now + limits.cleanup_timeout)
-    return _never(leftovers.left_at(build, left), placed, now)
+    return _never(leftovers.with_leftover(build, left), placed, now)
 
 
 def _never(build: Build, placed: MovePlaced, now: float) -> Stepped:
     end: MoveEnd = "deleted" if build.status in ("deleting", "deleted") else "error"
     why = DELETED if end == "deleted" else f"the instance is {build.status}"
     build = replace(build, move=_after(build.move, never_begun(placed, end, why, now)))
-    return build, ended_again(build)
+    return build, repeated_move_end(build)
 
 
 def _after(last: BuildMove | None, move: BuildMove) -> BuildMove:
@@ -137,19 +137,19 @@ def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, 
     return enter(build, "build" if placed.kind in BUILT else "prepare", now, limits)
 
 
-def placed_of_unknown(placed: MovePlaced, now: float) -> Effects:
+def end_of_unknown_move(placed: MovePlaced, now: float) -> Effects:
     return (ended(never_begun(placed, "error", UNKNOWN, now)),)
 
 
-def refused_meanwhile(build: Build, placed: MovePlaced, now: float) -> Effects:
+def refused_during_move(build: Build, placed: MovePlaced, now: float) -> Effects:
     """End a move without a claim because the build is in another move."""
     assert build.moving is not None
     return (ended(never_begun(placed, "error", f"the instance is in the move {build.moving.id}", now)),)
 
 
-def steered_late(build: Build | None, event: MoveSteered) -> Effects:
+def late_steering(build: Build | None, event: MoveSteered) -> Effects:
     if build is not None and build.move is not None and build.move.id == event.move:
-        return ended_again(build)
+        return repeated_move_end(build)
     why = "the instance is in no such move"
     return (
         MoveProgress(
@@ -189,7 +189,7 @@ def undone_unknown(placed: MovePlaced) -> ClaimRequested | ReleaseRequested | No
     return ClaimRequested(claims=(claim,))
 
 
-def heard_late(build: Build, report: MoveReported) -> Stepped:
+def late_move_report(build: Build, report: MoveReported) -> Stepped:
     """Apply a report about a move that is over. A rebuild that was abandoned may have failed since: the old
     guest runs on.
     """
@@ -200,18 +200,18 @@ def heard_late(build: Build, report: MoveReported) -> Stepped:
         move.step,
         "failed",
     )
-    said = of_another_move(build, report)
+    said = stale_move_report(build, report)
     if move is not None and failed and build.status == "active" and build.attempt == report.attempt:
         build = replace(build, attempt=move.was, became=move.before)
     return build, said
 
 
-def of_another_move(build: Build, report: MoveReported) -> Effects:
+def stale_move_report(build: Build, report: MoveReported) -> Effects:
     """Repeat the end that the report led to, and destroy a guest that no move needs any more."""
     if build.moving is None and build.move is not None and report.move == build.move.id:
         if report.outcome == "progress":
             return ()
-        again = ended_again(build)
+        again = repeated_move_end(build)
     else:
         again = ()
     nobodys = build.status in ("deleting", "deleted", "error", "shelved") and report.attempt <= build.attempt
@@ -238,7 +238,7 @@ def _swapped(
     move = open_move(build)
     match result:
         case Claimed(choice=choice, refused=refused):
-            attempts = (*move.attempts, *turned_down(build.spares[:choice], refused, now))
+            attempts = (*move.attempts, *refused_attempts(build.spares[:choice], refused, now))
             build = replace(build, move=replace(move, attempts=attempts))
             return _next_host(build, build.at + 1 + choice, result.generation, now, limits)
         case Held():
@@ -252,7 +252,7 @@ def _swapped(
                 return build, (question(build),)
             why = "its claim was changed by somebody else"
         case Refused(refusals=refusals):
-            attempts = (*move.attempts, *turned_down(build.spares, refusals, now))
+            attempts = (*move.attempts, *refused_attempts(build.spares, refusals, now))
             build = replace(build, move=replace(move, attempts=attempts))
             why = "every alternate was refused"
         case Retired():
@@ -317,7 +317,7 @@ def released(build: Build, result: ReleaseResult, now: float, limits: AttemptLim
         case Held():  # release it, whichever claim changed it
             if move.kind == "shelve" and result.allocations not in ({}, build.host.choice.allocations):
                 # Another move has begun, and holds the resources of the guest that was destroyed here
-                build = left_at(build, Leftover(move.was, build.at, now, gone=True))
+                build = with_leftover(build, Leftover(move.was, build.at, now, gone=True))
             build = replace(build, generation=result.generation if result.allocations else None)
             return build, (question(build),)
         case Contended():

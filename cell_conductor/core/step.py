@@ -24,29 +24,29 @@ from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.adopting import adopted
-from cell_conductor.core.answers import doomed, given_back, of_another_attempt, reshaped, swapped
+from cell_conductor.core.answers import doomed, release_answered, reshaped, stale_report, swapped
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import (
     Adoption,
     AttemptLimits,
     CleanedUp,
     Event,
-    GivenBack,
     MoveImpossible,
+    ReleaseAnswer,
     Stalled,
     SwapAnswered,
     SwapImpossible,
 )
 from cell_conductor.core.move_step import step_of_move
-from cell_conductor.core.moving_in import arrives, of_the_moved
-from cell_conductor.core.moving_out import handover, in_another_phase, told_of_unknown
-from cell_conductor.core.phases import ended_again
+from cell_conductor.core.moving_in import arrives, event_of_moved
+from cell_conductor.core.moving_out import handover, handover_in_other_phase, handover_of_unknown
+from cell_conductor.core.phases import repeated_move_end
 from cell_conductor.core.placed_move import (
     begun,
-    heard_late,
-    placed_of_unknown,
-    refused_meanwhile,
-    steered_late,
+    end_of_unknown_move,
+    late_move_report,
+    late_steering,
+    refused_during_move,
 )
 
 DELETED_WHILE_BUILDING = "deleted while building"
@@ -64,19 +64,19 @@ def step(
     if build is None:
         return _unknown(event, now, limits)
     if isinstance(event, AgentReported) and event.outcome == "destroyed":
-        build = leftovers.left_no_more(build, event.attempt, now)
+        build = leftovers.confirm_leftover(build, event.attempt, now)
     build, effects = _known(build, event, now, limits)
     if not any(isinstance(effect, ClaimRequested | ReleaseRequested) for effect in effects):
-        effects = (*effects, *leftovers.clean_up(build, now))
+        effects = (*effects, *leftovers.release_due_leftover(build, now))
     return leftovers.timed(build), effects
 
 
 def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
     if build.moving is not None:
         if isinstance(event, HandoverProgress) and not build.moving.leaves:
-            return build, in_another_phase(build, event)
+            return build, handover_in_other_phase(build, event)
         if isinstance(event, MovePlaced) and event.move != build.moving.id:
-            return build, refused_meanwhile(build, event, now)
+            return build, refused_during_move(build, event, now)
         return step_of_move(build, event, now, limits)
     match event:
         case HandoverProgress():
@@ -88,17 +88,17 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
         case MoveImpossible():
             return begun(build, event.placed, now, limits, event.why)
         case MoveReported():
-            return heard_late(build, event)
+            return late_move_report(build, event)
         case MoveSteered():
-            return build, steered_late(build, event)
+            return build, late_steering(build, event)
     if isinstance(event, AgentReported) and event.attempt != build.attempt:
-        return build, of_another_attempt(build, event)
+        return build, stale_report(build, event)
     if isinstance(event, BuildReshaped):
         return reshaped(build, event), ()
     if isinstance(event, CleanedUp):
-        return leftovers.cleaned_up(build, event), ()
+        return leftovers.leftover_released(build, event), ()
     if build.move is not None and _asked_in_a_move(event):  # another conductor has ended the move: see _error
-        return build, ended_again(build)
+        return build, repeated_move_end(build)
     match build.status:
         case "building":
             return _building(build, event, now, limits)
@@ -115,7 +115,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
         case "deleted":
             return _deleted(build, event)
         case "moved":
-            return of_the_moved(build, event)
+            return event_of_moved(build, event)
         case "moving" | "verifying":
             raise AssertionError(f"{build.id} moves, in no move")
 
@@ -124,7 +124,7 @@ def _asked_in_a_move(event: Event) -> bool:
     match event:
         case SwapAnswered(asked_in=asked) | SwapImpossible(asked_in=asked):
             return asked != ""
-        case GivenBack(asked_in="moving"):
+        case ReleaseAnswer(asked_in="moving"):
             return True
         case _:
             return False
@@ -148,15 +148,15 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
             return build, (say.deleted(build, event.reply_to),)
         case MovePlaced() if event.out_of:
-            return arrives(None, event, now, limits) or (None, placed_of_unknown(event, now))
+            return arrives(None, event, now, limits) or (None, end_of_unknown_move(event, now))
         case MovePlaced():
-            return None, placed_of_unknown(event, now)
+            return None, end_of_unknown_move(event, now)
         case HandoverProgress():
-            return None, told_of_unknown(event)
+            return None, handover_of_unknown(event)
         case MoveImpossible():
-            return None, placed_of_unknown(event.placed, now)
+            return None, end_of_unknown_move(event.placed, now)
         case MoveSteered():
-            return None, steered_late(None, event)
+            return None, late_steering(None, event)
         case _:
             return None, ()
 
@@ -179,7 +179,7 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             tried = say.attempt_over(build, "failed", cause, now)
             told = say.host_failed(build, cause, ours=event.retry)
             if event.leftover:
-                build = leftovers.leave_behind(build, now, limits.cleanup_timeout)
+                build = leftovers.add_leftover(build, now, limits.cleanup_timeout)
             build, effects = _over(build, tried, limits, abort=not event.retry)
             return build, (told, *effects)
         case AgentReported(outcome="destroyed"):
@@ -191,7 +191,7 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             cause = f"no result within {build.deadline - build.started:g} s"
             tried = say.attempt_over(build, "timed out", cause, now)
             told = say.host_failed(build, cause)
-            build, effects = _over(leftovers.leave_behind(build, now, limits.cleanup_timeout), tried, limits)
+            build, effects = _over(leftovers.add_leftover(build, now, limits.cleanup_timeout), tried, limits)
             return build, (told, *effects)
         case BuildDeleteRequested():
             return _delete(build, event, now, limits)
@@ -211,8 +211,8 @@ def _swapping(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return swapped(build, event.result, now, limits)
         case SwapImpossible(attempt=build.attempt) if not build.doom:
             return doomed(build, f"placement refused to judge the swap ({event.why})")
-        case GivenBack(asked_in="swapping") if build.doom:
-            return given_back(build, event.result)
+        case ReleaseAnswer(asked_in="swapping") if build.doom:
+            return release_answered(build, event.result)
         case _:
             return build, ()
 
@@ -220,7 +220,7 @@ def _swapping(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
 def _active(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
     match event:
         case AgentReported(outcome="built" | "failed") if build.move is not None:
-            return build, ended_again(build)
+            return build, repeated_move_end(build)
         case BuildPlaced() | AgentReported(outcome="built" | "failed" | "overdue"):
             return build, (say.ended(build),)
         case BuildDeleteRequested():
@@ -234,11 +234,11 @@ def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> t
         case BuildPlaced():
             return build, (say.ended(build),)
         case AgentReported(outcome="destroyed"):
-            return build, ended_again(build)
+            return build, repeated_move_end(build)
         case AgentReported(outcome="progress"):  # no message waits for it any more
             return build, (say.destroy(build),)
         case AgentReported(outcome="built" | "failed"):
-            return build, (say.destroy(build), *ended_again(build))
+            return build, (say.destroy(build), *repeated_move_end(build))
         case BuildDeleteRequested():  # nothing is left to destroy
             build, (_, *again) = _delete(build, event, now, limits)
             return build, (say.question(build), *again)
@@ -256,7 +256,7 @@ def _error(build: Build, event: Event) -> tuple[Build, Effects]:
             # publishing
             | SwapAnswered()
             | SwapImpossible()
-            | GivenBack(asked_in="swapping")
+            | ReleaseAnswer(asked_in="swapping")
         ):
             return build, (say.destroy(build), say.ended(build))
         case AgentReported(outcome="built" | "progress"):  # too late: no message waits for it any more
@@ -273,18 +273,18 @@ def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
         case AgentReported(outcome="overdue") if not build.deadline:  # by a version without this deadline
             return replace(build, deadline=now + limits.delete_timeout), ()
         case AgentReported(outcome="overdue") if now >= build.deadline:
-            build = leftovers.leave_behind(build, now, limits.cleanup_timeout)
+            build = leftovers.add_leftover(build, now, limits.cleanup_timeout)
             return build, (say.question(build),)
         case BuildPlaced() | AgentReported(outcome="built" | "failed" | "overdue"):
-            return build, say.end_again(build)
+            return build, say.repeated_end(build)
         case AgentReported(outcome="destroyed"):
             return build, (say.question(build),)
         case BuildDeleteRequested():
             return _delete(build, event, now, limits)
         case Stalled():
             return build, (say.destroy(build),)
-        case GivenBack(asked_in="deleting"):
-            return given_back(build, event.result)
+        case ReleaseAnswer(asked_in="deleting"):
+            return release_answered(build, event.result)
         case _:
             return build, ()
 
@@ -298,17 +298,17 @@ def _deleted(build: Build, event: Event) -> tuple[Build, Effects]:
             )
             return build, (say.question(build),)
         case BuildPlaced():
-            return build, say.end_again(build)
+            return build, say.repeated_end(build)
         case AgentReported(outcome="built" | "failed"):  # a late agent
-            return build, (say.destroy(build), *say.end_again(build))
+            return build, (say.destroy(build), *say.repeated_end(build))
         case AgentReported(outcome="progress"):
             return build, (say.destroy(build),)
-        case AgentReported(outcome="destroyed" | "overdue") | GivenBack(asked_in="deleting"):
-            end = say.end_again(build) if build.end == "error" else ()
+        case AgentReported(outcome="destroyed" | "overdue") | ReleaseAnswer(asked_in="deleting"):
+            end = say.repeated_end(build) if build.end == "error" else ()
             return build, (*end, *(say.deleted(build, reply_to) for reply_to in build.replies))
         case BuildDeleteRequested():
             ended_by_it = build.move is not None and build.move.end == "deleted"
-            again = ended_again(build) if ended_by_it else ()
+            again = repeated_move_end(build) if ended_by_it else ()
             return build, (say.deleted(build, event.reply_to), *again)
         case _:
             return build, ()
@@ -336,4 +336,4 @@ def _delete(
         build = replace(build, status="deleting", replies=replies, doom=doom, deadline=deadline)
     if build.move is None:
         return build, (say.destroy(build),)
-    return build, (say.destroy(build), *ended_again(build))  # in case that message was lost
+    return build, (say.destroy(build), *repeated_move_end(build))  # in case that message was lost

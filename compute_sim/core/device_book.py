@@ -100,10 +100,10 @@ class DeviceBook:
 
     def move(self, guest: GuestKey, allocations: Allocations) -> None:
         """Replace what the guest holds."""
-        self.give_back(guest)
+        self.release(guest)
         self.hold(guest, allocations)
 
-    def give_back(self, guest: GuestKey) -> None:
+    def release(self, guest: GuestKey) -> None:
         self._count(self.held.pop(guest, {}), -1)
 
     def _count(self, allocations: Allocations, sign: int) -> None:

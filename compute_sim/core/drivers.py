@@ -45,7 +45,7 @@ def cell_named(tree: ProviderTree, number: int) -> str:
     return f"{tree.name}_numa{number}"
 
 
-def beside_cell(tree: ProviderTree, number: int, device: str) -> str:
+def device_parent(tree: ProviderTree, number: int, device: str) -> str:
     """Return the parent of a device: its NUMA cell, or the root of a host without NUMA cells."""
     if cell_named(tree, 0) not in tree:
         return tree.name
@@ -146,7 +146,8 @@ class SriovDriver(DriverOptions, frozen=True, kw_only=True):
             if function.vfs < 1:
                 raise TreeMistake(f"{tree.name}: sriov.{function.device}.vfs: {function.vfs}; one at least")
             pf = tree.add(
-                f"{tree.name}_{function.device}", beside_cell(tree, function.cell, f"sriov.{function.device}")
+                f"{tree.name}_{function.device}",
+                device_parent(tree, function.cell, f"sriov.{function.device}"),
             )
             tree.give(pf, **{VF: Inventory(total=function.vfs, max_unit=function.vfs)})
             tree.mark(pf, "HW_NIC_SRIOV", with_vfs(function.vfs), *function.traits)
@@ -193,7 +194,7 @@ class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
                 raise TreeMistake(f"{at}: one type at least, and one of each at least")
             if len({as_trait(type_) for type_ in gpu.types}) < len(gpu.types):
                 raise TreeMistake(f"{at}: two that read alike in a trait")
-            card = tree.add(f"{tree.name}_{gpu.device}", beside_cell(tree, gpu.cell, f"vgpu.{gpu.device}"))
+            card = tree.add(f"{tree.name}_{gpu.device}", device_parent(tree, gpu.cell, f"vgpu.{gpu.device}"))
             exclusive = (EXCLUDES_SIBLINGS,) if len(gpu.types) > 1 else ()
             for type_, total in gpu.types.items():
                 one = tree.add(f"{card}_{type_}", card)
@@ -223,7 +224,7 @@ class DeviceDriver(DriverOptions, frozen=True, kw_only=True):
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
         for device in self.devices:
             name = tree.add(
-                f"{tree.name}_{device.device}", beside_cell(tree, device.cell, f"devices.{device.device}")
+                f"{tree.name}_{device.device}", device_parent(tree, device.cell, f"devices.{device.device}")
             )
             tree.give(
                 name, **{device.resource_class: Inventory(total=device.total, max_unit=max(device.total, 1))}
@@ -231,7 +232,7 @@ class DeviceDriver(DriverOptions, frozen=True, kw_only=True):
             tree.mark(name, *device.traits)
 
 
-def furnished(
+def build_tree(
     root: str,
     host: str,
     drivers: Sequence[Driver],

@@ -2,7 +2,7 @@
 
 from compute_sim.ironic.conductor import FAULTS, KINDS, SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
-from compute_sim.ironic.notify import BusVoice, IronicExchange
+from compute_sim.ironic.notify import BusNotifier, IronicExchange
 from compute_sim.ironic.power import BMC
 from compute_sim.ironic.simulation import Simulation
 
@@ -10,7 +10,7 @@ __all__ = [
     "BMC",
     "FAULTS",
     "KINDS",
-    "BusVoice",
+    "BusNotifier",
     "IronicExchange",
     "SimNode",
     "SimPlan",

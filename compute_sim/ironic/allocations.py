@@ -131,7 +131,9 @@ class NodeAllocations:
         allocation: Allocation,
         request: str,
     ) -> None:
-        self._conductor.tell_of(AllocationNotification(phase, action, allocation.said("Z"), request))
+        self._conductor.notify_allocation(
+            AllocationNotification(phase, action, allocation.said("Z"), request)
+        )
 
 
 def _fits(node: SimNode, allocation: Allocation) -> bool:

@@ -18,13 +18,13 @@ from compute_sim.ironic.machine import Phase
 from compute_sim.ironic.node import SimNode
 from compute_sim.ironic.request import ApiRefusal, locked, not_found
 
-Told = SentNotification | AllocationNotification
-Emit = Callable[[Told], None]
+Notification = SentNotification | AllocationNotification
+Emit = Callable[[Notification], None]
 
 AT_ONCE = 200  # actions before other tasks may run
 
 
-def in_silence(_: Told) -> None:
+def discard(_: Notification) -> None:
     """Discard notifications."""
 
 
@@ -85,7 +85,7 @@ class Conductor:
         self,
         plan: SimPlan | None = None,
         clock: Clock | None = None,
-        emit: Emit = in_silence,
+        emit: Emit = discard,
         *,
         room: Callable[[], Awaitable[None]] = _next_turn,
         host: str = "localhost",
@@ -225,7 +225,7 @@ class Conductor:
     ) -> None:
         self._emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 
-    def tell_of(self, told: AllocationNotification) -> None:
+    def notify_allocation(self, told: AllocationNotification) -> None:
         self._emit(told)
 
     def plan_fault(self, node: SimNode, kind: Kind, fault: Fault | None) -> None:

@@ -13,7 +13,7 @@ from bus.errors import Unavailable, Unroutable
 from bus.messages import NodeChanged
 from bus.rabbit.foreign import BadCredentials, ForeignPublisher
 from compute_sim.core.faults import draw
-from compute_sim.ironic.conductor import Told
+from compute_sim.ironic.conductor import Notification
 from compute_sim.ironic.envelope import Envelopes, SentNotification
 from compute_sim.ironic.node import SimNode
 
@@ -29,7 +29,7 @@ BATCH = 256
 class NotificationSink(Protocol):
     """Receives notifications of the conductor and sends them."""
 
-    def __call__(self, told: Told, /) -> None: ...
+    def __call__(self, told: Notification, /) -> None: ...
 
     async def room(self) -> None:
         """Return when more notifications can be accepted."""
@@ -113,7 +113,7 @@ class IronicExchange:
         """The address, for messages to people."""
         return self._publisher.place
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, told: Notification) -> None:
         if isinstance(told, SentNotification) and (told.silent or self._loses(told)):
             return
         for message in self._envelopes.of(told):
@@ -151,7 +151,7 @@ class IronicExchange:
         return lost
 
 
-class BusVoice:
+class BusNotifier:
     """Publishes the real state of nodes on berth's bus, like a tool; requests are not published.
 
     `publish` is the bus's; `whose` returns the cell, agent and zone of a node.
@@ -169,7 +169,7 @@ class BusVoice:
         self._last = 0  # microseconds
         self._backlog: Backlog[NodeChanged] = Backlog()
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, told: Notification) -> None:
         if isinstance(told, SentNotification) and not told.asked:
             self._backlog.put(self._changed(told.node, told.action, deleted=told.action == "delete"))
 

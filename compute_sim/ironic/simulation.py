@@ -13,10 +13,10 @@ from bus.http import serve, url_of
 from bus.messages import NodeChanged
 from bus.worker import Worker
 from compute_sim.ironic.api import Api
-from compute_sim.ironic.conductor import Conductor, SimPlan, Told
+from compute_sim.ironic.conductor import Conductor, Notification, SimPlan
 from compute_sim.ironic.envelope import SentNotification
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.notify import BusVoice, NotificationSink
+from compute_sim.ironic.notify import BusNotifier, NotificationSink
 from compute_sim.ironic.power import Power
 from compute_sim.ironic.request import ApiRefusal
 from compute_sim.ironic.rest import rest_app
@@ -61,7 +61,7 @@ class Simulation:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        if isinstance(self._voice, BusVoice):
+        if isinstance(self._voice, BusNotifier):
             self._voice.introduce(self.conductor.nodes.values())
         self.power.start()
         async with asyncio.TaskGroup() as group:
@@ -75,10 +75,10 @@ class Simulation:
                 group.create_task(serve(self.app, self._listener))
 
     def worker(self, name: str = "ironic_sim") -> Worker:
-        """Return the simulation as a worker of berth, with a BusVoice."""
+        """Return the simulation as a worker of berth, with a BusNotifier."""
         return Worker(name, runs=[self.run], announces=frozenset({NodeChanged}))
 
-    def _handle(self, told: Told) -> None:
+    def _handle(self, told: Notification) -> None:
         if not (isinstance(told, SentNotification) and told.silent):
             self.said += 1
         if self._voice is not None:

@@ -11,7 +11,7 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, Unavailable
 from bus.leases import LeaseAnswered, LeaseAsked, NodesReported, NodesTaken
 from bus.protocol import Ask
-from ironic_sync.agent.core.leased_nodes import LentNodes, Standing
+from ironic_sync.agent.core.leased_nodes import LeasedNodes, Standing
 
 log = logging.getLogger(__name__)
 
@@ -24,22 +24,22 @@ TELL_AT_ONCE = 5000  # nodes in one message
 ListNodes = Callable[[], Awaitable[Sequence[str]]]  # lists the nodes of our pool in Ironic
 
 
-class NotOurs(Unavailable):
+class NotLeased(Unavailable):
     """The agent may not act on this node, now or any more."""
 
 
-class ActingRight(Protocol):
+class NodeAccess(Protocol):
     """Decides whether an agent may act on a node for an order with this epoch and arrival time."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing: ...
 
     def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
-        """Wrap every write. Raises NotOurs before the write, or if the lease ends meanwhile."""
+        """Wrap every write. Raises NotLeased before the write, or if the lease ends meanwhile."""
 
     def good(self) -> bool: ...
 
 
-class Unshared:
+class UnsharedNodes:
     """The right of an agent with nodes of its cell that no other agent shares."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing:
@@ -76,7 +76,7 @@ class NodeLease:
         self._list_nodes = list_nodes
         self._clock = clock
         self._run = clock.uuid()
-        self._lent = LentNodes()
+        self._lent = LeasedNodes()
         self._writing: Counter[str] = Counter()  # writes in progress by node
         self._stopping: set[str] = set()  # nodes lost during a write
         self._seen = 0  # the version that we have confirmed
@@ -92,13 +92,13 @@ class NodeLease:
     async def writing(self, root: str, epoch: int) -> AsyncIterator[None]:
         now = self._clock.monotonic()
         if self._lent.standing(root, epoch, now, now) != "ours":
-            raise NotOurs(f"agent {self.agent} may not act on node {root} now")
+            raise NotLeased(f"agent {self.agent} may not act on node {root} now")
         self._writing[root] += 1
         try:
             async with asyncio.timeout(self._lent.until - now):
                 yield
         except TimeoutError:
-            raise NotOurs(f"the lease of agent {self.agent} ended while it wrote to node {root}") from None
+            raise NotLeased(f"the lease of agent {self.agent} ended while it wrote to node {root}") from None
         finally:
             self._writing[root] -= 1
             if not self._writing[root]:
@@ -115,7 +115,7 @@ class NodeLease:
     async def leave(self) -> None:
         """Release the lease, so that other agents may act immediately."""
         question = LeaseAsked(cell=self.cell, agent=self.agent, pool=self.pool, run=self._run, leaves=True)
-        self._lent = LentNodes()
+        self._lent = LeasedNodes()
         with suppress(Unavailable, AnswerRefused):
             await self._ask(question)
 

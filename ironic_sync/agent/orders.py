@@ -20,7 +20,7 @@ from ironic_sync.agent.core import node as metal_node
 from ironic_sync.agent.core import steps
 from ironic_sync.agent.core.node import FIELDS, MetalNode, node_of
 from ironic_sync.agent.core.steps import Order, Step, next_step
-from ironic_sync.agent.lease import ActingRight, Unshared
+from ironic_sync.agent.lease import NodeAccess, UnsharedNodes
 from ironic_sync.api import IronicApi
 from ironic_sync.core.node import DEPLOYING
 
@@ -82,7 +82,7 @@ class OrderProgress:
 
 
 @dataclass(eq=False)
-class OrdersInHand:
+class RunningOrders:
     """The orders that one agent is executing."""
 
     agent: str
@@ -91,7 +91,7 @@ class OrdersInHand:
     maintenance_patience: float
     clock: Clock
     builds: AgentBuilds
-    right: ActingRight = field(default_factory=Unshared)
+    right: NodeAccess = field(default_factory=UnsharedNodes)
     _jobs: dict[Key, OrderProgress] = field(default_factory=dict)
     _on: defaultdict[str, set[OrderProgress]] = field(
         default_factory=lambda: defaultdict(set)
@@ -123,7 +123,7 @@ class OrdersInHand:
         for job in self._on.get(uuid, ()):
             job.woken.set()
 
-    def look_at_all(self) -> None:
+    def check_all(self) -> None:
         """Check all orders now: the lease has changed."""
         for job in self._jobs.values():
             job.pause = SHORTEST_PAUSE
@@ -204,8 +204,8 @@ class OrdersInHand:
                 patch = metal_node.claim(node, order)
             case steps.Close():
                 patch = metal_node.close(node, order, step.cause)
-            case steps.LetGo():
-                patch = metal_node.let_go()
+            case steps.ReleaseNode():
+                patch = metal_node.release_node()
             case _:
                 async with self.right.writing(order.root, order.epoch):
                     await self.api.set_provision_state(node.uuid, _TARGETS[type(step)])

@@ -15,8 +15,8 @@ from bus.reports import HostState
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, TELL_NODES
 from bus.worker import Worker, every, on
 from ironic_sync.access import IronicRefused
-from ironic_sync.agent.lease import ListNodes, NodeLease, NotOurs, Unshared
-from ironic_sync.agent.orders import LONGEST_PAUSE, OrdersInHand
+from ironic_sync.agent.lease import ListNodes, NodeLease, NotLeased, UnsharedNodes
+from ironic_sync.agent.orders import LONGEST_PAUSE, RunningOrders
 from ironic_sync.api import IronicApi
 from ironic_sync.core.envelope import ReceivedNotification, opened
 from ironic_sync.core.node import Malformed, from_rest
@@ -31,14 +31,16 @@ LEASE_SECONDS, LEASE_LOOKS = 3.0, 30  # how long a heartbeat waits for a lease, 
 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
-Heard = Callable[[str], None]
-News = Callable[[Heard], Coroutine[Any, Any, None]]  # while it runs, it passes on the nodes of notifications
+OnNode = Callable[[str], None]
+NotificationSource = Callable[
+    [OnNode], Coroutine[Any, Any, None]
+]  # while it runs, it passes on the nodes of notifications
 
 
-def news_of(notifications: Notifications) -> News:
+def notification_source(notifications: Notifications) -> NotificationSource:
     """Return a source of the nodes that Ironic's notifications name."""
 
-    async def news(heard: Heard) -> None:
+    async def news(heard: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:
             for said in map(opened, bodies):
                 if isinstance(said, ReceivedNotification):
@@ -49,11 +51,11 @@ def news_of(notifications: Notifications) -> News:
     return news
 
 
-class _Tidings:
+class _Heartbeats:
     """Heartbeats and progress reports."""
 
     def __init__(
-        self, agent: str, cell: str, orders: OrdersInHand, period: float, patience: float, pool: str
+        self, agent: str, cell: str, orders: RunningOrders, period: float, patience: float, pool: str
     ) -> None:
         self._agent = pool
         self._cell = cell
@@ -122,7 +124,7 @@ def metal_agent(
     cell: str,
     api: IronicApi,
     *,
-    news: News | None = None,
+    news: NotificationSource | None = None,
     period: float = 10.0,
     progress_every: float = 30.0,
     patience: float = 3600.0,
@@ -138,21 +140,21 @@ def metal_agent(
     `patience` is how long progress is reported for an unchanged node. `maintenance_patience` is how long a
     node that enters maintenance during deployment is waited for.
     """
-    orders = OrdersInHand(
+    orders = RunningOrders(
         agent,
         api,
         LONGEST_PAUSE if news is None else LONGEST_PAUSE_WITH_NEWS,
         maintenance_patience,
         clock or Clock(),
         AgentBuilds(remembered),
-        lease or Unshared(),
+        lease or UnsharedNodes(),
     )
-    tidings = _Tidings(agent, cell, orders, period, patience, lease.pool if lease else agent)
+    tidings = _Heartbeats(agent, cell, orders, period, patience, lease.pool if lease else agent)
     runs: list[Callable[[], Coroutine[Any, Any, None]]] = []
     if news is not None:
         runs.append(partial(news, orders.heard))
     if lease is not None:
-        lease.changed = orders.look_at_all
+        lease.changed = orders.check_all
         runs.append(lease.run)
     return Worker(
         f"agent.{cell}.{agent}",
@@ -200,7 +202,7 @@ def nodes_of(api: IronicApi, selection: NodeSelection, cell: str, pool: str) -> 
                     if place is not None and (place.cell, place.agent) == (cell, pool):
                         found.append(node.uuid)
         except IronicRefused as problem:
-            raise NotOurs(f"Ironic does not list its nodes: {problem}") from None
+            raise NotLeased(f"Ironic does not list its nodes: {problem}") from None
         return found
 
     return listed

@@ -40,7 +40,7 @@ from msgspec.structs import replace
 from bus.messages import InventoryReported
 from ironic_sync.core.envelope import ReceivedNotification
 from ironic_sync.core.node import IronicNode, Place
-from ironic_sync.core.rule import farewell, is_open, report, sequence_at
+from ironic_sync.core.rule import deletion_report, is_open, report, sequence_at
 
 Outcome = Literal["told", "gone", "read", "same", "late", "asked", "hint", "echo", "not ours", "no class"]
 
@@ -48,7 +48,7 @@ _ASKED_OF_THE_API = frozenset({"create", "update", "delete", "maintenance_set"})
 _SNAPSHOTS = frozenset({"update", "maintenance_set"})
 
 
-class BeliefRules(msgspec.Struct, frozen=True, kw_only=True):
+class KnownStateRules(msgspec.Struct, frozen=True, kw_only=True):
     """Rules that decide whether and how a node is reported."""
 
     place: Callable[[IronicNode], Place | None]  # empty: the node is not selected
@@ -67,7 +67,7 @@ class Moment(NamedTuple):
     heard: int
 
 
-class Belief(msgspec.Struct, frozen=True, kw_only=True):
+class KnownState(msgspec.Struct, frozen=True, kw_only=True):
     """The state that we assume for one node."""
 
     node: IronicNode | None = None  # unknown or deleted if empty
@@ -84,13 +84,13 @@ class Step(NamedTuple):
     read.
     """
 
-    belief: Belief
+    belief: KnownState
     outcome: Outcome
     report: InventoryReported | None = None
     read: bool = False
 
 
-def handle(belief: Belief, said: ReceivedNotification, rules: BeliefRules, heard: int) -> Step:
+def handle(belief: KnownState, said: ReceivedNotification, rules: KnownStateRules, heard: int) -> Step:
     """Apply a notification. `heard` counts all notifications received so far. Raises Invalid."""
     node = said.node
     if said.event in _ASKED_OF_THE_API and said.phase in ("start", "error"):
@@ -114,11 +114,11 @@ def handle(belief: Belief, said: ReceivedNotification, rules: BeliefRules, heard
 
 
 def read(
-    belief: Belief,
+    belief: KnownState,
     uuid: str,
     node: IronicNode | None,
     began: Moment,
-    rules: BeliefRules,
+    rules: KnownStateRules,
     *,
     known: int = 0,
     again: bool = False,
@@ -155,10 +155,10 @@ def read(
 
 
 def _seen(
-    belief: Belief,
+    belief: KnownState,
     node: IronicNode,
     said: ReceivedNotification,
-    rules: BeliefRules,
+    rules: KnownStateRules,
     sequence: int,
     *,
     behind: bool,
@@ -195,7 +195,7 @@ def _seen(
     return Step(replace(belief, told=told, sequence=sequence), "told", told, read=rules.can_read and doubt)
 
 
-def _merged(belief: Belief, event: str, new: IronicNode) -> IronicNode:
+def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
     """Return the node of an API call's `.end`, without the fields that may be older than the assumed
     state.
     """
@@ -216,7 +216,7 @@ def _merged(belief: Belief, event: str, new: IronicNode) -> IronicNode:
     )
 
 
-def _age(belief: Belief, node: IronicNode) -> Literal["older", "same", "newer"]:
+def _age(belief: KnownState, node: IronicNode) -> Literal["older", "same", "newer"]:
     """Compare the version of a notification's node with ours. `same` includes unknown."""
     version = node.updated_at or 0.0
     if belief.version is None or version == belief.version:
@@ -225,7 +225,7 @@ def _age(belief: Belief, node: IronicNode) -> Literal["older", "same", "newer"]:
 
 
 def _deleted(
-    belief: Belief, said: ReceivedNotification, node: IronicNode, rules: BeliefRules, sequence: int
+    belief: KnownState, said: ReceivedNotification, node: IronicNode, rules: KnownStateRules, sequence: int
 ) -> Step:
     known = belief.told
     if known is not None:
@@ -237,12 +237,12 @@ def _deleted(
         return Step(belief, "not ours")
     if known is not None and known.gone:
         return Step(belief, "same")
-    told = farewell(node.uuid, place, sequence)
+    told = deletion_report(node.uuid, place, sequence)
     return Step(replace(belief, told=told, sequence=sequence), "gone", told)
 
 
 def _not_found(
-    belief: Belief, uuid: str, began: Moment, sequence: int, overtaken: bool, has: Place | None
+    belief: KnownState, uuid: str, began: Moment, sequence: int, overtaken: bool, has: Place | None
 ) -> Step:
     """Handle a read that found no node. `has` is the place where placement has it."""
     if overtaken:
@@ -250,16 +250,18 @@ def _not_found(
     belief = _without(belief, began.at, 0.0)
     if has is None:
         return Step(belief, "same")
-    told = farewell(uuid, has, sequence)
+    told = deletion_report(uuid, has, sequence)
     return Step(replace(belief, told=told, sequence=sequence), "gone", told)
 
 
-def _without(belief: Belief, at: float, version: float) -> Belief:
+def _without(belief: KnownState, at: float, version: float) -> KnownState:
     newest = max(belief.version or 0.0, version)
     return replace(belief, node=None, gone=True, date=max(belief.date, at), version=newest)
 
 
-def _says_otherwise(belief: Belief, said: ReceivedNotification, node: IronicNode, rules: BeliefRules) -> bool:
+def _says_otherwise(
+    belief: KnownState, said: ReceivedNotification, node: IronicNode, rules: KnownStateRules
+) -> bool:
     """Return whether a late notification would change our report. If so its date may be wrong, not its
     content.
     """
@@ -281,7 +283,7 @@ def _same(told: InventoryReported, before: InventoryReported | None) -> bool:
     return before is not None and replace(told, sequence=before.sequence) == before
 
 
-def _last_place(belief: Belief, rules: BeliefRules) -> Place | None:
+def _last_place(belief: KnownState, rules: KnownStateRules) -> Place | None:
     """Return where placement has the node as far as we know, or None if it has no such node."""
     if belief.told is not None:
         return None if belief.told.gone else _place_of(belief.told)

@@ -4,24 +4,24 @@ from msgspec.structs import replace
 
 from bus.messages import InventoryReported
 from ironic_sync.core.envelope import ReceivedNotification
-from ironic_sync.core.known_state import Belief, BeliefRules, Moment, Step, handle, read
+from ironic_sync.core.known_state import KnownState, KnownStateRules, Moment, Step, handle, read
 from ironic_sync.core.node import IronicNode, Place
 
 MOST_NODES = 500_000  # a limit, so that invented nodes cannot fill the memory
 
-_UNKNOWN = Belief()
+_UNKNOWN = KnownState()
 
 
-class Beliefs:
+class KnownStates:
     """The assumed state of every node."""
 
-    def __init__(self, rules: BeliefRules, most: int = MOST_NODES) -> None:
+    def __init__(self, rules: KnownStateRules, most: int = MOST_NODES) -> None:
         self.rules = rules
         self.heard = 0
         self._most = most
-        self._of: dict[str, Belief] = {}
+        self._of: dict[str, KnownState] = {}
 
-    def of(self, uuid: str) -> Belief:
+    def of(self, uuid: str) -> KnownState:
         return self._of.get(uuid, _UNKNOWN)
 
     def moment(self, now: float) -> Moment:
@@ -50,7 +50,7 @@ class Beliefs:
         step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
         return self._keep(uuid, step)
 
-    def told_by_others(self, uuid: str, sequence: int) -> None:
+    def reported_elsewhere(self, uuid: str, sequence: int) -> None:
         """Forget our last report of the node: another process has reported it to placement since."""
         if uuid in self._of:
             before = self._of[uuid]

@@ -81,7 +81,7 @@ def report(
     )
 
 
-def farewell(uuid: str, place: Place, sequence: int) -> InventoryReported:
+def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported:
     """Return the report that the node was deleted."""
     return InventoryReported(
         root=uuid,
@@ -99,7 +99,7 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
     sequence = sequence_at(event.at)
     place = Place(cell=event.cell, agent=event.agent, zone=event.zone)
     if event.deleted:
-        return farewell(event.node, place, sequence)
+        return deletion_report(event.node, place, sequence)
     node = IronicNode(
         uuid=event.node,
         resource_class=event.resource_class,

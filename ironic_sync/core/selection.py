@@ -83,7 +83,7 @@ class NodeSelection:
         cells = {*self.cells.values(), self.cell} - {""}
         return tuple(sorted({self._agent(cell) for cell in cells}))
 
-    def stranger(self, node: IronicNode) -> str:
+    def reason_not_selected(self, node: IronicNode) -> str:
         """Return why this node is not selected, or an empty string if it is."""
         for values, what, value in (
             (self.conductor_groups, "conductor group", node.conductor_group or DEFAULT_GROUP),
@@ -99,7 +99,7 @@ class NodeSelection:
 
     def place(self, node: IronicNode) -> Place | None:
         """Return the cell, agent, zone and aggregates of this node, or None if it is not selected."""
-        if self.stranger(node):
+        if self.reason_not_selected(node):
             return None
         cell = self._cell(node)
         zone = _value(node, self.zone_by) or self.zone

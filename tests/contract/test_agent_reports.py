@@ -18,7 +18,7 @@ from compute_sim.core.drivers import DriverOptions, InUse, NumaDriver
 from compute_sim.core.provider_tree import ProviderTree, child_id
 from compute_sim.host_trees import HostTrees
 from compute_sim.machines import Machine
-from compute_sim.reporting import HOSTS_AT_A_STRETCH, HostNews
+from compute_sim.reporting import HOSTS_AT_A_STRETCH, HostReports
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import Wall, a_claim, a_report, an_order
@@ -58,7 +58,7 @@ class OneAgent:
         self.refused: list[str] = []
         trees = HostTrees(some, "c1", "a1", self.disk)
         self.does = SimulatedAgent("a1", FaultPlan(), CrashPlan(away=0.01), self.disk, trees.use_changed)
-        self.news = HostNews(
+        self.news = HostReports(
             SimAgent("a1", "c1", tuple(some)), self.does, trees, 10.0, 300.0, wall.clock, self.ask
         )
 
@@ -207,7 +207,7 @@ async def test_a_tree_that_another_reported_is_taken_over(
     await agent.says()
     heir = OneAgent(placement, wall, agent.hosts)
     other = HostTrees(agent.hosts, "c1", "a2", heir.disk)
-    heir.news = HostNews(
+    heir.news = HostReports(
         SimAgent("a2", "c1", tuple(agent.hosts)), heir.does, other, 10.0, 300.0, wall.clock, heir.ask
     )
     wall.time -= 5000.0  # its clock is behind
@@ -292,7 +292,7 @@ async def test_many_hosts_are_told_of_by_turns_and_all_at_once_when_it_comes_bac
     assert news.beat_every * 3 == pytest.approx(news.period)
     agent.does.power.fail()
     assert await told() == []
-    await agent.does.at_home()
+    await agent.does.until_ready()
     assert await told() == [[one, two], [three, four], [five]]
     assert await told() == [[three, four]]
 

@@ -15,7 +15,7 @@ from bus.guests import GuestsAsked
 from bus.local import LocalBroker, LocalTransport
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED
 from compute_sim import AgentDisk, Durations, FaultPlan, GuestFile, compute_sim, fleet
-from compute_sim.recovery import Homecoming
+from compute_sim.recovery import GuestRecovery
 from tests.support.ids import uid
 from tests.support.moving_agent import (
     BUILD,
@@ -34,14 +34,14 @@ OLD_PROVIDER = uid(9, "d")  # which the source had when its guest came, and has 
 
 async def back_from_the_dead(
     placement: SmallPlacement, disk: AgentDisk | None = None
-) -> tuple[MovingAgent, Homecoming]:
+) -> tuple[MovingAgent, GuestRecovery]:
     if disk is None:
         disk = (await MovingAgent().build()).disk
     disk.lose_power()
     agent = MovingAgent(disk, ask=placement.allocations)
     loop = asyncio.get_running_loop()
     clock = Clock(monotonic=loop.time)
-    return agent, Homecoming(agent.does, "c1", clock, placement.providers)
+    return agent, GuestRecovery(agent.does, "c1", clock, placement.providers)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_after_a_restore_who_is_unknown_may_be_spared_and_stays_stopped(
         placement.kept_on(SOURCE, 1, kept)
     agent, _ = await back_from_the_dead(placement)
     clock = Clock(monotonic=asyncio.get_running_loop().time)
-    home = Homecoming(agent.does, "c1", clock, placement.providers, spares=True)
+    home = GuestRecovery(agent.does, "c1", clock, placement.providers, spares=True)
     await home.look()
     assert agent.guests() == guests
     assert agent.does.ready
@@ -284,12 +284,12 @@ STOOD_STILL = 30.0
 
 async def at_work(
     placement: SmallPlacement, faults: FaultPlan | None = None
-) -> tuple[MovingAgent, Homecoming]:
+) -> tuple[MovingAgent, GuestRecovery]:
     placement.build_on(SOURCE)
     agent = MovingAgent((await MovingAgent().build()).disk, faults, ask=placement.allocations)
     agent.does.absent_after = 5.0
     loop = asyncio.get_running_loop()
-    home = Homecoming(agent.does, "c1", Clock(monotonic=loop.time), placement.providers)
+    home = GuestRecovery(agent.does, "c1", Clock(monotonic=loop.time), placement.providers)
     await home.look()
     assert agent.does.ready
     return agent, home

@@ -21,7 +21,7 @@ from bus.sql.migrations import migrate
 from bus.worker import Worker
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from ironic_sync.comparison import diff
-from ironic_sync.core.known_state import BeliefRules
+from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.node import IronicNode
 from ironic_sync.following import Following
 from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, REPORTED_SECONDS, SKIPPED
@@ -108,7 +108,7 @@ async def test_everything_that_was_recorded_ends_in_placement_as_the_table_says(
     clock = Clock(lambda: ironic.now, monotonic=lambda: ironic.now)
     async with house() as home, asyncio.TaskGroup() as group:
         reader = Reader(ironic, clock)
-        rules = BeliefRules(place=lambda node: PLACE, can_read=True)
+        rules = KnownStateRules(place=lambda node: PLACE, can_read=True)
         following = Following(rules, home.bus.publish, clock, reader.wish)
         survey = Survey(ironic, home.find, SELECTION, rules, following.moment)
         sweep = Sweep(survey, following.repair, clock, **HOW)

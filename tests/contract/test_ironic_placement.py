@@ -15,7 +15,7 @@ from bus.resources import AddInventory, EditRequested, MakeProvider, SetAggregat
 from compute_sim.ironic import Simulation, enrolled
 from ironic_sync.api import Access, IronicApi
 from ironic_sync.comparison import diff
-from ironic_sync.core.known_state import BeliefRules, Moment
+from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.survey import Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
@@ -100,7 +100,7 @@ class Sweeping:
 
     def __init__(self, api: IronicApi, placement: Placement, clock: Clock) -> None:
         self.placement = placement
-        self.rules = BeliefRules(place=SELECTION.place, can_read=True)
+        self.rules = KnownStateRules(place=SELECTION.place, can_read=True)
         self.survey = Survey(
             api, placement.lookups.providers, SELECTION, self.rules, lambda: Moment(clock.now(), 0)
         )

@@ -64,7 +64,7 @@ def moves(
     return an_order(a_claim(BUILD, *choices, generation=generation, **given))
 
 
-def goes_back(*, generation: int = 2, other: int = KEEP, **more: Any) -> ClaimRequested:
+def is_returning(*, generation: int = 2, other: int = KEEP, **more: Any) -> ClaimRequested:
     return an_order(
         a_claim(BUILD, {}, generation=generation, take_over=other, **({"project": "mine"} | more))
     )
@@ -119,7 +119,7 @@ async def test_a_move_begins_with_one_claim_and_everybody_learns_of_both_places(
 async def test_a_repeated_claim_of_a_move_reports_that_it_has_begun(placement: Placement, url: str) -> None:
     await claim(placement, moves())
     assert await claim(placement, moves(), moves(3)) == [BEGAN, BEGAN]
-    await claim(placement, goes_back())
+    await claim(placement, is_returning())
     async with a_placement(url) as other:
         assert await claim(other, moves()) == [BEGAN]
         assert await release(other, MOVE, None, "no host") == BEGAN
@@ -181,14 +181,16 @@ async def test_of_two_processes_that_begin_a_move_one_succeeds(placement: Placem
 async def test_on_the_way_back_the_instance_holds_its_former_allocations(placement: Placement) -> None:
     await claim(placement, moves())
     seen = placement.memory.index.seen
-    assert await claim(placement, goes_back(keep=LEFT)) == [Claimed(choice=0, generation=3, number=seen + 1)]
+    assert await claim(placement, is_returning(keep=LEFT)) == [
+        Claimed(choice=0, generation=3, number=seen + 1)
+    ]
     assert await held(placement) == {
         BUILD: (on_hosts(1, **FIVE), "INSTANCE", "mine"),
         LEFT: (on_hosts(2, **FIVE), CLEANUP, "mine"),
     }
     assert await told_of(placement, seen) == {H1, H2}
     again = Held(generation=3, allocations=on_hosts(1, **FIVE), roots=(H1,))
-    assert await claim(placement, goes_back(keep=LEFT)) == [again]
+    assert await claim(placement, is_returning(keep=LEFT)) == [again]
     assert isinstance(await release(placement, LEFT, None, fenced=False), Released)
     assert placement.memory.index.rows[H2].free == {"VCPU": 8}
 
@@ -197,7 +199,7 @@ async def test_the_way_back_needs_no_free_capacity(placement: Placement) -> None
     await claim(placement, moves())
     shut = a_report(1, sequence=2, inventories={"MEMORY_MB": Inventory(total=8), "VCPU": Inventory(total=1)})
     assert await placement.reports.report_many([shut]) == [None]
-    [done] = await claim(placement, goes_back())
+    [done] = await claim(placement, is_returning())
     assert isinstance(done, Claimed)
     assert (await held(placement))[BUILD][0] == on_hosts(1, **FIVE)
 
@@ -226,7 +228,7 @@ async def test_both_sizes_are_held_until_it_is_confirmed_or_reverted_for_which_t
     if ends == "confirmed":
         assert isinstance(await release(placement, KEEP, None, fenced=False), Released)
     else:
-        assert isinstance((await claim(placement, goes_back(generation=3)))[0], Claimed)
+        assert isinstance((await claim(placement, is_returning(generation=3)))[0], Claimed)
     assert {one: what for one, (what, _, _) in (await held(placement)).items()} == {
         BUILD: on_hosts(1, VCPU=has)
     }
@@ -247,7 +249,7 @@ async def test_a_cell_takes_over_for_its_builds_and_begins_nothing(placement: Pl
         [answer] = await placement.claims.claim_many([order], cell=cell)
         return answer.results[0]
 
-    back = goes_back().claims[0]
+    back = is_returning().claims[0]
     for forged in (
         moves(3, move=501, generation=2),
         an_order(replace(back, take_over=uid(KEEP))),

@@ -13,7 +13,7 @@ from bus.requests import Image
 from bus.topics import AGENT_MOVED
 from compute_sim import AgentDisk, Durations, FaultPlan, MoveFaults, SimAgent, compute_sim
 from compute_sim.core.faults import draw
-from compute_sim.reporting import HostNews
+from compute_sim.reporting import HostReports
 from tests.support.ids import uid
 from tests.support.moving_agent import (
     BUILD,
@@ -249,7 +249,7 @@ async def test_phases_count_as_orders_until_the_power_fails() -> None:
 async def test_a_heart_beat_counts_the_guests_that_are_there_and_the_work_on_them() -> None:
     agent = await MovingAgent().build(replace(a_build(), spec=replace(a_spec(), image=Image(name="debian"))))
     hosts = list(agent.trees._hosts.values())
-    news = HostNews(SimAgent("a1", "c1", tuple(hosts)), agent.does, agent.trees, 1.0, 1.0, Clock(), None)
+    news = HostReports(SimAgent("a1", "c1", tuple(hosts)), agent.does, agent.trees, 1.0, 1.0, Clock(), None)
 
     async def seen() -> list[tuple[int, int, tuple[str, ...]]]:
         ((beat),) = await news.beat()

@@ -28,7 +28,7 @@ from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.ring import Ring
-from cell_conductor.ring_commands import RingByHand
+from cell_conductor.ring_commands import RingCommands
 from tests.support.conductor_builders import CELL, Books, a_delete, a_placed, an_agent_report
 from tests.support.ids import uid
 
@@ -149,7 +149,7 @@ async def test_agents_share_the_nodes_and_each_is_told_of_his(world: RingWorld) 
     had = Counter(root for agent in world.agents.values() for root in agent.nodes)
     assert had == Counter(NODES)
     assert {len(agent.nodes) for agent in world.agents.values()} <= {19, 20, 21}
-    found = await RingByHand(world.rings[1]).find(FindAgents(cell=CELL))
+    found = await RingCommands(world.rings[1]).find(FindAgents(cell=CELL))
     assert [(agent.agent, agent.alive, agent.disabled, agent.occupied) for agent in found.agents] == [
         (name, True, False, 0) for name in "abc"
     ]
@@ -269,7 +269,8 @@ async def test_a_node_with_an_instance_stays_with_its_agent_until_it_is_deleted(
     order = await built(world, books, 1, root)
     await world.pass_(30.0, "a")
     there = {
-        agent.agent: agent for agent in (await RingByHand(world.rings[0]).find(FindAgents(cell=CELL))).agents
+        agent.agent: agent
+        for agent in (await RingCommands(world.rings[0]).find(FindAgents(cell=CELL))).agents
     }
     assert (there["a"].alive, there["a"].free, there["a"].occupied) == (False, 0, 1)
     late = the_one(
@@ -318,7 +319,7 @@ async def test_what_is_said_under_an_epoch_that_has_passed_counts_for_nothing(
     order = the_one(await world.builds[0].start_many([placed_on(1, root, books=books)]), BuildOrdered)
     await world.pass_(4.0, "a")
     rehome = AgentEditRequested(cell=CELL, agent="a", edit="rehome")
-    assert (await RingByHand(world.rings[1]).edit(rehome)).moved == 1
+    assert (await RingCommands(world.rings[1]).edit(rehome)).moved == 1
     await world.pass_(0.5, "a")
     (moved,) = [message for message in world.said if isinstance(message, BuildOrdered)]
     assert (moved.agent, moved.epoch, moved.attempt) == ("b", 2, 1)
@@ -336,12 +337,12 @@ async def test_a_disabled_one_keeps_what_is_in_use_and_nothing_else(world: RingW
     await all_dealt(world, "a", "b", "c")
     root = next(iter(world.agents["a"].nodes))
     await built(world, books, 1, root)
-    answer = await RingByHand(world.rings[0]).edit(AgentEditRequested(cell=CELL, agent="a", edit="disable"))
+    answer = await RingCommands(world.rings[0]).edit(AgentEditRequested(cell=CELL, agent="a", edit="disable"))
     assert answer.waiting == len(world.agents["a"].nodes) - 1
     await world.pass_(2.0)
     assert set(world.agents["a"].nodes) == {root}
     assert sum(len(agent.nodes) for agent in world.agents.values()) == 60
-    await RingByHand(world.rings[1]).edit(AgentEditRequested(cell=CELL, agent="a", edit="enable"))
+    await RingCommands(world.rings[1]).edit(AgentEditRequested(cell=CELL, agent="a", edit="enable"))
     await world.pass_(2.0)
     assert len(world.agents["a"].nodes) >= 19
 
@@ -353,7 +354,7 @@ async def test_rehome_takes_them_from_one_who_lives_when_he_has_stopped(
     root = next(iter(world.agents["a"].nodes))
     await built(world, books, 1, root)
     rehome = AgentEditRequested(cell=CELL, agent="a", edit="rehome", to="c", nodes=(root,))
-    answer = await RingByHand(world.rings[0]).edit(rehome)
+    answer = await RingCommands(world.rings[0]).edit(rehome)
     assert (answer.moved, answer.waiting) == (0, 1)
     assert world.owner(root) == "a"
     await world.pass_(1.5)
@@ -378,7 +379,7 @@ async def test_what_cannot_be_done_is_said(asked: dict[str, Any], why: str) -> N
     world = RingWorld(database, Books())
     await all_dealt(world, "a", "b")
     request = AgentEditRequested(**{"cell": CELL, "agent": "a", "edit": "rehome", **asked})
-    assert why in (await RingByHand(world.rings[0]).edit(request)).refused
+    assert why in (await RingCommands(world.rings[0]).edit(request)).refused
     await database.close()
 
 
@@ -393,4 +394,4 @@ async def test_nodes_that_are_gone_are_forgotten_and_those_in_use_stay(
     assert sorted(root for agent in world.agents.values() for root in agent.nodes) == [NODES[0], *NODES[10:]]
     page = NodesReported(cell=CELL, agent="a", pool=POOL, nodes=(), after=NODES[9], upto=NODES[19])
     assert (await world.rings[0].told(page)).gone == 10
-    assert (await RingByHand(world.rings[0]).find(FindAgents(cell=CELL))).nodes == 51
+    assert (await RingCommands(world.rings[0]).find(FindAgents(cell=CELL))).nodes == 51

@@ -17,8 +17,8 @@ from bus.rabbit import RabbitTransport
 from bus.rabbit.underlay import BulkChannel
 from bus.topics import INVENTORY_REPORTED
 from deploy.servers import RabbitMQ
-from ironic_sync.core.known_state import BeliefRules
-from ironic_sync.core.known_states import Beliefs
+from ironic_sync.core.known_state import KnownStateRules
+from ironic_sync.core.known_states import KnownStates
 from ironic_sync.following import Following
 from ironic_sync.notifications import Notifications
 from tests.support.ironic_builders import PLACE
@@ -356,7 +356,7 @@ async def test_a_broker_that_is_not_there_or_not_ours_is_tried_until_it_is(
 
 
 async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_name: str) -> None:
-    beliefs = Beliefs(BeliefRules(place=lambda node: PLACE))
+    beliefs = KnownStates(KnownStateRules(place=lambda node: PLACE))
     expected: dict[str, InventoryReported] = {}
     for step in recorded():
         for notification in step.said:
@@ -367,7 +367,7 @@ async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_nam
     ear = Ear(amqp_url, bus_name)
     async with Bus(transport) as bus, an_ironic(amqp_url, bus_name) as ironic:
         heard = await bus.listen(INVENTORY_REPORTED.at())
-        following = Following(BeliefRules(place=lambda node: PLACE), bus.publish, Clock())
+        following = Following(KnownStateRules(place=lambda node: PLACE), bus.publish, Clock())
         ear.handle = following.handle  # type: ignore[method-assign]
         latest: dict[str, InventoryReported] = {}
         async with ear.listening():

@@ -20,7 +20,7 @@ from deploy.ironic import IronicServer
 from ironic_sync import Access, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync import FollowedIronic as Followed
 from ironic_sync.access import IronicRefused
-from ironic_sync.agent import metal_agent, news_of
+from ironic_sync.agent import metal_agent, notification_source
 from tests.ironic.delays import Delays
 from tests.support.cloud_workers import a_scheduler_apart, of_one_cell
 
@@ -76,7 +76,9 @@ class IronicCloud:
                 AGENT,
                 CELL,
                 self._api_for("agent"),
-                news=news_of(Notifications(self._amqp_url, queue=f"{self._name}.agent", quorum=False)),
+                news=notification_source(
+                    Notifications(self._amqp_url, queue=f"{self._name}.agent", quorum=False)
+                ),
                 period=1.0,
                 maintenance_patience=3.0,
                 clock=self.clock,

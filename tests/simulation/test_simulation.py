@@ -149,7 +149,7 @@ def _forget_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_the_guest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "leave_behind", lambda build, *_: build)
+    monkeypatch.setattr(leftovers, "add_leftover", lambda build, *_: build)
 
 
 def _forget_the_group(monkeypatch: pytest.MonkeyPatch) -> None:

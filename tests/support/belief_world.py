@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from bus.messages import InventoryReported
 from ironic_sync.core.envelope import ReceivedNotification
-from ironic_sync.core.known_state import BeliefRules, Moment, Step
-from ironic_sync.core.known_states import Beliefs
+from ironic_sync.core.known_state import KnownStateRules, Moment, Step
+from ironic_sync.core.known_states import KnownStates
 from ironic_sync.core.node import IronicNode
 from ironic_sync.core.rule import is_open, reserved
 from tests.support.ironic_builders import PLACE
@@ -77,7 +77,7 @@ def tells_of_closing(said: ReceivedNotification) -> bool:
 class NodeWorld:
     def __init__(self, history: History, *, can_read: bool, chance: random.Random) -> None:
         self.history = history
-        self.beliefs = Beliefs(BeliefRules(place=lambda node: PLACE, can_read=can_read))
+        self.beliefs = KnownStates(KnownStateRules(place=lambda node: PLACE, can_read=can_read))
         self.placement: dict[str, InventoryReported] = {}
         self.now = 0.0
         self._chance = chance

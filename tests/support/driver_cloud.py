@@ -30,7 +30,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
 from bus.worker import Worker
 from compute_sim import AgentDisk, FaultPlan, SimHost, compute_sim
-from compute_sim.core.drivers import furnished
+from compute_sim.core.drivers import build_tree
 from compute_sim.guest_file import GuestFile
 from compute_sim.guests import GuestRecord
 from tests.support.buses import Connect, queues_of
@@ -78,7 +78,7 @@ class DriverCloud:
         wanted = {
             provider.name
             for host in self.hosts
-            for provider in furnished(host.root, host.host, host.all_drivers).providers
+            for provider in build_tree(host.root, host.host, host.all_drivers).providers
         }
 
         async def all_there() -> bool:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from bus.messages import InventoryReported
 from ironic_sync.core.envelope import Phase, ReceivedNotification
-from ironic_sync.core.known_state import BeliefRules, Step
-from ironic_sync.core.known_states import Beliefs
+from ironic_sync.core.known_state import KnownStateRules, Step
+from ironic_sync.core.known_states import KnownStates
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import is_open
 from tests.support.ids import uid
@@ -29,7 +29,7 @@ API = ["create", "update", "delete", "maintenance_set"]
 class BeliefCase:
     def __init__(self, *, can_read: bool, **rules: Any) -> None:
         said: dict[str, Any] = {"place": lambda node: PLACE, "can_read": can_read}
-        self.beliefs = Beliefs(BeliefRules(**said | rules))
+        self.beliefs = KnownStates(KnownStateRules(**said | rules))
         self.told: InventoryReported | None = None
 
     def handle(self, event: str, phase: Phase, at: float, node: IronicNode = FREE, **changes: Any) -> Step:

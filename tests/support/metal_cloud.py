@@ -15,7 +15,7 @@ from bus.resources import FindAllocations, FindProviders, Provider
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
-from compute_sim.ironic import BusVoice, SimNode, SimPlan, Simulation, enrolled
+from compute_sim.ironic import BusNotifier, SimNode, SimPlan, Simulation, enrolled
 from ironic_sync import ironic_sync
 from ironic_sync.agent import metal_agent
 from ironic_sync.api import Access, IronicApi
@@ -166,7 +166,7 @@ async def cloud(
     await migrate(made.cell_db, "cell_conductor")
     async with Bus(LocalTransport(made.broker), made.clock) as bus, asyncio.TaskGroup() as group:
         made.bus, made.group = bus, group
-        voice = BusVoice(bus.publish, lambda node: (CELL, AGENT, ""), made.clock)
+        voice = BusNotifier(bus.publish, lambda node: (CELL, AGENT, ""), made.clock)
         made.ironic = Simulation(made.enrolled, plan=made.plan, voice=voice, clock=made.clock)
         made.line = WayToSimulatedIronic(made.ironic)
         await made.handle()

@@ -12,9 +12,9 @@ from bus.moves import MoveEnded, MoveKind, MoveOrdered, MovePlaced, MoveProgress
 from bus.vocabulary import Message
 from cell_conductor.core.build import Build
 from cell_conductor.core.build import overdue as build_overdue
-from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, GivenBack, Stalled, SwapAnswered
+from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
 from cell_conductor.core.phases import reminder
-from cell_conductor.core.placed_move import put_off
+from cell_conductor.core.placed_move import postpone_reason
 from cell_conductor.core.step import step
 from tests.support.cell_moves import a_move, a_move_report, a_steering
 from tests.support.conductor_builders import (
@@ -200,7 +200,7 @@ class MovingWorld:
                 return
             self.waiting += self.agents.handle(event)
             return
-        if isinstance(event, MovePlaced) and put_off(self.build, event):
+        if isinstance(event, MovePlaced) and postpone_reason(self.build, event):
             self.waiting.append(event)
             return
         if chance.random() < 0.2 and len(self.waiting) < 40:
@@ -247,7 +247,9 @@ class MovingWorld:
             else:
                 freed = self.books._release(question)
                 own = question.consumer == self.known.id
-                event = GivenBack(self.known.status, freed) if own else CleanedUp(question.consumer, freed)
+                event = (
+                    ReleaseAnswer(self.known.status, freed) if own else CleanedUp(question.consumer, freed)
+                )
             if lost:
                 return None
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from bus.clock import Clock
 from compute_sim.ironic.api import Api
-from compute_sim.ironic.conductor import Conductor, Emit, SimPlan, Told
+from compute_sim.ironic.conductor import Conductor, Emit, Notification, SimPlan
 from compute_sim.ironic.envelope import SentNotification
 from compute_sim.ironic.node import SimNode
 from compute_sim.ironic.power import Power
@@ -45,7 +45,7 @@ def line(told: SentNotification) -> str:
 class SimIronicPlayer:
     def __init__(self, plan: SimPlan, *nodes: SimNode, emit: Emit | None = None) -> None:
         self.told: list[str] = []
-        self.heard: list[Told] = []
+        self.heard: list[Notification] = []
         self.conductor = Conductor(plan, a_clock(asyncio.get_running_loop()), emit or self._handle)
         self.works = Works(self.conductor)
         self.power = Power(self.conductor)
@@ -56,7 +56,7 @@ class SimIronicPlayer:
     def node(self) -> SimNode:
         return self.conductor.nodes[NODE]
 
-    def _handle(self, told: Told) -> None:
+    def _handle(self, told: Notification) -> None:
         self.heard.append(told)
         if isinstance(told, SentNotification) and not told.silent:
             self.told.append(line(told))

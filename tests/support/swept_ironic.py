@@ -9,7 +9,7 @@ from bus.clock import Clock
 from bus.messages import InventoryReported
 from bus.resources import FindProviders, Provider, ProvidersFound
 from ironic_sync.comparison import diff
-from ironic_sync.core.known_state import BeliefRules, Moment
+from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report
 from ironic_sync.core.selection import NodeSelection
@@ -97,7 +97,7 @@ class SweptIronic:
         self.heard = 0
         self.told: list[list[SurveyedNode]] = []
         self.clock = Clock(lambda: self.now, random.Random(1), lambda: self.now)
-        self.rules = BeliefRules(
+        self.rules = KnownStateRules(
             place=selection.place, can_read=True, only_reads_place=selection.only_reads_place
         )
         page = more.pop("page", 500)

@@ -15,15 +15,15 @@ from cell_conductor.core.events import (
     AttemptLimits,
     CleanedUp,
     Event,
-    GivenBack,
     MoveImpossible,
+    ReleaseAnswer,
     Stalled,
     SwapAnswered,
     SwapImpossible,
 )
-from cell_conductor.core.move import move_stands
-from cell_conductor.core.phases import how_it_stands, reminder
-from cell_conductor.core.placed_move import put_off
+from cell_conductor.core.move import move_state
+from cell_conductor.core.phases import move_progress, reminder
+from cell_conductor.core.placed_move import postpone_reason
 from cell_conductor.core.step import step
 from tests.support.cell_moves import a_move, a_report_of, a_steering, in_short
 from tests.support.conductor_builders import (
@@ -128,7 +128,7 @@ EVENTS: dict[str, object] = {
     "claimed": SwapAnswered(2, CLAIMED, "swap"),
     "taken over": SwapAnswered(2, CLAIMED, "back"),
     "no claim": SwapImpossible(2, "no such class", "swap"),
-    "given back": GivenBack("moving", Released()),
+    "given back": ReleaseAnswer("moving", Released()),
     "stalled": Stalled(),
 }
 
@@ -466,7 +466,7 @@ def test_a_source_without_its_room_is_resumed_all_the_same_and_the_end_says_so()
 @pytest.mark.parametrize(
     ("before", "answer", "end"),
     [
-        pytest.param(STATES["release"], GivenBack("moving", Released()), "ended done", id="given back"),
+        pytest.param(STATES["release"], ReleaseAnswer("moving", Released()), "ended done", id="given back"),
         pytest.param(
             [*STATES["prepare"], a_steering(MOVE, "abort")], SwapAnswered(2, CLAIMED, "back"),
             "ended aborted at host0", id="taken over",
@@ -520,9 +520,11 @@ def test_that_nobody_keeps_the_source_is_no_answer_to_its_claim_even_where_a_twi
 
 def test_a_delete_that_overtakes_the_way_back_keeps_the_source_until_it_is_destroyed() -> None:
     deleting = [*TO_THE_SOURCE, a_delete(PLACED), agent_says(2, 5, "destroyed")]
-    build, said = came(*deleting, GivenBack("deleting", held(0, 3)))
+    build, said = came(*deleting, ReleaseAnswer("deleting", held(0, 3)))
     assert said == ["release 3 for good keeping 1"]
-    build, said = came(*deleting, GivenBack("deleting", held(0, 3)), GivenBack("deleting", Released()))
+    build, said = came(
+        *deleting, ReleaseAnswer("deleting", held(0, 3)), ReleaseAnswer("deleting", Released())
+    )
     assert build.status == "deleted" and [left.attempt for left in build.leftovers if not left.gone] == [1]
 
 
@@ -536,8 +538,8 @@ def test_a_guest_that_did_not_resume_is_not_destroyed_by_its_old_name() -> None:
 # A move that is placed at the wrong moment
 
 DELETING: list[Dated] = [*ACTIVE, a_delete(PLACED)]
-DELETED: list[Dated] = [*DELETING, agent_says(1, 0, "destroyed"), GivenBack("deleting", Released())]
-SHELVED: list[Dated] = [*STATES["release"], GivenBack("moving", Released())]
+DELETED: list[Dated] = [*DELETING, agent_says(1, 0, "destroyed"), ReleaseAnswer("deleting", Released())]
+SHELVED: list[Dated] = [*STATES["release"], ReleaseAnswer("moving", Released())]
 OTHER = a_move(number=7)
 PLACES = [
     pytest.param(
@@ -594,7 +596,7 @@ def test_what_goes_back_before_anything_was_ordered_is_as_it_was() -> None:
     ],
 )
 def test_what_is_placed_too_early_waits(before: list[Dated], placed: object, why: str) -> None:
-    assert put_off(after(*before), placed) == why  # type: ignore[arg-type]
+    assert postpone_reason(after(*before), placed) == why  # type: ignore[arg-type]
 
 
 def test_of_an_unknown_build_nothing_is_touched() -> None:
@@ -733,28 +735,28 @@ def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:
 
 
 def test_what_placement_does_not_take_back_is_shelved_with_that_cause() -> None:
-    build, said = came(*STATES["release"], GivenBack("moving", OutsideCell(why="not yours")))
+    build, said = came(*STATES["release"], ReleaseAnswer("moving", OutsideCell(why="not yours")))
     assert (build.status, said) == ("shelved", ["ended error"])
     assert build.move is not None and "not yours" in build.move.cause
 
 
 @pytest.mark.parametrize("answer", [Contended(), held(5, 2)])
 def test_what_a_shelved_instance_holds_is_given_back_whatever_placement_answers(answer: object) -> None:
-    _, said = came(*STATES["release"], GivenBack("moving", answer))  # type: ignore[arg-type]
+    _, said = came(*STATES["release"], ReleaseAnswer("moving", answer))  # type: ignore[arg-type]
     assert said == [f"release {2 if isinstance(answer, Held) else 1} as shelved"]
 
 
 def test_what_another_move_keeps_of_one_that_is_being_shelved_is_given_back() -> None:
-    shelving = [*STATES["release"], GivenBack("moving", held(5, 2))]
+    shelving = [*STATES["release"], ReleaseAnswer("moving", held(5, 2))]
     assert came(*shelving)[1] == ["release 2 as shelved"]
-    build, said = came(*shelving, GivenBack("moving", Released()))
+    build, said = came(*shelving, ReleaseAnswer("moving", Released()))
     assert (build.status, said) == ("shelved", ["ended done", "free 1"])
 
 
 def test_a_shelved_instance_is_deleted_without_asking_any_host() -> None:
     _, said = came(*SHELVED, a_delete(PLACED))
     assert said == ["release None for good", "ended done"]
-    assert came(*SHELVED, a_delete(PLACED), GivenBack("deleting", Released()))[0].status == "deleted"
+    assert came(*SHELVED, a_delete(PLACED), ReleaseAnswer("deleting", Released()))[0].status == "deleted"
     assert came(*SHELVED, agent_says(1, 0, "progress"))[1] == ["destroy 1 at host0"]
 
 
@@ -762,6 +764,6 @@ def test_a_shelved_instance_is_deleted_without_asking_any_host() -> None:
 def test_one_host_is_told_of_a_move_whether_it_is_heard_or_looked_up(state: str) -> None:
     build = after(*STATES[state])
     assert build.moving is not None
-    said = how_it_stands(build)
+    said = move_progress(build)
     assert isinstance(said, MoveProgress)
-    assert (said.host, move_stands(build.moving).towards) == (TOWARDS[state], TOWARDS[state])
+    assert (said.host, move_state(build.moving).towards) == (TOWARDS[state], TOWARDS[state])

@@ -34,7 +34,7 @@ from cell_conductor.core.events import (
     AttemptLimits,
     CleanedUp,
     Event,
-    GivenBack,
+    ReleaseAnswer,
     Stalled,
     SwapAnswered,
     SwapImpossible,
@@ -111,7 +111,7 @@ def held(host: int, generation: int) -> Held:
 FAILED = an_agent_report(FIRST, "failed", cause="no disk")
 ABORTED = an_agent_report(FIRST, "failed", cause="bad image", retry=False)
 SWAPPED = SwapAnswered(1, claimed())
-RELEASED_IN_SWAP = GivenBack("swapping", Released())
+RELEASED_IN_SWAP = ReleaseAnswer("swapping", Released())
 FULL = Full(provider="p", resource_class="VCPU", asked=4, free=2)
 CROWDED = GroupPolicyViolated(provider="p", group="g", policy="anti-affinity", members=1)
 
@@ -128,10 +128,10 @@ GONE = after(
     an_agent_report(FIRST, "built"),
     a_delete(PLACED),
     an_agent_report(FIRST, "destroyed"),
-    GivenBack("deleting", Released()),
+    ReleaseAnswer("deleting", Released()),
 )
 CANCELLED_GONE = after(
-    PLACED, a_delete(PLACED), an_agent_report(FIRST, "destroyed"), GivenBack("deleting", Released())
+    PLACED, a_delete(PLACED), an_agent_report(FIRST, "destroyed"), ReleaseAnswer("deleting", Released())
 )
 NEVER_PLACED = after(a_delete(PLACED))
 STATES = {
@@ -159,7 +159,7 @@ EVENTS: dict[str, Event] = {
     "swapped": SWAPPED,
     "no swap": SwapImpossible(1, "no such class"),
     "released": RELEASED_IN_SWAP,
-    "released at last": GivenBack("deleting", Released()),
+    "released at last": ReleaseAnswer("deleting", Released()),
     "cleaned up": CleanedUp(holder_consumer(BUILDING.id, 1), Released()),
     "stalled": Stalled(),
     "reshaped": BuildReshaped(
@@ -514,12 +514,12 @@ def test_a_very_long_cause_still_makes_a_message_that_can_be_read() -> None:
     ],
 )
 def test_what_is_held_is_given_back_whatever_placement_answers(answer: Released, says: list[str]) -> None:
-    _, effects = step(CANCELLED, GivenBack("deleting", answer), 0.0, LIMITS)
+    _, effects = step(CANCELLED, ReleaseAnswer("deleting", answer), 0.0, LIMITS)
     assert said(effects) == says
 
 
 def test_a_build_deleted_while_building_ends_in_error_once_its_resources_are_free() -> None:
-    end = end_of(PLACED, a_delete(PLACED), GivenBack("deleting", Released()))
+    end = end_of(PLACED, a_delete(PLACED), ReleaseAnswer("deleting", Released()))
     assert (end.status, end.reason) == ("error", "deleted while building")
 
 
@@ -531,7 +531,7 @@ def test_the_outcome_of_a_build_is_the_same_after_its_deletion() -> None:
 
 def test_all_who_asked_for_a_deletion_are_told() -> None:
     build = after(PLACED, a_delete(PLACED, "one"), a_delete(PLACED, "two"), a_delete(PLACED, "one"))
-    _, effects = step(build, GivenBack("deleting", Released()), 0.0, LIMITS)
+    _, effects = step(build, ReleaseAnswer("deleting", Released()), 0.0, LIMITS)
     assert [effect.reply_to for effect in effects if isinstance(effect, BuildDeleted)] == ["one", "two"]
 
 
@@ -548,7 +548,7 @@ MINE_IS_FREE = CleanedUp(holder_consumer(BUILDING.id, 1), Released())
 DESTROYED, PROGRESS = an_agent_report(FIRST, "destroyed"), an_agent_report(FIRST, "progress")
 BUILT_THERE = an_agent_report(SECOND, "built")
 DELETE = a_delete(PLACED)
-GIVEN_BACK = GivenBack("deleting", Released())
+GIVEN_BACK = ReleaseAnswer("deleting", Released())
 WALLED = OutsideCell(why="consumer x: nobody placed it in cell cell1")
 HOPELESS = SwapAnswered(1, Refused(refusals=(FULL, FULL)))
 TIMED_OUT: list[Dated] = [PLACED, (100.0, LATE)]
@@ -560,17 +560,19 @@ FORCED: list[Dated] = [*NO_ANSWER, (610.0, LATE), (610.0, GIVEN_BACK)]
 
 
 def test_what_placement_does_not_take_back_from_us_ends_the_build_with_that_cause() -> None:
-    end = end_of(PLACED, a_delete(PLACED), GivenBack("deleting", WALLED))
+    end = end_of(PLACED, a_delete(PLACED), ReleaseAnswer("deleting", WALLED))
     assert end.reason == f"deleted while building; placement does not take it back: {WALLED.why}"
-    end = end_of(PLACED, FAILED, HOPELESS, GivenBack("swapping", WALLED))
+    end = end_of(PLACED, FAILED, HOPELESS, ReleaseAnswer("swapping", WALLED))
     assert end.status == "error" and end.reason.endswith(WALLED.why)
-    build = after(PLACED, an_agent_report(FIRST, "built"), a_delete(PLACED), GivenBack("deleting", WALLED))
+    build = after(
+        PLACED, an_agent_report(FIRST, "built"), a_delete(PLACED), ReleaseAnswer("deleting", WALLED)
+    )
     assert (build.status, build.end, build.doom) == ("deleted", "active", "")
 
 
 def test_hosts_beyond_the_cells_wall_are_refused_with_that_cause() -> None:
     hopeless = SwapAnswered(1, Refused(refusals=(WALLED, WALLED)))
-    end = end_of(PLACED, FAILED, hopeless, GivenBack("swapping", Released()))
+    end = end_of(PLACED, FAILED, hopeless, ReleaseAnswer("swapping", Released()))
     assert end.status == "error" and WALLED.why in end.reason
     assert [tried.cause for tried in end.attempts[1:]] == [WALLED.why] * 2
 
@@ -643,11 +645,11 @@ LEFTOVERS = [
         id="the first goes while the second is awaited",
     ),
     pytest.param(
-        [*TIMED_OUT, (101.0, DELETE), (701.0, LATE)], GivenBack("deleting", held(1, 2)),
+        [*TIMED_OUT, (101.0, DELETE), (701.0, LATE)], ReleaseAnswer("deleting", held(1, 2)),
         701.0, "deleting", ["destroy 1 at host0", "release 2"], [1], id="swapped, and nobody had heard of it",
     ),
     pytest.param(
-        [*TIMED_OUT, (101.0, DELETE), (701.0, LATE)], GivenBack("deleting", held(0, 2)),
+        [*TIMED_OUT, (101.0, DELETE), (701.0, LATE)], ReleaseAnswer("deleting", held(0, 2)),
         701.0, "deleting", ["release 2 keeping 1"], [1], id="touched by somebody, and still there",
     ),
     pytest.param(NO_ANSWER, LATE, 609.0, "deleting", ["end active"], [], id="a delete that waits"),

@@ -5,7 +5,7 @@ import pytest
 from bus.reports import Inventory
 from bus.vocabulary import Allocations
 from compute_sim.core.device_book import DeviceBook
-from compute_sim.core.drivers import FlatDriver, PhysicalFunction, SriovDriver, furnished
+from compute_sim.core.drivers import FlatDriver, PhysicalFunction, SriovDriver, build_tree
 from compute_sim.core.provider_tree import child_id
 from tests.support.ids import uid
 
@@ -19,7 +19,7 @@ ONE, TWO = (uid(1, "b"), 1), (uid(2, "b"), 1)
 @pytest.fixture
 def book() -> DeviceBook:
     book = DeviceBook()
-    book.furnish(furnished(ROOT, "h", [FLAT, FOUR_VFS]))
+    book.furnish(build_tree(ROOT, "h", [FLAT, FOUR_VFS]))
     return book
 
 
@@ -57,13 +57,13 @@ def test_what_is_given_back_is_free_and_a_guest_counts_once(book: DeviceBook) ->
         book.hold(ONE, whole)
     assert book.in_use(PF) == {"SRIOV_NET_VF": 4}
     for _ in range(2):
-        book.give_back(ONE)
+        book.release(ONE)
     assert book.in_use(PF) == {}
     assert book.refusal(TWO, whole) == ""
 
 
 def test_what_was_there_once_is_refused_and_may_come_back(book: DeviceBook) -> None:
-    book.furnish(furnished(ROOT, "h", [FLAT]))
+    book.furnish(build_tree(ROOT, "h", [FLAT]))
     assert book.refusal(ONE, {PF: {"SRIOV_NET_VF": 1}}) == "h_p0 is not there any more"
-    book.furnish(furnished(ROOT, "h", [FLAT, FOUR_VFS]))
+    book.furnish(build_tree(ROOT, "h", [FLAT, FOUR_VFS]))
     assert book.refusal(ONE, {PF: {"SRIOV_NET_VF": 1}}) == ""

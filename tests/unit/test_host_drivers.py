@@ -15,7 +15,7 @@ from compute_sim.core.drivers import (
     PhysicalGpu,
     SriovDriver,
     VgpuDriver,
-    furnished,
+    build_tree,
 )
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake
 from tests.support.ids import uid
@@ -74,11 +74,11 @@ TREES: dict[str, tuple[Sequence[Driver], list[str]]] = {
 
 @pytest.mark.parametrize("drivers, lines", TREES.values(), ids=TREES.keys())
 def test_the_tree_of_a_host(drivers: Sequence[Driver], lines: list[str]) -> None:
-    assert picture(furnished(ROOT, "h", drivers)) == lines
+    assert picture(build_tree(ROOT, "h", drivers)) == lines
 
 
 def test_a_provider_has_the_same_id_every_time_and_parents_come_first() -> None:
-    one, other = (furnished(ROOT, "h", [NUMA, SriovDriver(functions=(PF,))]).report() for _ in range(2))
+    one, other = (build_tree(ROOT, "h", [NUMA, SriovDriver(functions=(PF,))]).report() for _ in range(2))
     assert one == other
     assert len({provider.id for provider in one}) == len(one) == 4
     seen: set[str | None] = {None}
@@ -88,7 +88,7 @@ def test_a_provider_has_the_same_id_every_time_and_parents_come_first() -> None:
 
 
 def test_a_disabled_host_says_so_on_its_root_alone() -> None:
-    tree = furnished(ROOT, "h", [NUMA], disabled=True)
+    tree = build_tree(ROOT, "h", [NUMA], disabled=True)
     assert [provider.name for provider in tree.providers if "COMPUTE_STATUS_DISABLED" in provider.traits] == [
         "h"
     ]
@@ -133,5 +133,5 @@ MISTAKES: dict[str, tuple[Sequence[Driver], str]] = {
 @pytest.mark.parametrize("drivers, says", MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_said_with_its_provider_and_field(drivers: Sequence[Driver], says: str) -> None:
     with pytest.raises(TreeMistake) as mistake:
-        furnished(ROOT, "h", drivers)
+        build_tree(ROOT, "h", drivers)
     assert says in str(mistake.value)

@@ -10,7 +10,7 @@ from bus.messages import InventoryReported, NodeChanged
 from bus.reports import Inventory
 from ironic_sync import ironic_sync
 from ironic_sync.core.node import IronicNode, Place
-from ironic_sync.core.rule import class_of, farewell, inventory_of, report, reserved
+from ironic_sync.core.rule import class_of, deletion_report, inventory_of, report, reserved
 from tests.support.ids import uid
 
 FREE = NodeChanged(
@@ -126,7 +126,7 @@ def test_what_ironic_says_itself_is_told_alike_and_with_the_place_of_the_node() 
     alike = replace(told, sequence=tool.sequence, providers=(replace(told.providers[0], aggregates=()),))
     assert alike == tool
     gone = inventory_of(replace(FREE, zone="north", deleted=True))
-    assert gone == farewell(FREE.node, place, tool.sequence)
+    assert gone == deletion_report(FREE.node, place, tool.sequence)
 
 
 def test_an_unavailable_node_keeps_its_inventory_and_only_reserves_it() -> None:

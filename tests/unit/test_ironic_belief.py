@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from ironic_sync.core.envelope import Phase, ReceivedNotification
-from ironic_sync.core.known_state import BeliefRules
-from ironic_sync.core.known_states import Beliefs
+from ironic_sync.core.known_state import KnownStateRules
+from ironic_sync.core.known_states import KnownStates
 from ironic_sync.core.rule import Invalid
 from tests.support.ids import uid
 from tests.support.ironic_builders import (
@@ -237,14 +237,14 @@ def test_of_a_node_without_a_class_nothing_is_told() -> None:
 
 
 def test_what_is_dated_far_ahead_counts_from_now_on() -> None:
-    beliefs = Beliefs(BeliefRules(place=lambda node: PLACE))
+    beliefs = KnownStates(KnownStateRules(place=lambda node: PLACE))
     said = ReceivedNotification(event="provision_set", phase="end", at=T + 1e9, uuid=NODE, node=FREE)
     step = beliefs.handle(said, latest=T)
     assert step.report is not None and step.report.sequence == T * 1e6
 
 
 def test_only_so_many_nodes_are_remembered() -> None:
-    beliefs = Beliefs(BeliefRules(place=lambda node: PLACE), most=3)
+    beliefs = KnownStates(KnownStateRules(place=lambda node: PLACE), most=3)
     for number in range(5):
         uuid = uid(number, "c")
         node = replace(FREE, uuid=uuid)

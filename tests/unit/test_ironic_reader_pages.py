@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ironic_sync.reader import BESIDE_PAGES, IN_VAIN, MANY, PAGE, VAIN_PAUSE
+from ironic_sync.reader import FRUITLESS_PAGES, FRUITLESS_PAUSE, MANY, PAGE, SINGLE_READERS
 from tests.support.counting_ironic import READING, ReaderCase, nodes
 
 
@@ -53,7 +53,7 @@ def test_pages_end_where_nobody_waits_any_more() -> None:
 
     case.play(story)
     assert sorted(case.found_nodes) == [*everyone[:PAGE], everyone[-1]]
-    assert case.ironic.pages <= 2 + IN_VAIN
+    assert case.ironic.pages <= 2 + FRUITLESS_PAGES
 
 
 def test_pages_that_bring_nobody_are_left_for_a_while_and_all_are_read_singly() -> None:
@@ -64,8 +64,8 @@ def test_pages_that_bring_nobody_are_left_for_a_while_and_all_are_read_singly() 
         case.ironic.listed = nodes(3000)[1000:]
         for uuid in everyone:
             case.reader.wish(uuid)
-        await asyncio.sleep(VAIN_PAUSE * 0.9)
-        assert case.ironic.pages <= IN_VAIN + 1
+        await asyncio.sleep(FRUITLESS_PAUSE * 0.9)
+        assert case.ironic.pages <= FRUITLESS_PAGES + 1
         await asyncio.sleep(20)
 
     case.play(story)
@@ -87,7 +87,7 @@ def test_while_pages_are_read_a_few_are_read_singly_beside_them() -> None:
             beside.append(case.ironic.under_way.total())
 
     case.play(story)
-    assert max(beside[5:]) == BESIDE_PAGES
+    assert max(beside[5:]) == SINGLE_READERS
 
 
 def test_those_a_listing_leaves_out_are_read_singly() -> None:

@@ -65,7 +65,7 @@ def test_a_sweep_tells_again_what_placement_does_not_have() -> None:
 
 def test_what_a_tool_told_of_a_node_is_told_again_by_ironic() -> None:
     case = opened(can_read=False)
-    case.beliefs.told_by_others(NODE, int((T + 1) * 1e6))
+    case.beliefs.reported_elsewhere(NODE, int((T + 1) * 1e6))
     assert case.handle("power_set", "end", T + 2, updated_at=T + 2).outcome == "told"
 
 

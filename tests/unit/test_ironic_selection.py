@@ -69,7 +69,7 @@ OURS = {
 @pytest.mark.parametrize("chosen, node, why_not", OURS.values(), ids=OURS.keys())
 def test_whose_a_node_is(chosen: dict[str, Any], node: dict[str, Any], why_not: str) -> None:
     selection = choosing(**chosen)
-    assert selection.stranger(a_read_node(**node)) == why_not
+    assert selection.reason_not_selected(a_read_node(**node)) == why_not
     assert (selection.place(a_read_node(**node)) is None) == bool(why_not)
 
 

@@ -5,9 +5,9 @@ import asyncio
 from bus.clock import Clock
 from bus.errors import BrokerRefused, Unroutable
 from bus.messages import InventoryReported, IronicSpoke
-from ironic_sync.core.known_state import BeliefRules
+from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.node import from_rest
-from ironic_sync.following import Following, SpokenNodes
+from ironic_sync.following import Following, NotifiedNodes
 from ironic_sync.reader import NodeRead
 from tests.support.fake_ironic import FakeIronic
 from tests.support.ironic_builders import PLACE, a_notification
@@ -32,7 +32,7 @@ class Bad:
 
 
 def heard_by(bus: Bad) -> Following:
-    return Following(BeliefRules(place=lambda node: PLACE), bus.publish, Clock())
+    return Following(KnownStateRules(place=lambda node: PLACE), bus.publish, Clock())
 
 
 async def test_what_is_heard_is_told_however_long_nobody_is_there_to_be_told() -> None:
@@ -70,7 +70,7 @@ async def test_a_node_of_which_something_was_said_while_it_was_read_is_read_agai
     ironic, bus = FakeIronic(), Bad()
     node = ironic.nodes[ironic.have(1)]
     wished: list[str] = []
-    rules = BeliefRules(place=lambda node: PLACE, can_read=True)
+    rules = KnownStateRules(place=lambda node: PLACE, can_read=True)
     following = Following(rules, bus.publish, Clock(), wished.append)
     began = following.moment()
     await following.handle([a_notification("provision_set.end", 1_790_000_000.5, node)])
@@ -92,8 +92,8 @@ async def test_of_whom_ironic_spoke_is_told_when_what_came_of_it_is_safe_and_ten
     async def say(*messages: IronicSpoke) -> None:
         told.extend((len(bus.took), message) for message in messages)
 
-    spoken = SpokenNodes(say)
-    rules = BeliefRules(place=lambda node: PLACE)
+    spoken = NotifiedNodes(say)
+    rules = KnownStateRules(place=lambda node: PLACE)
     following = Following(rules, bus.publish, Clock(), spoken=spoken.of)
     running = asyncio.create_task(spoken.run())
     for node in nodes:

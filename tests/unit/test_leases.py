@@ -4,7 +4,7 @@ import pytest
 
 from bus.leases import LeaseAnswered, NodeLent
 from cell_conductor.core.ring import DRIFT, GRACE, Sightings
-from ironic_sync.agent.core.leased_nodes import LentNodes
+from ironic_sync.agent.core.leased_nodes import LeasedNodes
 from tests.support.ids import uid
 
 N1, N2 = uid(1, "c"), uid(2, "c")
@@ -65,7 +65,7 @@ def test_a_question_is_news_too() -> None:
 
 def test_an_agent_s_lease_is_over_by_its_own_clock_before_it_is_certain() -> None:
     asked, stored_and_seen = 100.0, 100.0
-    mine = LentNodes()
+    mine = LeasedNodes()
     mine.answered(asked, LeaseAnswered(epoch=1, seconds=LEASE, version=1))
     certain = seen((stored_and_seen, {"a": 1}), (stored_and_seen, {"a": 1}))
     at = stored_and_seen + certain.left("a", (1, 1), LEASE, stored_and_seen)
@@ -76,8 +76,8 @@ def test_an_agent_s_lease_is_over_by_its_own_clock_before_it_is_certain() -> Non
 # An agent
 
 
-def lent(*answers: tuple[float, LeaseAnswered]) -> LentNodes:
-    mine = LentNodes()
+def lent(*answers: tuple[float, LeaseAnswered]) -> LeasedNodes:
+    mine = LeasedNodes()
     for asked_at, answer in answers:
         mine.answered(asked_at, answer)
     return mine

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from compute_sim import BadMachine, fleet, machines
-from compute_sim.core.drivers import furnished
+from compute_sim.core.drivers import build_tree
 from compute_sim.machines import BUILT_IN
 from tests.support.ids import uid
 
@@ -14,7 +14,7 @@ ROOT = uid(1, "c")
 
 def names(machine_named: str, *files: str) -> list[str]:
     (machine,) = machines([machine_named], *files)
-    return [provider.name for provider in furnished(ROOT, "h", machine.drivers).providers]
+    return [provider.name for provider in build_tree(ROOT, "h", machine.drivers).providers]
 
 
 def test_those_built_in() -> None:
@@ -30,7 +30,7 @@ def test_those_built_in() -> None:
 def test_they_are_dealt_out_over_the_hosts() -> None:
     (agent,) = fleet(1, 4, machines=machines(["flat", "numa"]))
     assert [bool(host.inventory) for host in agent.hosts] == [True, False] * 2
-    trees = [furnished(host.root, host.host, host.all_drivers) for host in agent.hosts]
+    trees = [build_tree(host.root, host.host, host.all_drivers) for host in agent.hosts]
     assert [len(tree.providers) for tree in trees] == [1, 3, 1, 3]
     assert all("COMPUTE_NODE" in tree[tree.name].traits for tree in trees)
 
@@ -128,7 +128,7 @@ providers:
 
 def test_an_operators_file_adds_to_what_drivers_say(tmp_path: Path) -> None:
     (machine,) = machines(["numa"], "", configured(tmp_path, EXAMPLE))
-    tree = furnished(ROOT, "h", machine.drivers)
+    tree = build_tree(ROOT, "h", machine.drivers)
     licence, dongle = (tree["h"].inventories[f"CUSTOM_{name}"] for name in ("LICENCE", "DONGLE"))
     assert (licence.total, licence.reserved, licence.max_unit, licence.step_size) == (10, 1, 4, 2)
     assert (licence.min_unit, licence.allocation_ratio) == (2, 1.5)
@@ -140,16 +140,16 @@ def test_an_operators_file_adds_to_what_drivers_say(tmp_path: Path) -> None:
 def test_who_is_named_is_not_compute_node_as_well(tmp_path: Path) -> None:
     text = EXAMPLE.replace("{name: h_numa1}", f"{{uuid: {ROOT.upper()}}}")
     (machine,) = machines(["numa"], "", configured(tmp_path, text))
-    assert "CUSTOM_NEAR" in furnished(ROOT, "h", machine.drivers)["h"].traits
-    assert "CUSTOM_RACK" not in furnished(ROOT, "h", machine.drivers)["h"].traits
-    assert "CUSTOM_RACK" in furnished(uid(2, "c"), "g", machine.drivers)["g"].traits
+    assert "CUSTOM_NEAR" in build_tree(ROOT, "h", machine.drivers)["h"].traits
+    assert "CUSTOM_RACK" not in build_tree(ROOT, "h", machine.drivers)["h"].traits
+    assert "CUSTOM_RACK" in build_tree(uid(2, "c"), "g", machine.drivers)["g"].traits
 
 
 def test_a_directory_of_files(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(A_TRAIT.format("h", "CUSTOM_A"))
     (tmp_path / "b.yaml").write_text(A_TRAIT.format("x", "CUSTOM_B"))
     (machine,) = machines(["numa"], "", str(tmp_path))
-    assert "CUSTOM_A" in furnished(ROOT, "h", machine.drivers)["h"].traits
+    assert "CUSTOM_A" in build_tree(ROOT, "h", machine.drivers)["h"].traits
     (tmp_path / "c.yaml").write_text(HEAD + "- {identification: {name: h}}\n")
     with pytest.raises(BadMachine, match=r"c\.yaml: h is in another file, too"):
         machines(["numa"], "", str(tmp_path))

@@ -15,8 +15,8 @@ from ironic_sync.agent.core.steps import (
     Claim,
     Close,
     Deploy,
-    LetGo,
     Order,
+    ReleaseNode,
     Say,
     Step,
     Undeploy,
@@ -31,8 +31,8 @@ SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BARE
 
 # A node that is ours, and in this state: what comes next of an order to build, of one to destroy.
 OURS: dict[str | None, tuple[Step, Step]] = {
-    "available": (Deploy(), LetGo()),
-    None: (Deploy(), LetGo()),
+    "available": (Deploy(), ReleaseNode()),
+    None: (Deploy(), ReleaseNode()),
     "deploying": (Wait("it is deploying"), Wait("it is deploying")),
     "wait call-back": (Wait("it is wait call-back"), Undeploy()),
     "deploy hold": (Wait("it is deploy hold"), Abort()),
@@ -51,13 +51,13 @@ OURS: dict[str | None, tuple[Step, Step]] = {
     "service wait": (Say("built"), Undeploy()),
     "service hold": (Say("built"), Abort()),
     "service failed": (Say("built"), Undeploy()),
-    "manageable": (Close("the node is manageable: no disk"), LetGo()),
-    "enroll": (Close("the node is enroll: no disk"), LetGo()),
-    "verifying": (Close("the node is verifying: no disk"), LetGo()),
-    "inspect wait": (Close("the node is inspect wait: no disk"), LetGo()),
-    "inspect failed": (Close("the node is inspect failed: no disk"), LetGo()),
-    "clean failed": (Close("the node is clean failed: no disk"), LetGo()),
-    "adopt failed": (Close("the node is adopt failed: no disk"), LetGo()),
+    "manageable": (Close("the node is manageable: no disk"), ReleaseNode()),
+    "enroll": (Close("the node is enroll: no disk"), ReleaseNode()),
+    "verifying": (Close("the node is verifying: no disk"), ReleaseNode()),
+    "inspect wait": (Close("the node is inspect wait: no disk"), ReleaseNode()),
+    "inspect failed": (Close("the node is inspect failed: no disk"), ReleaseNode()),
+    "clean failed": (Close("the node is clean failed: no disk"), ReleaseNode()),
+    "adopt failed": (Close("the node is adopt failed: no disk"), ReleaseNode()),
     "inspecting": (Wait("it is inspecting"), Wait("it is inspecting")),
     "adopting": (Wait("it is adopting"), Wait("it is adopting")),
     "cleaning": (Wait("it is cleaning"), Wait("it is cleaning")),
@@ -230,7 +230,7 @@ def test_attempts_are_told_apart(node: MetalNode, order: Order, expected: Step) 
 
 def test_what_was_given_up_is_undone_and_told_with_its_reason() -> None:
     assert next_step(ours("available"), build(), given_up="no image") == Close("no image")
-    assert next_step(ours("available"), build(), given_up="no image", writes=False) == LetGo()
+    assert next_step(ours("available"), build(), given_up="no image", writes=False) == ReleaseNode()
     assert next_step(a_seen_node(), build(), given_up="no image") == Say("failed", "no image")
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from bus.reports import Inventory
 from bus.resources import Provider
-from compute_sim.core.drivers import FlatDriver, NumaDriver, furnished
+from compute_sim.core.drivers import FlatDriver, NumaDriver, build_tree
 from compute_sim.core.provider_tree import ProviderTree, answered, child_id, differences
 from tests.support.ids import uid
 
@@ -104,20 +104,20 @@ COMPARED = {
 def test_what_is_told_as_different(
     change: Callable[[dict[str, Provider]], None], at_first: list[str], later: list[str]
 ) -> None:
-    stored = stored_as(furnished(ROOT, "h", [NUMA]))
+    stored = stored_as(build_tree(ROOT, "h", [NUMA]))
     change(stored)
     (known,) = answered(stored.values()).values()
-    tree = furnished(ROOT, "h", [NUMA], known)
+    tree = build_tree(ROOT, "h", [NUMA], known)
     assert sorted(differences(known, tree, closed_too=True)) == at_first
     assert sorted(differences(known, tree, closed_too=False)) == later
 
 
 def test_what_others_put_there_is_seen_and_not_said() -> None:
-    stored = stored_as(furnished(ROOT, "h", [NUMA]))
+    stored = stored_as(build_tree(ROOT, "h", [NUMA]))
     changed("h", traits=("COMPUTE_NODE", "CUSTOM_T"), kept_traits=("CUSTOM_T",))(stored)
     more("op", inventories={"CUSTOM_X": Inventory(total=1)}, kept_classes=("CUSTOM_X",))(stored)
     (known,) = answered(stored.values()).values()
-    tree = furnished(ROOT, "h", [NUMA], known)
+    tree = build_tree(ROOT, "h", [NUMA], known)
     assert tree["h"].others.traits == {"CUSTOM_T"}
     assert [provider.name for provider in tree.others] == ["op"]
     assert [(report.name, report.traits) for report in tree.report()] == [
@@ -127,8 +127,8 @@ def test_what_others_put_there_is_seen_and_not_said() -> None:
 
 
 def test_what_a_driver_says_no_more_is_gone() -> None:
-    (known,) = answered(stored_as(furnished(ROOT, "h", [NUMA])).values()).values()
-    flat = furnished(ROOT, "h", [FlatDriver({"VCPU": Inventory(total=4)})], known)
+    (known,) = answered(stored_as(build_tree(ROOT, "h", [NUMA])).values()).values()
+    flat = build_tree(ROOT, "h", [FlatDriver({"VCPU": Inventory(total=4)})], known)
     assert [report.name for report in flat.report()] == ["h"]
     assert sorted(differences(known, flat, closed_too=True)) == [
         "-h_numa0", "h: 9 → no DISK_GB", "h: no → 4 VCPU", "h: traits -COMPUTE_NODE",

@@ -9,7 +9,7 @@ from bus.claims import Claimed, ClaimRequested, Full, Held, Moved, Refused, Rele
 from bus.messages import AgentReported, BuildOrdered, BuildReshaped, HostFailed
 from bus.vocabulary import Message
 from cell_conductor.core.build import Build
-from cell_conductor.core.events import AttemptLimits, Event, GivenBack, Stalled, SwapAnswered
+from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer, Stalled, SwapAnswered
 from cell_conductor.core.step import step
 from tests.support.conductor_builders import a_build_order, a_delete, a_placed, a_selection, an_agent_report
 
@@ -84,7 +84,7 @@ def test_what_is_old_changes_nothing_that_is_stored() -> None:
         BUILT,
         a_delete(PLACED),
         an_agent_report(FIRST, "destroyed"),
-        GivenBack("deleting", Released()),
+        ReleaseAnswer("deleting", Released()),
     )
     assert after(told(), build=gone)[0] is gone
     never, _ = after(a_delete(PLACED))
@@ -139,7 +139,7 @@ def test_held_on_no_host_of_its_own_it_is_given_back() -> None:
 def test_a_release_that_meets_a_swap_nobody_heard_of_cleans_the_host_it_left() -> None:
     held = Held(generation=2, allocations=NUMA, roots=(ON_HOST1,))
     cancelled: list[Event] = [PLACED, FAILED, a_delete(PLACED), an_agent_report(FIRST, "destroyed")]
-    build, effects = after(*cancelled, GivenBack("deleting", held))
+    build, effects = after(*cancelled, ReleaseAnswer("deleting", held))
     assert (build.at, build.attempt, build.generation) == (1, 2, 2)
     assert isinstance(effects[-1], ReleaseRequested) and effects[-1].generation == 2
 

@@ -7,7 +7,7 @@ from bus.reports import GuestPlace, Inventory, InventoryMove
 from bus.resources import Provider
 from bus.vocabulary import Allocations
 from compute_sim.core.device_book import fits_tree, reshaping
-from compute_sim.core.drivers import FlatDriver, NumaDriver, furnished
+from compute_sim.core.drivers import FlatDriver, NumaDriver, build_tree
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, child_id
 from tests.support.ids import uid
 
@@ -19,7 +19,7 @@ NUMA = NumaDriver(vcpus=8, vcpu_ratio=1.0, pcpus=2, memory_mb=8, reserved_mb=0, 
 
 
 def tree(*drivers: object) -> ProviderTree:
-    return furnished(HOST, "h", drivers)  # type: ignore[arg-type]
+    return build_tree(HOST, "h", drivers)  # type: ignore[arg-type]
 
 
 def stored(was: ProviderTree, *guests: Allocations, others: tuple[str, ...] = ()) -> tuple[TreeProvider, ...]:

@@ -11,7 +11,7 @@ from bus.errors import Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import NodeChanged
 from bus.topics import IRONIC_NODE
-from compute_sim.ironic import BusVoice, Simulation, enrolled
+from compute_sim.ironic import BusNotifier, Simulation, enrolled
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import SimNode
 from tests.support.simulated_ironic import INSTANCE, NOW, OTHER, SimIronicPlayer, a_node
@@ -22,7 +22,7 @@ def whose(node: SimNode) -> tuple[str, str, str]:
     return "c1", f"{node.conductor_group or 'c1'}-agent1", "z1"
 
 
-class Told:
+class Notification:
     def __init__(self, away: int = 0) -> None:
         self.away = away
         self.messages: list[NodeChanged] = []
@@ -38,7 +38,9 @@ def facts(message: NodeChanged) -> tuple[str, str | None, bool, str | None]:
     return message.event, message.provision_state, message.maintenance, message.instance_uuid
 
 
-async def spoken(bus: Told, *stories: Awaitable[None], bench: SimIronicPlayer, voice: BusVoice) -> None:
+async def spoken(
+    bus: Notification, *stories: Awaitable[None], bench: SimIronicPlayer, voice: BusNotifier
+) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(voice.run()), group.create_task(bench.conductor.run())]
         for story in stories:
@@ -49,9 +51,9 @@ async def spoken(bus: Told, *stories: Awaitable[None], bench: SimIronicPlayer, v
 
 
 def test_every_change_is_told_as_it_is_and_requests_are_not() -> None:
-    async def story() -> Told:
-        bus = Told()
-        voice = BusVoice(bus.publish, whose, Clock(lambda: NOW))
+    async def story() -> Notification:
+        bus = Notification()
+        voice = BusNotifier(bus.publish, whose, Clock(lambda: NOW))
         bench = SimIronicPlayer(SimPlan(), a_node(), emit=voice)
         acts = (
             "claim",
@@ -78,9 +80,9 @@ def test_every_change_is_told_as_it_is_and_requests_are_not() -> None:
 
 
 def test_a_deleted_node_is_told_as_deleted() -> None:
-    async def story() -> Told:
-        bus = Told()
-        voice = BusVoice(bus.publish, whose, Clock(lambda: NOW))
+    async def story() -> Notification:
+        bus = Notification()
+        voice = BusNotifier(bus.publish, whose, Clock(lambda: NOW))
         bench = SimIronicPlayer(SimPlan(), a_node(), emit=voice)
         await spoken(bus, bench.act("delete"), bench=bench, voice=voice)
         return bus
@@ -91,9 +93,9 @@ def test_a_deleted_node_is_told_as_deleted() -> None:
 
 @pytest.mark.parametrize("away", [0, 3])
 def test_nodes_are_introduced_when_somebody_hears(away: int) -> None:
-    async def story() -> Told:
-        bus = Told(away)
-        voice = BusVoice(bus.publish, whose, Clock(lambda: NOW))
+    async def story() -> Notification:
+        bus = Notification(away)
+        voice = BusNotifier(bus.publish, whose, Clock(lambda: NOW))
         voice.introduce(enrolled(1000, now=NOW))
         await spoken(bus, asyncio.sleep(0), bench=SimIronicPlayer(SimPlan()), voice=voice)
         return bus
@@ -106,7 +108,7 @@ async def test_it_is_a_worker_of_the_bus() -> None:
     stopping = asyncio.Event()
     async with Bus(LocalTransport(LocalBroker())) as bus, asyncio.TaskGroup() as group:
         ear = await bus.listen(IRONIC_NODE.at())
-        voice = BusVoice(bus.publish, whose, bus.clock)
+        voice = BusNotifier(bus.publish, whose, bus.clock)
         sim = Simulation(enrolled(3, now=bus.clock.now()), voice=voice, clock=bus.clock)
         serving = group.create_task(bus.serve(sim.worker(), stopping))
         async with asyncio.timeout(5):

@@ -9,7 +9,7 @@ import pytest
 
 from bus.clock import Clock
 from compute_sim.ironic.allocations import NodeAllocations
-from compute_sim.ironic.conductor import SimPlan, Told
+from compute_sim.ironic.conductor import Notification, SimPlan
 from compute_sim.ironic.envelope import Envelopes, SentNotification
 from compute_sim.ironic.notify import IronicExchange
 from tests.support.simulated_ironic import INSTANCE, NODE, NOW, SimIronicPlayer, a_node, play
@@ -78,8 +78,8 @@ EVERYTHING = """
 """
 
 
-def heard() -> list[Told]:
-    async def more() -> list[Told]:
+def heard() -> list[Notification]:
+    async def more() -> list[Notification]:
         bench = SimIronicPlayer(SimPlan())
         await bench.api.create({"driver": "fake-hardware", "name": "new"}, 82, "req-1")
         await NodeAllocations(bench.conductor).create({"resource_class": "baremetal"}, "req-1")
@@ -88,7 +88,9 @@ def heard() -> list[Told]:
     return play(EVERYTHING, provision_state="enroll", power_state=None).heard + run(more())
 
 
-def sent(told: Told, topics: tuple[str, ...] = ("ironic_versioned_notifications",)) -> list[tuple[str, Any]]:
+def sent(
+    told: Notification, topics: tuple[str, ...] = ("ironic_versioned_notifications",)
+) -> list[tuple[str, Any]]:
     envelopes = Envelopes(Clock(lambda: NOW, random.Random(1)), "host-1", topics)
     return [(key, json.loads(body)) for key, body in envelopes.of(told)]
 

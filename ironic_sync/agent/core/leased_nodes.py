@@ -12,7 +12,7 @@ NEVER = float("-inf")
 Standing = Literal["ours", "not yet", "over"]
 
 
-class LentNodes:
+class LeasedNodes:
     """The leased nodes; empty before the first answer. All times are monotonic."""
 
     def __init__(self) -> None:

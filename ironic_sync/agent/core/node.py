@@ -105,7 +105,7 @@ def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
     ]
 
 
-def let_go() -> list[Json]:
+def release_node() -> list[Json]:
     return [{"op": "remove", "path": "/instance_uuid"}, {"op": "add", "path": "/instance_info", "value": {}}]
 
 

@@ -5,10 +5,10 @@ write: the build (`instance_uuid`), the attempt (`instance_info`) and the attemp
 that was seen and no longer has the node has ended there: a late order for it finds the node closed.
 
     build:    available → Claim → Deploy → ... → active: built
-                ours and deploy failed → Close(why) → Undeploy or LetGo → released: failed(why)
+                ours and deploy failed → Close(why) → Undeploy or ReleaseNode → released: failed(why)
                 another instance, in maintenance, or any other state: failed
                 its deploy interface needs an image and the build names no image: failed, without a retry
-    destroy:  ours → Undeploy, LetGo or Abort → released: destroyed
+    destroy:  ours → Undeploy, ReleaseNode or Abort → released: destroyed
                 never seen: Close, if the node may be written to → destroyed
 """
 
@@ -52,7 +52,7 @@ class Undeploy:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
+class ReleaseNode:
     """Remove the reservation; nothing is deployed."""
 
 
@@ -74,7 +74,7 @@ class Say:
     leftover: bool = False  # failed: the deployment may still be there
 
 
-Step = Claim | Deploy | Close | Undeploy | LetGo | Abort | Wait | Say
+Step = Claim | Deploy | Close | Undeploy | ReleaseNode | Abort | Wait | Say
 
 
 def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
@@ -151,7 +151,7 @@ def _clear(node: MetalNode) -> Step:
     if state in UNDEPLOYABLE:
         return Undeploy()
     if state in UNUSED:
-        return LetGo()
+        return ReleaseNode()
     return Abort() if state in HELD else Wait(f"it is {state}")
 
 
