@@ -96,7 +96,7 @@ class EventApplier:
         moved: list[tuple[BuildMove, MovePlaced]] = []
         async with self.database.write() as tx:
             known = await store.load(tx, events)
-            over = await moves_store.over(tx, _ended_elsewhere(known, events))
+            over = await moves_store.ended(tx, _ended_elsewhere(known, events))
             for id_, event in events.items():
                 before = known.get(id_)
                 placed = placed_by(event)

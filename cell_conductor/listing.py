@@ -44,7 +44,7 @@ class Listing:
                 count = counted[0]["several"]
         page = rows[: question.limit]
         return InstancesFound(
-            instances=tuple(_shown(build) for build in readable(page)),
+            instances=tuple(_instance(build) for build in readable(page)),
             more=len(rows) > len(page),
             count=count,
             last=page[-1]["id"] if page else "",
@@ -55,7 +55,7 @@ class Listing:
         return self._statements.setdefault(sql, Statement(sql))
 
 
-def _shown(build: Build) -> Instance:
+def _instance(build: Build) -> Instance:
     spec, here = build.spec, build.guest_on
     return Instance(
         build=build.id,

@@ -30,7 +30,7 @@ class CellMoves:
         async with self.database.read() as tx:
             known = await store.load(tx, {one.build for one in placed})
             strange = [one for one in placed if not one.out_of and unknown(known.get(one.build))]
-            over = await moves_store.over(tx, {placed.move for placed in strange})
+            over = await moves_store.ended(tx, {placed.move for placed in strange})
         metal = await self._on_metal(known.values())
         undone = [placed for placed in strange if placed.move not in over]
         later = {placed.move: retry for placed in undone if (retry := await self._undo(placed)) is not None}
@@ -39,7 +39,7 @@ class CellMoves:
             for one in placed
             if one.move not in later
         ]
-        outcomes = iter(await self._heard(events))
+        outcomes = iter(await self._handle(events))
         return [later.get(one.move) or next(outcomes) for one in placed]
 
     async def hand_over_many(self, told: Sequence[HandoverProgress]) -> Sequence[Outcome]:
@@ -53,14 +53,16 @@ class CellMoves:
             else None
             for order in told
         ]
-        outcomes = iter(await self._heard([one for one, wait in zip(events, later, strict=True) if not wait]))
+        outcomes = iter(
+            await self._handle([one for one, wait in zip(events, later, strict=True) if not wait])
+        )
         return [wait or next(outcomes) for wait in later]
 
     async def move_many(self, reports: Sequence[MoveReported]) -> Sequence[Outcome]:
-        return await self._heard([(report.build, report) for report in reports])
+        return await self._handle([(report.build, report) for report in reports])
 
     async def steer_many(self, steered: Sequence[MoveSteered]) -> Sequence[Outcome]:
-        return await self._heard([(move.build, move) for move in steered])
+        return await self._handle([(move.build, move) for move in steered])
 
     async def time_out(self) -> Sequence[MoveReported]:
         """Return reminders for phases with silent agents."""
@@ -92,5 +94,5 @@ class CellMoves:
         owned = await self.builds.ring.owned(roots.values())
         return {id_ for id_, root in roots.items() if root in owned}
 
-    async def _heard(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
+    async def _handle(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
         return await self.builds.addressed(await self.builds.handle(events))

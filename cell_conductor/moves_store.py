@@ -64,7 +64,7 @@ async def save(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -
         await _SAVE(tx, values)
 
 
-async def over(tx: Transaction, ids: Collection[str]) -> dict[str, BuildMove]:
+async def ended(tx: Transaction, ids: Collection[str]) -> dict[str, BuildMove]:
     """Return the moves that have ended."""
     if not ids:
         return {}
@@ -91,7 +91,7 @@ async def page(tx: Transaction, asked: FindMoves) -> MovesFound:
             conditions.append(f"{column} IN ({listed})")
     if asked.after:
         conditions.append("(since < :since OR (since = :since AND id > :id))")
-        given |= _behind(asked.after)
+        given |= _after_page(asked.after)
     found = await Statement(
         f"""
         SELECT id, since, placed, story FROM moves WHERE {" AND ".join(conditions)}
@@ -100,13 +100,13 @@ async def page(tx: Transaction, asked: FindMoves) -> MovesFound:
     )(tx, **given, most=asked.limit + 1)
     rows = found[: asked.limit]
     return MovesFound(
-        moves=tuple(_stands(decode_move(row["story"]), row["placed"]) for row in rows),
+        moves=tuple(_move_state(decode_move(row["story"]), row["placed"]) for row in rows),
         more=len(found) > len(rows),
         last=f"{rows[-1]['since']!r} {rows[-1]['id']}" if rows else "",
     )
 
 
-def _behind(after: str) -> dict[str, Any]:
+def _after_page(after: str) -> dict[str, Any]:
     since, _, id_ = after.partition(" ")
     try:
         return {"since": float(since), "id": id_}
@@ -114,7 +114,7 @@ def _behind(after: str) -> dict[str, Any]:
         raise Poison(f"after: {after!r} is not where a page of moves ended") from None
 
 
-def _stands(move: BuildMove, placed: str) -> MoveStands:
+def _move_state(move: BuildMove, placed: str) -> MoveStands:
     return replace(move_state(move), decision=decode_placed(placed).decision)
 
 

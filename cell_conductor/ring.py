@@ -54,7 +54,7 @@ class Ring:
     async def lend(self, asked: LeaseAsked) -> LeaseAnswered:
         """Return a lease, and the changes of the agent's nodes."""
         now = self.clock.monotonic()
-        self._sightings.heard(now)
+        self._sightings.renewed(now)
         return await self._lend(asked)
 
     async def _lend_once(self, asked: LeaseAsked) -> LeaseAnswered:
@@ -107,7 +107,7 @@ class Ring:
         log.info("agent %s has a lease, its %d. of pool %s", made.agent, made.epoch, made.pool)
         return made
 
-    async def told(self, told: NodesReported) -> NodesTaken:
+    async def report_nodes(self, told: NodesReported) -> NodesTaken:
         """Apply a list of existing nodes."""
         named = set(told.nodes)
         async with self.database.write() as tx:
@@ -129,7 +129,7 @@ class Ring:
             await self.settle(told.pool)
         return NodesTaken(new=new, gone=len(gone))
 
-    async def look(self) -> None:
+    async def check_leases(self) -> None:
         """End expired leases, and deal their nodes."""
         now = self.clock.monotonic()
         if now < self._look_at:
@@ -141,14 +141,14 @@ class Ring:
             self._look_at = now + IDLE_SECONDS
             return
         marks = {member.agent: (member.epoch, member.beat) for member in members if member.alive}
-        self._sightings.look(marks, now)
+        self._sightings.note(marks, now)
         for member in members:
             if (
                 member.alive
                 and self._sightings.left(member.agent, marks[member.agent], member.lease, now) <= 0
             ):
                 async with self.database.write() as tx:
-                    if await store.over(tx, member):
+                    if await store.expire(tx, member):
                         log.warning("agent %s is not heard: its lease is over", member.agent)
                         self._settled.pop(member.pool, None)
         async with self.database.read_single() as tx:

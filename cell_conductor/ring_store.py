@@ -151,7 +151,7 @@ async def members(tx: Transaction, pool: str | None = None) -> list[RingMember]:
     return [_member(row) for row in rows]
 
 
-async def over(tx: Transaction, member: RingMember) -> bool:
+async def expire(tx: Transaction, member: RingMember) -> bool:
     """End the lease; return False if it was renewed since it was read."""
     return bool(await _OVER(tx, agent=member.agent, epoch=member.epoch, beat=member.beat))
 

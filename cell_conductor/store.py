@@ -285,7 +285,7 @@ def _build(row: Mapping[str, Any]) -> Build:
     except NOT_JSON as problem:
         raise Poison(f"build {row['id']}: where it has moved cannot be read any more: {problem}") from None
     hosts = (placed.chosen, *placed.alternates, *moved.hosts) if placed else ()
-    told = _told(row, placed, hosts)
+    told = _read_story(row, placed, hosts)
     return Build(
         id=row["id"],
         cell=told.cell,
@@ -301,7 +301,7 @@ def _build(row: Mapping[str, Any]) -> Build:
         doom=told.doom,
         end=told.end,
         replies=told.replies,
-        leftovers=_left(row, hosts),
+        leftovers=_read_leftovers(row, hosts),
         reshaped=told.reshaped,
         moved=moved.hosts,
         became=moved.became,
@@ -309,7 +309,7 @@ def _build(row: Mapping[str, Any]) -> Build:
     )
 
 
-def _left(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover, ...]:
+def _read_leftovers(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover, ...]:
     """Return the leftovers. Unreadable ones keep their resources until an operator releases them."""
     if not row["leftovers"] or not hosts:
         return ()
@@ -321,7 +321,9 @@ def _left(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover,
     return tuple(leftover for leftover in left if 0 <= leftover.at < len(hosts))
 
 
-def _told(row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]) -> _StoredContext:
+def _read_story(
+    row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]
+) -> _StoredContext:
     """Return the story. If it is unreadable, reconstruct what the build's end needs from the other
     columns.
     """

@@ -92,7 +92,7 @@ class SimulatedAgent:
             given = await self.with_current_allocations(order)
             await self.until_ready()
             if given is None:
-                return await self._over(report(order, "failed", cause=NOTHING_HERE))
+                return await self._store_outcome(report(order, "failed", cause=NOTHING_HERE))
             order = given
         verdict = self.disk.builds.ordered(order)
         if isinstance(verdict, AgentReported):
@@ -104,11 +104,11 @@ class SimulatedAgent:
             and not order.adopt
             and (why := self.disk.devices.refusal(key, allocations_of(order)))
         ):
-            return await self._over(report(order, "failed", cause=f"the host cannot hold it: {why}"))
+            return await self._store_outcome(report(order, "failed", cause=f"the host cannot hold it: {why}"))
         if order.adopt:
             self.disk.begin(order)
             self.use_changed(order.root)
-            return await self._over(report(order, "built"))
+            return await self._store_outcome(report(order, "built"))
         fate = self.faults.fate(*key)
         job = self.jobs.get(order.build, ("build", order.attempt))
         if job is None:
@@ -119,7 +119,7 @@ class SimulatedAgent:
         await self.until_ready()
         if not self.jobs.over(job):  # destroyed meanwhile, which was reported then
             return None
-        return await self._over(self._outcome(order, fate, lost=how == "lost"))
+        return await self._store_outcome(self._outcome(order, fate, lost=how == "lost"))
 
     def _start(self, order: BuildOrdered, seconds: float) -> AgentJob:
         now = asyncio.get_running_loop().time()
@@ -150,7 +150,7 @@ class SimulatedAgent:
                 return replace(order, allocations=given, mappings=mappings)
         return None
 
-    async def _over(self, outcome: AgentReported) -> AgentReported:
+    async def _store_outcome(self, outcome: AgentReported) -> AgentReported:
         """Store the outcome durably before it is reported."""
         self.disk.finished(outcome)
         await self.disk.settled()
@@ -162,7 +162,7 @@ class SimulatedAgent:
         await self.disk.settled()
         return outcome
 
-    async def tell(self, asked: GuestsAsked) -> GuestsReported:
+    async def report_guests(self, asked: GuestsAsked) -> GuestsReported:
         """Return the guests of the given builds, or a page of all guests."""
         await self.power.there()
         there = self.disk.hosted.there

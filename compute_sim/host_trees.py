@@ -99,7 +99,7 @@ class HostTrees:
         self._stored[root] = answered(answer).get(root, ())
         self._rebuild_tree(root)
         found = [*_of_owner(owner, host, self.cell, self.agent)]
-        untold = first or not self._taken(root, owner)
+        untold = first or not self._was_applied(root, owner)
         found += differences(self._stored[root], self._trees[root], closed_too=untold)
         if moves := self._reshaping(root):
             found.append(f"what {len(moves.guests)} guests hold is of other providers")
@@ -124,12 +124,12 @@ class HostTrees:
         if newest <= before:
             return set()
         later = (root for root, told in self._told.items() if told > newest)
-        return {root for root in later if not self._taken(root, owners.get(root))}
+        return {root for root in later if not self._was_applied(root, owners.get(root))}
 
     def _is_as_before(self, root: str, owner: Provider | None, answer: list[Provider]) -> bool:
         """Return whether the host matched before and nothing but its usage has changed since."""
         alike = self._alike.get(root)
-        if alike is None or not self._taken(root, owner):
+        if alike is None or not self._was_applied(root, owner):
             return False
         return [*map(_but_for_use, alike)] == [*map(_but_for_use, answer)]
 
@@ -180,7 +180,7 @@ class HostTrees:
         moves = self._reshaping(root)
         self._devices.furnish(tree, {move.provider for move in moves.moves} if moves else ())
 
-    def _taken(self, root: str, owner: Provider | None) -> bool:
+    def _was_applied(self, root: str, owner: Provider | None) -> bool:
         """Return whether placement has our last report, if there was one."""
         told = self._told.get(root, -1)
         return told < 0 or (owner is not None and owner.sequence >= told)
@@ -189,7 +189,7 @@ class HostTrees:
         """Count missing reports: placement dead-letters a report that it refuses, so it never becomes visible
         here.
         """
-        if self._taken(host.root, owner):
+        if self._was_applied(host.root, owner):
             self._not_taken.pop(host.root, None)
             return
         often = self._not_taken[host.root] = self._not_taken.get(host.root, 0) + 1

@@ -36,7 +36,7 @@ class SimulatedMoves:
             given = await self._agent.with_current_allocations(order)
             await self._agent.until_ready()
             if given is None:
-                return await self._over(_said(order, "failed", cause=NOTHING_HERE))
+                return await self._store_outcome(_phase_report(order, "failed", cause=NOTHING_HERE))
             order = given
         verdict = self._disk.steps.ordered(order)
         if verdict == "void":
@@ -44,7 +44,7 @@ class SimulatedMoves:
             return None
         if self._is_void(order):
             await self._disk.settled()
-            return _said(order, "failed", cause="it was destroyed on this host")
+            return _phase_report(order, "failed", cause="it was destroyed on this host")
         if isinstance(verdict, MoveReported):
             await self._disk.settled()
             return verdict
@@ -56,7 +56,9 @@ class SimulatedMoves:
         if job is None or job.step < order.step:
             if why := self._refusal(order):
                 waits = order.phase in ("prepare", "start") and self._disk.guest(order.build, order.attempt)
-                return await self._over(_said(order, "failed", cause=why, leftover=bool(waits)))
+                return await self._store_outcome(
+                    _phase_report(order, "failed", cause=why, leftover=bool(waits))
+                )
             job = self._begin(order, fate, job)
         elif order.force:
             job.make_due()
@@ -67,7 +69,7 @@ class SimulatedMoves:
         self._under_way.pop(job, None)
         if not self._agent.jobs.over(job):  # destroyed meanwhile, or replaced by a later order
             return None
-        return await self._over(self._outcome(order, fate, lost=how == "lost"))
+        return await self._store_outcome(self._outcome(order, fate, lost=how == "lost"))
 
     async def progress(self) -> Sequence[MoveReported]:
         """Return the progress of running phases, except of hanging ones."""
@@ -75,7 +77,9 @@ class SimulatedMoves:
             return []
         now = asyncio.get_running_loop().time()
         return [
-            _said(order, "progress", percent=min(99, int(100 * (now - job.begun) / (job.due - job.begun))))
+            _phase_report(
+                order, "progress", percent=min(99, int(100 * (now - job.begun) / (job.due - job.begun)))
+            )
             for job, order in self._under_way.items()
             if job.begun < job.due and now - job.begun < job.due - job.begun < HANG_SECONDS
         ]
@@ -146,9 +150,9 @@ class SimulatedMoves:
                 disk.become(guest, state)
         self._agent.use_changed(order.root)
         if end == "done":
-            return _said(order, "done", percent=100)
+            return _phase_report(order, "done", percent=100)
         leftover = order.phase in ("prepare", "start") and state is not None
-        return _said(order, "failed", cause=fate.cause or _CAUSES.get(end, ""), leftover=leftover)
+        return _phase_report(order, "failed", cause=fate.cause or _CAUSES.get(end, ""), leftover=leftover)
 
     def _guest(self, order: MoveOrdered) -> GuestRecord:
         """Return the guest of this attempt, or of the previous attempt number until the guest is renamed."""
@@ -156,14 +160,14 @@ class SimulatedMoves:
         assert guest is not None, f"{order.phase} of {order.build} was begun without a guest"
         return guest
 
-    async def _over(self, said: MoveReported) -> MoveReported:
+    async def _store_outcome(self, said: MoveReported) -> MoveReported:
         """Store the outcome durably before it is reported."""
         self._disk.phase_over(said)
         await self._disk.settled()
         return said
 
 
-def _said(
+def _phase_report(
     order: MoveOrdered,
     outcome: Literal["done", "failed", "progress"],
     *,

@@ -53,7 +53,7 @@ class GuestRecovery:
         self._next = 0.0
         self._waits_since: float | None = None  # time of the first unanswered question
 
-    async def look(self) -> Sequence[AgentReported]:
+    async def check(self) -> Sequence[AgentReported]:
         """Ask for the guests' ownership, and return the guests that were destroyed. Without an answer
         everything waits.
         """
@@ -103,10 +103,10 @@ class GuestRecovery:
                 for name in (record.build, holder_consumer(record.build, record.attempt))
             ]
         )
-        judged = [(guest, self._whose(guest, found)) for guest in guests]
+        judged = [(guest, self._ownership_of(guest, found)) for guest in guests]
         if others := [name for guest, whose in judged if whose in _LOST for name in _others(guest)]:
             found |= await self._found(others)
-        return [(guest, self._whose(guest, found)) for guest in guests]
+        return [(guest, self._ownership_of(guest, found)) for guest in guests]
 
     async def _found(self, names: Iterable[str]) -> dict[str, Consumer]:
         """Return the allocations of these consumers."""
@@ -118,7 +118,7 @@ class GuestRecovery:
         await self._learn_roots(found.values())
         return found
 
-    def _whose(self, guest: GuestRecord, held: Mapping[str, Consumer]) -> Ownership:
+    def _ownership_of(self, guest: GuestRecord, held: Mapping[str, Consumer]) -> Ownership:
         if not guest.allocations:
             return "ours"  # without allocations placement cannot tell
         build, kept = held.get(guest.build), held.get(holder_consumer(guest.build, guest.attempt))

@@ -112,7 +112,7 @@ class HostReports:
             self._crashes, self._gap, self._next_round = self._does.power.failed, FIRST_GAP, 0.0
         if now >= self._next_round and not self._to_announce:
             try:
-                self._to_announce.update(dict.fromkeys(await self._look()))
+                self._to_announce.update(dict.fromkeys(await self._differing_hosts()))
             except Unavailable as away:
                 if now - self._begun > STARTING_SECONDS:
                     raise
@@ -131,7 +131,7 @@ class HostReports:
             del self._to_announce[root]
         return [self._said_of(self.hosts[root], sequence) for root in chunk]
 
-    async def _look(self) -> list[str]:
+    async def _differing_hosts(self) -> list[str]:
         """Return the hosts that differ in placement, and make later reports newer than any earlier one."""
         metal = [root for root, host in self.hosts.items() if host.metal]
         if self._providers is None:

@@ -63,7 +63,7 @@ def compute_sim(
         absent_after=max(period, LEAST_ABSENCE),
     )  # fmt: skip
     moves = SimulatedMoves(does)
-    comes_back = GuestRecovery(does, cell, clock, providers, spares_unknown)
+    recovery = GuestRecovery(does, cell, clock, providers, spares_unknown)
     who = SimAgent(agent, cell, tuple(hosts))
     tells = HostReports(who, does, trees, period, announce_every, clock, providers, allocations)
     return Worker(
@@ -76,7 +76,7 @@ def compute_sim(
                 concurrency=concurrency,
             ),
             on(AGENT_DESTROY.at(cell=cell, agent=agent), does.destroy, emits=[AGENT_REPORT]),
-            on(AGENT_ASKED.at(cell=cell, agent=agent), does.tell, emits=[AGENT_TOLD]),
+            on(AGENT_ASKED.at(cell=cell, agent=agent), does.report_guests, emits=[AGENT_TOLD]),
             on(
                 AGENT_MOVE.at(cell=cell, agent=agent),
                 moves.move,
@@ -86,7 +86,7 @@ def compute_sim(
         ],
         asks=[*([CELL_PROVIDERS] if providers else []), *([CELL_ALLOCATIONS] if allocations else [])],
         timers=[
-            every(0.5, comes_back.look, emits=[AGENT_REPORT], at_once=True),
+            every(0.5, recovery.check, emits=[AGENT_REPORT], at_once=True),
             every(progress_every, moves.progress, emits=[AGENT_MOVED]),
             every(tells.beat_every, tells.beat, emits=[HOST_REPORTED], at_once=True),
             every(0.1, tells.announce, emits=[INVENTORY_REPORTED, IRONIC_NODE], at_once=True),

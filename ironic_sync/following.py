@@ -83,7 +83,7 @@ class Following:
             if isinstance(said, Skipped):
                 self._skip(said)
                 continue
-            step = self._heard(said)
+            step = self._apply_notification(said)
             nodes.add(said.uuid)
             if step is not None and step.report is not None:
                 reports[said.uuid] = step.report
@@ -183,7 +183,7 @@ class Following:
         """Return whether this process receives the notifications, of all that follow this Ironic."""
         return self._clock.monotonic() < self._heard_at + RECENT_SECONDS
 
-    def _heard(self, said: ReceivedNotification) -> Step | None:
+    def _apply_notification(self, said: ReceivedNotification) -> Step | None:
         now = self._clock.now()
         LAG_SECONDS.set(now - said.at)
         event = f"{said.event}.{said.phase}"
@@ -308,7 +308,7 @@ class NotifiedNodes:
     def __init__(self, say: PublishNotifiedNodes) -> None:
         self._say = say
         self._nodes: set[str] = set()
-        self._word = RateLimitedPublisher(self._tell, "that Ironic spoke of nodes")
+        self._word = RateLimitedPublisher(self._publish_nodes, "that Ironic spoke of nodes")
         self.run = self._word.run
 
     def of(self, nodes: Collection[str]) -> None:
@@ -316,6 +316,6 @@ class NotifiedNodes:
         self._nodes.update(nodes)
         self._word.due()
 
-    async def _tell(self) -> None:
+    async def _publish_nodes(self) -> None:
         nodes, self._nodes = self._nodes, set()
         await self._say(IronicSpoke(nodes=tuple(sorted(nodes)) if len(nodes) <= MOST_SPOKEN else ()))

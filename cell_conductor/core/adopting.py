@@ -73,22 +73,22 @@ def has_allocations(build: Build | None, generation: int, allocations: Allocatio
 def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | None, Effects]:
     asked = event.asked
     if why := event.why or refusal_reason(build, asked):
-        return build, (_told(asked, "refused", why),)
+        return build, (_adoption_result(asked, "refused", why),)
     if build is None or build.placed is None:
         if event.held is None:  # its cell knew it a moment ago
-            return build, (_told(asked, "refused", "its cell has just forgotten it: look again"),)
-        build = _taken(asked, event.held, now, version=0 if build is None else build.version)
-        return build, (say.order(build, adopt=True), _told(asked, "adopted"))
+            return build, (_adoption_result(asked, "refused", "its cell has just forgotten it: look again"),)
+        build = _adopted_build(asked, event.held, now, version=0 if build is None else build.version)
+        return build, (say.order(build, adopt=True), _adoption_result(asked, "adopted"))
     if event.held is not None:
         known = holding(build, build.at, event.held.allocations)
         if known is not build or known.generation != event.held.generation:
             build = replace(known, generation=event.held.generation)
     if _was_adopted(build):
-        return build, (say.order(build, adopt=True), _told(asked, "adopted"))
-    return build, (_told(asked, "known"),)
+        return build, (say.order(build, adopt=True), _adoption_result(asked, "adopted"))
+    return build, (_adoption_result(asked, "known"),)
 
 
-def _taken(asked: BuildAdoptRequested, held: Held, now: float, version: int) -> Build:
+def _adopted_build(asked: BuildAdoptRequested, held: Held, now: float, version: int) -> Build:
     placed = BuildPlaced(
         build=asked.build,
         request=_request(asked.build),
@@ -129,7 +129,7 @@ def _request(build: str) -> str:
     return str(uuid5(UUID(build), "adopted"))
 
 
-def _told(
+def _adoption_result(
     asked: BuildAdoptRequested, outcome: Literal["adopted", "known", "refused"], why: str = ""
 ) -> BuildAdopted:
     return BuildAdopted(

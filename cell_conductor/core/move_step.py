@@ -71,9 +71,9 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
         case MoveReported() if event.move != move.id:
             return build, stale_move_report(build, event)
         case MoveReported():
-            return _reported(build, event, now, limits)
+            return _phase_reported(build, event, now, limits)
         case AgentReported():
-            return _heard(build, event, now, limits)
+            return _agent_reported(build, event, now, limits)
         case SwapAnswered(attempt=build.attempt, asked_in=move.asks):
             return answered(build, event.result, now, limits)
         case SwapImpossible(attempt=build.attempt, asked_in=move.asks):
@@ -85,7 +85,7 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
             return build, ()
 
 
-def _reported(build: Build, report: MoveReported, now: float, limits: AttemptLimits) -> Stepped:
+def _phase_reported(build: Build, report: MoveReported, now: float, limits: AttemptLimits) -> Stepped:
     move = open_move(build)
     if report.outcome == "overdue":
         return _overdue(build, now, limits)
@@ -156,7 +156,7 @@ def _to_the_way_back(build: Build, why: str, now: float, limits: AttemptLimits) 
     return way_back(build, "error", why, now, limits)
 
 
-def _heard(build: Build, report: AgentReported, now: float, limits: AttemptLimits) -> Stepped:
+def _agent_reported(build: Build, report: AgentReported, now: float, limits: AttemptLimits) -> Stepped:
     """Apply a report about builds or destructions of any attempt. The moving guest's own report changes
     nothing.
     """

@@ -140,7 +140,7 @@ def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimit
         case HandoverProgress() if event.move != move.id:
             return build, in_another_move(build, event)
         case HandoverProgress():
-            return _told(build, event, now, limits)
+            return _handover_received(build, event, now, limits)
         case BuildPlaced():
             return build, say.repeated_end(build)
         case CleanedUp():
@@ -249,20 +249,20 @@ def deleted_elsewhere(move: BuildMove, event: BuildDeleteRequested) -> HandoverR
     )
 
 
-def _told(build: Build, told: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
+def _handover_received(build: Build, told: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
     move = open_move(build)
     match told.say:
         case "back":
             return _back(build, told, now, limits)
         case "done" if move.phase == "away":
-            return _gone(build, told, now, limits, "moved")
+            return _left_cell(build, told, now, limits, "moved")
         case "deleted" if move.phase in ("away", "recall"):
-            return _gone(build, told, now, limits, "deleted")
+            return _left_cell(build, told, now, limits, "deleted")
         case _:
             return build, waited_for(build)
 
 
-def _gone(
+def _left_cell(
     build: Build,
     told: HandoverProgress,
     now: float,

@@ -240,7 +240,7 @@ class Sightings:
         self._seen: dict[str, tuple[Mark, float]] = {}  # with the time of the first sight
         self._news = float("-inf")  # time of the last beat of any agent
 
-    def look(self, marks: Mapping[str, Mark], now: float) -> None:
+    def note(self, marks: Mapping[str, Mark], now: float) -> None:
         """Note the stored beats. After a long silence of all agents the fault is ours, the broker's or the
         database's: then all leases start anew.
         """
@@ -248,14 +248,14 @@ class Sightings:
             agent for agent, mark in marks.items() if agent in self._seen and self._seen[agent][0] == mark
         }
         if len(same) < len(marks):
-            self.heard(now)
+            self.renewed(now)
         if now - self._news > self._deaf_after:
             same = set()
         self._seen = {
             agent: self._seen[agent] if agent in same else (mark, now) for agent, mark in marks.items()
         }
 
-    def heard(self, now: float) -> None:
+    def renewed(self, now: float) -> None:
         """Note a question of any agent."""
         if now - self._news > self._deaf_after:
             self._seen = {agent: (mark, now) for agent, (mark, _) in self._seen.items()}

@@ -180,18 +180,20 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             told = say.host_failed(build, cause, ours=event.retry)
             if event.leftover:
                 build = leftovers.add_leftover(build, now, limits.cleanup_timeout)
-            build, effects = _over(build, tried, limits, abort=not event.retry)
+            build, effects = _attempt_failed(build, tried, limits, abort=not event.retry)
             return build, (told, *effects)
         case AgentReported(outcome="destroyed"):
             cause = "destroyed on the host, not by this conductor"
-            return _over(build, say.attempt_over(build, "failed", cause, now), limits)
+            return _attempt_failed(build, say.attempt_over(build, "failed", cause, now), limits)
         case AgentReported(outcome="progress"):  # bare metal takes long: progress extends the deadline
             return replace(build, deadline=now + limits.build_timeout), ()
         case AgentReported(outcome="overdue") if now >= build.deadline:
             cause = f"no result within {build.deadline - build.started:g} s"
             tried = say.attempt_over(build, "timed out", cause, now)
             told = say.host_failed(build, cause)
-            build, effects = _over(leftovers.add_leftover(build, now, limits.cleanup_timeout), tried, limits)
+            build, effects = _attempt_failed(
+                leftovers.add_leftover(build, now, limits.cleanup_timeout), tried, limits
+            )
             return build, (told, *effects)
         case BuildDeleteRequested():
             return _delete(build, event, now, limits)
@@ -314,7 +316,9 @@ def _deleted(build: Build, event: Event) -> tuple[Build, Effects]:
             return build, ()
 
 
-def _over(build: Build, tried: Attempt, limits: AttemptLimits, abort: bool = False) -> tuple[Build, Effects]:
+def _attempt_failed(
+    build: Build, tried: Attempt, limits: AttemptLimits, abort: bool = False
+) -> tuple[Build, Effects]:
     """End this attempt: take the next alternate, or fail."""
     build = replace(build, status="swapping", attempts=(*build.attempts, tried), deadline=0.0)
     if abort:

@@ -31,7 +31,7 @@ class Allocation(msgspec.Struct, kw_only=True):
     created_at: float | None = None
     updated_at: float | None = None
 
-    def said(self, zone: str) -> Json:
+    def as_json(self, zone: str) -> Json:
         told = msgspec.structs.asdict(self)
         for field in ("created_at", "updated_at"):
             if told[field] is not None:
@@ -53,10 +53,10 @@ class NodeAllocations:
 
     async def create(self, given: Mapping[str, Any], request: str) -> Allocation:
         allocation = self._new(given)
-        self._tell("create", "start", allocation, request)
+        self._notify("create", "start", allocation, request)
         allocation.state, allocation.created_at = "allocating", self._conductor.clock.now()
         self.known[allocation.uuid] = allocation
-        self._tell("create", "end", allocation, request)
+        self._notify("create", "end", allocation, request)
         self._conductor.later(0.0, lambda: self._allocate(allocation))
         return allocation
 
@@ -65,11 +65,11 @@ class NodeAllocations:
         node = self._conductor.nodes.get(allocation.node_uuid or "")
         if node is not None:
             _check_deallocation(node, allocation)
-        self._tell("delete", "start", allocation, request)
+        self._notify("delete", "start", allocation, request)
         self.known.pop(allocation.uuid, None)
         if node is not None and node.allocation_uuid == allocation.uuid:
             self._associate(node, None, request)
-        self._tell("delete", "end", allocation, request)
+        self._notify("delete", "end", allocation, request)
 
     def _new(self, given: Mapping[str, Any]) -> Allocation:
         if unknown := sorted(given.keys() - _KNOWN):
@@ -119,12 +119,12 @@ class NodeAllocations:
         self._conductor.change(node, instance_uuid=uuid, allocation_uuid=uuid)
         if allocation is not None:
             node.instance_info = {**node.instance_info, "traits": list(allocation.traits)}
-        self._conductor.tell("update", "success", node, request, silent=True)
+        self._conductor.notify("update", "success", node, request, silent=True)
 
     def _node_is_free(self, node: SimNode) -> None:
         self.known.pop(node.allocation_uuid or "", None)
 
-    def _tell(
+    def _notify(
         self,
         action: Literal["create", "delete"],
         phase: Literal["start", "end"],
@@ -132,7 +132,7 @@ class NodeAllocations:
         request: str,
     ) -> None:
         self._conductor.notify_allocation(
-            AllocationNotification(phase, action, allocation.said("Z"), request)
+            AllocationNotification(phase, action, allocation.as_json("Z"), request)
         )
 
 

@@ -48,7 +48,7 @@ class Api:
                 raise ApiRefusal(409, f"A node with UUID {node.uuid} already exists.")
             self._conductor.check_unique(node)
             self._conductor.enroll([node])
-        self._conductor.tell("create", "end", node, request)
+        self._conductor.notify("create", "end", node, request)
         return node
 
     async def patch(self, ident: str, operations: object, request: str) -> SimNode:
@@ -76,7 +76,7 @@ class Api:
                 self._conductor.forget(node)
                 changes["allocation_uuid"] = None
             self._conductor.change(node, **changes)
-        self._conductor.tell("update", "end", node, request)
+        self._conductor.notify("update", "end", node, request)
         return node
 
     async def delete(self, ident: str, request: str) -> None:
@@ -96,7 +96,7 @@ class Api:
                     f'"{machine.DELETABLE}", or set the node into maintenance mode',
                 )
             self._conductor.remove(node)
-        self._conductor.tell("delete", "end", node, request, shown=last)
+        self._conductor.notify("delete", "end", node, request, shown=last)
 
     async def maintain(self, ident: str, on: bool, reason: str | None, request: str) -> None:
         node = self._conductor.find(ident)
@@ -106,7 +106,7 @@ class Api:
             if not on:
                 changes["fault"] = None
             self._conductor.change(node, **changes)
-        self._conductor.tell("maintenance_set", "end", node, request)
+        self._conductor.notify("maintenance_set", "end", node, request)
 
     async def set_traits(self, ident: str, traits: object, request: str) -> None:
         """Replace all traits of the node."""
@@ -133,7 +133,7 @@ class Api:
             if missing is not None and missing not in node.traits:
                 raise ApiRefusal(404, f"Node {node.uuid} doesn't have a trait '{missing}'")
             self._conductor.change(node, traits=wanted.traits)
-        self._conductor.tell("update", "end", node, request, shown=wanted)
+        self._conductor.notify("update", "end", node, request, shown=wanted)
 
     async def provision(self, ident: str, target: str, more: Mapping[str, Any], request: str) -> None:
         node = self._conductor.find(ident)
@@ -171,11 +171,11 @@ class Api:
     @contextmanager
     def _asked(self, action: Action, wanted: SimNode, node: SimNode, request: str) -> Iterator[None]:
         """Notify the request, and its refusal."""
-        self._conductor.tell(action, "start", node, request, shown=wanted, asked=True)
+        self._conductor.notify(action, "start", node, request, shown=wanted, asked=True)
         try:
             yield
         except ApiRefusal:
-            self._conductor.tell(action, "error", node, request, shown=wanted, asked=True)
+            self._conductor.notify(action, "error", node, request, shown=wanted, asked=True)
             raise
 
 

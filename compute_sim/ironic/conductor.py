@@ -211,7 +211,7 @@ class Conductor:
                 pass
             await self.room()
 
-    def tell(
+    def notify(
         self,
         action: Action,
         phase: Phase,

@@ -9,7 +9,7 @@ import msgspec
 
 from bus.clock import Clock
 from compute_sim.ironic.machine import Phase
-from compute_sim.ironic.node import Json, SimNode, masked, said
+from compute_sim.ironic.node import Json, SimNode, fields_of_node, masked
 
 Action = Literal[
     "create", "update", "delete", "maintenance_set", "provision_set", "power_set", "power_state_corrected",
@@ -87,7 +87,7 @@ def payload(told: SentNotification | AllocationNotification) -> Json:
         return _versioned("AllocationCRUDPayload", "1.1", told.data)
     name, version, beside = _PAYLOADS[told.action]
     node = told.shown or told.node
-    data = {**said(node, beside, "Z"), **told.more, **said(node, COMMON, "Z")}
+    data = {**fields_of_node(node, beside, "Z"), **told.more, **fields_of_node(node, COMMON, "Z")}
     for secret in ("instance_info", "driver_info", "driver_internal_info"):
         if secret in data:
             data[secret] = masked(data[secret])

@@ -112,7 +112,7 @@ def iso(seconds: int, zone: str) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + zone
 
 
-def said(node: SimNode, fields: Sequence[str], zone: str) -> Json:
+def fields_of_node(node: SimNode, fields: Sequence[str], zone: str) -> Json:
     """Return the fields as JSON values."""
     told: Json = {field: getattr(node, field) for field in fields}
     for field in TIMES & told.keys():

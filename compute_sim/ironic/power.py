@@ -49,7 +49,7 @@ class Power:
 
     def start(self) -> None:
         """Start the periodic synchronization."""
-        self._conductor.later(self._conductor.plan.sync_every, self._look)
+        self._conductor.later(self._conductor.plan.sync_every, self._check_power)
 
     def tamper(self, node: SimNode, says: Bmc | None) -> None:
         """Set what the node's BMC reports; without a value it reports what Ironic assumes."""
@@ -71,7 +71,7 @@ class Power:
             node, target_power_state=None if board and board.broken else goal, last_error=None
         )
         node.reservation = self._conductor.host
-        self._conductor.tell("power_set", "start", node, request, to_power=target)
+        self._conductor.notify("power_set", "start", node, request, to_power=target)
         failed = fault is not None or (board is not None and board.broken)
         self._conductor.later(seconds, lambda: self._has_set(node, target, goal, request, failed))
 
@@ -87,9 +87,9 @@ class Power:
                 del self._boards[node.uuid]
         self._conductor.change(node)
         self._conductor.unlock(node)
-        self._conductor.tell("power_set", "error" if failed else "end", node, request, to_power=target)
+        self._conductor.notify("power_set", "error" if failed else "end", node, request, to_power=target)
 
-    def _look(self) -> None:
+    def _check_power(self) -> None:
         for uuid in sorted(self._boards.keys() | self._faulty):
             node = self._conductor.nodes.get(uuid)
             if node is None:
@@ -135,8 +135,8 @@ class Power:
             self._give_up(node, board, request)
         elif not board.broken:
             believed = node.power_state
-            self._conductor.tell("power_set", "start", node, request, to_power=believed)
-            self._conductor.tell("power_set", "end", node, request, to_power=believed)
+            self._conductor.notify("power_set", "start", node, request, to_power=believed)
+            self._conductor.notify("power_set", "end", node, request, to_power=believed)
             if board.obeys:
                 del self._boards[node.uuid]
 
@@ -159,6 +159,6 @@ class Power:
             self._corrected(node, before, request)
 
     def _corrected(self, node: SimNode, before: str | None, request: str, *, silent: bool = False) -> None:
-        self._conductor.tell(
+        self._conductor.notify(
             "power_state_corrected", "success", node, request, silent=silent, from_power=before
         )

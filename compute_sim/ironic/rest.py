@@ -102,7 +102,7 @@ class _NodeHandlers:
         found = views.page(self._conductor.nodes, wanted)
         path = call.request.url.path.removeprefix("/v1/")
         detail = path.endswith("detail") or query.get("detail", "").lower() == "true"
-        answer: Json = {"nodes": [_shown(node, wanted.fields, detail, call) for node in found]}
+        answer: Json = {"nodes": [_node_json(node, wanted.fields, detail, call) for node in found]}
         if (link := views.next_link(found, wanted, call.url, path)) is not None:
             answer["next"] = link
         return json_response(answer)
@@ -113,7 +113,7 @@ class _NodeHandlers:
 
     async def node(self, call: SimRequest) -> Response:
         fields = views.fields_of(call.request.query_params.get("fields"), call.minor)
-        return json_response(_shown(self._conductor.find(call.ident), fields, True, call))
+        return json_response(_node_json(self._conductor.find(call.ident), fields, True, call))
 
     async def patch(self, call: SimRequest) -> Response:
         node = await self._api.patch(call.ident, await call.body(), call.id)
@@ -176,22 +176,22 @@ class _NodeHandlers:
 
     async def allocations(self, call: SimRequest) -> Response:
         return json_response(
-            {"allocations": [allocation.said("+00:00") for allocation in self._allocations.known.values()]}
+            {"allocations": [allocation.as_json("+00:00") for allocation in self._allocations.known.values()]}
         )
 
     async def allocate(self, call: SimRequest) -> Response:
         allocation = await self._allocations.create(await call.fields(), call.id)
-        return json_response(allocation.said("+00:00"), 201)
+        return json_response(allocation.as_json("+00:00"), 201)
 
     async def allocation(self, call: SimRequest) -> Response:
-        return json_response(self._allocations.find(call.ident).said("+00:00"))
+        return json_response(self._allocations.find(call.ident).as_json("+00:00"))
 
     async def deallocate(self, call: SimRequest) -> Response:
         await self._allocations.delete(call.ident, call.id)
         return Response(status_code=204)
 
 
-def _shown(node: SimNode, fields: tuple[str, ...] | None, detail: bool, call: SimRequest) -> Json:
+def _node_json(node: SimNode, fields: tuple[str, ...] | None, detail: bool, call: SimRequest) -> Json:
     if fields is not None:
         return views.some(node, fields, call.minor, call.url)
     return (views.whole if detail else views.short)(node, call.minor, call.url)

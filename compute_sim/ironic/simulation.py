@@ -157,7 +157,7 @@ class Churn:
         return True
 
     async def _end_mending(self) -> bool:
-        await self._api.maintain(self._taken(self._mended), False, None, _REQUEST)
+        await self._api.maintain(self._pop_random(self._mended), False, None, _REQUEST)
         return True
 
     async def _deploy(self) -> bool:
@@ -172,7 +172,7 @@ class Churn:
         return True
 
     async def _undeploy(self) -> bool:
-        await self._api.provision(self._taken(self._deployed), "deleted", {}, _REQUEST)
+        await self._api.provision(self._pop_random(self._deployed), "deleted", {}, _REQUEST)
         return True
 
     async def _switch(self) -> bool:
@@ -189,7 +189,7 @@ class Churn:
         await self._api.provision(node.uuid, "provide", {}, _REQUEST)
         return True
 
-    def _taken(self, uuids: list[str]) -> str:
+    def _pop_random(self, uuids: list[str]) -> str:
         """Remove and return a random element."""
         index = self._chance.randrange(len(uuids))
         uuids[index], uuids[-1] = uuids[-1], uuids[index]

@@ -119,7 +119,7 @@ class Works:
         node.provision_updated_at = node.updated_at = self._conductor.clock.now()
         if working:
             node.last_error = last_error
-        self._conductor.tell(
+        self._conductor.notify(
             "provision_set", phase, node, request,
             event=event, previous_provision_state=before, previous_target_provision_state=before_target,
         )  # fmt: skip
@@ -193,7 +193,7 @@ class Works:
             before, node.power_state = node.power_state, node.power_state or "power off"
             self._moved(node, "done", request)
             if before != node.power_state:
-                self._conductor.tell("power_state_corrected", "success", node, request, from_power=before)
+                self._conductor.notify("power_state_corrected", "success", node, request, from_power=before)
             return
         if job.kind == "inspect":
             node.inspection_started_at, node.inspection_finished_at = None, self._conductor.clock.now()
@@ -216,10 +216,10 @@ class Works:
         # the rest is visible in the API alone: Ironic has notified already
         if job.kind == "clean" and job.fault == "timeout":
             self._to_maintenance(node)
-            self._conductor.tell("maintenance_set", "success", node, job.request, silent=True)
+            self._conductor.notify("maintenance_set", "success", node, job.request, silent=True)
         elif job.kind == "delete":
             self._clear_instance(node)
-            self._conductor.tell("update", "success", node, job.request, silent=True)
+            self._conductor.notify("update", "success", node, job.request, silent=True)
 
     def _to_maintenance(self, node: SimNode) -> None:
         node.maintenance, node.fault = True, "clean failure"

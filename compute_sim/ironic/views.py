@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from compute_sim.ironic.machine import PATHS
-from compute_sim.ironic.node import FIELDS, Json, SimNode, masked, said
+from compute_sim.ironic.node import FIELDS, Json, SimNode, fields_of_node, masked
 from compute_sim.ironic.request import ApiRefusal, not_acceptable
 
 MINIMUM, MAXIMUM = 1, 115  # minor versions
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
 
 def whole(node: SimNode, minor: int, url: str) -> Json:
     """Return all fields that this version has."""
-    told = shown(node, FIELDS, minor)
+    told = visible_fields(node, FIELDS, minor)
     place = f"nodes/{node.uuid}"
     told["links"] = _links(url, place)
     for part in ("ports", "states", "portgroups", "volume"):
@@ -75,9 +75,9 @@ def whole(node: SimNode, minor: int, url: str) -> Json:
     return told
 
 
-def shown(node: SimNode, fields: Iterable[str], minor: int) -> Json:
+def visible_fields(node: SimNode, fields: Iterable[str], minor: int) -> Json:
     """Return the fields, without fields newer than the version."""
-    told = said(node, [field for field in fields if _SINCE.get(field, 0) <= minor], "+00:00")
+    told = fields_of_node(node, [field for field in fields if _SINCE.get(field, 0) <= minor], "+00:00")
     if minor < 2 and told.get("provision_state") == "available":
         told["provision_state"] = None
     if minor < 39 and told.get("provision_state") == "inspect wait":
@@ -89,18 +89,18 @@ def shown(node: SimNode, fields: Iterable[str], minor: int) -> Json:
 
 
 def some(node: SimNode, fields: Sequence[str], minor: int, url: str) -> Json:
-    told = shown(node, [field for field in fields if field != "links"], minor)
+    told = visible_fields(node, [field for field in fields if field != "links"], minor)
     if "links" in fields:
         told["links"] = _links(url, f"nodes/{node.uuid}")
     return told
 
 
 def short(node: SimNode, minor: int, url: str) -> Json:
-    return {**shown(node, _SHORT, minor), "links": _links(url, f"nodes/{node.uuid}")}
+    return {**visible_fields(node, _SHORT, minor), "links": _links(url, f"nodes/{node.uuid}")}
 
 
 def states(node: SimNode, minor: int) -> Json:
-    return shown(node, _STATES, minor)
+    return visible_fields(node, _STATES, minor)
 
 
 def fields_of(text: str | None, minor: int) -> tuple[str, ...] | None:

@@ -118,7 +118,7 @@ class RunningOrders:
         self.builds.destroyed(order)
         return await self._carry_out(order)
 
-    def heard(self, uuid: str) -> None:
+    def check_node(self, uuid: str) -> None:
         """Check the orders of this node now: a notification named it."""
         for job in self._on.get(uuid, ()):
             job.woken.set()

@@ -152,7 +152,7 @@ def metal_agent(
     tidings = _Heartbeats(agent, cell, orders, period, patience, lease.pool if lease else agent)
     runs: list[Callable[[], Coroutine[Any, Any, None]]] = []
     if news is not None:
-        runs.append(partial(news, orders.heard))
+        runs.append(partial(news, orders.check_node))
     if lease is not None:
         lease.changed = orders.check_all
         runs.append(lease.run)

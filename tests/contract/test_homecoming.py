@@ -68,7 +68,7 @@ async def test_what_placement_has_elsewhere_or_not_at_all_is_destroyed(
         placement.kept_on(SOURCE, 1, kept)
     agent, home = await back_from_the_dead(placement)
     assert agent.disk.running() == [] and not agent.does.ready
-    assert [(report.outcome, report.attempt) for report in await home.look()] == said
+    assert [(report.outcome, report.attempt) for report in await home.check()] == said
     assert agent.guests() == guests
     assert agent.does.ready
     if said:  # a late order of it is void
@@ -97,7 +97,7 @@ async def test_after_a_restore_who_is_unknown_may_be_spared_and_stays_stopped(
     agent, _ = await back_from_the_dead(placement)
     clock = Clock(monotonic=asyncio.get_running_loop().time)
     home = GuestRecovery(agent.does, "c1", clock, placement.providers, spares=True)
-    await home.look()
+    await home.check()
     assert agent.guests() == guests
     assert agent.does.ready
 
@@ -114,7 +114,7 @@ async def test_it_tells_all_its_guests_a_page_at_a_time(monkeypatch: pytest.Monk
     pages, more = 0, True
     while more:
         asked = GuestsAsked(cell="c1", agent="a1", builds=(), after=heard[-1] if heard else "")
-        told = await agent.does.tell(asked)
+        told = await agent.does.report_guests(asked)
         heard += [guest.build for guest in told.guests]
         pages, more = pages + 1, told.more
         assert (told.after, len(told.guests) <= 2) == (asked.after, True)
@@ -129,13 +129,13 @@ async def test_without_an_answer_guests_wait_and_so_do_orders_but_for_destroys()
     agent, home = await back_from_the_dead(placement)
     building = asyncio.create_task(agent.does.build(a_build(build=uid(2, "b"))))
     for _ in range(30):
-        assert await home.look() == []
+        assert await home.check() == []
         await asyncio.sleep(0.5)
     assert agent.disk.running() == [] and not building.done()
     assert 2 <= placement.asked <= 8  # ever less often
     placement.away = None
     while not agent.does.ready:
-        assert await home.look() == []
+        assert await home.check() == []
         await asyncio.sleep(0.5)
     built = await building
     assert built is not None and built.outcome == "built"
@@ -148,7 +148,7 @@ async def test_one_whose_room_is_kept_for_a_migration_waits_for_what_it_is_told(
     placement.build_on(DESTINATION)
     placement.kept_on(SOURCE, 1, "MIGRATION")
     agent, home = await back_from_the_dead(placement)
-    await home.look()
+    await home.check()
     assert agent.guests() == {1: ("source", "(running)")}
     assert await agent.move(an_order("resume", 4, 3, was=1)) == ["done"]
     assert agent.guests() == {3: ("source", "running")}
@@ -168,7 +168,7 @@ async def test_one_that_was_rebuilt_when_another_move_had_begun_waits_too() -> N
     assert guest is not None
     disk.rename(guest, 2)
     agent, home = await back_from_the_dead(placement, disk)
-    assert await home.look() == []
+    assert await home.check() == []
     assert agent.guests() == {2: ("source", "(running)")}
 
 
@@ -189,7 +189,7 @@ async def test_one_that_has_not_heard_what_it_is_called_waits_when_another_move_
         assert guest is not None
         disk.begin(a_build(attempt=beside))
     agent, home = await back_from_the_dead(placement, disk)
-    said = await home.look()
+    said = await home.check()
     assert sorted(agent.guests()) == left
     assert [report.attempt for report in said] == [1] * (left != [1])
 
@@ -200,11 +200,11 @@ async def test_it_runs_again_when_its_build_has_come_back_by_itself() -> None:
     placement.build_on(DESTINATION)
     placement.kept_on(SOURCE, 1, "MIGRATION")
     agent, home = await back_from_the_dead(placement)
-    await home.look()
+    await home.check()
     placement.held.clear()
     placement.build_on(SOURCE)
     for _ in range(5):
-        await home.look()
+        await home.check()
         await asyncio.sleep(1.0)
     assert agent.guests() == {1: ("source", "running")}
 
@@ -222,7 +222,7 @@ async def test_a_destroy_need_not_wait_and_what_is_asked_meanwhile_changes_nothi
         return answer
 
     agent.does.allocations = while_it_is_destroyed  # type: ignore[assignment]
-    assert await home.look() == []
+    assert await home.check() == []
     assert agent.guests() == {} and agent.does.ready
 
 
@@ -231,13 +231,13 @@ async def test_after_each_loss_of_power_it_asks_again() -> None:
     placement = SmallPlacement()
     placement.build_on(SOURCE)
     agent, home = await back_from_the_dead(placement)
-    await home.look()
+    await home.check()
     assert agent.guests() == {1: ("source", "running")}
     agent.does.power.fail()
     placement.held.clear()
     await asyncio.sleep(6.0)
     assert agent.disk.running() == [] and not agent.does.ready
-    assert [report.outcome for report in await home.look()] == ["destroyed"]
+    assert [report.outcome for report in await home.check()] == ["destroyed"]
     assert agent.guests() == {}
 
 
@@ -290,7 +290,7 @@ async def at_work(
     agent.does.absent_after = 5.0
     loop = asyncio.get_running_loop()
     home = GuestRecovery(agent.does, "c1", Clock(monotonic=loop.time), placement.providers)
-    await home.look()
+    await home.check()
     assert agent.does.ready
     return agent, home
 
@@ -318,7 +318,7 @@ async def test_after_it_stood_still_it_asks_again_before_it_says_or_runs_anythin
         placement.kept_on(SOURCE, 1, kept)
     await asyncio.sleep(STOOD_STILL)
     assert not agent.does.ready and agent.disk.running() == []
-    assert [report.outcome for report in await home.look()] == said
+    assert [report.outcome for report in await home.check()] == said
     assert agent.guests() == guests and agent.does.ready
 
 
@@ -337,10 +337,10 @@ async def test_what_was_asked_before_it_stood_still_is_no_answer() -> None:
         return answer
 
     agent.does.allocations = slowly  # type: ignore[assignment]
-    assert await home.look() == []
+    assert await home.check() == []
     assert not agent.does.ready and agent.disk.running() == []
     await asyncio.sleep(1.0)
-    assert [report.outcome for report in await home.look()] == ["destroyed"]
+    assert [report.outcome for report in await home.check()] == ["destroyed"]
 
 
 @in_virtual_time
@@ -354,6 +354,6 @@ async def test_what_it_was_building_when_it_stood_still_is_not_built_if_it_is_el
     placement.build_on(DESTINATION, other)
     await asyncio.sleep(STOOD_STILL)
     assert not building.done()
-    assert [(report.build, report.outcome) for report in await home.look()] == [(other, "destroyed")]
+    assert [(report.build, report.outcome) for report in await home.check()] == [(other, "destroyed")]
     assert await building is None
     assert {record.build for record in agent.disk.running()} == {BUILD}

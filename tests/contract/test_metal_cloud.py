@@ -81,9 +81,9 @@ async def test_a_node_that_is_no_longer_free_is_not_claimed() -> None:
         taken, kept = list(c.nodes)[:2]
         await c.ironic.conductor.free(taken)
         c.ironic.conductor.change(c.nodes[taken], maintenance=True)
-        c.ironic.conductor.tell("maintenance_set", "end", c.nodes[taken], "req")
+        c.ironic.conductor.notify("maintenance_set", "end", c.nodes[taken], "req")
         c.ironic.conductor.change(c.nodes[kept], instance_uuid=c.clock.uuid())
-        c.ironic.conductor.tell("update", "end", c.nodes[kept], "req")
+        c.ironic.conductor.notify("update", "end", c.nodes[kept], "req")
         await asyncio.sleep(1.0)
         builds = [await c.build() for _ in range(2)]
         assert sorted([await c.end_of(build) for build in builds]) == ["active", "unplaceable"]
@@ -143,7 +143,7 @@ async def mend(c: MetalCloud) -> None:
     for node in c.nodes.values():
         if node.provision_state == "clean failed":
             c.ironic.conductor.change(node, maintenance=False, provision_state="available")
-            c.ironic.conductor.tell("update", "end", node, "req")
+            c.ironic.conductor.notify("update", "end", node, "req")
     await asyncio.sleep(60.0)
 
 

@@ -96,7 +96,7 @@ class RingWorld:
             self.time.now += 0.5
             asking = [agent.ask() for name, agent in self.agents.items() if name not in silent]
             await asyncio.gather(*asking)
-            await asyncio.gather(*(ring.look() for ring in self.rings))
+            await asyncio.gather(*(ring.check_leases() for ring in self.rings))
             for builds in self.builds:
                 self.said += await builds.move()
 
@@ -127,7 +127,7 @@ def world(database_of_cell: Database, books: Books) -> RingWorld:
 async def all_dealt(world: RingWorld, *names: str) -> None:
     for name in names:
         await world.agent(name).ask()
-    await world.rings[0].told(NodesReported(cell=CELL, agent=names[0], pool=POOL, nodes=NODES))
+    await world.rings[0].report_nodes(NodesReported(cell=CELL, agent=names[0], pool=POOL, nodes=NODES))
     await world.pass_(2.0)
 
 
@@ -159,7 +159,9 @@ async def test_agents_share_the_nodes_and_each_is_told_of_his(world: RingWorld) 
 async def test_who_asks_again_is_told_only_what_changed(world: RingWorld) -> None:
     await all_dealt(world, "a", "b")
     assert (await world.agents["a"].ask()).nodes == ()
-    await world.rings[0].told(NodesReported(cell=CELL, agent="a", pool=POOL, nodes=(*NODES, uid(999, "c"))))
+    await world.rings[0].report_nodes(
+        NodesReported(cell=CELL, agent="a", pool=POOL, nodes=(*NODES, uid(999, "c")))
+    )
     told = await world.agents["a"].ask(), await world.agents["b"].ask()
     assert sum(lent.epoch > 0 for answer in told for lent in answer.nodes) == 1
 
@@ -388,10 +390,12 @@ async def test_nodes_that_are_gone_are_forgotten_and_those_in_use_stay(
 ) -> None:
     await all_dealt(world, "a", "b")
     await built(world, books, 1, NODES[0])
-    taken = await world.rings[0].told(NodesReported(cell=CELL, agent="a", pool=POOL, nodes=NODES[10:]))
+    taken = await world.rings[0].report_nodes(
+        NodesReported(cell=CELL, agent="a", pool=POOL, nodes=NODES[10:])
+    )
     assert (taken.new, taken.gone) == (0, 9)
     await world.pass_(2.0)
     assert sorted(root for agent in world.agents.values() for root in agent.nodes) == [NODES[0], *NODES[10:]]
     page = NodesReported(cell=CELL, agent="a", pool=POOL, nodes=(), after=NODES[9], upto=NODES[19])
-    assert (await world.rings[0].told(page)).gone == 10
+    assert (await world.rings[0].report_nodes(page)).gone == 10
     assert (await RingCommands(world.rings[0]).find(FindAgents(cell=CELL))).nodes == 51

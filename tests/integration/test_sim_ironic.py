@@ -126,12 +126,12 @@ async def test_it_makes_the_exchange_as_ironic_does_and_messages_too(amqp_url: s
     async with a_channel(amqp_url) as channel, asyncio.TaskGroup() as group:
         task = group.create_task(sim.run())
         node = next(iter(sim.conductor.nodes.values()))
-        sim.conductor.tell("update", "end", node, "req-1")
+        sim.conductor.notify("update", "end", node, "req-1")
         async with asyncio.timeout(60):
             while not await exists(amqp_url, exchange):
                 await asyncio.sleep(0.01)
         ear = await an_ear(channel, exchange)  # refused unless it is a topic exchange, not durable
-        sim.conductor.tell("provision_set", "error", node, "req-2")
+        sim.conductor.notify("provision_set", "error", node, "req-2")
         async with asyncio.timeout(60):
             envelope = await ear.get()
         task.cancel()
@@ -156,7 +156,7 @@ async def test_an_exchange_that_is_durable_is_taken_as_it_is(amqp_url: str, bus_
     async with a_channel(amqp_url) as channel, asyncio.TaskGroup() as group:
         ear = await an_ear(channel, exchange, durable=True)
         task = group.create_task(sim.run())
-        sim.conductor.tell("update", "end", next(iter(sim.conductor.nodes.values())), "req-1")
+        sim.conductor.notify("update", "end", next(iter(sim.conductor.nodes.values())), "req-1")
         assert facts((await heard(ear, 1))[0])[0] == "node.update.end"
         task.cancel()
 
@@ -178,7 +178,7 @@ async def test_what_is_said_while_the_broker_is_away_is_heard_when_it_is_back(
         await asyncio.to_thread(rabbitmq.start)
         async with a_channel(amqp_url) as channel:
             ear = await an_ear(channel, exchange)
-            sim.conductor.tell("update", "end", node, "req-2")
+            sim.conductor.notify("update", "end", node, "req-2")
             messages = await heard(ear, 1)
             while facts(messages[-1])[0] != "node.update.end":
                 messages += await heard(ear, 1)

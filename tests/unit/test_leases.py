@@ -21,9 +21,9 @@ def seen(*looks: tuple[float, dict[str, int]], heard: tuple[float, ...] = ()) ->
     )
     for at, beats in events:
         if beats is None:
-            sightings.heard(at)
+            sightings.renewed(at)
         else:
-            sightings.look({agent: (1, beat) for agent, beat in beats.items()}, at)
+            sightings.note({agent: (1, beat) for agent, beat in beats.items()}, at)
     return sightings
 
 

@@ -92,7 +92,7 @@ def _toward_built(node: MetalNode | None, order: BuildOrdered, given_up: str, wr
     held, last = node.attempt_of(order.build), node.last(order.build)
     if order.adopt:  # adoption never changes the node
         there = held is not None and node.provision_state in DEPLOYED
-        return Say("built") if there else Say("failed", f"not found there: the node is {_told(node)}")
+        return Say("built") if there else Say("failed", f"not found there: the node is {_describe(node)}")
     if held is None:
         if last.attempt > order.attempt:
             return Say("destroyed")
@@ -135,7 +135,7 @@ def _toward_gone(node: MetalNode | None, order: DestroyOrdered, writes: bool) ->
     return Say("destroyed")
 
 
-def _told(node: MetalNode) -> str:
+def _describe(node: MetalNode) -> str:
     return f"{node.provision_state}, with instance {node.instance_uuid or 'none'}"
 
 
