@@ -97,7 +97,7 @@ class MoveCourses:
         return unknown
 
     def not_yet(self, course: MoveCourse, look: NotYet) -> None:
-        waited = self.scheduler.waiting.waited(course.asked.move)
+        waited = self.scheduler.retries.retried_for(course.asked.move)
         if waited >= self.scheduler.unheard_for:
             course.barred, course.start = look.barred, look.start
         else:
@@ -131,13 +131,13 @@ class MoveCourses:
         if course.verdict is None:
             return self._later(course.asked.move, "nobody knows what became of it")
         if not isinstance(course.verdict, Retry):
-            self.scheduler.waiting.over(course.asked.move)
+            self.scheduler.retries.end(course.asked.move)
         return course.verdict
 
     def _later(self, move: Id, why: str) -> Retry:
-        waiting = self.scheduler.waiting
-        calm = waiting.waited(move) > LONGEST_PAUSE
-        waiting.begins(move)
+        retries = self.scheduler.retries
+        calm = retries.retried_for(move) > LONGEST_PAUSE
+        retries.begin(move)
         return Retry(after=LONGEST_PAUSE if calm else self.scheduler.clock.chance.uniform(*SOON), why=why)
 
     # Moves that need a host
@@ -323,7 +323,7 @@ class MoveCourses:
         published.
         """
         asked = course.asked
-        waited = self.scheduler.waiting.waited(asked.move)
+        waited = self.scheduler.retries.retried_for(asked.move)
         if waited < self.scheduler.unheard_for and await self._lookups.held([asked.build]):
             course.verdict = self._later(asked.move, "it has begun, and its cell does not know of its build")
         else:

@@ -60,7 +60,7 @@ from scheduler_worker.pending_choices import PendingChoice, PendingChoices, Prom
 from scheduler_worker.related_instances import names_other_instances
 from scheduler_worker.releasing import Ending, log
 from scheduler_worker.resolving import Resolving
-from scheduler_worker.retry_times import Waiting
+from scheduler_worker.retry_times import RetryTimes
 from scheduler_worker.roster import Roster
 from scheduler_worker.store.parked import ParkedRequest
 
@@ -98,7 +98,7 @@ class Scheduler:
         self.unheard_for = options.unheard_for
         self.book = HostBook(self.clock.monotonic(), options.grace, self.policy.halved_after)
         self.pending = PendingChoices(source)
-        self.waiting = Waiting(self.clock)
+        self.retries = RetryTimes(self.clock)
         self.ending = Ending(placement, self.clock, options.unheard_for)
         self._resolving = Resolving(placement, self.ending)
         self._orders = Orders(source, options.requests, self.policy)
@@ -152,13 +152,15 @@ class Scheduler:
 
     def begin(self, requests: Sequence[BuildRequested]) -> list[tuple[Order, Begun]]:
         self.book.listened(self.clock.monotonic())
-        return [self._orders.begin(request, self.waiting.waited(request.request)) for request in requests]
+        return [
+            self._orders.begin(request, self.retries.retried_for(request.request)) for request in requests
+        ]
 
     def begin_moves(self, starts: Sequence[MoveStart]) -> list[tuple[Order, Begun]]:
         """Return the orders and states of moves before the search."""
         self.book.listened(self.clock.monotonic())
         return [
-            self._orders.begin(start.request(), self.waiting.waited(start.asked.move), start)
+            self._orders.begin(start.request(), self.retries.retried_for(start.asked.move), start)
             for start in starts
         ]
 
@@ -212,9 +214,9 @@ class Scheduler:
 
     def verdict(self, request: Id, end: End) -> Verdict:
         if isinstance(end, ComeAgain):
-            self.waiting.begins(request)
+            self.retries.begin(request)
             return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
-        self.waiting.over(request)
+        self.retries.end(request)
         match end:
             case DeadLetterRequest(why=why):
                 return Poison(why)

@@ -15,6 +15,7 @@ from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.placing import LONGEST_PAUSE
 from scheduler_worker.dependencies import PlacementQueries
 from scheduler_worker.parallel import together
+from scheduler_worker.retry_times import RetryTimes
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,8 @@ class Ending:
         unheard_for: float,
     ) -> None:
         self._placement = placement
-        self._clock = clock
         self._unheard_for = unheard_for
-        self._unheard: dict[Id, float] = {}  # requests without a conductor, and since when
+        self._unheard = RetryTimes(clock, UNHEARD)
 
     async def fence(self, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers | FenceImpossible]:
         """Retire consumers in parallel; return the answers of each order."""
@@ -104,10 +104,8 @@ class Ending:
         )
 
     def wait_for_ears(self, request: Id, cell: str) -> None:
-        """Retry until no conductor has consumed it for the limited time."""
-        now = self._clock.monotonic()
-        left = self._unheard.setdefault(request, now) + self._unheard_for - now
+        """Raise `Retry` until the message has had no consumer for the limited time."""
+        self._unheard.begin(request)
+        left = self._unheard_for - self._unheard.retried_for(request)
         if left > 0:
-            while len(self._unheard) > UNHEARD:
-                del self._unheard[next(iter(self._unheard))]
             raise Retry(after=min(left, LONGEST_PAUSE), why=f"no conductor of cell {cell!r} hears of it")

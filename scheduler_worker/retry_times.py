@@ -3,27 +3,28 @@
 from bus.clock import Clock
 from bus.vocabulary import Id
 
-WAITING = 200_000  # requests whose first retry is remembered
+REMEMBERED = 200_000  # requests; the oldest are forgotten
 
 
-class Waiting:
-    """Since when each request waits."""
+class RetryTimes:
+    """Since when each request is retried."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, remembered: int = REMEMBERED) -> None:
         self._clock = clock
+        self._remembered = remembered
         self._since: dict[Id, float] = {}
 
-    def waited(self, request: Id) -> float:
-        """Return for how long the request has been retried; 0 the first time."""
+    def retried_for(self, request: Id) -> float:
+        """Return for how many seconds the request has been retried; 0 the first time."""
         since = self._since.get(request)
         return 0.0 if since is None else self._clock.monotonic() - since
 
-    def begins(self, request: Id) -> None:
+    def begin(self, request: Id) -> None:
         """Record that the request is retried."""
-        while len(self._since) >= WAITING:
+        while len(self._since) >= self._remembered:
             del self._since[next(iter(self._since))]
         self._since.setdefault(request, self._clock.monotonic())
 
-    def over(self, request: Id) -> None:
+    def end(self, request: Id) -> None:
         """Forget a request that was placed or has ended."""
         self._since.pop(request, None)

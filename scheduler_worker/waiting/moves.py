@@ -185,7 +185,7 @@ class WaitingMoves:
         if park is None or course.verdict is not None:
             after = course.verdict.after if isinstance(course.verdict, Retry) else PATIENCE
             return RetryLater(after, course.start)
-        self._scheduler.waiting.over(course.asked.move)  # the obstacle has passed
+        self._scheduler.retries.end(course.asked.move)  # the obstacle has passed
         if park.shorts:
             return StillWaiting(park.why, decision_of(park), course.start)
         return RetryLater(SOON, course.start)
