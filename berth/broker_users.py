@@ -29,7 +29,7 @@ class BrokerUsers(Protocol):
 
     @property
     def by(self) -> str:
-        """The name of the tool that does it, for messages."""
+        """Return the name of the tool, for messages."""
         ...
 
     async def users(self) -> set[str]: ...
@@ -62,7 +62,7 @@ class Management:
         return f"the management API at {self._url}"
 
     async def there(self) -> bool:
-        """Does anything answer there?"""
+        """Return whether the management API answers."""
         try:
             async with httpx.AsyncClient(timeout=_LOOK_SECONDS) as http:
                 found = await http.get(f"{self._url}/api/whoami", auth=self._auth)
@@ -167,7 +167,9 @@ class Rabbitmqctl:
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """By what is named; else by the management API where it usually is, or by this machine's rabbitmqctl."""
+    """Return the named tool, or else the management API at its usual address, or else this machine's
+    rabbitmqctl.
+    """
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)
     if management:

@@ -42,7 +42,9 @@ def read(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
-    """`sets` are the command line's --set NAME=VALUE; a flag of the command's own counts for more."""
+    """Read the settings from the environment, the file, `sets` (--set NAME=VALUE) and the command's own
+    flags, each before the previous ones.
+    """
     environment = os.environ if environment is None else environment
     if environment.get(EFFECTIVE_ENV):
         return _inherited(environment[EFFECTIVE_ENV])
@@ -94,7 +96,9 @@ def _unknown(environment: Mapping[str, str]) -> set[str]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """BERTH_NAME=value; or BERTH_NAME_FILE=path, for secrets kept in files. What is empty is not set."""
+    """Return the settings from BERTH_NAME=value, or from BERTH_NAME_FILE=path for secrets in files. Empty
+    variables are ignored.
+    """
     found = []
     for name in KINDS:
         key = ENV_PREFIX + name.upper()
@@ -187,7 +191,7 @@ def _converted(name: str, value: Any, origin: str) -> Any:
 
 
 def _tables(text: str, bad: BadSetting) -> Any:
-    """`io_ops.max_io_ops_per_host=4, ...`; or the same as JSON, where a value is a list or a table."""
+    """Parse `io_ops.max_io_ops_per_host=4, ...`, or JSON if a value is a list or a table."""
     if text.lstrip().startswith("{"):
         try:
             return msgspec.json.decode(text)

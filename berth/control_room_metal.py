@@ -46,7 +46,7 @@ async def placement_heard(bus: Bus) -> _Ear:
 
 
 class _Remembering:
-    """Ironic's API with the last answer for each node."""
+    """A client of Ironic's API that keeps the last answer for each node."""
 
     def __init__(self, api: "IronicApi") -> None:
         self._api = api

@@ -127,7 +127,7 @@ class _Going:
 
 @asynccontextmanager
 async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
-    """Until this is left, which stops them."""
+    """Yield the drains of this process; leaving the block stops them."""
     async with asyncio.TaskGroup() as group:
         drains = ControlRoomDrains(bus, group)
         try:

@@ -28,7 +28,7 @@ class EmbeddedBerth:
 
 @asynccontextmanager
 async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIterator[EmbeddedBerth]:
-    """Runs while the block does. With an open socket other processes may come in by it."""
+    """Run an embedded berth until the block ends. With an open socket, other processes can connect."""
     from berth.searching import SharedMemory  # and with it placement's memory, which few commands need
 
     directory = Path(settings.database.state_dir)

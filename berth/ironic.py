@@ -124,7 +124,7 @@ def sync(settings: Settings, bus: Bus) -> Worker:
 
 
 def agent_of(cell: str) -> str:
-    """Berth's own agent for the nodes of a cell, as selections name it: this one, or several for it."""
+    """Return the name under which selections know berth's own agents for the nodes of a cell."""
     return AGENT.format(cell=cell)
 
 

@@ -22,7 +22,7 @@ MOST_MIXED = 1000
 
 
 def mixed(flavors: int) -> tuple[Flavor, ...]:
-    """So many flavors as a cloud has them, no two alike: 1 to 8 VCPUs, 512 MB to 4 GB for each, some disk."""
+    """Return this number of different flavors: 1 to 8 VCPUs, 512 MB to 4 GB for each, some disk."""
     made = []
     for index in range(flavors):
         size, turn = index % 4, index // 4

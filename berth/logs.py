@@ -49,7 +49,7 @@ _body = msgspec.json.Decoder(_Body)
 
 
 def begin(settings: Settings, process: str = "") -> None:
-    """From now on, on standard error."""
+    """Log to standard error from now on."""
     said = settings.process
     handler = logging.StreamHandler(sys.stderr)
     secrets = secrets_of(settings)
@@ -62,7 +62,7 @@ def begin(settings: Settings, process: str = "") -> None:
 
 
 def this_is(process: str) -> None:
-    """The name of this process in what it logs."""
+    """Set the name of this process in its log lines."""
     for handler in logging.root.handlers:
         if isinstance(handler.formatter, _Lines):
             handler.formatter.process = process
@@ -123,7 +123,7 @@ class _Lines(logging.Formatter):
         self._secrets = secrets
 
     def told(self, text: str) -> str:
-        """Without what must be in no line."""
+        """Return the text without secrets."""
         for secret in self._secrets:
             text = text.replace(secret, "****")
         return masked_text(text)

@@ -62,7 +62,7 @@ def markdown() -> str:
 
 
 def _of(module: str) -> Iterator[MetricWrapperBase]:
-    """In the order in which they are written there."""
+    """Yield the metrics of the module, in the order of its source."""
     for one in vars(import_module(module)).values():
         if isinstance(one, MetricWrapperBase):  # its names are nowhere public before something was counted
             yield one

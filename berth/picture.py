@@ -88,7 +88,7 @@ def _axes(width: float, height: float, busiest: float) -> list[str]:
 
 
 def _rounded_up(value: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
+    """Return the next of 1, 2, 5 times a power of ten."""
     size = 1.0
     while size * 10 <= value:
         size *= 10

@@ -35,7 +35,9 @@ def request_options(settings: Settings) -> RequestOptions:
 
 
 def pci_aliases(said: Mapping[str, str]) -> dict[str, PciAlias]:
-    """`gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`: a class, traits, and how near it is to be."""
+    """Parse aliases such as `gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`: a class, traits, and the NUMA
+    affinity.
+    """
     return {name: _alias(name, value) for name, value in said.items()}
 
 

@@ -30,7 +30,7 @@ def as_json(settings: Settings) -> dict[str, Any]:
 
 
 def options(choosable: Choosable) -> list[str]:
-    """Each as it would be written in a file."""
+    """Return each option in the syntax of a settings file."""
     return [f"{name} = {_toml(value)}" for name, value in choosable.options.items()]
 
 

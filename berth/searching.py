@@ -62,7 +62,9 @@ class SearchPlace(NamedTuple):
 
 
 def candidate_source(bus: Bus, shared: SharedMemory | None) -> SearchPlace:
-    """`shared` is given where placement is served in this process: no second copy, and nothing is asked."""
+    """Return where the scheduler searches: `shared` is placement's index, if placement runs in this process;
+    otherwise a replica.
+    """
     if shared is not None:
         return SearchPlace(IndexedSource(shared), shared.loaded, ())
     kept, worker = replica(

@@ -28,7 +28,7 @@ _SETTLED = 30.0  # a worker that lived so long starts its back-off anew
 
 
 def stop_on_signals(stopping: asyncio.Event) -> None:
-    """SIGTERM and SIGINT ask for a graceful end; so does the death of the supervisor that started us."""
+    """Stop gracefully at SIGTERM and SIGINT, and when the supervisor that started this process ends."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
@@ -52,7 +52,7 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
 
 @asynccontextmanager
 async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[None]:
-    """Metrics are served at this port and address while the block runs; 0: they are not."""
+    """Serve metrics at this port and address while the block runs; port 0 serves none."""
     if not port:
         yield
         return
@@ -71,7 +71,7 @@ async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[N
 
 
 def settle_in() -> None:
-    """For a process that has loaded what it needs, and from now on does nothing but its work."""
+    """Prepare the garbage collector for a process that has loaded its code and now only works."""
     spare_the_collector()
     keep_freed_memory()
 

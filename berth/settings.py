@@ -275,7 +275,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def metal_cells(self) -> tuple[str, ...]:
-        """Where Ironic's nodes are, in the order of `cells`."""
+        """Return the cells with Ironic nodes, in the order of `cells`."""
         nodes = self.ironic.nodes
         return tuple(name for name in self.cell_names if name in {*nodes.cells.values(), self.metal_cell})
 
@@ -293,7 +293,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         return Cell(name, broker, known.database or everybodys, known.ferry)
 
     def database_for(self, store: str) -> str:
-        """The URL of a worker's store; in the default layout one schema, or one file, for each."""
+        """Return the URL of a worker's database. By default each has its own schema or file."""
         return self.cell(store.removeprefix("cell_") if store.startswith("cell_") else "").database
 
     def having(self, **named: Any) -> "Settings":
@@ -314,7 +314,7 @@ CELLS: Mapping[str, type] = {  # settings that define cells: names, and values o
 def _declared(
     kind: Any = Settings, group: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """(name outside, path to its field, type) of every setting."""
+    """Yield (external name, path to its field, type) of every setting."""
     for member in msgspec.structs.fields(kind):
         if member.type == tuple[Cell, ...]:
             yield from ((name, (member.name, name), type_) for name, type_ in CELLS.items())
@@ -333,7 +333,7 @@ SIMULATOR = frozenset(name for name, group in GROUP_OF.items() if group == "comp
 
 
 def by_name(settings: Settings) -> dict[str, Any]:
-    """Every setting's value by its name outside."""
+    """Return every setting's value by its external name."""
     found: dict[str, Any] = {}
     for name, path, _ in _DECLARED:
         if name in CELLS:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def names_of(cell: str, settings: Settings) -> list[str]:
-    """The simulated agents of a cell, by their names."""
+    """Return the names of a cell's simulated agents."""
     return [agent_name(cell, number + 1) for number in range(settings.compute.agents_per_cell)]
 
 

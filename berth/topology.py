@@ -76,7 +76,7 @@ def markdown(workers: Sequence[Worker]) -> str:
 
 
 def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
-    """An AsyncAPI 3 document of every topic and query."""
+    """Return an AsyncAPI 3 document of every topic and query."""
     kinds = [topic.message for topic in TOPICS]
     kinds += [kind for query in QUERIES for kind in (query.asks, query.answer)]
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
@@ -161,5 +161,5 @@ def _by_name(topic: Topic[Any]) -> bool:
 
 
 def _kind(worker: Worker) -> str:
-    """conductor.c1 and conductor.c2 are one kind of worker."""
+    """Return the kind of a worker: conductor.c1 and conductor.c2 are of one kind."""
     return worker.name.split(".")[0]

@@ -51,7 +51,7 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
 
 
 def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transport:
-    """The way onto the bus for the process of one worker, or of several cells' workers of one kind."""
+    """Return the transport for a process: of one worker, or of the same worker for several cells."""
     first = together[0]
     return transport(settings, worker_roles.name_of(together), "" if first.worker == "ferry" else first.cell)
 
@@ -81,7 +81,7 @@ def database(settings: Settings, role: worker_roles.Role) -> Database:
 
 
 async def ever_made(settings: Settings, role: worker_roles.Role) -> bool:
-    """Was this role's database ever migrated? Asking does not make a file."""
+    """Return whether this role's database was ever migrated. Asking creates no file."""
     from bus.sql.migrations import current
 
     url = settings.database_for(store_of(role))
@@ -105,9 +105,8 @@ def stores(settings: Settings) -> dict[worker_roles.Role, str]:
 async def workers(
     role: worker_roles.Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
-    """The workers of a role, to be served on this bus; their database is made up to date first.
-
-    `shared` is for roles that are served in one process with placement.
+    """Migrate the database of a role and yield its workers, to be served on this bus. `shared` is for roles
+    that run in one process with placement.
     """
     package = _PACKAGES.get(role.worker)
     if role.worker == "compute":
@@ -181,7 +180,7 @@ def crossings_of(cell: str) -> tuple[Crossing, ...]:
 
 
 def tables_of_cell(cell: str) -> list[Worker]:
-    """One of every kind there is in this cell, to read their tables."""
+    """Return one worker of every kind in this cell, to read their tables."""
     return [worker for worker in all_workers_without_a_bus(cell) if worker.name.split(".")[1:2] == [cell]]
 
 

@@ -36,7 +36,7 @@ class Role:
 
 
 def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
-    """The role a person named, or a sentence about what they got wrong."""
+    """Return the named role, or raise BadSetting with what is wrong with it."""
     if worker not in WORKERS:
         known = ", ".join(WORKERS)
         raise BadSetting(f"there is no worker {worker!r}; there are: {known}")
@@ -80,7 +80,7 @@ def _check_metal(cell: str, settings: Settings) -> None:
 
 
 def _metal_cells(settings: Settings) -> list[str]:
-    """The cells in which berth's own agent builds on Ironic's nodes."""
+    """Return the cells in which berth's own agent builds on Ironic's nodes."""
     if not settings.ironic.is_read:
         return []
     return [cell for cell in settings.metal_cells if cell not in settings.ironic.nodes.agents]

@@ -166,7 +166,7 @@ class Ring:
             self._strays_at = now + max(STRAYS_EVERY, REST * took)
 
     async def _settle_once(self, pool: str) -> None:
-        """Deal the nodes of a pool to its agents."""
+        """Distribute the nodes of a pool over its agents."""
         async with self.database.write() as tx:
             version = await store.lock(tx, pool)
             members, nodes = await store.members(tx, pool), await store.nodes(tx, pool)

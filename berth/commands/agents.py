@@ -187,7 +187,7 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
 
 
 async def _until_left(bus: Bus, cell: str, name: str, seconds: float) -> None:
-    """Until no node is leaving it any more."""
+    """Wait until the agent has no node to hand over any more."""
     until = monotonic() + seconds
     left = 0
     while monotonic() < until:

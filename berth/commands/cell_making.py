@@ -253,7 +253,7 @@ async def _make_login(what: NewCell, password: str, undo: Undo) -> DatabaseAcces
 
 
 async def _placement_hears(bus: Bus, cell: str) -> bool:
-    """Does placement answer what is asked from within this cell?"""
+    """Return whether placement answers queries that are sent from within this cell."""
     ask = bus.asker(topics.CELL_PROVIDERS, timeout=2.0)
     until = monotonic() + HEARD_SECONDS
     while True:

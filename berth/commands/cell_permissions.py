@@ -212,7 +212,9 @@ def ferry_permissions(settings: Settings, cell: str, *, own: bool) -> Permission
 def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
-    """`bounded`: with the policy for the queues that the cell fills in the middle."""
+    """Return the definitions to import; with `bounded`, also the policy for the queues that the cell fills at
+    the central broker.
+    """
     from bus.rabbit.permissions import definitions
 
     where = vhost or vhost_of(settings.bus.amqp_url)
@@ -264,7 +266,7 @@ def _sentences(known: BrokerUser, user: str, vhost: str) -> list[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """The alternatives of ^(a|b|(c|d))$, a line each."""
+    """Return the alternatives of ^(a|b|(c|d))$, a line each."""
     if pattern == "^$":
         return ["nothing"]
     found, depth, begin = [], 0, 2

@@ -203,7 +203,9 @@ def _several(count: int, what: str) -> str:
 
 
 async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
-    """The cell, which is registered, of the settings, or has hosts; a slip is not to make one."""
+    """Return the cell if it is registered, in the settings or has hosts; refuse other names, which may be
+    misspelled.
+    """
     found = await _found(bus)
     cells = _with_the_settings((cell for cell in found.cells if not cell.gone), settings)
     if name not in cells:

@@ -176,7 +176,7 @@ async def _chosen(transport: Transport, ids: Sequence[str], say: Console) -> Col
 async def _letters(
     transport: Transport, *, after: str = "", beginning: str = ""
 ) -> AsyncGenerator[DeadLetter, None]:
-    """By the beginning of an id as it is, or as `list` prints it."""
+    """Yield the dead letters whose id begins with the text, as stored or as `list` prints it."""
     as_printed = "\\" in beginning
     asked = transport.each_dead_letter(after=after, beginning="" if as_printed else beginning)
     async with aclosing(asked) as letters:

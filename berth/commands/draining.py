@@ -148,7 +148,7 @@ class EmptyingPrinter(MovePrinter):
 
 
 def tell_emptied(far: Emptied, what: str, telling: MovePrinter) -> int:
-    """The end of it; 1 unless nothing stays."""
+    """Print the result of a drain; return 1 if instances stay."""
     if telling.as_json:
         sets = {name: sorted(getattr(far, name)) for name in ("moved", "gone", "under_way")}
         write_json({"hosts": what, **sets, "stay": far.stay})

@@ -35,7 +35,7 @@ def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
 
 
 def _narrowing(decision: Decision, width: int) -> Iterator[Text]:
-    """A bar for what each constraint left."""
+    """Yield a bar of the remaining hosts for each constraint."""
     most, bar = decision.considered, max(8, min(40, width - NAME - 2 * NUMBER - 26))
     yield _bar("considered", most, most, bar, "")
     for removal in decision.removals:

@@ -197,7 +197,7 @@ async def _edited(bus: Bus, order: GroupEditRequested) -> GroupResult:
 
 
 async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
-    """A page at a time; in the order of their names."""
+    """Read all groups page by page, and return them in the order of their names."""
     found: list[ServerGroup] = []
     ask, after = bus.asker(topics.GROUPS), ""
     while True:
@@ -209,7 +209,7 @@ async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
 
 
 async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
-    """The names of the hosts its members are on, by their roots."""
+    """Return root → name of the hosts with members."""
     places = (*group.members.values(), *group.left.values())
     roots = tuple(sorted({root for listed in places for root in listed}))
     if not roots:

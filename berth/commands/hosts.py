@@ -158,7 +158,7 @@ async def show(settings: Settings, name: str, as_json: bool, say: Console) -> in
 
 
 def picture(tree: Sequence[Provider], about: str) -> Picture:
-    """Each provider below its parent."""
+    """Return the tree as text, each provider below its parent."""
     found: dict[str | None, Picture] = {}
     waiting = sorted(tree, key=lambda one: one.name)
     while waiting:

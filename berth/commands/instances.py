@@ -95,7 +95,7 @@ async def show_instances(
 
 
 async def instances_of(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instance], bool]:
-    """At most so many that have not ended in this cell; and was it silent?"""
+    """Return at most this many unfinished instances of the cell, and whether the cell did not answer."""
     statuses: tuple[InstanceStatus, ...] = (
         "building", "swapping", "active", "moving", "verifying", "deleting",
     )  # fmt: skip

@@ -78,7 +78,7 @@ class Sides(NamedTuple):
 
 
 def ironic_commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer.Typer:
-    """The sub-commands of `berth ironic`."""
+    """Return the sub-commands of `berth ironic`."""
     app = typer.Typer(
         no_args_is_help=True,
         help="Ironic: what differs between it and placement, the nodes of any, and a simulated one.",

@@ -40,7 +40,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Whole, as JSON lines.")]
 
 
 def node_commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer.Typer:
-    """The sub-commands of `berth ironic node`."""
+    """Return the sub-commands of `berth ironic node`."""
 
     def reach(url: str, work: Work) -> None:
         run(_with_api(settings().settings, url, work))

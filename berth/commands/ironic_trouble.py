@@ -31,7 +31,7 @@ Node = Annotated[str, typer.Argument(metavar="NODE", help="A name or a uuid.")]
 
 
 def add_trouble(app: typer.Typer, settings: Callable[[], Effective], run: Run, say: Console) -> None:
-    """The sub-commands of `berth ironic node` that make trouble."""
+    """Add the sub-commands of `berth ironic node` that inject faults."""
 
     def ask(url: str, path: str, body: Json, told: str, as_json: bool) -> None:
         run(_trouble(access_of(settings().settings, url), path, body, told, say, as_json))

@@ -275,7 +275,7 @@ async def _berth_to_load(
 
 
 def refuse_strangers(settings: Settings) -> None:
-    """A load test is for one's own machine."""
+    """Refuse a load test against another machine."""
     places = [("amqp_url", settings.bus.amqp_url), ("database_url", settings.database.url)]
     places += [("cell_amqp_urls", cell.broker) for cell in settings.cells]
     places += [("cell_ferry_urls", cell.ferry) for cell in settings.cells]

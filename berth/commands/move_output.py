@@ -121,7 +121,7 @@ def sentence(outcome: MoveOutcome) -> str:
 
 
 def failures(outcome: MoveOutcome) -> list[str]:
-    """The phases and attempts of it that did not go well, a line each."""
+    """Return the failed phases and attempts, a line each."""
     lines = [
         f"  {phase.phase} on {printable(phase.host)}: {phase.outcome}{_cause(phase.cause)}"
         for phase in outcome.phases
@@ -139,7 +139,7 @@ def _cause(cause: str) -> str:
 
 
 def moves_table(found: Sequence[MoveStands], now: float) -> Table:
-    """Moves as a list shows them."""
+    """Return the moves as a table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("move", "build", "kind", "is", "from", "to", "since", "took"):
         table.add_column(title, no_wrap=True)
@@ -177,7 +177,7 @@ def phases_table(move: MoveStands) -> Table:
 def tell_supposed(
     moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered], as_json: bool, say: Console
 ) -> int:
-    """1 unless all would move."""
+    """Print what the moves would do; return 1 unless all would move."""
     for request, answer in zip(moves, answers, strict=True):
         if as_json:
             write_json(answer)

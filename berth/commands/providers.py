@@ -104,7 +104,7 @@ async def reset(settings: Settings, root: str, cell: str, as_json: bool, say: Co
 async def reset_the_ownerless(
     settings: Settings, cell: str, match: str, dry_run: bool, as_json: bool, say: Console
 ) -> int:
-    """Pools that operators made and share stay theirs."""
+    """Delete providers without an owner. Shared pools of operators stay."""
     async with Bus(wiring.transport(settings, "provider")) as bus:
         await chosen_cells(bus, settings, [cell])
         found = [provider for provider in await _ownerless(bus) if fnmatchcase(provider.name, match)]

@@ -206,7 +206,9 @@ async def ready(bus: Bus, settings: Settings) -> int:
 
 
 async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Returns when placement knows this share of the hosts, and a scheduler decides: how many it knows."""
+    """Wait until placement knows this share of the hosts and a scheduler answers; return the number of known
+    hosts.
+    """
     hosts = await hosts_known(bus, settings, share)
     what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
     question = WhatIf(request=boot_request(BootOptions(vcpus=1, memory_mb=0, disk_gb=0)), best=1)
@@ -215,7 +217,7 @@ async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
 
 
 async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Returns when placement knows at least this share of the simulated hosts: how many it knows."""
+    """Wait until placement knows this share of the simulated hosts; return the number of known hosts."""
     find = bus.asker(topics.FIND_CANDIDATES, timeout=2.0)
     question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=1)
     found = await _answered(
@@ -233,7 +235,7 @@ async def _answered(
     enough: Callable[[R], bool] = lambda _: True,
     more: float = 0.0,
 ) -> R:
-    """The first answer that is enough."""
+    """Repeat the query until its answer is sufficient, and return the answer."""
     patience = _READY_SECONDS + more
     deadline = monotonic() + patience
     while monotonic() < deadline:

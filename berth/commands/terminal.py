@@ -59,7 +59,7 @@ def given(config: Path | None, sets: Mapping[str, str]) -> None:
 
 
 def effective(**flags: Any) -> Effective:
-    """The settings in force, with this command's flags on top."""
+    """Return the settings in force, with this command's flags on top."""
     found = read(flags, sets=_Given.sets, file=_Given.config)
     logs.begin(found.settings)
     return found
@@ -80,7 +80,7 @@ def run(work: Coroutine[Any, Any, int | None]) -> None:
 
 
 def write_json(value: Any) -> None:
-    """One line of it, for programs; what JSON does not escape and terminals obey is escaped as well."""
+    """Print one line of JSON; characters that terminals interpret are escaped as well."""
     text = msgspec.json.encode(value).decode()
     sys.stdout.write(OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
@@ -112,7 +112,7 @@ def explained(app: typer.Typer) -> None:
 
 
 def _explain(problems: Iterable[BaseException]) -> int:
-    """Each in a sentence, once; 2 when it is what the user gave that cannot be used."""
+    """Print each problem once, as a sentence; return 2 if the user's input is unusable, otherwise 1."""
     told = {_sentence(problem): problem for problem in problems}
     for sentence in told:
         complain.print(printable(sentence, lines=True), style="red", markup=False)

@@ -112,7 +112,7 @@ async def what_if(
 
 
 def show_answer(answer: WhatIfAnswered, say: Console) -> None:
-    """0 when it fits."""
+    """Print the answer; return 0 if the request fits."""
     if answer.refusal:
         say.print(Text(f"it cannot be meant: {printable(answer.refusal)}", style="red"))
         return

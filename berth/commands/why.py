@@ -177,7 +177,7 @@ def _print(say: Console, line: Text) -> None:
 
 
 def _again(known: Known, as_json: bool, say: Console) -> int:
-    """The recorded decisions, made again; 1 unless all come to the same host."""
+    """Repeat the recorded decisions; return 1 unless all choose the same host."""
     if known.moves:
         raise OperationRefused("it is a move: only the choice of a build is made again")
     if not known.stands:

@@ -88,7 +88,7 @@ class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judged(seen: BerthSeen) -> list[Finding]:
-    """The worst first."""
+    """Return the findings, the worst first."""
     found = [*_machine(seen), *_each(_broker, seen.brokers), *_each(_database, seen.databases)]
     if seen.bus:
         found.append(Finding("broken", "bus", seen.bus, "Start it (`berth up`), or say where it is."))

@@ -237,7 +237,7 @@ def _claim(consumer: ImportedConsumer, generation: int | None) -> Mapping[str, A
 
 
 def _portions(providers: list[ImportedProvider]) -> Iterator[list[ImportedProvider]]:
-    """So many at a time, or more, that no tree is cut."""
+    """Yield providers in portions of about this size; no tree is divided."""
     portion: dict[str, ImportedProvider] = {}
     for provider in providers:
         if len(portion) >= _PORTION and provider.parent not in portion:

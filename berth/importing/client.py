@@ -123,7 +123,7 @@ class PlacementClient:
     # Reading
 
     async def world(self, progress: Progress) -> PlacementContents:
-        """All it holds. What is deleted while we read is left out."""
+        """Return all contents. Objects that are deleted during the reads are left out."""
         world = PlacementContents()
         world.traits = set((await self._get("/traits?name=startswith:CUSTOM_"))["traits"])
         known = (await self._get("/resource_classes"))["resource_classes"]
@@ -181,7 +181,7 @@ class PlacementClient:
 
 
 def same(id_: str) -> str:
-    """An id in the one form berth keeps: in lower case, with dashes."""
+    """Return the id in berth's form: lower case, with dashes."""
     return str(uuid.UUID(id_))
 
 

@@ -28,7 +28,7 @@ class NovaAggregate:
 
 
 def read(text: bytes) -> list[NovaAggregate]:
-    """A list of them, one alone (`aggregate show`), or the API's own answer."""
+    """Read aggregates from a list, a single one (`aggregate show`), or an answer of the Nova API."""
     try:
         value = msgspec.json.decode(text)
     except NOT_JSON as problem:

@@ -131,7 +131,7 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
 
 
 def _not_told_of(home: Provider, foreign: Collection[str]) -> str:
-    """Why no agent would take it."""
+    """Return why no agent would adopt the instance."""
     if home.agent in foreign:
         return f"its host {home.host} is of agent {home.agent}, which is none of berth's"
     return ""

@@ -146,7 +146,7 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 
 
 def hints_given(given: Sequence[str]) -> Hints:
-    """`same_host=UUID`, more than once for more than one; `query=["=", "$zone", "a"]`."""
+    """Parse hints such as `same_host=UUID`, which may be repeated, or `query=["=", "$zone", "a"]`."""
     said: dict[str, str | list[str]] = {}
     for one in given:
         ((key, value),) = pairs("--hint", [one]).items()
@@ -169,7 +169,9 @@ def hints_given(given: Sequence[str]) -> Hints:
 
 
 def flavor_instead(flavor: Flavor, given: str) -> Flavor:
-    """Another flavor: the JSON of one in a file, or what differs: `vcpus=2,resources:CUSTOM_GOLD=`."""
+    """Return an alternative flavor: from the JSON of a flavor in a file, or from the differences:
+    `vcpus=2,resources:CUSTOM_GOLD=`.
+    """
     if "=" not in given:
         try:
             return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
@@ -198,7 +200,7 @@ def flavor_instead(flavor: Flavor, given: str) -> Flavor:
 
 
 def weights_given(given: Sequence[str]) -> dict[str, float]:
-    """`TRAIT` counts 1, `TRAIT=2.5` that."""
+    """Parse weights: `TRAIT` counts 1, `TRAIT=2.5` counts 2.5."""
     found = {}
     for one in given:
         name, _, number = one.partition("=")

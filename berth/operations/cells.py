@@ -65,7 +65,7 @@ async def ask_cells(
 
 
 def all_shown(silent: Sequence[str]) -> None:
-    """OperationRefused, when the rest has been shown and some cells were silent."""
+    """Raise OperationRefused if some cells did not answer; call it after the rest was shown."""
     if silent:
         raise OperationRefused(f"not shown, for it did not answer: {named(silent)}")
 

@@ -138,7 +138,7 @@ class Emptying:
         return bool(open_)
 
     async def _work(self, moves: FollowedMoves, movable: list[Instance]) -> None:
-        """One after the other."""
+        """Move the instances one after the other."""
         while movable:
             one = movable.pop(0)
             if one.root in self._opened:

@@ -80,7 +80,7 @@ class FollowedMoves:
         self._open: dict[str, _Open] = {}
 
     async def ask(self, request: MoveRequested) -> MoveOutcome:
-        """Have this one done; returns when it is over, or waits to be confirmed."""
+        """Request the move; return when it has ended or waits for confirmation."""
         waited = self._await(request.move, request.build, request.cell, request)
         await publish(self.bus, request, patience=PATIENCE)
         return await waited

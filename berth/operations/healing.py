@@ -57,7 +57,7 @@ async def _runs(settings: Settings) -> bool:
 
 
 async def _give_back(bus: Bus, leak: Leak) -> Healed:
-    """Only while it is as it was seen."""
+    """Release the leak, unless it changed since it was read."""
     release = ReleaseRequested(consumer=leak.consumer, generation=leak.generation)
     result = (await bus.asker(topics.RELEASE)(release)).result
     if isinstance(result, Released):

@@ -124,7 +124,7 @@ def disabling(cause: str) -> Marking:
 
 
 def enabling(cause: str) -> Marking:
-    """Takes this cause away; it is open when that was the last."""
+    """Return the edit that removes this cause; without a cause left the host is open."""
 
     async def enable(bus: Bus, root: Provider) -> str:
         def enabled(now: Provider) -> set[str]:
@@ -162,7 +162,7 @@ def _held(cause: str) -> str:
 
 
 async def _make(bus: Bus, trait: str) -> None:
-    """A trait of ours, which no placement has from the beginning."""
+    """Create a trait of berth, which a new placement does not have."""
     await bus.asker(topics.EDIT_NAME)(NameEditRequested(kind="trait", edit=MakeName(name=trait)))
 
 

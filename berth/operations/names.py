@@ -35,7 +35,7 @@ async def find_aggregates(bus: Bus, **query: Any) -> list[tuple[Aggregate, int]]
 
 
 async def hosts_inside(bus: Bus, id_: str) -> list[Provider]:
-    """The roots that are in it."""
+    """Return the roots in the aggregate."""
     found: list[Provider] = []
     like = ResourceGroup(member_of=((id_,),))
     while True:

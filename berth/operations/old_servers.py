@@ -37,7 +37,9 @@ class OldServer:
 
 
 def old_servers(path: Path) -> dict[str, OldServer]:
-    """By their uuids. JSON (a list, or an object a line), YAML, or CSV with a line of names."""
+    """Read servers by their uuids from JSON (a list, or an object a line), YAML, or CSV with a line of
+    names.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as problem:

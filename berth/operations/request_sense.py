@@ -27,9 +27,10 @@ _EVERYWHERE = RequestOptions(pci_aliases=_AnyAlias(), max_wait=math.inf, unscope
 
 
 def sense_of(request: BuildRequested) -> tuple[str, ...]:
-    """Refuses what would mean nothing in any cloud, before it is published; sentences about the rest.
+    """Refuse a request that no cloud could satisfy, before it is published; return notes on ineffective
+    parts.
 
-    Which hosts, aliases and longest waits there are, only the scheduler knows.
+    Only the scheduler knows the hosts, the aliases and the longest wait.
     """
     anywhere = replace(request, forced_host="", wanted_host="", ignore_hosts=())
     try:

@@ -1,8 +1,8 @@
-"""The in-process broker: the embedded default, and the simulation's world.
+"""The in-process broker of the embedded default and of the simulation.
 
-It keeps a broker's manners: bytes travel, never objects; publish never calls a handler; queues compete,
-redeliver and dead-letter; keys match as AMQP's do. Given a source of chance it reorders and duplicates, the
-same way for the same seed. Given a journal it forgets nothing when the process dies.
+It behaves as RabbitMQ does: messages are bytes, `publish` calls no handler, consumers of a queue compete,
+unacknowledged messages are redelivered, keys match as in AMQP. With a source of chance it reorders and
+duplicates messages, the same way for the same seed. With a journal no message is lost when the process dies.
 """
 
 import asyncio

@@ -85,7 +85,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spares(self) -> tuple[Selection, ...]:
-        """The alternates not tried yet; a refused one is not asked for again."""
+        """Return the alternates not tried yet. A refused alternate is not tried again."""
         return self.hosts[self.at + 1 :]
 
     @property
@@ -94,12 +94,12 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moving(self) -> BuildMove | None:
-        """The move in progress, if any."""
+        """Return the move in progress, if any."""
         return self.move if self.move is not None and self.move.is_open else None
 
     @property
     def guest_on(self) -> Selection:
-        """The host of the guest, which during a move is not yet the build's host."""
+        """Return the host of the guest; during a move it is not yet the host of the build."""
         move = self.moving
         if move is None or not move.was:
             return self.host

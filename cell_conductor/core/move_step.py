@@ -151,7 +151,7 @@ def _not_rebuilt(build: Build, cause: str, now: float) -> Stepped:
 
 
 def _to_the_way_back(build: Build, why: str, now: float, limits: AttemptLimits) -> Stepped:
-    """Go back after the destination has prepared but never started."""
+    """Return to the source, because the destination has prepared but never started."""
     build = leftovers.add_leftover(build, now, limits.cleanup_timeout, above=open_move(build).was)
     return way_back(build, "error", why, now, limits)
 

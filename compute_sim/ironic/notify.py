@@ -110,7 +110,7 @@ class IronicExchange:
 
     @property
     def place(self) -> str:
-        """The address, for messages to people."""
+        """Return the address, for messages to people."""
         return self._publisher.place
 
     def __call__(self, told: Notification) -> None:

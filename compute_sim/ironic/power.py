@@ -40,7 +40,7 @@ class _Board:
 
 
 class Power:
-    """Power of all nodes. A node without an entry here has the power state that Ironic assumes."""
+    """The power states of all nodes. A node without an entry has the state that Ironic assumes."""
 
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor

@@ -52,7 +52,7 @@ class Fleet:
         return 0 if host.root in self.down else host.fits(flavor)
 
     def in_order(self) -> list[KnownHost]:
-        """By cell, zone and name: as they are drawn."""
+        """Return the hosts by cell, zone and name, as they are drawn."""
         layout, roots, _ = self._drawn
         if layout != self.layout:
             hosts = sorted(self.hosts.values(), key=lambda host: (host.cell, host.zone, natural(host.name)))
@@ -116,7 +116,7 @@ def changed_columns(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict
 
 
 def natural(name: str) -> tuple[str, int, str]:
-    """h2 before h10."""
+    """Return a sort key that orders h2 before h10."""
     word = name.rstrip("0123456789")
     digits = name[len(word) :]
     return word, int(digits or 0), name

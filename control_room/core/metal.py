@@ -126,7 +126,7 @@ def _record_text(record: PlacementRecord | None) -> str:
 
 
 def _obstacles(node: BoardNode, reads_ironic: bool, now: float) -> tuple[str, ...]:
-    """In sentences, what would have to change first."""
+    """Return, as sentences, what must change before the node can be used."""
     words = []
     ironic, record = node.ironic, node.placement_record
     if ironic is not None:

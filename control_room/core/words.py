@@ -30,7 +30,7 @@ def several(number: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first names, and how many more there are."""
     shown = list(names[:most])
     if len(names) > most:
         return f"{', '.join(shown)} and {len(names) - most:,} more"
