@@ -10,7 +10,7 @@ from rich.console import Console
 from berth import wiring
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import complain, effective, run, say, write_json
-from berth.operations.adopting import Adoption, adopt_instances
+from berth.operations.adopting import AdoptionOutcome, adopt_instances
 from berth.operations.cells import uuid_of
 from berth.operations.old_servers import OldServer, old_servers
 from berth.settings import BadSetting, Settings
@@ -91,7 +91,7 @@ async def adopt(
     return _tell(found, yes, as_json, say)
 
 
-def _tell(found: Adoption, yes: bool, as_json: bool, say: Console) -> int:
+def _tell(found: AdoptionOutcome, yes: bool, as_json: bool, say: Console) -> int:
     """Print the adoption; return 1 if an instance could not be adopted."""
     adopted, listed, known = found.adopted, found.refused, found.known
     if as_json:

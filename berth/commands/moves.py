@@ -110,7 +110,7 @@ class _Followed:
 
 
 @dataclass(frozen=True)
-class Following(_Followed):
+class FollowedMove(_Followed):
     """The options of a move that does not wait for capacity."""
 
     wait: Annotated[
@@ -260,7 +260,7 @@ def resize_command(
 
 @commands.command("shelve")
 @expanded
-def shelve_command(builds: Builds, how: Following) -> None:
+def shelve_command(builds: Builds, how: FollowedMove) -> None:
     """Stop instances, keep what they are, and give all their room back.
 
     `berth unshelve BUILD` builds one again, wherever there is room then.
@@ -280,7 +280,7 @@ def unshelve_command(builds: Builds, where: Destination, how: Waiting) -> None:
 @expanded
 def rebuild_command(
     build: OneBuild,
-    how: Following,
+    how: FollowedMove,
     image: Annotated[
         str, typer.Option(metavar="NAME", help="What is to run there (default: the image it has).")
     ] = "",

@@ -27,7 +27,7 @@ _SECONDS = 30.0  # an answer may take
 
 
 @dataclass(frozen=True)
-class Adoption:
+class AdoptionOutcome:
     """The instances that were adopted, or would be; those that could not, with the reason; known builds."""
 
     adopted: dict[str, BuildAdoptRequested]
@@ -43,7 +43,7 @@ async def adopt_instances(
     servers: Mapping[str, OldServer],
     timeout: float | None,
     note: Callable[[str], None],
-) -> Adoption:
+) -> AdoptionOutcome:
     """Adopt the wanted instances, or all on the hosts; without a timeout, return what would be adopted."""
     found = await (_these(bus, wanted) if wanted else _on_hosts(bus, hosts))
     known = await _known(bus, settings, found, note)
@@ -67,7 +67,7 @@ async def adopt_instances(
             refused[request.build] = outcome.why
         else:
             adopted[request.build] = request
-    return Adoption(adopted, refused, known)
+    return AdoptionOutcome(adopted, refused, known)
 
 
 async def _these(bus: Bus, wanted: Sequence[str]) -> dict[str, Consumer]:
