@@ -6,6 +6,9 @@ worker. That queue is read with a prefetch of one, and by one reader of a proces
 is redelivered from there was the only suspect in its process when that ended: one strike. At MAX_STRIKES it
 becomes a dead letter. With the first end, when it was handled among others, that makes three.
 
+A handler may take long: an agent's order is settled when its work has ended. So after ALONE_SECONDS the
+handler is cancelled, as at a stop, and the message returns to the queue it came from.
+
 First deliveries cost nothing more, and suspects do not delay them.
 """
 
@@ -26,6 +29,7 @@ log = logging.getLogger(__name__)
 
 MAX_STRIKES = 2
 POLL_SECONDS = 15.0  # between checks for suspects that another replica left
+ALONE_SECONDS = 2.0  # a handler that blocks the event loop, as deadly ones do, has no time limit
 _IDLE_SECONDS = 0.3  # without a message: the queue is empty
 _PUT_BACK_SECONDS = 5.0
 _FAILED_PAUSE = 1.0  # seconds before the next try, after the broker has failed
@@ -126,13 +130,18 @@ class Suspects:
             await self._handle(row, delivery)
 
     async def _handle(self, row: SuspectRow, delivery: Delivery) -> None:
+        limit = asyncio.timeout(ALONE_SECONDS)
         try:
-            await row.handle_alone(delivery)
+            async with limit:
+                await row.handle_alone(delivery)
         except asyncio.CancelledError:  # we stop: a requeue would count as a strike
             await self._put_back(self._move(delivery, self.queue.name))
             raise
-        except Exception:  # the broker failed, not the handler
-            log.exception("%s: could not settle", self.queue.name)
+        except Exception:
+            if limit.expired():
+                await self._put_back(self._move(delivery, delivery.envelope.suspect_of, suspect_of=""))
+                return
+            log.exception("%s: could not settle", self.queue.name)  # the broker failed, not the handler
             await asyncio.sleep(_FAILED_PAUSE)
             await self._put_back(self._move(delivery, self.queue.name))
 

@@ -239,7 +239,7 @@ def test_who_does_what_he_is_told_however_late_is_found(monkeypatch: pytest.Monk
     for seed in (1, 2):
         simulate(seed, late, moves=True)
     _forget_which_step(monkeypatch)
-    assert "its room is not held" in found_within(2, first=1, moves=True, trouble=late)
+    assert "its room is not held" in found_within(12, first=1, moves=True, trouble=late)
 
 
 def found_within(

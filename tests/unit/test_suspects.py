@@ -1,8 +1,10 @@
 """Redelivered messages are handled alone, and get a strike only if their process ended meanwhile."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 
 import msgspec
 import pytest
@@ -122,6 +124,19 @@ async def test_a_suspect_in_hand_at_a_shutdown_gets_no_strike(
         await until(lambda: handler.batches)
     (item,) = broker.queues[SUSPECTS].items
     assert (item.envelope.strikes, item.crashes) == (1, 0)
+
+
+async def test_a_suspect_whose_handler_takes_long_stops_no_other_and_returns_to_its_queue(
+    broker: LocalBroker, outside: LocalTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suspects, "ALONE_SECONDS", 0.05)
+    for number in (1, 2):
+        await outside.delay(SUSPECTS, cancel(number, suspect_of=QUEUE), 0)
+    handler = Handler()
+    handler.holding = True  # as an agent that settles an order when its work has ended
+    async with serving(broker, handler.worker, drain=0.05):
+        await until(lambda: Counter(chain(*handler.batches)) >= Counter({1: 2, 2: 1}))
+    assert not broker.dead
 
 
 async def test_a_suspect_whose_handler_asks_for_another_try_is_no_suspect_any_more(
