@@ -1,4 +1,6 @@
-"""An agent's record of its orders. Duplicate orders, late ones and orders after a destroy have no effect."""
+"""An agent's record of its orders. Duplicate and late orders have no effect, nor have orders after a
+destroy.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -40,7 +42,7 @@ class _Memory(Generic[V]):
 
 
 class AgentBuilds:
-    """The attempts of one agent: which are running, the outcomes of others, and which are void."""
+    """The attempts of one agent: running attempts, outcomes of finished attempts, and void attempts."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self.running: set[Key] = set()
@@ -78,7 +80,7 @@ class AgentBuilds:
         return any(above < attempt <= upto for above, upto in self._void.get(build, ()))
 
     def outcome(self, key: Key) -> AgentReported | None:
-        """Return the outcome of this attempt if it is recorded, else None."""
+        """Return the recorded outcome of this attempt."""
         build, attempt = key
         return next((one for one in self._finished.get(build, ()) if one.attempt == attempt), None)
 

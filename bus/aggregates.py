@@ -62,7 +62,7 @@ class MakeAggregate(Tagged, frozen=True, kw_only=True):
 
 
 class ChangeAggregate(Tagged, frozen=True, kw_only=True):
-    """Change an aggregate: all changes or none. Changes that are already in effect are no error."""
+    """Change an aggregate completely or not at all. Changes that are already in effect are no error."""
 
     aggregate: Id
     name: AggregateName | None = None
@@ -85,7 +85,7 @@ AggregateEdit = MakeAggregate | ChangeAggregate | DropAggregate
 
 
 class AggregateEdited(Tagged, frozen=True, kw_only=True):
-    """The edit was done; the aggregate after it, with `gone` if it was deleted."""
+    """The edit succeeded; the aggregate after it, with `gone` if it was deleted."""
 
     aggregate: Aggregate
     made: bool = False

@@ -31,7 +31,7 @@ NewCell = Annotated[  # no leading -: `reply.-c1.` begins reply addresses outsid
 
 
 class RegisterCell(Tagged, frozen=True, kw_only=True):
-    """Register a cell or change it. None leaves a field as it is; repeating the edit changes nothing."""
+    """Register a cell or change it. Omitted fields keep their values; repeating the edit changes nothing."""
 
     cell: NewCell
     enabled: bool | None = None  # None: unchanged; a new cell is enabled
@@ -54,7 +54,7 @@ CellEdit = RegisterCell | DropCell
 
 
 class CellEdited(Tagged, frozen=True, kw_only=True):
-    """The edit was done; the cell after it, with `gone` if it was deleted."""
+    """The edit succeeded; the cell after it, with `gone` if it was deleted."""
 
     cell: RegisteredCell
     number: Whole = 0  # of the change; 0: nothing changed

@@ -210,7 +210,7 @@ ReleaseResult = Released | Held | Retired | OutsideCell | Contended
 
 
 class ClaimRequested(Message, frozen=True, kw_only=True):
-    """Claim resources for several consumers: all claims succeed or none."""
+    """Claim resources for several consumers: all claims succeed, or no claim does."""
 
     claims: Annotated[tuple[ConsumerClaim, ...], Meta(min_length=1, max_length=1000)]
     cell: Text = ""  # the asking cell; empty: not asked by a cell

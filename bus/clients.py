@@ -51,7 +51,7 @@ class ClientEditAnswered(Message, frozen=True, kw_only=True):
 
 
 class FindClients(Message, frozen=True, kw_only=True):
-    """Query all registered clients, or those with the names."""
+    """Query all registered clients, or the named clients."""
 
     names: ShortList[ClientName] = ()
 
@@ -88,7 +88,7 @@ class ClientAsked(Message, frozen=True, kw_only=True):
 
 
 class ClientAnswered(Message, frozen=True, kw_only=True):
-    """The answer, in the field of the query; or `refused`, the reason why there is none."""
+    """The answer, in the field of the query; or `refused`, the reason of a refusal."""
 
     refused: Cause = ""
     builds: BuildsFound | None = None

@@ -25,7 +25,7 @@ _ID = re.compile(r"[\w-]{32}", re.ASCII)
 
 
 class Visitor(msgspec.Struct, frozen=True):
-    """The user that a token belongs to."""
+    """The user of a token."""
 
     user: str
     project: str
@@ -100,7 +100,7 @@ class Sessions:
         self._closed = False
 
     def find(self, cookie: str, now: float) -> WebSession | None:
-        """Return the session of a cookie; None if this is not the id of a session."""
+        """Return the session with the id in the cookie."""
         if not _ID.fullmatch(cookie):
             return None
         known = self._signed_in.get(cookie)

@@ -117,6 +117,6 @@ class MetalReader:
 
 
 def _with(nodes: MetalNodes, changed: dict[str, BoardNode | None]) -> MetalNodes:
-    """Return the nodes with the changed ones in their places, and None removed."""
+    """Return the nodes with the changed ones in their places, without the deleted ones."""
     found = {node.id: node for node in nodes.nodes} | changed
     return replace(nodes, nodes=tuple(node for node in found.values() if node is not None))

@@ -1,4 +1,4 @@
-"""How many flavors fit, by amounts, traits, zones and cells, without filters and weighers.
+"""Computes how many flavors fit, by amounts, traits, zones and cells, without filters and weighers.
 
 The flavors are packed host by host, so the number does fit; another packing may fit a little more.
 """
@@ -36,7 +36,7 @@ class ClassCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorCapacity:
-    """How many of one flavor fit if nothing else is built."""
+    """The number of instances of one flavor that fit if no other instance is built."""
 
     name: str
     fits: int

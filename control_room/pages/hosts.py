@@ -164,5 +164,5 @@ class HostPages(PageGroup):
 
 
 def _health(root: Provider, answer: HostHealthFound | None) -> HostHealth | None:
-    """Return the scheduler's report of a host: None if it is up."""
+    """Return the scheduler's report of a host that is not up."""
     return unanswered(root) if answer is None else next(iter(answer.hosts), None)

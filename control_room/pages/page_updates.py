@@ -70,7 +70,7 @@ class PageUpdates:
 
 
 async def _made(part: Callable[[], Awaitable[str]], stream: EventStream) -> str | None:
-    """Return the part; None if the stream ends before it is made."""
+    """Return the part, unless the stream ends before the part is ready."""
     try:
         async with asyncio.timeout(None) as working:
             with stream.endable(working):
@@ -93,9 +93,10 @@ async def _passed(event: asyncio.Event, seconds: float) -> None:
 
 
 async def soon(request: Request, data: Awaitable[V]) -> V | None:
-    """Return the data, or None if it takes longer than a page waits: the event stream sends it later.
+    """Return the data if it is ready within the time that a page waits; otherwise the event stream sends it
+    later.
 
-    With `wait=1` the page waits until the data is there or the reader has left.
+    With `wait=1` the page waits until the data is ready or the reader has left.
     """
     waits = request.query_params.get("wait") == "1"
     found: V | None = None

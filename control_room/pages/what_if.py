@@ -1,5 +1,5 @@
-"""What-if: whether a request would fit now, where, how many more, and what would change it. Nothing is
-claimed.
+"""The page of what-if questions: whether a request would fit now, where, how many more, and what would change
+it. The page claims nothing.
 """
 
 from collections.abc import Sequence

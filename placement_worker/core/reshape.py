@@ -20,7 +20,7 @@ _Amounts = dict[_At, int]
 
 
 class Unmovable(ValueError):
-    """Allocations cannot move as the report says; the text names the field and the reason."""
+    """Allocations cannot move as the report requires; the text names the field and the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows examined together for the next 
 PAGE_BYTES = 700_000  # an answer must fit a message; there is another page
 PATIENCE = 100_000  # steps without a fit, some tenths of a second, after which a search returns its results
 IN_A_ROW = 64  # hosts examined before a search may pause
-HOST_PATIENCE = 20_000  # for one host, while others wait on further pages
-KEPT = 256  # unfinished searches of single anchors; others start again
+HOST_PATIENCE = 20_000  # steps for one host while other hosts wait on further pages
+KEPT = 256  # unfinished searches of single anchors that are stored; further ones start again
 TOGETHER = "all of it together"
 _NOTHING: dict[str, Any] = {}  # never changed
 

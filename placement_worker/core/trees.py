@@ -47,8 +47,8 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return the withheld amounts after the inventories were set by hand: nothing is withheld from
-        changed ones.
+        """Return the withheld amounts after an operator set the inventories: changed inventories withhold
+        nothing.
         """
         return {
             name: amount
