@@ -51,9 +51,9 @@ class Holder:
     generation: int = 0
     held: Allocations = field(default_factory=dict)
     by: ConsumerClaim | None = None  # the claim that gave it what it holds now
-    heir_of: "Holder | None" = None  # consumer whose allocations it took: it has the same project and user
+    heir_of: "Holder | None" = None  # consumer that it took allocations over from; same project and user
     heir_type: str = CLEANUP  # and of this type
-    keeps_for: str | None = None  # consumer whose guest may still use the held allocations
+    keeps_for: str | None = None  # consumer with a guest that may still use the held allocations
     group: int | None = None  # the number of its server group, which may have been dropped since
     group_was: int | None = None  # when it was read
 

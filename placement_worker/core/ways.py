@@ -53,7 +53,7 @@ def shares(row: Row) -> bool:
 
 
 def _sharing_with(trees: Trees, rows: Sequence[Row]) -> list[Row]:
-    """Return providers of other trees that share with one of these."""
+    """Return providers of other trees that share with one of the rows."""
     sharers = trees.sharers
     met = {position for row in rows for uuid in row.aggregates for position in sharers.get(uuid, ())}
     found = [trees.row_at(position) for position in sorted(met)]
