@@ -1,29 +1,24 @@
 """`berth agent`: the agents on the bare-metal nodes of a cell."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
 from berth import wiring
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import complain, effective, run, say, tell, write_json
-from berth.operations.cells import all_shown, ask_cells, chosen_cells, named
-from berth.operations.errors import checked
+from berth.operations.agents import edit_agent, find_agents, leave_nodes
+from berth.operations.cells import all_shown, chosen_cells
 from berth.settings import Settings
-from bus import topics
-from bus.clock import Clock, monotonic
+from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
+from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands
 from bus.printing import printable
 
-SECONDS = 10.0  # a cell may take to answer
-_LOOK_AGAIN = 0.5
 _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
 
 commands = typer.Typer(
@@ -99,7 +94,7 @@ def rehome_command(
 
 async def show_agents(settings: Settings, only: Sequence[str], as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "agent")) as bus:
-        found, silent = await _ask(bus, await chosen_cells(bus, settings, only))
+        found, silent = await find_agents(bus, await chosen_cells(bus, settings, only))
     if as_json:
         for cell, answer in found.items():
             for agent in answer.agents:
@@ -133,11 +128,6 @@ def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
     return table
 
 
-async def _ask(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsFound], list[str]]:
-    ask = bus.asker(topics.FIND_AGENTS, timeout=SECONDS)
-    return await ask_cells(cells, lambda cell: ask(FindAgents(cell=cell)))
-
-
 async def edit(
     settings: Settings,
     request: AgentEditRequested,
@@ -146,19 +136,19 @@ async def edit(
     say: Console,
     as_json: bool = False,
 ) -> int:
-    checked(request)
     name = request.agent
     async with Bus(wiring.transport(settings, "agent")) as bus:
-        cell = await _cell_of(bus, name, await chosen_cells(bus, settings, [cell] if cell else ()))
-        answer = await bus.asker(topics.EDIT_AGENT, timeout=SECONDS)(structs.replace(request, cell=cell))
-        if answer.refused:
-            raise OperationRefused(answer.refused)
+        cell, answer = await edit_agent(bus, settings, request, cell)
         facts = {"agent": name, "cell": cell, "edit": request.edit, "moved": answer.moved}
         sentence = f"{name} in cell {cell}: {_done(request.edit, answer)}"
         if not as_json or not (answer.waiting and wait):
             tell(say, as_json, sentence, **facts, waiting=answer.waiting)
         if answer.waiting and wait:
-            await _until_left(bus, cell, name, wait)
+            if left := await leave_nodes(bus, cell, name, wait):
+                complain.print(
+                    f"after {wait:g} s {left} nodes still wait for it to stop: `berth agent list` shows them"
+                )
+                raise OperationRefused("not all of it is done yet")
             tell(say, as_json, "done", **facts, waiting=0)
     return 0
 
@@ -172,31 +162,3 @@ def _done(what: str, answer: AgentEditAnswered) -> str:
     moved = f"; {answer.moved} nodes are another's now" if answer.moved else ""
     waiting = f"; {answer.waiting} will be when it has stopped acting on them" if answer.waiting else ""
     return f"{words[what]}{moved}{waiting}"
-
-
-async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
-    found, silent = await _ask(bus, cells)
-    having = [cell for cell, answer in found.items() if name in (agent.agent for agent in answer.agents)]
-    if len(having) == 1:
-        return having[0]
-    if having:
-        raise OperationRefused(f"{name} is in cells {', '.join(having)}: say which with --cell")
-    known = ", ".join(sorted({agent.agent for answer in found.values() for agent in answer.agents})) or "none"
-    unheard = f"; {named(silent)} did not answer" if silent else ""
-    raise OperationRefused(f"no agent {name!r} shares bare metal; there are: {known}{unheard}")
-
-
-async def _until_left(bus: Bus, cell: str, name: str, seconds: float) -> None:
-    """Wait until the agent has no node to hand over any more."""
-    until = monotonic() + seconds
-    left = 0
-    while monotonic() < until:
-        found, _ = await _ask(bus, [cell])
-        agents = {agent.agent: agent for agent in found[cell].agents} if cell in found else {}
-        if cell in found and not (left := agents[name].leaving if name in agents else 0):
-            return
-        await asyncio.sleep(_LOOK_AGAIN)
-    complain.print(
-        f"after {seconds:g} s {left} nodes still wait for it to stop: `berth agent list` shows them"
-    )
-    raise OperationRefused("not all of it is done yet")

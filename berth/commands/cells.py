@@ -1,13 +1,12 @@
 """`berth cell`: which cells there are, and keeping new instances out of one."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 from msgspec import structs
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -15,27 +14,28 @@ from berth import wiring
 from berth.commands import cell_agents, cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_of, instances_table
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import complain, effective, run, say, write_json
-from berth.operations.errors import checked
-from berth.operations.host_states import HEALTH_SECONDS
+from berth.commands.terminal import complain, effective, progress_bar, run, say, write_json
+from berth.operations.cell_registry import (
+    cells_by_name,
+    conductor_answers,
+    host_counts,
+    instances_left,
+    register,
+    registered_cells,
+    require,
+    state_of,
+)
 from berth.settings import Settings
-from bus import topics
-from bus.cells import CellEdited, CellEditRequested, CellsFound, FindCells, RegisterCell, RegisteredCell
+from bus.cells import RegisterCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import NoAnswer, OperationRefused, Unavailable, Unroutable
-from bus.host_health import FindHostHealth, not_up
+from bus.host_health import not_up
 from bus.printing import printable
-from bus.queries import FindInstances
 
-CONDUCTOR_SECONDS = 2.0  # for the conductor's answer
 _LOOK_SECONDS = 1.0
 _SHOWN = 50  # instances that are left
 
-commands = typer.Typer(
-    name="cell",
-    no_args_is_help=True,
-)
+commands = typer.Typer(name="cell", no_args_is_help=True)
 for each in (cell_making, cell_agents, cell_ending, cell_permissions):
     commands.add_typer(each.commands)
 
@@ -97,17 +97,14 @@ def drain_command(
     run(drain(effective(state_dir=state_dir).settings, name, wait, timeout, note, as_json, say))
 
 
-# Looking
-
-
 async def list_cells(settings: Settings, as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "cell")) as bus:
-        found = await _found(bus)
+        found = await registered_cells(bus)
         states = await host_counts(bus)
-        cells = _with_the_settings(found.cells, settings)
+        cells = cells_by_name(found.cells, settings)
         names = sorted(cells)
         heard = dict(
-            zip(names, await asyncio.gather(*(conductor_is_heard(bus, name) for name in names)), strict=True)
+            zip(names, await asyncio.gather(*(conductor_answers(bus, name) for name in names)), strict=True)
         )
     table = Table("cell", "state", "hosts", "instances", "conductor", "note", box=None, pad_edge=False)
     for name in names:
@@ -131,15 +128,6 @@ async def list_cells(settings: Settings, as_json: bool, say: Console) -> int:
     return 0
 
 
-async def host_counts(bus: Bus) -> Mapping[str, Mapping[str, int]] | None:
-    """Return cell → state → hosts, or None if no scheduler answers."""
-    ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
-    try:
-        return (await ask(FindHostHealth(limit=1, counted=True))).counts
-    except (NoAnswer, Unavailable, Unroutable):
-        return None
-
-
 def _hosts_in_words(hosts: int, states: Mapping[str, int] | None) -> str:
     """Return the text for hosts and their states, like `5 (1 down, 1 disabled)`; hosts that are up are not
     named.
@@ -150,41 +138,13 @@ def _hosts_in_words(hosts: int, states: Mapping[str, int] | None) -> str:
     return f"{hosts} ({closed})" if closed else str(hosts)
 
 
-def state_of(cell: RegisteredCell) -> str:
-    if cell.gone:
-        return "removed"
-    return "enabled" if cell.enabled else "disabled"
-
-
-async def conductor_is_heard(bus: Bus, cell: str) -> bool:
-    ask = bus.asker(topics.FIND_INSTANCES, timeout=CONDUCTOR_SECONDS)
-    try:
-        await ask(FindInstances(cell=cell, limit=1))
-    except (Unavailable, Unroutable):
-        return False
-    return True
-
-
-async def _found(bus: Bus) -> CellsFound:
-    return await bus.asker(topics.CELLS)(FindCells())
-
-
-def _with_the_settings(found: Iterable[RegisteredCell], settings: Settings) -> dict[str, RegisteredCell]:
-    """Return the registered cells by name, with the missing cells of the settings."""
-    cells = {name: RegisteredCell(name=name) for name in settings.cell_names}
-    return cells | {cell.name: cell for cell in found}
-
-
-# Marking
-
-
 async def mark(
     settings: Settings, name: str, enabled: bool, note: str | None, as_json: bool, say: Console
 ) -> int:
     async with Bus(wiring.transport(settings, "cell")) as bus:
         before = await require(bus, settings, name)
         cell = await register(bus, RegisterCell(cell=name, enabled=enabled, note=note))
-        found = await _found(bus)
+        found = await registered_cells(bus)
     hosts, instances = found.hosts.get(name, 0), found.instances.get(name, 0)
     if as_json:
         facts = {"state": state_of(cell), "hosts": hosts, "instances": instances}
@@ -202,27 +162,6 @@ def _several(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
-    """Return the cell if it is registered, in the settings or has hosts; refuse other names, which may be
-    misspelled.
-    """
-    found = await _found(bus)
-    cells = _with_the_settings((cell for cell in found.cells if not cell.gone), settings)
-    if name not in cells:
-        raise OperationRefused(f"there is no cell {name}; there are: {', '.join(sorted(cells))}")
-    return cells[name]
-
-
-async def register(bus: Bus, edit: RegisterCell) -> RegisteredCell:
-    result = (await bus.asker(topics.EDIT_CELL)(checked(CellEditRequested(edit=edit)))).result
-    if not isinstance(result, CellEdited):
-        raise OperationRefused("others are at work on it just now: try again")
-    return result.cell
-
-
-# Emptying
-
-
 async def drain(
     settings: Settings,
     name: str,
@@ -235,7 +174,7 @@ async def drain(
     async with Bus(wiring.transport(settings, "cell")) as bus:
         await require(bus, settings, name)
         await register(bus, RegisterCell(cell=name, enabled=False, note=note))
-        left = await _left(bus, name)
+        left = await instances_left(bus, name)
         if left and wait:
             left = await _wait(bus, name, left, timeout)
         instances, silent = await instances_of(bus, name, _SHOWN) if left else ((), False)
@@ -265,24 +204,15 @@ async def drain(
     return 1
 
 
-async def _left(bus: Bus, name: str) -> int:
-    return (await _found(bus)).instances.get(name, 0)
-
-
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:
     """Wait until the cell is empty or the time is over; return the number of remaining consumers."""
     until = None if timeout is None else monotonic() + timeout
     most = left
-    columns: Sequence[TextColumn | BarColumn | MofNCompleteColumn] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-    )
-    with Progress(*columns, console=complain, transient=True, disable=not complain.is_terminal) as bar:
+    with progress_bar() as bar:
         shown = bar.add_task(f"cell {name}: left", total=most)
         while left and (until is None or monotonic() < until):
             bar.update(shown, completed=most - left, total=most)
             await asyncio.sleep(_LOOK_SECONDS)
-            left = await _left(bus, name)
+            left = await instances_left(bus, name)
             most = max(most, left)
     return left

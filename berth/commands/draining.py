@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from berth import wiring
 from berth.commands.hosts import Names
 from berth.commands.move_output import MovePrinter, tell_why_they_stay
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.commands.terminal import complain, effective, progress_bar, run, say, write_json
 from berth.operations.boot_options import waiting_time
 from berth.operations.cells import check_to_cell, chosen_cells
 from berth.operations.emptying import Emptied, Emptying, remaining_consumers, suppose_emptying
@@ -134,9 +133,7 @@ class EmptyingPrinter(MovePrinter):
 
     def __init__(self, as_json: bool, say: Console) -> None:
         super().__init__(as_json, say)
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-        drawn = complain.is_terminal and not as_json
-        self.bar = Progress(*columns, console=complain, transient=True, disable=not drawn)
+        self.bar = progress_bar(not as_json)
         self._task = self.bar.add_task("moved", total=None)
 
     def so_far(self, far: Emptied) -> None:

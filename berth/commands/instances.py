@@ -7,12 +7,11 @@ from typing import Annotated, get_args
 import typer
 from msgspec import structs
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from berth import wiring
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import coloured, complain, effective, run, say, write_json
+from berth.commands.terminal import coloured, complain, effective, progress_bar, run, say, write_json
 from berth.operations.cells import all_shown, chosen_cells
 from berth.operations.errors import checked
 from berth.settings import BadSetting, Settings
@@ -116,9 +115,7 @@ class _Asking:
         self.there = 0  # in all, as the cells counted at first
 
     async def ask(self, cells: Sequence[str]) -> None:
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-        # Drawn only in a terminal
-        with Progress(*columns, console=complain, transient=True, disable=not complain.is_terminal) as bar:
+        with progress_bar() as bar:
             shown = bar.add_task("instances", total=None)
 
             def seen() -> None:

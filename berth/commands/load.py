@@ -198,12 +198,7 @@ async def _staying(url: str, say: Console) -> None:
 async def _metal_story(bus: Bus, settings: Settings) -> str:
     """Clean two nodes and deploy a build on one of them, on the second if the first fails."""
     cell = settings.cells[0].name
-    nodes = [
-        node_event(
-            settings, name, "provision_set", "available", "power off", False, "baremetal", cell, (), False
-        )
-        for name in ("demo-node-1", "demo-node-2")
-    ]
+    nodes = [node_event(settings, name, cell) for name in ("demo-node-1", "demo-node-2")]
     request = boot_request(BootOptions(vcpus=0, memory_mb=0, disk_gb=0, flavor="metal"))
     find = bus.asker(topics.FIND_CANDIDATES)
     wanted = FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}),), limit=1)

@@ -1,8 +1,7 @@
 """`berth node`: publish a node's state like Ironic, for tests without Ironic."""
 
 import uuid
-from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -48,43 +47,31 @@ def set_command(
 ) -> None:
     """Publish an Ironic-style node event on ironic.node.CELL.EVENT."""
     settings = effective(state_dir=state_dir).settings
-    node = node_event(
-        settings, name, event, provision_state, power_state, maintenance, resource_class, cell, trait or [],
-        deleted,
-    )  # fmt: skip
-    run(publish(settings, node, say, as_json))
+    event_ = node_event(
+        settings,
+        name,
+        cell,
+        event=event,
+        provision_state=provision_state,
+        power_state=power_state,
+        maintenance=maintenance,
+        resource_class=resource_class,
+        traits=tuple(trait or ()),
+        deleted=deleted,
+    )
+    run(publish(settings, event_, say, as_json))
 
 
-def node_event(
-    settings: Settings,
-    name: str,
-    event: str,
-    provision_state: str,
-    power_state: str,
-    maintenance: bool,
-    resource_class: str,
-    cell: str,
-    traits: Sequence[str],
-    deleted: bool,
-) -> NodeChanged:
+def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeChanged:
+    """Return an event of a node in a cell; without a `state`, of a free bare-metal node."""
     try:
         node = str(uuid.UUID(name))
     except ValueError:
         node = str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.node.berth"))
-    return NodeChanged(
-        event=event,
-        node=node,
-        name=name,
-        at=Clock().now(),
-        cell=cell,
-        agent=worker_roles.metal_agent(settings, cell),
-        resource_class=resource_class,
-        provision_state=provision_state,
-        power_state=power_state,
-        maintenance=maintenance,
-        traits=tuple(traits),
-        deleted=deleted,
-    )
+    free: dict[str, Any] = {"event": "provision_set", "provision_state": "available"}
+    free |= {"power_state": "power off", "maintenance": False, "resource_class": "baremetal"}
+    agent, now = worker_roles.metal_agent(settings, cell), Clock().now()
+    return NodeChanged(node=node, name=name, at=now, cell=cell, agent=agent, **free | state)
 
 
 async def publish(settings: Settings, event: NodeChanged, say: Console, as_json: bool = False) -> int:

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import typer
@@ -26,6 +26,9 @@ from bus.errors import (
 )
 from bus.printing import OBEYED, printable
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 _COLOURS = {"active": "green", "moving": "yellow", "verifying": "yellow", "shelved": "cyan"}
 _PIPED_WIDTH = 200  # columns of a table outside of a terminal
 
@@ -45,6 +48,14 @@ def console(file: IO[str]) -> Console:
 
 say = console(sys.stdout)
 complain = console(sys.stderr)
+
+
+def progress_bar(shown: bool = True) -> "Progress":
+    """Return a progress bar on standard error, drawn only in a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    return Progress(*columns, console=complain, transient=True, disable=not (shown and complain.is_terminal))
 
 
 class _Given:

@@ -1,0 +1,69 @@
+"""The registry of cells: their state, numbers of hosts and instances, and whether they take new builds."""
+
+from collections.abc import Iterable, Mapping
+
+from berth.operations.errors import checked
+from berth.operations.host_states import HEALTH_SECONDS
+from berth.settings import Settings
+from bus import topics
+from bus.cells import CellEdited, CellEditRequested, CellsFound, FindCells, RegisterCell, RegisteredCell
+from bus.delivery.runner import Bus
+from bus.errors import NoAnswer, OperationRefused, Unavailable, Unroutable
+from bus.host_health import FindHostHealth
+from bus.queries import FindInstances
+
+CONDUCTOR_SECONDS = 2.0  # for the conductor's answer
+
+
+async def registered_cells(bus: Bus) -> CellsFound:
+    return await bus.asker(topics.CELLS)(FindCells())
+
+
+def cells_by_name(found: Iterable[RegisteredCell], settings: Settings) -> dict[str, RegisteredCell]:
+    """Return the registered cells by name, with the missing cells of the settings."""
+    cells = {name: RegisteredCell(name=name) for name in settings.cell_names}
+    return cells | {cell.name: cell for cell in found}
+
+
+async def host_counts(bus: Bus) -> Mapping[str, Mapping[str, int]] | None:
+    """Return cell → state → hosts, or None if no scheduler answers."""
+    ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
+    try:
+        return (await ask(FindHostHealth(limit=1, counted=True))).counts
+    except (NoAnswer, Unavailable, Unroutable):
+        return None
+
+
+def state_of(cell: RegisteredCell) -> str:
+    if cell.gone:
+        return "removed"
+    return "enabled" if cell.enabled else "disabled"
+
+
+async def conductor_answers(bus: Bus, cell: str) -> bool:
+    ask = bus.asker(topics.FIND_INSTANCES, timeout=CONDUCTOR_SECONDS)
+    try:
+        await ask(FindInstances(cell=cell, limit=1))
+    except (Unavailable, Unroutable):
+        return False
+    return True
+
+
+async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
+    """Return the cell. Raise OperationRefused unless it is registered, in the settings, or has hosts."""
+    found = await registered_cells(bus)
+    cells = cells_by_name((cell for cell in found.cells if not cell.gone), settings)
+    if name not in cells:
+        raise OperationRefused(f"there is no cell {name}; there are: {', '.join(sorted(cells))}")
+    return cells[name]
+
+
+async def register(bus: Bus, edit: RegisterCell) -> RegisteredCell:
+    result = (await bus.asker(topics.EDIT_CELL)(checked(CellEditRequested(edit=edit)))).result
+    if not isinstance(result, CellEdited):
+        raise OperationRefused("others are at work on it just now: try again")
+    return result.cell
+
+
+async def instances_left(bus: Bus, name: str) -> int:
+    return (await registered_cells(bus)).instances.get(name, 0)
