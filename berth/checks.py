@@ -37,12 +37,11 @@ DATABASE_PARAMETERS = frozenset(
 
 _AT_LEAST = {
     "hosts": 1, "max_attempts": 1, "agents_per_cell": 1, "cells_a_process": 1, "baremetal": 0,
-    "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_agents_per_cell": 1, "agent_lease": 0.5,
+    "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_agents_per_cell": 1,
     "placement_http_connections": 1, "max_wait": 0,
     "host_subset_size": 1, "scheduler_near": 0,
 }  # fmt: skip
 _FINITE = (
-    "agent_lease",
     "build_timeout",
     "delete_timeout",
     "cleanup_timeout",
@@ -62,6 +61,7 @@ _CHOICES = {
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
     "placement_auth": ("noauth2", "tokens"),
+    "tenant_aggregates": ("off", "optional", "required"),
 }
 
 
@@ -101,7 +101,7 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
         if not math.isfinite(values[name]):
             refuse(name, "must be a finite number of seconds")
     for name in (
-        "agent_lease", "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
+        "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
         "ironic_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
     ):  # fmt: skip
         if values[name] <= 0:

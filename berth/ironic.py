@@ -1,10 +1,11 @@
 """Ironic according to the settings. Imported only if it is configured, because HTTP clients load slowly."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec.structs import asdict
 
-from berth.settings import BadSetting, Settings, by_name
+from berth.settings import BadSetting, IronicNodeSettings, Settings, by_name
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -16,6 +17,12 @@ from ironic_sync.clouds import cloud_access
 from ironic_sync.core.selection import AGENT
 
 _LEASE_TIMEOUT = 1.0  # seconds: a later answer would give little time to act
+_SELECTABLE = {  # field of a node in settings → of the selection
+    "conductor_group": "conductor_groups",
+    "shard": "shards",
+    "owner": "owners",
+    "resource_class": "resource_classes",
+}
 _NEWS_KEPT = 600.0  # seconds for which a broker keeps the news of an agent that may never come back
 
 
@@ -24,7 +31,7 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     ironic = settings.ironic
     if ironic.is_heard and not ironic.news.amqp_url.startswith(("amqp://", "amqps://")):
         refuse("ironic_amqp_url", "must begin with amqp:// or amqps://")
-    for name in ("ironic_exchange", "ironic_queue", "ironic_topics"):
+    for name in ("ironic_exchange", "ironic_topics"):
         if not by_name(settings)[name]:
             refuse(name, "must not be empty")
     _check_access(settings, refuse)
@@ -41,18 +48,18 @@ def _check_access(settings: Settings, refuse: Callable[[str, str], None]) -> Non
 
 def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     nodes = settings.ironic.nodes
-    named = {"ironic_cells": nodes.cells.values(), "ironic_agents": nodes.agents}
-    for name, cells in {**named, "ironic_cell": filter(None, [nodes.cell])}.items():
+    for name, cells in {"ironic_cells": nodes.cells.values(), "ironic_agents": nodes.agents}.items():
         for cell in cells:
             if cell not in settings.cell_names:
                 refuse(name, f"there is no cell {cell!r}; there are: {', '.join(settings.cell_names)}")
     for name, keys in (
-        ("ironic_zone_by", {"zone_by": nodes.zone_by}),
-        ("ironic_aggregates_by", {"aggregates_by": nodes.aggregates_by}),
-        ("ironic_cell_by", {"cell_by": nodes.cell_by, "cells": nodes.cells}),
+        ("ironic_selection", lambda: _selected(nodes.selection)),
+        ("ironic_zone_by", lambda: {"zone_by": nodes.zone_by}),
+        ("ironic_aggregates_by", lambda: {"aggregates_by": nodes.aggregates_by}),
+        ("ironic_cell_by", lambda: _cells(nodes)),
     ):
         try:
-            NodeSelection(cell="any", **keys)
+            NodeSelection(cell="any", **keys())
         except ValueError as problem:
             refuse(name, str(problem))
     if settings.ironic.is_heard and not settings.ironic.is_read and selection(settings).only_reads_place:
@@ -81,7 +88,39 @@ def _access(settings: Settings) -> Access:
 
 
 def selection(settings: Settings) -> NodeSelection:
-    return NodeSelection(**{**asdict(settings.ironic.nodes), "cell": settings.metal_cell})
+    """Return which of Ironic's nodes berth manages, with their cells, zones and aggregates."""
+    nodes = settings.ironic.nodes
+    return NodeSelection(
+        **_selected(nodes.selection),
+        **_cells(nodes),
+        cell=settings.metal_cell,
+        agents=nodes.agents,
+        zone=nodes.zone,
+        zone_by=nodes.zone_by,
+        aggregates_by=nodes.aggregates_by,
+    )
+
+
+def _selected(selection: Iterable[str]) -> dict[str, Any]:
+    """Return the permitted values of each field, from texts such as `owner=p1`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in selection:
+        field, _, value = text.partition("=")
+        if field not in _SELECTABLE or not value:
+            raise ValueError(
+                f"takes FIELD=VALUE with one of the fields {', '.join(_SELECTABLE)}, not {text!r}"
+            )
+        name = _SELECTABLE[field]
+        found[name] = (*found.get(name, ()), value)
+    return found
+
+
+def _cells(nodes: IronicNodeSettings) -> dict[str, Any]:
+    """Return the mapping of nodes to cells without its default, which is `Settings.metal_cell`."""
+    return {
+        "cell_by": nodes.cell_by,
+        "cells": {value: cell for value, cell in nodes.cells.items() if value != "*"},
+    }
 
 
 def followed(settings: Settings, clock: Clock) -> FollowedIronic:
@@ -89,10 +128,15 @@ def followed(settings: Settings, clock: Clock) -> FollowedIronic:
     ironic = settings.ironic
     return FollowedIronic(
         selection=selection(settings),
-        notifications=_notifications(settings, ironic.news.queue, clock) if ironic.is_heard else None,
+        notifications=_notifications(settings, _queue(settings), clock) if ironic.is_heard else None,
         api=IronicApi(access(settings), clock) if ironic.is_read else None,
         **asdict(ironic.sweeps),
     )
+
+
+def _queue(settings: Settings) -> str:
+    """Return the queue of Ironic's notifications, which is not that of another berth on the same RabbitMQ."""
+    return f"{settings.bus.exchange}.ironic_sync"
 
 
 def _notifications(
@@ -133,7 +177,7 @@ def metal(settings: Settings, cell: str, bus: Bus, agent: str = "") -> Worker:
     pool, clock, news = agent_of(cell), bus.clock, None
     agent = agent or pool
     if settings.ironic.is_heard:  # every process receives all notifications, on a queue that expires after it
-        queue = f"{settings.ironic.news.queue}.{agent}.{clock.uuid()[:8]}"
+        queue = f"{_queue(settings)}.{agent}.{clock.uuid()[:8]}"
         news = notification_source(_notifications(settings, queue, clock, _NEWS_KEPT))
     api = IronicApi(access(settings), clock)
     lease = NodeLease(

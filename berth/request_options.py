@@ -28,8 +28,8 @@ def request_options(settings: Settings) -> RequestOptions:
         image_type_traits=said.image_type_traits,
         max_wait=said.max_wait,
         unscoped=not rules or any(name.rpartition(".")[2] in _READ_UNSCOPED for name in rules),
-        tenant_aggregates=said.tenant_aggregates or said.tenant_aggregates_required,
-        tenant_aggregates_required=said.tenant_aggregates_required,
+        tenant_aggregates=said.tenant_aggregates != "off",
+        tenant_aggregates_required=said.tenant_aggregates == "required",
         isolate_aggregates=said.isolate_aggregates,
     )
 

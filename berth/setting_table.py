@@ -16,10 +16,10 @@ from berth import settings
 from berth.settings import CELLS, GROUP_OF, KINDS, Settings, SettingsGroup, by_name
 
 _OF_CELLS = {
-    "cells": "the names of all cells; or `[cells.NAME]`, a table each, in a file",
-    "cell_amqp_urls": "cell: its `broker`, the way its workers go to RabbitMQ, as a user of their own",
-    "cell_database_urls": "cell: its `database`, of its conductor",
-    "cell_ferry_urls": "cell: its `ferry`, the way its ferry goes to a RabbitMQ of the cell's own",
+    "cells": "names of all cells; in a TOML file, `[cells.NAME]` is the table of one cell",
+    "cell_amqp_urls": "URL of RabbitMQ for a cell's workers, by the cell's name; in a TOML file `broker`",
+    "cell_database_urls": "URL of a conductor's database, by its cell's name; in a TOML file `database`",
+    "cell_ferry_urls": "URL of a cell's separate RabbitMQ, by the cell's name; in a TOML file `ferry`",
 }
 
 
@@ -51,7 +51,7 @@ def markdown() -> str:
                 "",
                 f"### {group.rstrip('.')}",
                 "",
-                "| setting | kind | default | says |",
+                "| setting | type | default | meaning |",
                 "|---|---|---|---|",
             ]
         default = "" if setting.default in ("", (), {}) else f"`{json.dumps(setting.default)}`"
@@ -61,7 +61,7 @@ def markdown() -> str:
 
 def _titles() -> Mapping[str, str]:
     """Return the path of each group (as in GROUP_OF) → the first sentence of its docstring."""
-    found = {"cells": "The cells there are (docs/cells.md)."}
+    found = {"cells": "Cells (docs/cells.md)."}
 
     def below(kind: type[SettingsGroup], path: tuple[str, ...]) -> None:
         for field in msgspec.structs.fields(kind):

@@ -39,18 +39,18 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BusSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The broker that carries the messages."""
+    """The message broker."""
 
-    amqp_url: str = ""  # of the RabbitMQ; empty: the in-process bus
-    exchange: str = "berth"  # where all topics are published
-    queue_type: str = "quorum"  # of durable queues; or classic
+    amqp_url: str = ""  # URL of RabbitMQ; empty: an in-process bus, and all workers in one process
+    exchange: str = "berth"  # exchange on RabbitMQ to which berth publishes all messages
+    queue_type: str = "quorum"  # type of durable queues on RabbitMQ: quorum or classic
 
 
 class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Where the workers keep what they must not forget."""
+    """The database."""
 
-    url: str = field(default="", name="database_url")  # empty: SQLite files in state_dir
-    state_dir: str = ".berth"  # the directory of all that is kept without a PostgreSQL
+    url: str = field(default="", name="database_url")  # URL of PostgreSQL; empty: SQLite files in state_dir
+    state_dir: str = ".berth"  # directory of SQLite files, of the in-process bus and of simulated agents
 
 
 class CellAccountLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,30 +67,38 @@ class CellAccountLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Choosing hosts (docs/scheduler.md)."""
+    """The choice of hosts (docs/scheduler.md)."""
 
-    # in this order; empty: the default ones. A custom filter is module:function
+    # names of the filters in their order; a custom filter is module:function; empty: the default filters
     filters: tuple[str, ...] = field(default=(), name="scheduler_filters")
-    # name: multiplier; empty: the default ones
+    # multiplier of each weigher by its name; empty: the default weighers
     weighers: dict[str, float] = field(default_factory=dict, name="scheduler_weighers")
-    # name of a rule or weigher: its options
+    # options of filters and weighers, by the name of the filter or weigher
     rules: dict[str, dict[str, Any]] = field(default_factory=dict, name="scheduler_rules")
-    subset: int = field(default=1, name="host_subset_size")  # among so many of the best one is drawn
-    near: float = field(default=0.0, name="scheduler_near")  # scores no further apart count as equal
+    # number of best hosts among which the host of a request is drawn at random; 1: always the best host
+    subset: int = field(default=1, name="host_subset_size")
+    # difference of scores up to which two hosts count as equally good
+    near: float = field(default=0.0, name="scheduler_near")
 
 
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Reading build requests (docs/requests.md)."""
+    """The interpretation of build requests (docs/requests.md)."""
 
-    pci_aliases: dict[str, str] = {}  # name: CLASS, traits, numa=legacy, preferred, required or socket
-    large_pages: tuple[str, ...] = ("1GB", "2MB")  # what hw:mem_page_size=large tries, in this order
-    # hw_disk_bus and similar image properties become required traits of the host
+    # PCI aliases of flavors by name: resource class, traits, and numa=legacy, preferred, required or socket
+    pci_aliases: dict[str, str] = {}
+    # page sizes that hw:mem_page_size=large may use, the preferred size first
+    large_pages: tuple[str, ...] = ("1GB", "2MB")
+    # whether image properties such as hw_disk_bus become required traits of the host
     image_metadata_traits: bool = False
-    image_type_traits: bool = False  # so is an image's disk_format
-    max_wait: float = 7 * 86400.0  # seconds a request may wait for room
-    tenant_aggregates: bool = False  # a project with aggregates is restricted to them
-    tenant_aggregates_required: bool = False  # and one without has no hosts
-    isolate_aggregates: bool = False  # aggregates with trait:X=required accept only requests that require X
+    image_type_traits: bool = (
+        False  # whether the disk_format of an image becomes a required trait of the host
+    )
+    max_wait: float = 7 * 86400.0  # longest time that a request may wait for capacity
+    # whether a project with host aggregates of its own may use only their hosts: off, optional or required
+    # optional: a project without such an aggregate may use all other hosts; required: it may use none
+    tenant_aggregates: str = "off"
+    # whether aggregates with the property trait:X=required accept only requests that require trait X
+    isolate_aggregates: bool = False
 
 
 class PlacementHttpSettings(
@@ -98,23 +106,28 @@ class PlacementHttpSettings(
 ):
     """The Placement API over HTTP (docs/http.md)."""
 
-    http: str = ""  # HOST:PORT; empty: not served
-    auth: str = "noauth2"  # believes everybody, for development; or tokens
-    tokens: str = ""  # the file of tokens
-    policy: str = ""  # a policy file; empty: the default rules
-    enforce_new_defaults: bool = False  # a lone `admin` may no longer do everything
-    cors_origins: tuple[str, ...] = ()  # origins whose pages may call the API (CORS)
-    noauth_anywhere: bool = False  # noauth2 also where other machines can reach it
-    http_connections: int = 1000  # concurrent connections; at most half of the process's file limit
+    http: str = ""  # address of the API as HOST:PORT; empty: the API is not served
+    # authentication: noauth2 trusts every caller (development only), tokens reads placement_tokens
+    auth: str = "noauth2"
+    tokens: str = ""  # file with the tokens of users and their roles
+    policy: str = ""  # policy file in oslo.policy's format; empty: the default rules
+    # whether a role needs its scope, as in Placement's option of this name: `admin` alone is not enough
+    enforce_new_defaults: bool = False
+    cors_origins: tuple[str, ...] = ()  # origins whose web pages may call the API (CORS)
+    noauth_anywhere: bool = False  # whether noauth2 is allowed on addresses that other machines can reach
+    http_connections: int = (
+        1000  # largest number of open connections; at most half of the process's file limit
+    )
 
 
 class ControlRoomSettings(
     SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"control_room_{name}"
 ):
-    """The control room (docs/control_room.md). Its authentication is placement_auth."""
+    """The control room, berth's web UI (docs/control_room.md). Users sign in as placement_auth says."""
 
-    http: str = "auto"  # HOST:PORT; auto: `berth up` takes 127.0.0.1:8780, or any free port; off: nowhere
-    # host names by which browsers may call it, in addition to addresses and localhost
+    # address of the web UI as HOST:PORT; auto: 127.0.0.1:8780 or a free port under `berth up`; off: none
+    http: str = "auto"
+    # host names under which browsers may open the web UI, in addition to IP addresses and localhost
     names: tuple[str, ...] = ()
 
     @property
@@ -127,52 +140,63 @@ def _of_ironic(name: str) -> str:
 
 
 class IronicNewsSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """The notifications of the Ironic that is followed (docs/ironic.md)."""
+    """Ironic's notifications (docs/ironic.md)."""
 
-    amqp_url: str = ""  # the RabbitMQ that Ironic notifies; empty: no notifications
-    exchange: str = "ironic"  # where it publishes them
-    topics: tuple[str, ...] = ("ironic_versioned_notifications",)  # by which it publishes them
-    queue: str = "berth.ironic_sync"  # ours, on that RabbitMQ
+    amqp_url: str = ""  # URL of the RabbitMQ to which Ironic publishes; empty: berth reads no notifications
+    exchange: str = "ironic"  # exchange of Ironic's notifications
+    # topics of Ironic's notifications, as in Ironic's option versioned_notifications_topics
+    topics: tuple[str, ...] = ("ironic_versioned_notifications",)
 
 
 class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
     """Ironic's API."""
 
-    url: str = field(default="", name="ironic_api_url")  # empty: from ironic_cloud; without both, no reads
-    # the entry of clouds.yaml with the credentials; envvars: the OS_* variables; empty: no authentication
+    # URL of Ironic's API; empty: from the catalog of ironic_cloud; both empty: berth does not call Ironic
+    url: str = field(default="", name="ironic_api_url")
+    # entry of clouds.yaml with the credentials; envvars: the OS_* variables; empty: no authentication
     cloud: str = ""
 
 
 class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Reading Ironic's nodes: how often and how fast."""
+    """The comparison of Ironic's nodes with placement."""
 
-    sweep_seconds: float = 60.0  # from one sweep over recent changes to the next
-    share_gone: float = 0.1  # the largest share of nodes that is removed in one sweep
-    skip_reserve_in_use: bool = False  # an available node with an instance stays open
+    sweep_seconds: float = 60.0  # time between two comparisons of recently changed nodes
+    # largest share of all nodes that one comparison may remove; if more are missing, berth removes none
+    share_gone: float = 0.1
+    # whether an available node with an instance stays schedulable (Nova: skip_reserve_in_use_ironic_nodes)
+    skip_reserve_in_use: bool = False
 
 
 class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Deploying on Ironic's nodes: the number of agents, and their patience."""
+    """Deployment on Ironic's nodes."""
 
-    build_patience: float = 3600.0  # in one state; then the conductor receives no further progress
-    maintenance_patience: float = 300.0  # in maintenance and not yet deployed; then the build goes elsewhere
-    agents_per_cell: int = 1  # that `berth up` runs: they share the nodes
+    # time that a node may stay in one provision state; then the build fails on this node
+    build_patience: float = 3600.0
+    # time that a node may be in maintenance before its deployment starts; then the build tries another node
+    maintenance_patience: float = 300.0
+    agents_per_cell: int = (
+        1  # number of bare-metal agents that `berth up` runs in each cell; they share the nodes
+    )
 
 
 class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
     """The selection of Ironic's nodes, and their cells, zones and aggregates."""
 
-    conductor_groups: tuple[str, ...] = ()  # - is the one without a name
-    shards: tuple[str, ...] = ()  # only nodes of the named shards; empty: all; the same for the next two
-    owners: tuple[str, ...] = ()  # nodes with the named owners
-    resource_classes: tuple[str, ...] = ()  # nodes of the resource classes
-    cell: str = ""  # cell of nodes without a mapping; empty and no mapping: the first of `cells`
-    cell_by: str = ""  # conductor_group, owner, ..., properties.NAME: its value picks the cell
-    cells: dict[str, str] = {}  # value: cell
-    agents: dict[str, str] = {}  # cell: an agent of another system that builds there
-    zone: str = ""  # zone of nodes without the key of zone_by
-    zone_by: str = ""  # as cell_by: its value is the zone
-    aggregates_by: tuple[str, ...] = ()  # keys, or zone: nodes of one value share an aggregate
+    # nodes that berth manages, as FIELD=VALUE; FIELD is conductor_group (- is the group without a name),
+    # shard, owner or resource_class; several values of a field are alternatives; empty: all nodes
+    selection: tuple[str, ...] = ()
+    # field of a node whose value is looked up in ironic_cells: conductor_group, owner, ..., properties.NAME
+    cell_by: str = ""
+    # cell of a node by the value of the node's field ironic_cell_by; *: the cell for all other values
+    cells: dict[str, str] = {}
+    # id of the agent that builds in a cell, by the cell's name, if it is an agent of another system
+    agents: dict[str, str] = {}
+    zone: str = ""  # availability zone of nodes whose field ironic_zone_by is empty
+    zone_by: str = (
+        ""  # field of a node whose value is its availability zone; the same fields as ironic_cell_by
+    )
+    # fields of a node, or zone: nodes with equal values belong to one host aggregate
+    aggregates_by: tuple[str, ...] = ()
 
 
 class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
@@ -194,56 +218,61 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Building in a cell: attempts, time limits, and the limits of its accounts."""
+    """Builds in a cell."""
 
-    max_attempts: int = 3  # hosts that are tried for one build
-    build_timeout: float = 300.0  # without a report of the agent; then the next host is tried
-    delete_timeout: float = (
-        600.0  # then a build is deleted, and its host keeps its room until its agent is back
-    )
-    cleanup_timeout: float = 86400.0  # then that agent is given up, and the room is free
-    agent_lease: float = 2.0  # seconds for which an agent may act on bare metal without renewing its lease
-    # of the accounts that `berth cell add` makes (docs/cells.md): connections, queue_bytes, ...
+    max_attempts: int = 3  # number of hosts that are tried for one build
+    build_timeout: float = 300.0  # time without a report of the agent; then the build tries the next host
+    # time without an answer to a delete; then the build counts as deleted, and the host's resources stay held
+    delete_timeout: float = 600.0
+    # time that resources stay held for an agent that does not answer; then they are released
+    cleanup_timeout: float = 86400.0
+    # limits of the accounts that `berth cell add` makes (docs/cells.md): connections, queue_bytes and so on
     cell_limits: dict[str, float] = field(default_factory=dict)
 
 
 class SimulatorSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The simulated agents; in a TOML file these are in the table [simulator]."""
+    """The simulated agents; in a TOML file these settings are in the table [simulator]."""
 
-    agents_per_cell: int = 1  # that share its simulated hosts
-    hosts: int = 200  # over all cells
-    baremetal: int = 0  # simulated free nodes, in addition to the hosts
-    zones: tuple[str, ...] = ()  # dealt out over the hosts
-    architectures: tuple[str, ...] = ("x86_64",)  # assigned to hosts in rotation: aarch64, ...
-    # Kinds of machines, dealt out too: flat, numa, sriov, vgpu, devices, or of the file (docs/agents.md)
+    agents_per_cell: int = 1  # number of simulated agents in each cell; they share the cell's simulated hosts
+    hosts: int = 200  # number of simulated hosts in all cells together
+    baremetal: int = 0  # number of simulated bare-metal nodes, in addition to the hosts
+    zones: tuple[str, ...] = ()  # availability zones, assigned to the simulated hosts in rotation
+    # CPU architectures (x86_64, aarch64 and so on), assigned to the simulated hosts in rotation
+    architectures: tuple[str, ...] = ("x86_64",)
+    # machine types, assigned to simulated hosts in rotation: flat, numa, sriov, vgpu, devices, or from a file
     drivers: tuple[str, ...] = field(default=("flat",), name="compute_drivers")
-    machines: str = field(default="", name="compute_machines")  # a TOML file of more of them
-    # An operator's provider.yaml, or a directory of such files: additional inventories of hosts
+    machines: str = field(default="", name="compute_machines")  # TOML file with further machine types
+    # file provider.yaml in Nova's format, or a directory of such files: additional inventories of hosts
     provider_config: str = field(default="", name="compute_provider_config")
-    heartbeat: float = 10.0  # from one heartbeat of a host to the next
-    build_time: str = "exponential:0.1"  # how long a build takes: constant:1, uniform:1,3, lognormal:1,0.5
+    heartbeat: float = 10.0  # time between two heartbeats of a host
+    # duration of a build as a distribution: constant:1, uniform:1,3, exponential:0.1, lognormal:1,0.5
+    build_time: str = "exponential:0.1"
     fail: float = 0.0  # share of builds that fail on their first host and are tried on the next
     abort: float = 0.0  # share of builds that fail permanently
     hang: float = 0.0  # share of builds that never report an end
-    move_fail: float = 0.0  # share of each phase of moves that fails: pre-checks, copies, starts, rebuilds
-    move_hang: float = 0.0  # share of phases that never do
-    move_time: str = ""  # how long a phase takes; empty: as builds
-    crash_after: int = 0  # an agent loses power after so many builds, and comes back
-    seed: int = 1  # of all random faults
-    # after a restore, stop guests without a record in placement instead of destroying them
+    # share of the phases of moves that fail: checks, copies, starts, rebuilds
+    move_fail: float = 0.0
+    move_hang: float = 0.0  # share of the phases of moves that never report an end
+    move_time: str = (
+        ""  # duration of each phase of a move, as a distribution like build_time; empty: build_time
+    )
+    crash_after: int = 0  # number of builds after which an agent loses power and starts again; 0: never
+    seed: int = 1  # seed of all simulated durations and faults
+    # whether guests without a record in placement are stopped instead of destroyed after a restore
     spare_unknown_guests: bool = False
 
 
 class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Settings of every process."""
+    """Every process."""
 
-    log_level: str = "warning"  # or debug, info, error
-    log_format: str = "text"  # or json: an object a line (docs/logs.md)
-    # of the first process; further processes of `berth up` use the following ports; 0: none
+    log_level: str = "warning"  # least severe level that is logged: debug, info, warning or error
+    log_format: str = "text"  # format of log lines: text, or json with an object a line (docs/logs.md)
+    # port of the first process's Prometheus metrics; other processes of `berth up` use the next; 0: none
     metrics_port: int = 0
-    metrics_host: str = "127.0.0.1"  # the address that serves them; 0.0.0.0: all interfaces
-    drain: float = 10.0  # seconds to complete current messages after a stop
-    cells_a_process: int = 1  # under `berth up`: so many cells' conductors in one process, and their agents
+    metrics_host: str = "127.0.0.1"  # address that serves the metrics; 0.0.0.0: all interfaces
+    drain: float = 10.0  # time that a stopping process has for the messages it handles
+    # number of cells whose conductors share a process under `berth up`; their simulated agents share another
+    cells_a_process: int = 1
 
 
 class Settings(SettingsGroup, frozen=True, kw_only=True):
@@ -276,14 +305,14 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     @property
     def metal_cells(self) -> tuple[str, ...]:
         """Return the cells with Ironic nodes, in the order of `cells`."""
-        nodes = self.ironic.nodes
-        return tuple(name for name in self.cell_names if name in {*nodes.cells.values(), self.metal_cell})
+        cells = {*self.ironic.nodes.cells.values(), self.metal_cell}
+        return tuple(name for name in self.cell_names if name in cells)
 
     @property
     def metal_cell(self) -> str:
         """Return the cell of nodes that no mapping assigns; empty: such nodes are not selected."""
         nodes = self.ironic.nodes
-        return nodes.cell or ("" if nodes.cells else self.cells[0].name)
+        return nodes.cells.get("*", "") if nodes.cells else self.cells[0].name
 
     def cell(self, name: str) -> Cell:
         """Return the cell with all values; those it lacks are the common ones."""

@@ -308,7 +308,6 @@ def _with_store(
             build_timeout=settings.conductor.build_timeout,
             delete_timeout=settings.conductor.delete_timeout,
             cleanup_timeout=settings.conductor.cleanup_timeout,
-            agent_lease=settings.conductor.agent_lease,
             clock=bus.clock,
         )
     ]

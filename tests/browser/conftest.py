@@ -47,7 +47,7 @@ async def berth(tmp_path_factory: pytest.TempPathFactory, ironic: Simulation) ->
         build_time="constant:0.01",
         seed=3,
         ironic_api_url=ironic.url,
-        ironic_cell="c2",
+        ironic_cells={"*": "c2"},
     ) as opened:
         await lived_in(opened)
         yield opened

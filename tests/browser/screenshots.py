@@ -26,7 +26,7 @@ async def make(folder: Path, names: list[str], hosts: int) -> None:
                 fail=0.1,
                 seed=3,
                 ironic_api_url=ironic.url,
-                ironic_cell="c2",
+                ironic_cells={"*": "c2"},
             ) as berth,
             a_chromium() as browser,
         ):

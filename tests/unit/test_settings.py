@@ -76,8 +76,8 @@ def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
         ("amqp_url", "", ""),
         ("hosts", "17", 17),
         ("build_timeout", "2.5", 2.5),
-        ("tenant_aggregates", "false", False),
-        ("tenant_aggregates", "1", True),
+        ("image_type_traits", "false", False),
+        ("image_type_traits", "1", True),
         ("cells", "a, b,", ("a", "b")),
         ("scheduler_weighers", "ram=2, load=-1.5", {"ram": 2.0, "load": -1.5}),
         ("scheduler_filters", "up, ComputeFilter", ("up", "ComputeFilter")),
@@ -98,12 +98,12 @@ def test_a_variable_is_text_that_becomes_what_the_setting_is(name: str, text: st
 
 
 def test_a_file_may_say_it_in_tomls_own_types() -> None:
-    toml = 'cells = ["a", "b"]\ntenant_aggregates = true\n[scheduler_weighers]\nram = 2\n'
+    toml = 'cells = ["a", "b"]\nimage_type_traits = true\n[scheduler_weighers]\nram = 2\n'
     toml += '[cell_database_urls]\na = "sqlite+aiosqlite:///a.db"\n'
     toml += "[scheduler_rules.io_ops]\nmax_io_ops_per_host = 4\n"
     settings = settings_of(toml=toml).settings
     assert settings.cells == (Cell("a", database="sqlite+aiosqlite:///a.db"), Cell("b"))
-    assert (settings.requests.tenant_aggregates, settings.scheduler.weighers) == (True, {"ram": 2.0})
+    assert (settings.requests.image_type_traits, settings.scheduler.weighers) == (True, {"ram": 2.0})
     assert settings.scheduler.rules == {"io_ops": {"max_io_ops_per_host": 4}}
 
 
@@ -286,8 +286,12 @@ def test_a_secret_in_place_of_a_name_is_not_shown() -> None:
     [
         ({"ironic_cells": {"rack1": "c1"}}, "default: ironic_cell_by = ''"),
         (
-            {"ironic_amqp_url": "amqp://h", "ironic_shards": ("s1",)},
+            {"ironic_amqp_url": "amqp://h", "ironic_selection": ("shard=s1",)},
             "default: ironic_api_url = '': no notification tells a node's shard",
+        ),
+        (
+            {"ironic_selection": ("rack=r1",)},
+            "takes FIELD=VALUE with one of the fields conductor_group, shard, owner, resource_class",
         ),
         (
             {"ironic_cell_by": "owner", "ironic_cells": {"o": "c9"}},
@@ -332,14 +336,13 @@ def test_a_certificate_that_cannot_be_read_is_named() -> None:
         ({}, ()),
         ({"ironic_amqp_url": "amqp://h"}, ()),
         ({"ironic_api_url": "http://h"}, ("c1",)),
-        ({"ironic_api_url": "http://h", "ironic_cell": "c2"}, ("c2",)),
+        ({"ironic_api_url": "http://h", "ironic_cells": {"*": "c2"}}, ("c2",)),
         ({"ironic_api_url": "http://h", "ironic_cell_by": "shard", "ironic_cells": {"s": "c2"}}, ("c2",)),
         (
             {
                 "ironic_api_url": "http://h",
                 "ironic_cell_by": "shard",
-                "ironic_cells": {"s": "c2"},
-                "ironic_cell": "c1",
+                "ironic_cells": {"s": "c2", "*": "c1"},
             },
             ("c1", "c2"),
         ),
@@ -425,10 +428,11 @@ def test_whether_some_rule_reads_extra_specs_without_a_scope(rules: str, read: b
     assert request_options(told).unscoped is read
 
 
-@pytest.mark.parametrize(("only", "options"), [("false", (True, False)), ("true", (True, True))])
-def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple[bool, bool]) -> None:
-    told = settings_of(tenant_aggregates=str(only == "false").lower(), tenant_aggregates_required=only)
-    read = request_options(told.settings)
+@pytest.mark.parametrize(
+    ("choice", "options"), [("off", (False, False)), ("optional", (True, False)), ("required", (True, True))]
+)
+def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple[bool, bool]) -> None:
+    read = request_options(settings_of(tenant_aggregates=choice).settings)
     assert (read.tenant_aggregates, read.tenant_aggregates_required) == options
 
 
@@ -450,7 +454,7 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         ("heartbeat", "soon", "heartbeat takes a number, not a text of 4 characters"),
         ("fail", "1.5", "fail = 1.5: is a share between 0 and 1"),
         ("hang", "nan", "hang = nan: is a share between 0 and 1"),
-        ("tenant_aggregates", "maybe", "tenant_aggregates takes true or false, not a text of 5 characters"),
+        ("image_type_traits", "maybe", "image_type_traits takes true or false, not a text of 5 characters"),
         ("queue_type", "mirrored", "queue_type = a text of 8 characters: is quorum or classic"),
         ("log_level", "loud", "log_level = a text of 4 characters: is debug, info, warning or error"),
         ("cells", ",", "cells = (): name at least one"),
