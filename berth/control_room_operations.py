@@ -30,8 +30,8 @@ from bus.host_marks import UNNAMED
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
 from control_room.core.what_if_form import WhatIfRequest
-from control_room.drained_hosts import DRAIN
 from control_room.operations import DrainProgress
+from control_room.pages.moves import DRAIN
 from control_room.queries import NO_ANSWER
 
 log = logging.getLogger(__name__)

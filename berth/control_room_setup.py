@@ -12,11 +12,10 @@ from bus.delivery.runner import Bus
 from bus.worker import Worker
 from control_room.access import AccessRules, Credential, Sessions, Visitor, sweep
 from control_room.cloud_status import StatusReader
-from control_room.events import Events
 from control_room.operations import Drains, MetalOperations, Operations
 from control_room.queries import Queries
 from control_room.shared_data import background_tasks
-from control_room.worker import control_room
+from control_room.worker import Events, control_room
 
 if TYPE_CHECKING:
     from berth.control_room_queues import AgentQueues, QueuesOf

@@ -40,9 +40,9 @@ from bus.topics import (
 )
 from bus.worker import Worker, answers, every, on_many
 from cell_conductor.adopting import Adoptions
+from cell_conductor.audit import Listing
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.listing import Listing
 from cell_conductor.moves import CellMoves
 from cell_conductor.ring import CHECKS_PER_LEASE, LEASE_SECONDS, Ring
 from cell_conductor.ring_commands import RingCommands

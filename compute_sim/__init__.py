@@ -2,9 +2,8 @@
 
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults
 from compute_sim.disk import AgentDisk
-from compute_sim.fleet import SimAgent, SimHost, agent_name, fleet
 from compute_sim.guest_file import GuestFile
-from compute_sim.machines import BadMachine, Machine, machines
+from compute_sim.machines import BadMachine, Machine, SimAgent, SimHost, agent_name, fleet, machines
 from compute_sim.worker import compute_sim
 
 __all__ = [

@@ -11,8 +11,8 @@ from compute_sim.core.device_book import fits_tree, reshaping
 from compute_sim.core.drivers import build_tree
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, differences
 from compute_sim.disk import AgentDisk
-from compute_sim.fleet import SimHost
 from compute_sim.guests import GuestRecord
+from compute_sim.machines import SimHost
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from bus.reports import HostState
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.faults import draw
-from compute_sim.fleet import SimAgent, SimHost
 from compute_sim.guests import HostGuests
 from compute_sim.host_trees import HostTrees
+from compute_sim.machines import SimAgent, SimHost
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from bus.worker import Worker, every, on
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.faults import CrashPlan, FaultPlan
 from compute_sim.disk import AgentDisk
-from compute_sim.fleet import SimAgent, SimHost
 from compute_sim.host_trees import HostTrees
+from compute_sim.machines import SimAgent, SimHost
 from compute_sim.moving import SimulatedMoves
 from compute_sim.recovery import GuestRecovery
 from compute_sim.reporting import HostReports

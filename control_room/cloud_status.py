@@ -8,7 +8,7 @@ from typing import Any
 from bus.cells import CellsFound, FindCells
 from bus.host_health import FindHostHealth, HostHealthFound
 from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
-from control_room.core.alarms import ProcessReply
+from control_room.core.now import ProcessReply
 from control_room.queries import Queries, Reply, query
 from control_room.shared_data import BackgroundTasks, SharedData
 

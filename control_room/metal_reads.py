@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from bus.errors import Unavailable
 from control_room.core.metal import BoardNode, MetalNodes
-from control_room.events import NodeChanges
 from control_room.operations import MetalOperations
 from control_room.shared_data import SPACING, TIMES, BackgroundTasks, SharedData
+from control_room.worker import NodeChanges
 
 MOST = 40  # nodes that are read by themselves at a time
 _UNWATCHED_SECONDS = 3.0  # that the nodes are used while no open page receives their changes

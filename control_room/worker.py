@@ -1,18 +1,115 @@
-"""The control room's table of messages. It counts ends of builds, and asks for the rest while pages are open.
+"""The control room's table of messages. It counts messages and ends of builds, signals changes to open
+pages, and asks for the rest while pages are open.
 
 It reads no queue of requests, or publishers would believe that a scheduler had received theirs.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from bus import topics
-from bus.messages import BuildCancelRequested
-from bus.moves import MoveRequested, MoveSteered
+from bus.clock import Clock
+from bus.messages import (
+    Attempt,
+    BuildCancelRequested,
+    BuildEnded,
+    BuildUnplaceable,
+    HostFailed,
+    HostReported,
+    IronicSpoke,
+    SchedulerAlive,
+)
+from bus.moves import MoveEnded, MoveProgress, MoveRequested, MoveSteered
 from bus.routing import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
-from control_room.events import Events
+from control_room.core.now import Heartbeats
+from control_room.core.windows import BuildHistory, EndedBuild
+from control_room.shared_data import Changes
+
+
+class NodeChanges(Changes):
+    """Bare-metal nodes with messages since they were read, while a page is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: dict[str, None] = {}
+        self.of_all = Changes()  # too many nodes to name them
+
+    def add(self, nodes: Collection[str]) -> None:
+        """Record messages about the nodes. No names: any node may have changed."""
+        if self.is_watched:
+            self.nodes.update(dict.fromkeys(nodes))
+            if not nodes:
+                self.of_all.notify()
+            self.notify()
+
+
+class Events:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.history = BuildHistory()
+        self.heartbeats = Heartbeats()
+        self.changes = Changes()  # of builds, moves and hosts
+        self.moves = Changes()
+        self.waiting = Changes()
+        self.metal = NodeChanges()
+
+    async def on_builds_ended(self, messages: Sequence[BuildEnded]) -> Sequence[None]:
+        now = self.clock.now()
+        for message in messages:
+            self.history.add(
+                EndedBuild(
+                    build=message.build,
+                    status=message.status,
+                    at=now,
+                    cell=message.cell,
+                    host=message.host,
+                    seconds=_duration(message.attempts),
+                    attempts=len(message.attempts),
+                    cause=message.reason if message.status == "error" else "",
+                )
+            )
+        self.changes.notify()
+        return [None] * len(messages)
+
+    async def on_unplaceable(self, message: BuildUnplaceable) -> None:
+        now = self.clock.now()
+        emptied = next((removal.constraint for removal in message.decision.removals if not removal.left), "")
+        cause = emptied or message.decision.code or message.reason
+        for build in message.instances:
+            self.history.add(EndedBuild(build=build, status="no host", at=now, cause=f"no host: {cause}"))
+        self.changes.notify()
+
+    async def on_host_failed(self, message: HostFailed) -> None:
+        self.history.add_failure(self.clock.now())
+        self.changes.notify()
+
+    async def on_move_ended(self, message: MoveEnded) -> None:
+        self.history.add_move(message.end, self.clock.now())
+        self.changes.notify()
+        self.moves.notify()
+
+    async def on_move_changed(self, message: MoveProgress) -> None:
+        self.moves.notify()
+
+    async def on_host_reported(self, message: HostReported) -> None:
+        self.heartbeats.add(message, self.clock.now())
+
+    async def on_ironic_events(self, message: IronicSpoke) -> None:
+        self.metal.add(message.nodes)
+
+    async def on_scheduler_alive(self, message: SchedulerAlive) -> None:
+        if self.heartbeats.add_scheduler(message.scheduler, self.clock.now(), message.waits):
+            self.waiting.notify()
+
+
+def _duration(attempts: Sequence[Attempt]) -> float | None:
+    """Return the seconds from the first order to the end, by the cell's times."""
+    began = [attempt.started for attempt in attempts if attempt.started]
+    ended = [attempt.ended for attempt in attempts if attempt.ended]
+    return max(0.0, max(ended) - min(began)) if began and ended else None
+
 
 ASKS = (
     topics.CELLS,

@@ -110,7 +110,7 @@ def ironic_commands(settings: Callable[[], Effective], run: Run, say: Console) -
         """Run a simulated Ironic until Ctrl-C: a real one's states, API and notifications, without metal."""
         from bus.http import listen
         from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
-        from compute_sim.ironic.machine import PATHS
+        from compute_sim.ironic.node import PATHS
         from compute_sim.ironic.notify import TOPICS
 
         if state not in PATHS:

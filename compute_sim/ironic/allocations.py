@@ -7,10 +7,8 @@ import msgspec
 
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.envelope import AllocationNotification
-from compute_sim.ironic.machine import CHANGEABLE
-from compute_sim.ironic.node import Json, SimNode, iso
-from compute_sim.ironic.patching import good_name, is_uuid
-from compute_sim.ironic.request import ApiRefusal
+from compute_sim.ironic.node import CHANGEABLE, Json, SimNode, iso
+from compute_sim.ironic.patching import ApiRefusal, good_name, is_uuid
 
 _KNOWN = {"candidate_nodes", "extra", "name", "node", "owner", "resource_class", "traits", "uuid"}
 

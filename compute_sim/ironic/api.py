@@ -10,13 +10,21 @@ from typing import Any
 
 import os_traits  # type: ignore[import-untyped]
 
-from compute_sim.ironic import machine
+from compute_sim.ironic import node as nodes
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.envelope import Action
 from compute_sim.ironic.node import INTERFACES, Json, SimNode
-from compute_sim.ironic.patching import good_name, good_trait, names_in, new_node, patched
+from compute_sim.ironic.patching import (
+    ApiRefusal,
+    good_name,
+    good_trait,
+    locked,
+    names_in,
+    new_node,
+    patched,
+    wrong_state,
+)
 from compute_sim.ironic.power import TARGETS, Power
-from compute_sim.ironic.request import ApiRefusal, locked, wrong_state
 from compute_sim.ironic.transitions import Works
 
 _ENROLL_SINCE = 11  # clients of older APIs create nodes as available
@@ -88,12 +96,12 @@ class Api:
                 raise ApiRefusal(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
             if node.protected:
                 raise _protected(node)
-            if not node.maintenance and node.provision_state not in machine.DELETABLE:
+            if not node.maintenance and node.provision_state not in nodes.DELETABLE:
                 raise ApiRefusal(
                     409,
                     f'Can not delete node "{node.uuid}" while it is in provision state '
                     f'"{node.provision_state}". Valid provision states to perform deletion are: '
-                    f'"{machine.DELETABLE}", or set the node into maintenance mode',
+                    f'"{nodes.DELETABLE}", or set the node into maintenance mode',
                 )
             self._conductor.remove(node)
         self._conductor.notify("delete", "end", node, request, shown=last)
@@ -181,9 +189,9 @@ class Api:
 
 def _event(node: SimNode, target: str) -> str:
     """Return the event for this target. Raise if it is impossible in the node's state."""
-    event = machine.event_of(target, node.provision_state)
+    event = nodes.event_of(target, node.provision_state)
     if event is None:
-        if target in machine.VERBS and node.reservation is not None:
+        if target in nodes.VERBS and node.reservation is not None:
             raise locked(node)
         raise wrong_state(target, node, node.provision_state)
     return event
@@ -209,7 +217,7 @@ def _traits(names: Sequence[object]) -> list[str]:
 def _check_changeable(node: SimNode, ident: str) -> None:
     if node.provision_state == "inspecting":
         raise ApiRefusal(409, f'Cannot update node "{node.uuid}" while it is in state "inspecting".')
-    if node.target_provision_state and node.provision_state not in machine.CHANGEABLE:
+    if node.target_provision_state and node.provision_state not in nodes.CHANGEABLE:
         raise ApiRefusal(409, f"Node {ident} can not be updated while a state transition is in progress.")
 
 
@@ -236,20 +244,20 @@ def _check_instance_and_class(node: SimNode, changes: Json) -> None:
     if changes.get("instance_uuid") and node.instance_uuid:
         raise ApiRefusal(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
     state = node.provision_state
-    if "resource_class" in changes and node.resource_class and state not in machine.NEW_CLASS_IN:
+    if "resource_class" in changes and node.resource_class and state not in nodes.NEW_CLASS_IN:
         raise ApiRefusal(
             409,
             f"Node {node.uuid} can not have resource_class updated unless it is in one of allowed "
-            f"({', '.join(machine.NEW_CLASS_IN)}) states. Current state is '{state}'.",
+            f"({', '.join(nodes.NEW_CLASS_IN)}) states. Current state is '{state}'.",
         )
 
 
 def _check_deallocation(node: SimNode) -> None:
-    if not node.maintenance and node.provision_state not in machine.NEW_CLASS_IN:
+    if not node.maintenance and node.provision_state not in nodes.NEW_CLASS_IN:
         raise ApiRefusal(
             409,
             f"Node {node.uuid} with an allocation can not have instance_uuid removed unless it is in one of "
-            f"allowed ({', '.join(machine.NEW_CLASS_IN)}) states or in maintenance mode. Current state is "
+            f"allowed ({', '.join(nodes.NEW_CLASS_IN)}) states or in maintenance mode. Current state is "
             f"'{node.provision_state}'.",
         )
 

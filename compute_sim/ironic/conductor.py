@@ -14,9 +14,8 @@ from typing import Any, Literal
 from bus.clock import Clock
 from compute_sim.core.faults import Durations, draw
 from compute_sim.ironic.envelope import Action, AllocationNotification, SentNotification
-from compute_sim.ironic.machine import Phase
-from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.request import ApiRefusal, locked, not_found
+from compute_sim.ironic.node import Phase, SimNode
+from compute_sim.ironic.patching import ApiRefusal, locked, not_found
 
 Notification = SentNotification | AllocationNotification
 Emit = Callable[[Notification], None]

@@ -8,8 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from bus.clock import Clock
-from compute_sim.ironic.machine import Phase
-from compute_sim.ironic.node import Json, SimNode, fields_of_node, masked
+from compute_sim.ironic.node import Json, Phase, SimNode, fields_of_node, masked
 
 Action = Literal[
     "create", "update", "delete", "maintenance_set", "provision_set", "power_set", "power_state_corrected",

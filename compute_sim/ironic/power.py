@@ -5,7 +5,7 @@ from typing import Literal
 
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.request import ApiRefusal
+from compute_sim.ironic.patching import ApiRefusal
 
 Bmc = Literal["power on", "power off", "stuck on", "stuck off", "unreachable", "error"]
 BMC: tuple[Bmc, ...] = ("power on", "power off", "stuck on", "stuck off", "unreachable", "error")

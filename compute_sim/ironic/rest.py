@@ -15,10 +15,9 @@ from compute_sim.ironic import views
 from compute_sim.ironic.allocations import NodeAllocations
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.conductor import FAULTS, KINDS, Conductor
-from compute_sim.ironic.machine import event_of
-from compute_sim.ironic.node import Json, SimNode
+from compute_sim.ironic.node import Json, SimNode, event_of
+from compute_sim.ironic.patching import ApiRefusal, SimRequest, json_response, not_acceptable, text_of
 from compute_sim.ironic.power import BMC, Power
-from compute_sim.ironic.request import ApiRefusal, SimRequest, json_response, not_acceptable, text_of
 from compute_sim.ironic.transitions import Works
 
 VERSION = "X-OpenStack-Ironic-API-Version"

@@ -17,8 +17,8 @@ from compute_sim.ironic.conductor import Conductor, Notification, SimPlan
 from compute_sim.ironic.envelope import SentNotification
 from compute_sim.ironic.node import SimNode
 from compute_sim.ironic.notify import BusNotifier, NotificationSink
+from compute_sim.ironic.patching import ApiRefusal
 from compute_sim.ironic.power import Power
-from compute_sim.ironic.request import ApiRefusal
 from compute_sim.ironic.rest import rest_app
 from compute_sim.ironic.transitions import Works
 

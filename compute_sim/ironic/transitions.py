@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compute_sim.ironic.conductor import Conductor, Fault, Kind
-from compute_sim.ironic.machine import move
-from compute_sim.ironic.node import SimNode
+from compute_sim.ironic.node import SimNode, move
 
 _KIND: dict[str, Kind] = {
     "manage": "verify", "provide": "clean", "clean": "clean", "inspect": "inspect", "adopt": "adopt",

@@ -5,9 +5,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from compute_sim.ironic.machine import PATHS
-from compute_sim.ironic.node import FIELDS, Json, SimNode, fields_of_node, masked
-from compute_sim.ironic.request import ApiRefusal, not_acceptable
+from compute_sim.ironic.node import FIELDS, PATHS, Json, SimNode, fields_of_node, masked
+from compute_sim.ironic.patching import ApiRefusal, not_acceptable
 
 MINIMUM, MAXIMUM = 1, 115  # minor versions
 PAGE = 1000

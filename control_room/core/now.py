@@ -1,13 +1,154 @@
-"""The first page: the state of the cloud in figures."""
+"""The first page: the state of the cloud in figures, with heartbeats and alarms."""
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from control_room.core.agent_heartbeats import AgentHeartbeat
-from control_room.core.alarms import ProcessReply
+from bus.messages import HostReported
 from control_room.core.charts import Chart, chart
 from control_room.core.windows import TICK, BuildHistory, Tick, percentiles, summed
-from control_room.core.words import duration, several
+from control_room.core.words import duration, listed, several
+
+EXPIRY = 3600.0  # seconds without a heartbeat until a sender is removed
+MOST = 20_000  # of each
+LATE = 3.0  # periods without a heartbeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentHeartbeat:
+    cell: str
+    agent: str
+    at: float
+    period: float
+    hosts: int
+    instances: int
+
+    def lag(self, now: float) -> float:
+        """Return the seconds since the last heartbeat."""
+        return max(0.0, now - self.at)
+
+    def late(self, now: float) -> bool:
+        return self.lag(now) > LATE * max(self.period, 1.0)
+
+
+class Heartbeats:
+    """The last heartbeat of each agent and scheduler."""
+
+    def __init__(self) -> None:
+        self._agents: OrderedDict[tuple[str, str], AgentHeartbeat] = OrderedDict()
+        self._schedulers: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def add(self, report: HostReported, now: float) -> None:
+        hosts = report.hosts
+        key = report.cell, report.agent
+        self._agents[key] = AgentHeartbeat(
+            cell=report.cell,
+            agent=report.agent,
+            at=now,
+            period=report.period,
+            hosts=len(hosts),
+            instances=sum(host.instances for host in hosts),
+        )
+        self._agents.move_to_end(key)
+        while len(self._agents) > MOST:
+            self._agents.popitem(last=False)
+
+    def add_scheduler(self, name: str, now: float, waits: int = 0) -> bool:
+        """Record a heartbeat. Return whether the number of requests that wait with it has changed."""
+        before = self._schedulers.get(name)
+        self._schedulers[name] = now, waits
+        self._schedulers.move_to_end(name)
+        while len(self._schedulers) > MOST:
+            self._schedulers.popitem(last=False)
+        return before is None or before[1] != waits
+
+    def agents(self, now: float) -> Sequence[AgentHeartbeat]:
+        """Return the agents by cell and name. One that was silent for an hour is removed."""
+        while self._agents and now - next(iter(self._agents.values())).at > EXPIRY:
+            self._agents.popitem(last=False)
+        return [self._agents[key] for key in sorted(self._agents)]
+
+    def schedulers(self, now: float) -> dict[str, float]:
+        """Return name → seconds since the last heartbeat."""
+        while self._schedulers and now - next(iter(self._schedulers.values()))[0] > EXPIRY:
+            self._schedulers.popitem(last=False)
+        return {name: max(0.0, now - at) for name, (at, _) in sorted(self._schedulers.items())}
+
+
+_MANY = 0.1  # of the builds that end
+_FEW = 5  # fewer ends than this are not judged
+_SLOW = 2.0  # seconds for an answer
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    level: Literal["bad", "warn"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReply:
+    """A process that was queried: the time that its answer took, or why there was none."""
+
+    name: str
+    seconds: float = 0.0
+    problem: str = ""
+
+
+def alarms(
+    replies: Sequence[ProcessReply],
+    agents: Sequence[AgentHeartbeat],
+    minute: Tick,
+    disabled_cells: Sequence[str],
+    rescued: int,
+    now: float,
+) -> list[Alarm]:
+    """Return the alarms. `minute` counts the ends of about the last minute."""
+    return [*_silent(replies, agents, now), *_ends(minute), *_warnings(replies, disabled_cells, rescued)]
+
+
+def _silent(replies: Sequence[ProcessReply], agents: Sequence[AgentHeartbeat], now: float) -> Iterator[Alarm]:
+    for reply in replies:
+        if reply.problem:
+            yield Alarm("bad", f"{reply.name} does not answer: {reply.problem}")
+    late = [agent for agent in agents if agent.late(now)]
+    if late:
+        oldest = max(agent.lag(now) for agent in late)
+        hosts = several(sum(agent.hosts for agent in late), "host")
+        names = listed([agent.agent for agent in late])
+        text = f"no heartbeat in time of {several(len(late), 'agent')} with {hosts}"
+        yield Alarm("bad", f"{text} ({names}; the oldest {duration(oldest)} ago)")
+
+
+def _ends(minute: Tick) -> Iterator[Alarm]:
+    total = sum(minute.ends.values())
+    if total < _FEW:
+        return
+    for status, outcome in (("error", "ended in error"), ("no host", "found no host")):
+        number = minute.ends[status]
+        if number / total >= _MANY:
+            share = f"{number / total:.0%} of the builds that ended in the last minute {outcome}"
+            yield Alarm("bad" if number / total >= 0.5 else "warn", f"{share} ({number:,} of {total:,})")
+
+
+def _warnings(
+    replies: Sequence[ProcessReply], disabled_cells: Sequence[str], rescued: int
+) -> Iterator[Alarm]:
+    for reply in replies:
+        if not reply.problem and reply.seconds > _SLOW:
+            yield Alarm("warn", f"{reply.name} took {duration(reply.seconds)} to answer")
+    if disabled_cells:
+        noun, verb = ("cell", "is") if len(disabled_cells) == 1 else ("cells", "are")
+        yield Alarm(
+            "warn", f"{noun} {listed(disabled_cells)} {verb} disabled: no new builds are placed there"
+        )
+    if rescued:
+        requests = several(rescued, "request")
+        yield Alarm(
+            "warn", f"{requests} got a host only by the periodic sweep: no event reported the free capacity"
+        )
+
 
 SHARES = (0.5, 0.95, 0.99)
 _MINUTE = 12  # ticks

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from bus.host_marks import DISABLED, FORCED_DOWN, HELD
 from bus.vocabulary import MAX_CAPACITY
-from control_room.core.hosts import HostStock, KnownHost
-from control_room.core.inventories import Counts, StockColumns
+from control_room.core.hosts import Counts, HostStock, KnownHost, StockColumns
 from control_room.core.plan import AddedHosts, InvalidPlan, Plan, PlannedFlavor
 
 MOST_STOCKS = 400_000  # inventories of all hosts that are added

@@ -8,9 +8,7 @@ from starlette.responses import Response
 
 from bus.host_health import not_up
 from control_room.cloud_status import CloudStatus
-from control_room.core.agent_heartbeats import AgentHeartbeat
-from control_room.core.alarms import alarms
-from control_room.core.now import SHARES, CellNow, TenMinutes, ten_minutes, workers
+from control_room.core.now import SHARES, AgentHeartbeat, CellNow, TenMinutes, alarms, ten_minutes, workers
 from control_room.core.windows import percentiles, summed
 from control_room.core.words import duration
 from control_room.pages.frame import PageContext, PageGroup, Renderer

@@ -22,8 +22,8 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import CELL_CLAIM, CELL_RELEASE
 from cell_conductor import cell_conductor
+from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
-from cell_conductor.listing import Listing
 from tests.support.buses import queues_of
 from tests.support.command_line import plainly
 from tests.support.conductor_builders import (

@@ -28,10 +28,10 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from cell_conductor import schema
+from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.listing import Listing
 from cell_conductor.moves import CellMoves
 from cell_conductor.ring import Ring
 from tests.support.cell_moves import a_move, a_move_report, a_steering, in_short

@@ -46,9 +46,9 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Outcome
+from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.listing import Listing
 from cell_conductor.moves import CellMoves
 from placement_worker import Placement
 from placement_worker.cell_rows import FromCell

@@ -5,7 +5,7 @@ import pytest
 from bus.protocol import BusDepths, QueueDepth
 from bus.worker import cell_of
 from control_room.bus_load import KnownQueue, bus_load, route_of
-from control_room.dead_letters import MOST_BODY, letter_details
+from control_room.pages.dead_letters import MOST_BODY, letter_details
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
 

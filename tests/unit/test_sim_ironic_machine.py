@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_sim.ironic.machine import PATHS, STABLE, UNSTABLE, WAITING, event_of, move
+from compute_sim.ironic.node import PATHS, STABLE, UNSTABLE, WAITING, event_of, move
 
 # What a client may ask for, and where it leads; in every other state it is refused.
 VERBS = {
