@@ -26,7 +26,7 @@ from berth.operations.steering import end_wait, steering
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.host_marks import UNNAMED
+from bus.host_health import UNNAMED
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
 from control_room.core.what_if_form import WhatIfRequest

@@ -11,7 +11,7 @@ MODULES: Mapping[str, str] = {
     "berth.meters": "every process",
     "bus.delivery.settling": "every worker",
     "bus.rabbit.reconnecting": "every worker, on RabbitMQ",
-    "bus.sql.retrying": "placement, scheduler, conductor",
+    "bus.sql.failures": "placement, scheduler, conductor",
     "bus.sql.database": "placement, scheduler, conductor",
     "placement_worker.relay": "placement",
     "placement_worker.worker": "placement",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bus.reasons import CONSTRAINTS, ENDS, MOVES
+from bus.decisions import CONSTRAINTS, ENDS, MOVES
 
 # heading, what leads to the table, its second column, the codes
 _TABLES: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (

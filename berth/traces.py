@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from berth.settings import BadSetting
+from bus.context import Span, trace_by
 from bus.protocol import Envelope
-from bus.tracing import Span, trace_by
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

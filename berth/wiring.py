@@ -116,7 +116,7 @@ async def workers(
             yield simulated_agents.at_work(role, settings, bus, disks)
         return
     if role.worker == "ferry":
-        from bus.ferry.ferry import ferry
+        from bus.ferry.passage import ferry
         from bus.rabbit import RabbitTransport
 
         assert isinstance(bus.transport, RabbitTransport)  # embedded cells have no separate broker

@@ -7,18 +7,20 @@ from typing import Annotated, Final
 
 from msgspec import Meta, field
 
-from bus.refused_edits import Contended, Missing, Taken
 from bus.vocabulary import (
     END,
     Cause,
+    Contended,
     Id,
     LargeMap,
     LongList,
     Message,
+    Missing,
     Ordinal,
     ShortList,
     SmallMap,
     Tagged,
+    Taken,
     Text,
     Value,
     Whole,

@@ -7,8 +7,21 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from bus.refused_edits import Contended, Missing
-from bus.vocabulary import END, Cause, LargeMap, LongList, Message, Ordinal, Tagged, Text, Value, Whole, Word
+from bus.vocabulary import (
+    END,
+    Cause,
+    Contended,
+    LargeMap,
+    LongList,
+    Message,
+    Missing,
+    Ordinal,
+    Tagged,
+    Text,
+    Value,
+    Whole,
+    Word,
+)
 
 
 class RegisteredCell(Value, frozen=True, kw_only=True):

@@ -6,13 +6,13 @@ from uuid import UUID, uuid5
 from msgspec import Meta, field
 
 from bus.groups import GroupPolicy
-from bus.refused_edits import Contended
 from bus.vocabulary import (
     END,
     UNSAID_ID,
     Allocations,
     Cause,
     Compact,
+    Contended,
     Id,
     KeystoneId,
     LongList,

@@ -1,9 +1,16 @@
-"""Time and randomness, injected everywhere so that tests and simulations control both."""
+"""Time and randomness, injected everywhere so that tests and simulations control both; and what depends on
+them: pauses between retries, rate limits, sequence numbers of reports.
+"""
 
+import asyncio
+import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+
+from bus.errors import Unavailable
+from bus.vocabulary import MAX_ORDINAL
 
 _VERSION_4 = 0x4000 << 64 | 0x8000 << 48  # the version and the variant
 _RANDOM = ~(0xF000 << 64 | 0xC000 << 48)  # all other bits
@@ -26,3 +33,63 @@ class Clock:
 def monotonic() -> float:
     """Return a monotonic time for durations, for code without an injected clock."""
     return time.monotonic()
+
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
+
+
+class Backoff:
+    """Pauses that grow from 0.1 s to 5 s, each shortened at random so that clients do not retry in step."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._chance = clock.chance
+        self._next = _FIRST_PAUSE
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self._next * (0.5 + self._chance.random() / 2))
+        self._next = min(self._next * 2, _LONGEST_PAUSE)
+
+
+log = logging.getLogger(__name__)
+
+SOONEST = 0.1  # seconds between two messages
+
+
+class RateLimitedPublisher:
+    """Publishes at most ten times a second. While the bus is unreachable, the message is dropped."""
+
+    def __init__(self, say: Callable[[], Awaitable[None]], what: str) -> None:
+        self._say = say
+        self._what = what
+        self._due = asyncio.Event()
+
+    def due(self) -> None:
+        self._due.set()
+
+    async def run(self) -> None:
+        """Publish whenever `due` was called, until cancelled."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                await self._say()
+            except Unavailable as away:
+                log.debug("%s was not published: %s", self._what, away)
+            await asyncio.sleep(SOONEST)
+
+
+class ReportSequence:
+    """A source of increasing numbers, which follow the wall clock in microseconds while it moves forward."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = 0
+
+    def next(self) -> int:
+        self._last = min(max(self._last + 1, int(self._clock.now() * 1_000_000)), MAX_ORDINAL)
+        return self._last
+
+    def follow(self, told: int) -> None:
+        """Continue after this number, which an earlier run may have used with a clock ahead of ours."""
+        self._last = max(self._last, told)

@@ -6,18 +6,20 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.refused_edits import Contended, InUse, Taken
 from bus.vocabulary import (
     UNSAID_ID,
     Amount,
+    Contended,
     Count,
     Id,
+    InUse,
     KeystoneId,
     LargeMap,
     LongList,
     Message,
     Name,
     Tagged,
+    Taken,
     Text,
     Value,
 )

@@ -1,4 +1,6 @@
-"""The health of hosts by heartbeats, as a scheduler judges it, and the state that follows with its traits."""
+"""The health of hosts by heartbeats, as a scheduler judges it, the traits that keep instances away from a
+host, and the state that follows from both.
+"""
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -6,7 +8,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.host_marks import DISABLED, DRAIN, FORCED_DOWN, UNNAMED, causes_in
 from bus.protocol import Ask
 from bus.resources import Provider
 from bus.vocabulary import (
@@ -22,6 +23,27 @@ from bus.vocabulary import (
     Value,
     Whole,
 )
+
+DISABLED = "COMPUTE_STATUS_DISABLED"  # set by Nova, too, on a disabled host
+FORCED_DOWN = "CUSTOM_BERTH_FORCED_DOWN"  # forced down by an operator, whatever its heartbeats
+HELD = "CUSTOM_BERTH_HELD_"  # prefix of a trait for each cause of being disabled
+UNNAMED = "operator"  # the cause if the operator named none
+DRAIN = f"{HELD}DRAIN"  # the cause while a host is drained
+
+
+def causes_in(traits: Iterable[str]) -> list[str]:
+    """Return the causes for which operators disabled a host with the traits, in alphabetical order."""
+    return sorted(one.removeprefix(HELD).lower() for one in traits if one.startswith(HELD))
+
+
+def why_disabled(traits: Iterable[str]) -> str:
+    """Return why a host with the trait `DISABLED` is disabled, with the causes that operators gave."""
+    causes = causes_in(traits)
+    if not causes:
+        return "disabled"
+    named = ", ".join(one for one in causes if one != UNNAMED)
+    return f"disabled by an operator: {named}" if named else "disabled by an operator"
+
 
 Availability = Literal["up", "down", "unknown"]
 Condition = Literal["up", "down", "draining", "disabled", "unknown", "deleted"]

@@ -1,6 +1,9 @@
-"""Removal of passwords from values that are logged or shown."""
+"""Texts for logs and output: without passwords, without control characters, and with the reason of a failed
+TLS connection.
+"""
 
 import re
+import ssl
 from typing import Any
 from urllib.parse import unquote
 
@@ -44,3 +47,34 @@ def _without_secret_parameters(url: str) -> str:
             end = url.find("&", match.end())
             at = len(url) if end < 0 else end
     return told + url[at:]
+
+
+# Control characters, and characters that are invisible or change the writing direction.
+OBEYED = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
+)
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return the text with escaped control characters; `lines` keeps line breaks and tabs."""
+    return OBEYED.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found), text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def distrusted(problem: BaseException) -> str:
+    """Return why the server's certificate was rejected, or empty if the connection failed for another
+    reason.
+    """
+    found: BaseException | None = problem
+    seen = set[int]()  # the cause of a cause may be the problem again
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if isinstance(found, ssl.SSLCertVerificationError):
+            return f"its certificate is not believed: {found.verify_message.rstrip('.')}"
+        if isinstance(found, ssl.SSLError) and found.reason == "WRONG_VERSION_NUMBER":
+            return "it does not speak TLS there"
+        found = getattr(found, "orig", None) or found.__cause__ or found.__context__
+    return ""

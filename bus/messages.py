@@ -210,7 +210,7 @@ class BuildCancelled(Message, frozen=True, kw_only=True):
 
 
 class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Create a guest of this build on a host, with the providers. See `bus.build_orders` for fields that an
+    """Create a guest of this build on a host, with the providers. See `bus.agent_builds` for fields that an
     order may leave out.
     """
 

@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from bus.refused_edits import Contended, InUse, Missing, Taken
-from bus.vocabulary import LongList, Message, Number, Tagged, Text, Value
+from bus.vocabulary import Contended, InUse, LongList, Message, Missing, Number, Tagged, Taken, Text, Value
 
 NameKind = Literal["resource class", "trait"]
 

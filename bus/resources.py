@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType, field
 
 from bus.claims import ClaimResult, ConsumerClaim
-from bus.refused_edits import Contended, InUse, Missing, Taken
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from bus.vocabulary import (
@@ -13,18 +12,22 @@ from bus.vocabulary import (
     Allocations,
     Cause,
     ClassName,
+    Contended,
     Count,
     Id,
+    InUse,
     KeystoneId,
     LargeMap,
     LongList,
     Message,
+    Missing,
     Name,
     Number,
     Ordinal,
     ShortList,
     SmallMap,
     Tagged,
+    Taken,
     Text,
     TraitName,
     Value,

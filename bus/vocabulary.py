@@ -1,6 +1,8 @@
-"""Types that all messages are made of: ids, names and counts, and the base classes of values."""
+"""Types that all messages are made of: ids, names and counts, the base classes of values, and the reasons of
+refused edits in placement.
+"""
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -79,3 +81,30 @@ class Tagged(Value, frozen=True, kw_only=True, tag_field="is", tag=True):
 
 class Message(Value, frozen=True, kw_only=True):
     """A value that is published or sent by itself."""
+
+
+class Missing(Tagged, frozen=True, kw_only=True):
+    """An object named in the edit does not exist."""
+
+    what: Literal["provider", "parent", "resource class", "trait", "inventory", "aggregate", "host", "cell"]
+    names: LongList[Text]
+    provider: Text = ""  # inventory: its provider
+
+
+class Taken(Tagged, frozen=True, kw_only=True):
+    """The name or id is in use by another object."""
+
+    what: Literal["name", "id", "inventory", "resource class"]
+    value: Text
+
+
+class InUse(Tagged, frozen=True, kw_only=True):
+    """The object has allocations, or a server group has members."""
+
+    what: Text  # the provider, class, trait or server group
+    classes: LongList[Text] = ()
+    members: LongList[Text] = ()  # some members of a server group
+
+
+class Contended(Tagged, frozen=True, kw_only=True):
+    """The edit lost a race with other writers too often. Nothing was changed; try again."""

@@ -14,8 +14,7 @@ from bus.errors import Retry
 from bus.messages import AgentReported, BuildEnded
 from bus.moves import MoveEnded, MovePlaced
 from bus.sql.database import Database
-from bus.sql.failures import Conflict
-from bus.sql.retrying import retrying
+from bus.sql.failures import Conflict, retrying
 from bus.vocabulary import Message
 from cell_conductor import moves_store, store
 from cell_conductor.core.build import Build, Effects

@@ -22,7 +22,7 @@ from bus.messages import (
 from bus.moves import HandoverReported, MoveOrdered, MoveReported
 from bus.queries import BuildsFound, FindBuilds
 from bus.sql.database import Database
-from bus.sql.retrying import retrying
+from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from bus.worker import Outcome

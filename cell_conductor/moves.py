@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from bus.claims import ClaimRequested, ClaimResult, ReleaseResult
 from bus.errors import Retry, Unavailable
 from bus.moves import FindMoves, HandoverProgress, MovePlaced, MoveReported, MovesFound, MoveSteered
-from bus.refused_edits import Contended
+from bus.vocabulary import Contended
 from bus.worker import Outcome
 from cell_conductor import moves_store, store
 from cell_conductor.applying import MOVE_LATER

@@ -14,8 +14,7 @@ from bus.clock import Clock
 from bus.leases import LeaseAnswered, LeaseAsked, NodeLent, NodesReported, NodesTaken
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.sql.database import Database
-from bus.sql.failures import Conflict
-from bus.sql.retrying import retrying
+from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from cell_conductor import ring_store as store

@@ -1,7 +1,7 @@
 """Commands of operators about agents that share nodes: list, enable, disable, rehome."""
 
 from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
-from bus.sql.retrying import retrying
+from bus.sql.failures import retrying
 from cell_conductor import ring_store as store
 from cell_conductor.core.ring import RingMember, rehomed
 from cell_conductor.ring import Ring

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from bus.agent_builds import report
-from bus.build_orders import allocations_of, reshaped_mappings
+from bus.agent_builds import allocations_of, report, reshaped_mappings
 from bus.claims import holder_consumer
 from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered

@@ -10,8 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import asdict, replace
 
-from bus.agent_builds import AgentBuilds
-from bus.build_orders import reshaped_mappings
+from bus.agent_builds import AgentBuilds, reshaped_mappings
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.moves import MoveOrdered, MoveReported
 from bus.requests import BuildSpec

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bus.build_orders import allocations_of
+from bus.agent_builds import allocations_of
 from bus.messages import BuildOrdered
 from bus.moves import MoveOrdered
 from bus.requests import BuildSpec

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
-from bus.build_orders import allocations_of
+from bus.agent_builds import allocations_of
 from bus.moves import MoveOrdered, MoveReported
 from compute_sim.agent import HANG_SECONDS, NOTHING_HERE, SimulatedAgent
 from compute_sim.core.faults import PhaseFate

@@ -7,11 +7,10 @@ from itertools import cycle, islice
 
 from bus.chunks import portions
 from bus.claims import holder_consumer
-from bus.clock import Clock
+from bus.clock import Clock, ReportSequence
 from bus.errors import Unavailable
 from bus.messages import HostReported, InventoryReported, NodeChanged
 from bus.protocol import Ask
-from bus.report_sequence import ReportSequence
 from bus.reports import HostState
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
 from compute_sim.agent import SimulatedAgent

@@ -9,15 +9,13 @@ from typing import Protocol
 
 import msgspec
 
-from bus.clock import Clock
-from bus.context import NO_STORY, StoredContext, resumed
+from bus.clock import Clock, RateLimitedPublisher
+from bus.context import NO_STORY, StoredContext, current_tracer, resumed
 from bus.errors import BrokerRefused, TooBig, Unavailable, Unroutable
 from bus.messages import MOST_SPOKEN, InventoryReported, IronicSpoke
 from bus.protocol import Envelope
-from bus.rate_limited import RateLimitedPublisher
 from bus.replication import PlacementChanged
 from bus.resources import Provider
-from bus.tracing import current_tracer
 from ironic_sync.core.envelope import ReceivedNotification, Skipped, opened
 from ironic_sync.core.known_state import KnownStateRules, Moment, Step
 from ironic_sync.core.known_states import KnownStates

@@ -14,11 +14,10 @@ from bus.aggregates import (
     MakeAggregate,
 )
 from bus.clock import Clock
-from bus.refused_edits import Contended
 from bus.sql.database import Database
-from bus.sql.failures import Conflict
-from bus.sql.retrying import retrying
+from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
+from bus.vocabulary import Contended
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.aggregates import (
     AggregateScene,

@@ -16,9 +16,9 @@ from bus.cells import (
     RegisteredCell,
 )
 from bus.clock import Clock
-from bus.refused_edits import Contended, Missing
 from bus.sql.database import Database
-from bus.sql.retrying import retrying
+from bus.sql.failures import retrying
+from bus.vocabulary import Contended, Missing
 from placement_worker.change_log import ChangeLog
 from placement_worker.reports import ReportOperations
 from placement_worker.retrying_transactions import changing

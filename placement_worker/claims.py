@@ -16,10 +16,10 @@ from bus.claims import (
     ReleaseResult,
 )
 from bus.clock import Clock
-from bus.refused_edits import Contended
 from bus.sql.database import Database
-from bus.sql.retrying import retrying
+from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
+from bus.vocabulary import Contended
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.retrying_transactions import changing

@@ -15,9 +15,9 @@ from bus.names import (
     RenameName,
     Standard,
 )
-from bus.refused_edits import Contended, InUse, Missing, Taken
 from bus.sql.database import Database
-from bus.sql.retrying import retrying
+from bus.sql.failures import retrying
+from bus.vocabulary import Contended, InUse, Missing, Taken
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.report_checks import is_custom
 from placement_worker.core.trees import renamed

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bus.clock import Clock
-from bus.refused_edits import Contended
 from bus.resources import (
     AddInventory,
     ChangeProvider,
@@ -23,8 +22,9 @@ from bus.resources import (
     SetTraits,
 )
 from bus.sql.database import Database
-from bus.sql.retrying import retrying
+from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
+from bus.vocabulary import Contended
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import edits
 from placement_worker.core.edits import EditOfOne

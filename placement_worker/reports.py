@@ -9,12 +9,12 @@ from bus.chunks import portions, portions_by_size
 from bus.clock import Clock
 from bus.errors import Poison
 from bus.messages import BuildReshaped, InventoryReported
-from bus.refused_edits import Contended, Missing
 from bus.reports import ProviderReport
 from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven, OwnerResult
 from bus.sql.database import Database
-from bus.sql.retrying import retrying
+from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
+from bus.vocabulary import Contended, Missing
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.cell_limits import bars_report, names_apart
 from placement_worker.core.report_checks import complaint

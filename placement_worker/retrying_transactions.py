@@ -9,8 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.sql.database import Database
-from bus.sql.failures import Conflict
-from bus.sql.retrying import retrying
+from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
 from placement_worker.store.numbered_names import Book
 

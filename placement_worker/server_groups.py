@@ -12,10 +12,9 @@ from bus.groups import (
     MakeGroup,
     ServerGroup,
 )
-from bus.refused_edits import Contended, InUse, Taken
 from bus.sql.database import Database
-from bus.sql.retrying import retrying
-from bus.vocabulary import MAX_INT
+from bus.sql.failures import retrying
+from bus.vocabulary import MAX_INT, Contended, InUse, Taken
 from placement_worker.store import server_groups
 
 

@@ -14,8 +14,7 @@ from bus.context import resumed
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
 from bus.moves import SHELVED, MoveRefused
-from bus.refused_edits import Contended
-from bus.vocabulary import Id
+from bus.vocabulary import Contended, Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import refused
 from scheduler_worker.core.order import CANCELLED, DELETED

@@ -14,8 +14,7 @@ from bus.claims import Held, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.errors import Poison, Retry
 from bus.messages import BuildRequested
 from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
-from bus.refused_edits import Contended
-from bus.vocabulary import MAX_CAUSE, Id
+from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core.events import Begun, BegunBefore, End, Park, SayMove
 from scheduler_worker.core.handover import Handover, begins, handover
 from scheduler_worker.core.move_start import Barred, MoveStart, refused, taken_back, unheard

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Awaitable
 from typing import Protocol
 
-from bus.clock import Clock
+from bus.clock import Clock, RateLimitedPublisher
 from bus.messages import SchedulerAlive
-from bus.rate_limited import RateLimitedPublisher
 from scheduler_worker.meters import LIVE
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from berth.operations.old_servers import OldServer, old_servers
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.guests import BuildAdoptRequested
-from bus.printing import printable
+from bus.masking import printable
 
 commands = typer.Typer()
 

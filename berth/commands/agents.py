@@ -17,7 +17,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands
-from bus.printing import printable
+from bus.masking import printable
 
 _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
 

@@ -35,7 +35,7 @@ from bus.aggregates import (
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.printing import printable
+from bus.masking import printable
 
 commands = typer.Typer(
     name="aggregate",

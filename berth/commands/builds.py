@@ -18,8 +18,8 @@ from berth.operations.publishing import PATIENCE, publish
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.masking import printable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.printing import printable
 from bus.queries import WaitingRequest
 
 commands = typer.Typer()

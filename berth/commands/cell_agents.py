@@ -138,8 +138,8 @@ async def remove_agent(
     settings: Settings, cell: str, name: str, management: str, rabbitmqctl: str, as_json: bool, say: Console
 ) -> int:
     from berth.broker_users import broker_users
+    from bus.rabbit.inspection import delete_queues
     from bus.rabbit.permissions import queue_policy
-    from bus.rabbit.removal import delete_queues
 
     check_name(cell)
     check_agent(name)

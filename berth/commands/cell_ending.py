@@ -28,7 +28,7 @@ from bus import topics
 from bus.cells import CellEdited, CellInUse, DropCell, FindCells
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.refused_edits import Missing
+from bus.vocabulary import Missing
 
 if TYPE_CHECKING:
     from berth.broker_users import BrokerUsers
@@ -133,7 +133,7 @@ async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> lis
     unsubscribed.
     """
     from bus.rabbit import permissions
-    from bus.rabbit.removal import delete_queues
+    from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, own=False)
     own = re.compile(f"{permissions.queues_within(name, settings.bus.exchange)}|{ferried.configure}")

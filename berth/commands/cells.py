@@ -30,7 +30,7 @@ from bus.cells import RegisterCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.host_health import not_up
-from bus.printing import printable
+from bus.masking import printable
 
 _LOOK_SECONDS = 1.0
 _SHOWN = 50  # instances that are left

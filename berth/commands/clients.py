@@ -26,7 +26,7 @@ from bus import topics
 from bus.clients import ClientEditRequested, FindClients, RegisteredClient
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.printing import printable
+from bus.masking import printable
 
 if TYPE_CHECKING:
     from berth.broker_users import BrokerUsers
@@ -204,7 +204,7 @@ async def remove(
 ) -> int:
     from berth.broker_users import broker_users
     from bus.rabbit import permissions
-    from bus.rabbit.removal import delete_queues
+    from bus.rabbit.inspection import delete_queues
 
     user = user_of(settings, order.client)
     admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)

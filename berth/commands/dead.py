@@ -14,7 +14,7 @@ from berth.commands.options import Json, StateDir
 from berth.commands.terminal import complain, effective, run, say, tell, write_json
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
-from bus.printing import printable
+from bus.masking import printable
 from bus.protocol import DeadLetter, Transport
 
 _SHOWN = 100  # letters by default

@@ -12,7 +12,7 @@ from berth.operations.cells import uuid_of
 from berth.operations.deleting import DeleteOptions, delete_build
 from berth.settings import Settings
 from bus.delivery.runner import Bus
-from bus.printing import printable
+from bus.masking import printable
 
 commands = typer.Typer()
 

@@ -10,7 +10,7 @@ from berth.commands.options import Cells, Json, StateDir, cells_named
 from berth.commands.terminal import effective, run, say, write_json
 from berth.doctor.judgement import Finding, exit_code, judged
 from berth.settings import Settings
-from bus.printing import printable
+from bus.masking import printable
 
 _COLOURS = {"broken": "red", "warning": "yellow", "fine": "green"}
 

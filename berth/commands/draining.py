@@ -21,8 +21,8 @@ from berth.operations.moving import ANY, AT_ONCE, why_not
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
+from bus.masking import printable
 from bus.moves import MoveKind, MoveRequested
-from bus.printing import printable
 from bus.resources import Consumer, Provider
 
 _SHOWN = 20  # instances, or consumers

@@ -22,7 +22,7 @@ from berth.operations.publishing import PATIENCE, publish
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.host_marks import FORCED_DOWN
+from bus.host_health import FORCED_DOWN
 from bus.moves import MoveRequested
 from bus.resources import Provider
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bus.decisions import Decision, Record, RecordedHost
-from bus.printing import printable
+from bus.masking import printable
 
 NAME, NUMBER = 34, 8  # columns
 MOST_WEIGHERS = 4  # weighers with a separate column; the others are summed

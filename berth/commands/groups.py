@@ -28,9 +28,9 @@ from bus.groups import (
     MakeGroup,
     ServerGroup,
 )
-from bus.printing import printable
-from bus.refused_edits import InUse, Taken
+from bus.masking import printable
 from bus.resources import FindProviders
+from bus.vocabulary import InUse, Taken
 
 _PAGE = 1000
 _POLICIES: tuple[GroupPolicy, ...] = get_args(GroupPolicy)

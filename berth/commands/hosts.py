@@ -30,7 +30,7 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.printing import printable
+from bus.masking import printable
 from bus.resources import FindProviders, Provider
 
 commands = typer.Typer(name="host", no_args_is_help=True)

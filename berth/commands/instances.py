@@ -18,7 +18,7 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.printing import printable
+from bus.masking import printable
 from bus.queries import FindInstances, Instance, InstancesFound, InstanceStatus
 
 SECONDS = 10.0  # a cell may take for one page

@@ -20,8 +20,8 @@ from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
+from bus.masking import printable
 from bus.moves import FindMoves, MoveStands
-from bus.printing import printable
 
 commands = typer.Typer(
     name="moves",

@@ -11,8 +11,8 @@ from berth.commands.terminal import write_json
 from berth.commands.waiting import duration
 from berth.operations.following import REFUSED, VERIFYING, MoveOutcome
 from berth.operations.moving import why_not
+from bus.masking import printable
 from bus.moves import MoveProgress, MoveRequested, MoveStands
-from bus.printing import printable
 from bus.queries import WaitingRequest, WhatIfAnswered
 
 _SHOWN = 20  # instances shown per reason

@@ -11,7 +11,7 @@ from berth.commands.terminal import write_json
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.printing import printable
+from bus.masking import printable
 from bus.requests import Flavor
 from control_room.core.plan import InvalidPlan, parse_plan
 from control_room.core.planning import FlavorCapacity, PlanAnswer, planned

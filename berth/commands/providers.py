@@ -16,9 +16,9 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.printing import printable
-from bus.refused_edits import Missing
+from bus.masking import printable
 from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, Provider
+from bus.vocabulary import Missing
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

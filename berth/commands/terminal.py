@@ -24,7 +24,7 @@ from bus.errors import (
     Unavailable,
     Unroutable,
 )
-from bus.printing import OBEYED, printable
+from bus.masking import OBEYED, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -14,7 +14,7 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.printing import printable
+from bus.masking import printable
 from bus.queries import FindWaiting, WaitingFound, WaitingRequest
 
 _PAGE = 200

@@ -19,8 +19,8 @@ from berth.operations.names import ByName, resolved
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.masking import printable
 from bus.messages import BuildRequested
-from bus.printing import printable
 from bus.queries import WhatIf, WhatIfAnswered
 
 SECONDS = 30.0  # an answer may take

@@ -25,8 +25,8 @@ from bus import topics
 from bus.decisions import RecordedHost
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
+from bus.masking import printable
 from bus.moves import FindMoves, MovesFound, MoveStands
-from bus.printing import printable
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
 
 SECONDS = 5.0  # an answer may take

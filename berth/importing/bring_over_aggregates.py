@@ -18,7 +18,7 @@ from bus.aggregates import (
 )
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.refused_edits import Missing
+from bus.vocabulary import Missing
 
 HOSTS_AT_ONCE = 500  # in one edit
 

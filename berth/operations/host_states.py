@@ -8,8 +8,18 @@ from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
-from bus.host_health import HostHealth, HostStanding, every_health, standing, unanswered
-from bus.host_marks import DISABLED, FORCED_DOWN, HELD, UNNAMED, causes_in
+from bus.host_health import (
+    DISABLED,
+    FORCED_DOWN,
+    HELD,
+    UNNAMED,
+    HostHealth,
+    HostStanding,
+    causes_in,
+    every_health,
+    standing,
+    unanswered,
+)
 from bus.names import MakeName, NameEditRequested
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 

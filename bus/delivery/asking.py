@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 from bus.clock import Clock
 from bus.codec import decode
-from bus.context import envelopes_handled, follow
+from bus.context import current_tracer, envelopes_handled, follow
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Unroutable
 from bus.protocol import Envelope, Inbox, QueueSpec, Transport
 from bus.routing import Query
-from bus.tracing import current_tracer
 from bus.vocabulary import Message
 from bus.worker import query_queue, reply_prefix
 

@@ -1,15 +1,46 @@
-"""Rows that consume a topic: messages returned by the handler are published to the declared topics."""
+"""Rows that consume a topic, whose handlers return messages to publish, and rows that answer queries, whose
+handlers return the answer or raise the refusal.
+"""
 
 import logging
+from collections.abc import Sequence
 
 from bus.clock import Clock
-from bus.delivery.emitting import Emitter
+from bus.context import envelope_of, follow
 from bus.delivery.settling import Made, ServedRow
 from bus.delivery.suspects import Suspects
-from bus.errors import Unroutable
+from bus.delivery.verdicts import refusal_of
+from bus.errors import Undecodable, Unroutable
 from bus.protocol import Envelope, Transport
+from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
-from bus.worker import On, Worker, messages_of
+from bus.worker import Answers, On, Undeclared, Worker, messages_of, reply_prefix
+
+Emit = tuple[Envelope | None, Message]  # its cause (None for a timer), and the message to publish
+
+
+class Emitter:
+    def __init__(self, worker: str, transport: Transport, clock: Clock) -> None:
+        self.worker = worker
+        self._transport = transport
+        self._clock = clock
+
+    async def emit(self, made: Sequence[Emit], declared: frozenset[type[Message]]) -> None:
+        """Publish the messages and wait for the broker's confirms; refuse a message type that the row does
+        not declare.
+        """
+        if not made:
+            return
+        envelopes, expected = [], []
+        for cause, message in made:
+            if type(message) not in declared:
+                raise Undeclared(
+                    f"{self.worker} emitted {type(message).__name__}, which its row does not declare"
+                )
+            envelopes.append(envelope_of(message, self._clock, cause))
+            expected.append(TOPIC_OF[type(message)].expected)
+        await self._transport.publish(envelopes, expected=expected)
+
 
 log = logging.getLogger(__name__)
 
@@ -58,3 +89,58 @@ class ConsumedRow(ServedRow):
 
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
         return False  # a message expects no reply, whatever its reply address
+
+
+class AnsweredRow(ServedRow):
+    def __init__(
+        self,
+        row: Answers,
+        worker: Worker,
+        replica: str,
+        transport: Transport,
+        clock: Clock,
+        suspects: Suspects,
+    ) -> None:
+        super().__init__(row, worker, replica, transport, clock, suspects)
+        self._query = row.query
+        self._replies = reply_prefix(row.query, row.cell)
+
+    def _key_of(self, message: Message) -> str:
+        return f"ask.{self._query.key(message)}"
+
+    def _check(self, envelope: Envelope, message: Message) -> None:
+        super()._check(envelope, message)
+        if not self._may_answer(envelope):
+            replies = self._replies_to(envelope)
+            raise Undecodable(f"answers to this question go to {replies}…, not to {envelope.reply_to}")
+
+    def _may_answer(self, envelope: Envelope) -> bool:
+        """Return whether the reply address is one for this query: the worker's permissions must not serve for
+        other keys.
+        """
+        return not envelope.reply_to or envelope.reply_to.startswith(self._replies_to(envelope))
+
+    def _replies_to(self, envelope: Envelope) -> str:
+        if not self._query.of_client:
+            return self._replies
+        return reply_prefix(self._query, envelope.key.rpartition(".")[2])  # the key is the verified sender
+
+    async def _publish(self, made: Made) -> None:
+        await self._reply(
+            [
+                follow(message, cause.reply_to, self._clock, framed=True, cause=cause)
+                for cause, message in made
+            ]
+        )
+
+    async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
+        if not envelope.reply_to or not self._may_answer(envelope):
+            return False
+        await self._reply([refusal_of(envelope, why, self._clock, again=again)])
+        return True
+
+    async def _reply(self, answers: Sequence[Envelope]) -> None:
+        """Send the answers to requesters that still wait; a query may lack a reply address."""
+        waited_for = [answer for answer in answers if answer.key]
+        if waited_for:
+            await self._transport.publish(waited_for, expected=[False] * len(waited_for))

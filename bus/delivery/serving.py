@@ -1,20 +1,164 @@
-"""Serves one worker's table, from its start to its end: declares and reads queues, runs timers, drains."""
+"""Serves one worker's table, from its start to its end: declares queues, reads deliveries, runs
+timers, drains.
+"""
 
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from bus.clock import Clock
-from bus.delivery.answering import AnsweredRow
-from bus.delivery.consuming import ConsumedRow
-from bus.delivery.emitting import Emitter
-from bus.delivery.reader import QueueReader
-from bus.delivery.settling import ServedRow
+from bus.delivery.consuming import AnsweredRow, ConsumedRow, Emit, Emitter
+from bus.delivery.settling import HANDLING_SECONDS, ServedRow
 from bus.delivery.suspects import Suspects
-from bus.delivery.timers import Timer
-from bus.protocol import Transport
-from bus.worker import Answers, Narrow, On, Worker, query_queue
+from bus.errors import Unavailable, Unroutable
+from bus.protocol import Delivery, Inbox, Transport
+from bus.worker import Answers, Every, Narrow, On, Worker, messages_of, query_queue
+
+MAX_PREFETCH = 20_000
+UNSETTLED_PAUSE = 0.2  # seconds before the same is tried with a transport that has just failed
+
+
+class QueueReader:
+    def __init__(self, served: ServedRow, clock: Clock) -> None:
+        self.served = served
+        row = served.row
+        self.prefetch = min((row.batch or 1) * row.concurrency * 2, MAX_PREFETCH)
+        self._most = row.batch or 1
+        self._linger = row.linger
+        self._clock = clock
+        self._seconds = HANDLING_SECONDS.labels(*served.labels)
+        self._busy: dict[asyncio.Task[None], None] = {}  # in the order they began, so that a story replays
+        self._slots = asyncio.Semaphore(row.concurrency)
+        self._company = 1.0  # how many came together of late
+        self._group: asyncio.TaskGroup
+        self._inbox: Inbox
+        self._loop: asyncio.Task[None]
+
+    def start(self, inbox: Inbox, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._inbox = inbox
+        self._loop = group.create_task(self._read())
+
+    async def stop(self) -> None:
+        """Consume no more; messages in hand are completed."""
+        self._loop.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._loop
+        await self._inbox.stop()
+
+    async def drained(self, seconds: float) -> None:
+        """Wait so long for what is in hand; what is late is put back."""
+        if self._busy:
+            _, late = await asyncio.wait(self._busy, timeout=seconds)
+            for task in [one for one in self._busy if one in late]:
+                task.cancel()
+
+    async def _read(self) -> None:
+        while True:
+            await self._slots.acquire()
+            try:
+                deliveries = await self._next()
+            except BaseException:
+                self._slots.release()
+                raise
+            self._company += (len(deliveries) - self._company) / 4
+            task = self._group.create_task(self._handle(deliveries))
+            self._busy[task] = None
+            task.add_done_callback(self._finished)
+
+    async def _next(self) -> list[Delivery]:
+        """Wait for a delivery; return it with the deliveries that are queued after it."""
+        deliveries = [await self._inbox.get()]
+        if self._linger and self._company > 1.5:
+            try:
+                await asyncio.sleep(self._linger)
+            except asyncio.CancelledError:
+                deliveries[0].requeue()
+                raise
+        while len(deliveries) < self._most:
+            more = self._inbox.get_nowait()
+            if more is None:
+                break
+            deliveries.append(more)
+        return deliveries
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._busy.pop(task, None)
+        self._slots.release()
+
+    async def _handle(self, deliveries: Sequence[Delivery]) -> None:
+        started = self._clock.monotonic()
+        try:
+            await self.served.handle(deliveries)
+        except asyncio.CancelledError:
+            for delivery in deliveries:
+                delivery.requeue()  # no effect on settled ones
+            raise
+        except Exception:  # the transport itself failed us: leave the messages to the broker
+            log.exception("%s: could not settle", self.served.queue.name)
+            try:
+                await asyncio.sleep(UNSETTLED_PAUSE)
+            finally:
+                for delivery in deliveries:
+                    delivery.requeue()
+        self._seconds.observe(self._clock.monotonic() - started)
+
+
+MAX_UNHEARD = 60  # repetitions of messages without a consumer
+_PAUSES = (0.05, 0.1, 0.2, 0.5)  # seconds between repetitions; the last value repeats
+_LONGEST_PAUSE = 1.0
+
+
+class Timer:
+    def __init__(self, row: Every, emitter: Emitter) -> None:
+        self._row = row
+        self._emitter = emitter
+
+    async def run(self) -> None:
+        """Run until cancelled. A failure of the handler is logged; the next turn repeats the work."""
+        if not self._row.at_once:
+            await asyncio.sleep(self._row.seconds)
+        while True:
+            try:
+                made = messages_of(await self._row.handler())
+                await self._publish_all([(None, message) for message in made])
+            except Unavailable as condition:
+                log.warning("%s: %s", self._emitter.worker, condition)
+            except Exception:
+                log.exception("%s: a timer failed; it goes on", self._emitter.worker)
+            await asyncio.sleep(self._row.seconds)
+
+    async def _publish_all(self, made: Sequence[Emit]) -> None:
+        """Publish the messages until they have consumers, because no redelivery would repeat them.
+
+        After a minute without a consumer they are left to the timer's next calls.
+        """
+        pauses = iter(_PAUSES)
+        unheard = 0
+        while unheard < MAX_UNHEARD:
+            try:
+                await self._emitter.emit(made, self._row.emits)
+                return
+            except Unavailable as condition:
+                log.info("%s: %s; trying again", self._emitter.worker, condition)
+            except Unroutable as nobody:
+                log.info("%s: %s; trying again", self._emitter.worker, nobody)
+                made, unheard = await self._publish_singly(made), unheard + 1
+            await asyncio.sleep(next(pauses, _LONGEST_PAUSE))
+        log.warning("%s: %d messages of a timer were heard by nobody", self._emitter.worker, len(made))
+
+    async def _publish_singly(self, made: Sequence[Emit]) -> Sequence[Emit]:
+        """Publish each message singly; return those without a consumer."""
+        left = []
+        for one in made:
+            try:
+                await self._emitter.emit([one], self._row.emits)
+            except (Unavailable, Unroutable):
+                left.append(one)
+        return left
+
 
 log = logging.getLogger(__name__)
 

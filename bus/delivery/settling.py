@@ -15,14 +15,12 @@ from prometheus_client import Counter, Histogram
 
 from bus.clock import Clock
 from bus.codec import decode
-from bus.context import handling
-from bus.delivery.refusals import letter_of
+from bus.context import current_tracer, handling
 from bus.delivery.suspects import Suspects
-from bus.delivery.verdicts import Again, Dead, verdict
+from bus.delivery.verdicts import Again, Dead, letter_of, verdict
 from bus.errors import Unavailable, Undecodable
 from bus.protocol import Delivery, Envelope, Transport
 from bus.routing import matches
-from bus.tracing import current_tracer
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Worker, messages_of
 

@@ -21,7 +21,7 @@ from typing import Protocol
 import msgspec
 
 from bus.clock import Clock
-from bus.delivery.refusals import letter_of
+from bus.delivery.verdicts import letter_of
 from bus.protocol import Delivery, Inbox, Transport
 from bus.worker import suspects_queue
 

@@ -1,4 +1,5 @@
-"""The fate of a message whose handler raised an exception, by the exception and the number of tries.
+"""The fate of a message whose handler raised an exception, by the exception and the number of tries, and dead
+letters and refusals for messages that cannot be handled.
 
 `Retry` has its delay. `Poison`, and errors that no repetition would change, make a dead letter. Missing
 services are awaited without a limit, missing consumers for some minutes. Any other exception is a defect:
@@ -8,8 +9,12 @@ five more tries, then a dead letter.
 import traceback
 from dataclasses import dataclass
 
+import msgspec
+
+from bus.clock import Clock
 from bus.errors import AnswerRefused, BrokerRefused, Poison, Retry, TooBig, Unavailable, Unroutable
-from bus.protocol import Envelope
+from bus.protocol import DeadLetter, Envelope
+from bus.worker import cell_of
 
 FAULT_DELAYS = (0.1, 0.1, 0.5, 0.5, 1.0)  # seconds before each further try after a bug
 MAX_UNROUTABLE = 60  # tries; with their pauses that is about five minutes
@@ -55,3 +60,36 @@ def verdict(problem: Exception, envelope: Envelope) -> Again | Dead:
 
 def _pause(envelope: Envelope) -> float:
     return min(0.5 * envelope.attempt, LONGEST_PAUSE)
+
+
+def letter_of(envelope: Envelope, queue: str, reason: str, trace: str, now: float) -> DeadLetter:
+    """Return a dead letter: the readers of this queue could not handle the envelope."""
+    return DeadLetter(
+        id=envelope.id,
+        queue=queue,
+        key=envelope.key,
+        type=envelope.type,
+        reason=reason,
+        first_died=envelope.first_died or now,
+        died=now,
+        attempt=envelope.attempt,
+        correlation=envelope.correlation,
+        body=bytes(envelope.body),
+        traceback=trace,
+        cell=cell_of(queue),
+    )
+
+
+def refusal_of(question: Envelope, why: str, clock: Clock, *, again: bool) -> Envelope:
+    """Return a refusal of the query, or, with `again`, the advice to repeat it."""
+    return Envelope(
+        id=clock.uuid(),
+        type="",
+        key=question.reply_to,
+        body=msgspec.Raw(b"null"),
+        correlation=question.correlation or question.id,
+        causation=question.id,
+        sent_at=clock.now(),
+        error=why or "no reason was given",
+        again=again,
+    )

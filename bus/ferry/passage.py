@@ -1,10 +1,12 @@
-"""One crossing: consumes its queue, publishes at the other broker, then acknowledges.
+"""The ferry of one cell, which runs a crossing for each queue of messages that leave or enter the cell.
+A crossing consumes its queue, publishes at the other broker, then acknowledges.
 
 Messages are published in order, and a failing message delays everything behind it in the same queue. A
 message is acknowledged after the other broker's confirm, so it may arrive twice, with the same id, like any
 message.
 """
 
+import asyncio
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,13 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 from prometheus_client import Counter, Gauge
 
-from bus.backoff import Backoff
-from bus.clock import Clock
-from bus.delivery.refusals import letter_of, refusal_of
-from bus.delivery.verdicts import FAULT_DELAYS
+from bus.clock import Backoff, Clock
+from bus.delivery.verdicts import FAULT_DELAYS, letter_of, refusal_of
 from bus.errors import BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
-from bus.ferry.crossings import Crossing
+from bus.ferry.crossings import Crossing, Way
 from bus.protocol import Delivery, Envelope, Inbox, Transport
+from bus.worker import Worker
 
 _OF = ["cell", "way", "crossing"]
 CARRIED = Counter("berth_ferry_carried", "messages carried through the wall of a cell", _OF)
@@ -173,3 +174,59 @@ async def _next(inbox: Inbox) -> list[Delivery]:
             break
         deliveries.append(more)
     return deliveries
+
+
+LOOK_SECONDS = 5.0  # between two measurements of the queues' depths
+
+
+def ferry(
+    crossings: Sequence[Crossing],
+    middle: Transport,
+    own: Transport,
+    clock: Clock,
+    look_seconds: float = LOOK_SECONDS,
+    unheard_seconds: float = UNHEARD_SECONDS,
+) -> Worker:
+    """Return the ferry's worker, to be served on a bus of the central broker. `own` is the cell's broker; it
+    is opened when it becomes available.
+    """
+    (cell,) = {crossing.cell for crossing in crossings}
+    into = [Passage(one, middle, own, clock, unheard_seconds) for one in crossings if one.way is Way.IN]
+    out = [Passage(one, own, middle, clock, unheard_seconds) for one in crossings if one.way is Way.OUT]
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            for passage in into:  # messages published in the meantime wait in the queues
+                group.create_task(passage.run())
+            await _opened(own, clock)
+            for passage in out:
+                group.create_task(passage.run())
+            for side, passages in ((middle, into), (own, out)):
+                group.create_task(_look(side, passages, clock, look_seconds))
+
+    return Worker(f"ferry.{cell}", runs=[run])
+
+
+async def _opened(own: Transport, clock: Clock) -> None:
+    backoff = Backoff(clock)
+    while True:
+        try:
+            await own.open()
+            return
+        except (Unavailable, BrokerRefused) as problem:
+            log.warning("the broker of the cell: %s; trying again", problem)
+        await backoff.pause()
+
+
+async def _look(side: Transport, passages: Sequence[Passage], clock: Clock, seconds: float) -> None:
+    while True:
+        for passage in passages:
+            crossing = passage.crossing
+            of = crossing.cell, crossing.way.value, crossing.name
+            try:
+                behind = await side.waiting(crossing.queue.name)
+            except (Unavailable, BrokerRefused):  # it is just being made
+                behind = 0
+            WAITING.labels(*of).set(behind + passage.in_hand)
+            LAG.labels(*of).set(max(clock.now() - passage.oldest, 0.0) if passage.in_hand else 0.0)
+        await asyncio.sleep(seconds)

@@ -16,7 +16,7 @@ import msgspec
 
 from bus.errors import NOT_JSON, Unavailable
 from bus.protocol import DeadLetter, Envelope, QueueSpec
-from bus.sql.private import make_private
+from bus.sql.sqlite import make_private
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from bus.errors import NoSuchLetter, Unavailable, Undecodable, Unroutable
-from bus.local.socket_protocol import SocketCall, SocketReply, words
+from bus.local.socket_server import SocketCall, SocketReply, words
 from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, QueueSpec
 
 

@@ -19,8 +19,8 @@ from aio_pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from bus.certificates import distrusted
 from bus.errors import BrokerRefused, Unavailable
+from bus.masking import distrusted
 from bus.rabbit.wire import Wire
 
 # berth logs connection errors itself, once, without a traceback for every attempt.

@@ -5,13 +5,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from bus.backoff import Backoff
+from bus.clock import Backoff
 from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import MAX_IN_HAND_BYTES, Delivery, Envelope, QueueSpec
 from bus.rabbit.amqp_messages import crashes, open_message
-from bus.rabbit.arrivals import came_by
 from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
-from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading
+from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading, came_by
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
 from bus.rabbit.wire import Arrived

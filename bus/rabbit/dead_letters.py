@@ -1,13 +1,16 @@
-"""The dead-letter queue: storing, paging without removal, and removal."""
+"""The dead-letter queue: storing, paging without removal, and removal; and messages that a delay
+released while their queue could not be reached.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 
-from bus.backoff import Backoff
-from bus.errors import NoSuchLetter, Unroutable
-from bus.protocol import MAX_PAGE_BYTES, DeadLetter
-from bus.rabbit.amqp_messages import letter_id, letter_in, properties_of_letter
+from bus.clock import Backoff
+from bus.errors import BrokerRefused, NoSuchLetter, Unavailable, Unroutable
+from bus.protocol import MAX_PAGE_BYTES, DeadLetter, Envelope
+from bus.rabbit.amqp_messages import letter_id, letter_in, open_message, properties_of_letter
 from bus.rabbit.connection import BROKEN, cancelled_by_us
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
@@ -189,3 +192,57 @@ class _Walk:
             return []
         self._held[message.tag] = None
         return [message]
+
+
+log = logging.getLogger(__name__)
+
+_PREFETCH = 32
+
+
+class UnroutedMessages:
+    """The reader of <exchange>.dead.0, in the process that keeps the broker's shared queues."""
+
+    def __init__(
+        self,
+        link: Link,
+        send: Callable[[str, Sequence[Envelope]], Awaitable[None]],
+        store_dead_letter: Callable[[DeadLetter], Awaitable[None]],
+    ) -> None:
+        self._link = link
+        self._send = send
+        self._bury = store_dead_letter
+
+    async def run(self) -> None:
+        backoff = Backoff(self._link.clock)
+        while True:
+            try:
+                await self._link.insist(self._read)
+            except Unavailable:
+                return  # we close
+            except BrokerRefused as problem:
+                log.warning("%s: %s; trying again", self._link.names.unrouted, problem)
+            await backoff.pause()
+
+    async def _read(self, session: Session) -> None:
+        """Read until the channel ends, which raises ConnectionError."""
+        await session.topology.unrouted()
+        channel = await session.channel()
+        arrived: asyncio.Queue[Arrived | None] = asyncio.Queue()
+        channel.when_closed(lambda: arrived.put_nowait(None))
+        channel.when_cancelled(lambda _: arrived.put_nowait(None))
+        await channel.consume(self._link.names.unrouted, _PREFETCH, arrived.put_nowait)
+        while (message := await arrived.get()) is not None:
+            await self._settle(message)
+            await channel.ack(message.tag)
+        await channel.close()
+        raise ConnectionError("the channel has ended")
+
+    async def _settle(self, message: Arrived) -> None:
+        names = self._link.names
+        queue = names.plain(message.key.partition(".")[2])
+        envelopes, _ = open_message(message, queue)
+        try:
+            await self._send(queue, envelopes)
+        except (Unroutable, BrokerRefused) as problem:
+            log.info("%s: %s", names.unrouted, problem)
+            await self._bury(letter_in(message, names))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from bus.protocol import MAX_IN_HAND_BYTES, Envelope
 from bus.rabbit.connection import BROKEN, cancelled_by_us
+from bus.rabbit.topology import BrokerNames
 from bus.rabbit.underlay import BulkChannel
 from bus.rabbit.wire import Arrived
 
@@ -176,3 +177,32 @@ class RabbitDelivery:
         reading.bytes_in_hand -= len(self.envelope.body)
         self._parcel.more.set()
         return True
+
+
+def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
+    """Return the key it arrived by, whether it may state another, and why it is refused, if so. `queue` is
+    the broker's name of the queue.
+    """
+    forwarded = _dead_lettered_from(message.headers.get("x-death"))
+    if message.exchange == names.queues:
+        problem = ""
+        if message.key.partition(".")[2] != queue:
+            problem = f"it was sent to {message.key!r}, and is in {queue} by a further key (CC)"
+        elif forwarded and not forwarded.startswith(f"{names.delay}."):
+            problem = f"it came by way of the queue {forwarded}, which forwards what it likes"
+        return names.key_for_reader(message.exchange, message.key), True, problem
+    if message.exchange == "":  # which no user of berth's may write to
+        return message.key, True, ""
+    problem = f"it came by way of the queue {forwarded}, which forwards what it likes" if forwarded else ""
+    if message.exchange != names.exchange:
+        problem = f"it was published to the exchange {message.exchange}, not to {names.exchange}"
+    return message.key, False, problem
+
+
+def _dead_lettered_from(deaths: object) -> str:
+    """Return the last queue that dead-lettered the message: the broker lists it first."""
+    if deaths is None:
+        return ""
+    if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict):
+        return str(deaths[0].get("queue") or "?")
+    return "?"

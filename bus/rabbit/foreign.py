@@ -14,8 +14,7 @@ from typing import Any
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel, AbstractConnection
 
-from bus.backoff import Backoff
-from bus.clock import Clock
+from bus.clock import Backoff, Clock
 from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.connection import (
     ANSWER_SECONDS,

@@ -1,7 +1,9 @@
-"""Inspects a RabbitMQ without changes: version, acceptance of messages, queues."""
+"""Inspects a RabbitMQ (version, acceptance of messages, queues), and deletes queues of removed cells and
+clients.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -11,7 +13,16 @@ from aio_pika.exceptions import DeliveryError, PublishError
 
 from bus.errors import BrokerRefused
 from bus.protocol import QueueSpec
-from bus.rabbit.connection import BROKEN, RequestRefused, broker_url, dial, open_channel, telling_refusals
+from bus.rabbit.connection import (
+    BROKEN,
+    RequestRefused,
+    answered,
+    broker_url,
+    dial,
+    open_channel,
+    plainly,
+    telling_refusals,
+)
 from bus.rabbit.topology import BrokerNames, Topology
 from bus.rabbit.underlay import hang_up
 
@@ -83,4 +94,43 @@ async def _takes(connection: AbstractConnection, exchange: str, found: BrokerSta
         found.refused.append(str(refused))
     except (PublishError, DeliveryError):
         pass  # returned: the broker accepted it
+    return True
+
+
+_AGAIN_SECONDS = 0.2
+
+
+async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
+    """Delete the queues with their messages; with a time, only after their consumers have left within it.
+    Return the remaining names.
+    """
+    stay: list[str] = []
+    connection = await dial(broker_url(url, "berth cell"))
+    until = asyncio.get_running_loop().time() + unread_within
+    try:
+        with plainly(url, " while queues were deleted"):
+            for name in names:
+                while not await _deleted(connection, name, only_unread=unread_within > 0):
+                    if asyncio.get_running_loop().time() >= until:
+                        stay.append(name)
+                        break
+                    await asyncio.sleep(_AGAIN_SECONDS)
+    finally:
+        await hang_up(connection)
+    return stay
+
+
+async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bool) -> bool:
+    """Return whether the queue is deleted. A refusal closes the channel, so each queue has its own. A missing
+    queue counts as deleted.
+    """
+    channel = await open_channel(connection, confirms=False)
+    try:
+        async with answered():
+            await channel.queue_delete(name, if_unused=only_unread)
+            await channel.close()
+    except RequestRefused as refused:
+        if refused.code != "PRECONDITION_FAILED":
+            raise BrokerRefused(f"queue {name} cannot be deleted: {refused}") from None
+        return False
     return True

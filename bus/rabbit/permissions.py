@@ -2,7 +2,7 @@
 
 RabbitMQ checks names of queues and exchanges by three patterns (configure, write, read), and routing keys by
 two for each exchange (write: to publish; read: to bind a queue). No pattern permits a wildcard that its
-binding lacks. Consumers check the rest: `bus.rabbit.arrivals`.
+binding lacks. Consumers check the rest: `bus.rabbit.deliveries`.
 """
 
 import re
@@ -283,7 +283,7 @@ def _permissions(
             KeyPatterns(names.exchange, _any_of(writes), _any_of([*reads, replies])),
             KeyPatterns(
                 names.queues,
-                _any_of([r"[0-9]+\..+"]) if made else _any_of([to]),  # see bus.rabbit.unrouted
+                _any_of([r"[0-9]+\..+"]) if made else _any_of([to]),  # see bus.rabbit.dead_letters
                 _any_of([rf"\*\.{name}" for name in queues]),
             ),
             KeyPatterns(names.delay, _any_of([to]), _any_of([r"[0-9]+\.#"]) if made else _NONE),

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import Counter, Gauge
 
-from bus.backoff import Backoff
-from bus.clock import Clock, monotonic
+from bus.clock import Backoff, Clock, monotonic
 from bus.errors import BrokerRefused, Unavailable, Unroutable
 from bus.protocol import QueueSpec
 from bus.rabbit.connection import (

@@ -5,7 +5,7 @@
     <exchange>.delay    to one queue after a delay, under the key <ms>.<queue>, through the queue
                         <exchange>.delay.<ms>, which dead-letters expired messages to <exchange>.queues
     <exchange>.dead     the dead letters
-    <exchange>.dead.0   a queue for delayed messages whose queue was missing: see `bus.rabbit.unrouted`
+    <exchange>.dead.0   a queue for delayed messages whose queue was missing: see `bus.rabbit.dead_letters`
 
 The placement worker declares the dead-letter queue and the queues of the usual delays, for users that may
 not.

@@ -10,12 +10,11 @@ from bus.errors import Unroutable
 from bus.protocol import BusDepths, DeadLetter, Envelope, Inbox, QueueDepth, QueueSpec
 from bus.rabbit.connection import RequestRefused, broker_url
 from bus.rabbit.consuming import RabbitInbox
-from bus.rabbit.dead_letters import DeadLetterQueue
+from bus.rabbit.dead_letters import DeadLetterQueue, UnroutedMessages
 from bus.rabbit.publishing import Publisher
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
 from bus.rabbit.topology import DELAYS, BrokerNames, delay_for
-from bus.rabbit.unrouted import UnroutedMessages
 
 
 class RabbitTransport:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from bus.errors import Unavailable
 from bus.masking import masked
-from bus.sql.tls import secured
+from bus.sql.postgres import secured
 
 _ROUNDS = 4096  # as the server itself takes them
 

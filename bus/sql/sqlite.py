@@ -8,12 +8,25 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from bus.sql.failures import result_code
-from bus.sql.private import make_private
+
+# SQLite creates the companion files with the permissions of the first
+_BESIDE = ("", "-wal", "-shm", "-journal")
+
+
+def make_private(path: Path) -> None:
+    """Make the file and SQLite's companion files private; files of other users stay unchanged."""
+    for suffix in _BESIDE:
+        one = Path(f"{path}{suffix}")
+        with suppress(FileNotFoundError, PermissionError):
+            if one.stat().st_mode & 0o077:
+                one.chmod(0o600)
+
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
-from bus.build_orders import reshaped_mappings
+from bus.agent_builds import reshaped_mappings
 from bus.claims import (
     Choice,
     Claimed,
@@ -20,8 +20,7 @@ from bus.claims import (
     Retired,
 )
 from bus.messages import AgentReported, Attempt, BuildReshaped, Selection
-from bus.refused_edits import Contended
-from bus.vocabulary import MAX_CAUSE, Allocations
+from bus.vocabulary import MAX_CAUSE, Allocations, Contended
 from cell_conductor.core import build as say
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from bus.build_orders import sent_allocations
+from bus.agent_builds import sent_allocations
 from bus.claims import ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.claims import holder_consumer as holder_consumer
 from bus.messages import (

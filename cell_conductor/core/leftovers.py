@@ -8,7 +8,7 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from bus.claims import Held, ReleaseRequested
-from bus.refused_edits import Contended
+from bus.vocabulary import Contended
 from cell_conductor.core import build as say
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import CleanedUp

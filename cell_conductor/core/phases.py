@@ -24,7 +24,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from bus.build_orders import sent_allocations
+from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveReported
 from bus.vocabulary import MAX_CAUSE, Message

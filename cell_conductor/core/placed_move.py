@@ -19,7 +19,7 @@ from bus.claims import (
     Retired,
 )
 from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, MoveSteered
-from bus.refused_edits import Contended
+from bus.vocabulary import Contended
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.answers import holding, position_of, refused_attempts

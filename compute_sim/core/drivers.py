@@ -7,7 +7,7 @@ from typing import Annotated, Protocol
 import msgspec
 from msgspec import Meta
 
-from bus.host_marks import DISABLED
+from bus.host_health import DISABLED
 from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from bus.vocabulary import Count, Ratio
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake, TreeProvider

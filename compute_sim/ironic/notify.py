@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from bus.backoff import Backoff
-from bus.clock import Clock
+from bus.clock import Backoff, Clock
 from bus.errors import Unavailable, Unroutable
 from bus.messages import NodeChanged
 from bus.rabbit.foreign import BadCredentials, ForeignPublisher

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bus.host_marks import DISABLED, FORCED_DOWN
+from bus.host_health import DISABLED, FORCED_DOWN
 from bus.replication import KnownProvider, KnownTree, TreesFound
 from bus.resources import Provider
 from bus.vocabulary import MAX_CAPACITY

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 from numpy.typing import NDArray
 
-from bus.host_marks import DISABLED, FORCED_DOWN, HELD
+from bus.host_health import DISABLED, FORCED_DOWN, HELD
 from bus.vocabulary import MAX_CAPACITY
 from control_room.core.hosts import Counts, HostStock, KnownHost, StockColumns
 from control_room.core.plan import AddedHosts, InvalidPlan, Plan, PlannedFlavor

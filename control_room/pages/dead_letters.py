@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.errors import NOT_JSON, BrokerRefused, NoSuchLetter, Unavailable
-from bus.printing import printable
+from bus.masking import printable
 from bus.protocol import DeadLetter
 from control_room.core.words import several
 from control_room.pages.frame import PageGroup, PageRefused, user_of

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
 from bus.clock import Clock
-from bus.printing import printable
+from bus.masking import printable
 from control_room.access import AccessRules, Sessions, WebSession, theme_cookie
 from control_room.cloud_status import StatusReader
 from control_room.core import words

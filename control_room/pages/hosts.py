@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.errors import OperationRefused
-from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, standing, unanswered
-from bus.host_marks import DRAIN
+from bus.host_health import DRAIN, FindHostHealth, HostHealth, HostHealthFound, standing, unanswered
 from bus.moves import FindMoves
 from bus.queries import FindInstances
 from bus.resources import FindProviders, Provider

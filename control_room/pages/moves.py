@@ -11,8 +11,8 @@ from starlette.responses import RedirectResponse, Response
 
 from bus.clock import Clock
 from bus.errors import OperationRefused
-from bus.host_marks import DRAIN as MARK
-from bus.host_marks import causes_in
+from bus.host_health import DRAIN as MARK
+from bus.host_health import causes_in
 from bus.moves import FindMoves, MovesFound, MoveStands
 from bus.queries import FindInstances, InstancesFound, InstanceStatus
 from bus.requests import ResourceGroup

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 from bus.agent_builds import REMEMBERED, AgentBuilds, report
-from bus.clock import Clock
+from bus.clock import Clock, ReportSequence
 from bus.messages import AgentReported, HostReported
-from bus.report_sequence import ReportSequence
 from bus.reports import HostState
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, TELL_NODES
 from bus.worker import Worker, every, on

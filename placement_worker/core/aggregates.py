@@ -15,7 +15,7 @@ from bus.aggregates import (
     TwoZones,
     ZoneInUse,
 )
-from bus.refused_edits import Missing, Taken
+from bus.vocabulary import Missing, Taken
 from placement_worker.core.index import SHARES
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.core.working_trees import WorkingTrees

@@ -6,7 +6,6 @@ from typing import assert_never
 
 from msgspec import UNSET
 
-from bus.refused_edits import InUse, Missing, Taken
 from bus.resources import (
     AddInventory,
     ChangeProvider,
@@ -22,6 +21,7 @@ from bus.resources import (
     Stale,
     Tangled,
 )
+from bus.vocabulary import InUse, Missing, Taken
 from placement_worker.core.trees import ProviderState
 from placement_worker.core.working_trees import KnownNames, WorkingTrees
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bus.decisions import NearMiss, Removal
-from bus.host_marks import why_disabled
+from bus.host_health import why_disabled
 from placement_worker.core.capacity import broken_limit
 from placement_worker.core.groups import NAMED, Demand, JointRules, SearchPlan
 from placement_worker.core.index import BEYOND_COUNTING, Index

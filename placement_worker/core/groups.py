@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from bus.decisions import Removal
-from bus.host_marks import DISABLED
+from bus.decisions import EXCLUDED, Removal
+from bus.host_health import DISABLED
 from bus.queries import FindCandidates
-from bus.reasons import EXCLUDED
 from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_INT, Resources
 from placement_worker.core.index import BEYOND_COUNTING, SHARES, Index

@@ -23,10 +23,9 @@ from bus.aggregates import (
     MetadataValue,
     refusal_reason,
 )
-from bus.refused_edits import Contended, Missing, Taken
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders
-from bus.vocabulary import Id
+from bus.vocabulary import Contended, Id, Missing, Taken
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import (
     CONCURRENT_UPDATE,

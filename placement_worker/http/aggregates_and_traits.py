@@ -1,7 +1,7 @@
 """Aggregates and traits of providers."""
 
-from bus.refused_edits import Missing
 from bus.resources import Edited, EditResult, Provider, SetAggregates, SetTraits, Stale
+from bus.vocabulary import Missing
 from placement_worker.http import bodies, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import CONCURRENT_UPDATE, bad_request, conflict

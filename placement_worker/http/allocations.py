@@ -15,8 +15,8 @@ from bus.claims import (
     ReleaseRequested,
     Retired,
 )
-from bus.refused_edits import Missing
 from bus.resources import Denied, Edited, FindAllocations, FindProviders, Reshape, SetInventories, Stale
+from bus.vocabulary import Missing
 from placement_worker.batching import Batched
 from placement_worker.http import bodies, queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said

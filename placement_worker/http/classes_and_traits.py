@@ -14,7 +14,7 @@ from bus.names import (
     RenameName,
     Standard,
 )
-from bus.refused_edits import InUse, Missing, Taken
+from bus.vocabulary import InUse, Missing, Taken
 from placement_worker.http import queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import bad_request, conflict, not_found

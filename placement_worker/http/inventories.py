@@ -1,8 +1,8 @@
 """Inventories of providers and their usages."""
 
-from bus.refused_edits import InUse, Missing
 from bus.reports import Inventory
 from bus.resources import AddInventory, DropInventory, Edit, Edited, Provider, SetInventories, SetInventory
+from bus.vocabulary import InUse, Missing
 from placement_worker.http import bodies, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import CONCURRENT_UPDATE, bad_request, conflict, not_found

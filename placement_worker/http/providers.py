@@ -6,7 +6,6 @@ from typing import Literal
 
 from msgspec import UNSET
 
-from bus.refused_edits import Missing, Taken
 from bus.resources import (
     ChangeProvider,
     DropProvider,
@@ -17,6 +16,7 @@ from bus.resources import (
     MakeProvider,
     Provider,
 )
+from bus.vocabulary import Missing, Taken
 from placement_worker.http import bodies, queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import DUPLICATE_NAME, bad_request, conflict

@@ -14,8 +14,8 @@ from bus.claims import (
     Retired,
 )
 from bus.names import NameResult, Standard
-from bus.refused_edits import Contended, InUse, Missing, Taken
 from bus.resources import EditResult, HasChildren, Stale, Tangled
+from bus.vocabulary import Contended, InUse, Missing, Taken
 from placement_worker.http.errors import (
     CONCURRENT_UPDATE,
     DUPLICATE_NAME,

@@ -14,7 +14,7 @@ import msgspec
 from bus.claims import Choice, ConsumerClaim, holder_consumer
 from bus.decisions import AlsoAsked, Decision
 from bus.groups import ServerGroup
-from bus.host_marks import FORCED_DOWN
+from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import BuildStands, Candidate

@@ -19,8 +19,7 @@ from bus.decisions import Decision
 from bus.messages import Selection
 from bus.moves import BEGUN
 from bus.queries import Candidate
-from bus.refused_edits import Contended
-from bus.vocabulary import MAX_CAUSE, Id
+from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.events import (
     AlternatesFound,

@@ -3,7 +3,7 @@
 import msgspec
 
 from bus.candidates import CandidateSource, SenselessQuery
-from bus.host_marks import DISABLED
+from bus.host_health import DISABLED
 from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.fitting import rules_for
 from scheduler_worker.core.policy import ChoicePolicy

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
-from bus.host_marks import DISABLED
+from bus.host_health import DISABLED
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from scheduler_worker.core.alternative import Alternative

@@ -7,7 +7,7 @@ from itertools import islice
 
 import msgspec
 
-from bus.host_marks import DISABLED
+from bus.host_health import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from bus.decisions import Decision, NearMiss, Removal
+from bus.decisions import EXCLUDED, Decision, NearMiss, Removal
 from bus.messages import BuildRequested
-from bus.reasons import EXCLUDED
 from scheduler_worker.core.alternative import Alternative
 
 NEAREST = 5  # near misses a record names

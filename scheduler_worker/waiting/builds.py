@@ -11,7 +11,7 @@ from bus.clock import Clock
 from bus.context import story_of
 from bus.decisions import Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.sql.retrying import retrying
+from bus.sql.failures import retrying
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from scheduler_worker.core.events import (
     Begun,

@@ -11,7 +11,7 @@ from bus.clock import Clock
 from bus.context import story_of
 from bus.errors import Poison, Retry
 from bus.moves import MovePlaced
-from bus.sql.retrying import retrying
+from bus.sql.failures import retrying
 from bus.vocabulary import Id, Message
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.move_start import Barred

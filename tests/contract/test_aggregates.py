@@ -15,8 +15,8 @@ from bus.aggregates import (
     DropAggregate,
     FindAggregates,
 )
-from bus.refused_edits import Missing
 from bus.resources import MakeProvider, SetAggregates
+from bus.vocabulary import Missing
 from placement_worker import Placement
 from placement_worker.store import aggregates as stored
 from placement_worker.store import changes

@@ -16,8 +16,8 @@ from bus.aggregates import (
     ZoneInUse,
     refusal_reason,
 )
-from bus.refused_edits import Missing, Taken
 from bus.resources import SetAggregates, SetTraits
+from bus.vocabulary import Missing, Taken
 from placement_worker import Placement
 from placement_worker.core.index import SHARES
 from tests.support.aggregates import EAST, FAST, WEST, done, found, has_hosts, host, make, members

@@ -463,7 +463,7 @@ async def test_a_message_with_a_strangers_reply_to_waits_like_any_other(connect:
 async def test_messages_without_a_consumer_do_not_delay_other_messages_of_a_timer(
     connect: Connect, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.delivery.timers.MAX_UNHEARD", 3)
+    monkeypatch.setattr("bus.delivery.serving.MAX_UNHEARD", 3)
     id_ = a_small_request().request
     said: list[int] = []
     heard: list[int] = []

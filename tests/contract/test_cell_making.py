@@ -23,7 +23,7 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable
 from bus.groups import FindGroups
 from bus.local import LocalBroker, LocalTransport
-from bus.rabbit import removal
+from bus.rabbit import inspection
 from placement_worker import Placement, placement_worker
 from tests.support.command_line import plainly
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
@@ -101,7 +101,7 @@ async def making(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterat
             made.deleted += names
             return []
 
-        monkeypatch.setattr(removal, "delete_queues", deleted)
+        monkeypatch.setattr(inspection, "delete_queues", deleted)
         async with Bus(LocalTransport(bus)) as own, asyncio.TaskGroup() as running:
             running.create_task(own.serve(placement_worker(placement, own.publish, ("c1",)), stopping))
             await own.asker(topics.GROUPS)(FindGroups())

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from bus.cells import CellEdited, CellInUse, DropCell, FindCells, RegisterCell, RegisteredCell
 from bus.claims import Claimed
-from bus.refused_edits import Missing
+from bus.vocabulary import Missing
 from placement_worker import Placement
 from placement_worker.store import changes
 from tests.support.ids import uid

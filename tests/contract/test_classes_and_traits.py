@@ -10,10 +10,10 @@ import pytest
 
 from bus.claims import Claimed
 from bus.names import DropName, FindNames, MakeName, NameEdited, NameKind, NameResult, RenameName, Standard
-from bus.refused_edits import InUse, Missing, Taken
 from bus.reports import Inventory
 from bus.resources import Edited, EditResult, SetInventories, SetTraits
 from bus.sql.transaction import Transaction
+from bus.vocabulary import InUse, Missing, Taken
 from placement_worker import Placement
 from placement_worker.store import claims
 from tests.support.ids import uid

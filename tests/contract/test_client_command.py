@@ -20,7 +20,7 @@ from bus.clients import ClientEditAnswered, ClientEditRequested, ClientsFound, F
 from bus.delivery.runner import Bus
 from bus.errors import BrokerRefused, OperationRefused
 from bus.local import LocalBroker, LocalTransport
-from bus.rabbit import removal
+from bus.rabbit import inspection
 from bus.worker import Worker, answers
 from tests.support.command_line import plainly
 
@@ -99,7 +99,7 @@ async def clients(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncItera
 
     monkeypatch.setattr(broker_users, "broker_users", fake)
     monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(bus))
-    monkeypatch.setattr(removal, "delete_queues", deleted)
+    monkeypatch.setattr(inspection, "delete_queues", deleted)
     rows = [answers(topics.EDIT_CLIENT, made.edit), answers(topics.CLIENTS, made.find)]
     async with Bus(LocalTransport(bus)) as own, asyncio.TaskGroup() as running:
         running.create_task(own.serve(Worker("scheduler", answers=rows), stopping))

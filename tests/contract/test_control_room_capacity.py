@@ -11,7 +11,7 @@ import pytest
 
 from bus.aggregates import AggregatesFound
 from bus.cells import CellsFound
-from bus.host_marks import DISABLED
+from bus.host_health import DISABLED
 from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
 from control_room import shared_data

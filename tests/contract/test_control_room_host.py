@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bus.host_health import HostHealth, HostHealthFound
-from bus.host_marks import DISABLED, FORCED_DOWN
+from bus.host_health import DISABLED, FORCED_DOWN, HostHealth, HostHealthFound
 from bus.queries import Instance, InstancesFound
 from placement_worker import Placement
 from tests.support.ids import uid

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from berth.operations import emptying, steering
-from bus.host_marks import DISABLED
-from bus.host_marks import DRAIN as MARK
+from bus.host_health import DISABLED
+from bus.host_health import DRAIN as MARK
 from bus.messages import Attempt
 from bus.moves import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from bus.queries import InstancesFound

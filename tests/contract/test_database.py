@@ -16,8 +16,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.sql.database import Database
-from bus.sql.failures import Conflict
-from bus.sql.retrying import retrying
+from bus.sql.failures import Conflict, retrying
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from deploy.servers import Postgres

@@ -18,7 +18,7 @@ from bus.context import envelope_of
 from bus.delivery.runner import Bus
 from bus.errors import BrokerRefused, Unavailable
 from bus.ferry.crossings import crossings
-from bus.ferry.ferry import ferry
+from bus.ferry.passage import ferry
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested
 from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec

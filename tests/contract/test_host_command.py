@@ -8,8 +8,7 @@ from berth import wiring
 from berth.commands import hosts as commands
 from berth.settings import BadSetting
 from bus.errors import OperationRefused
-from bus.host_health import FindHostHealth, HostHealth, HostHealthFound
-from bus.host_marks import DISABLED, FORCED_DOWN
+from bus.host_health import DISABLED, FORCED_DOWN, FindHostHealth, HostHealth, HostHealthFound
 from bus.reports import Inventory
 from bus.topics import HOST_HEALTH
 from bus.worker import Worker, answers

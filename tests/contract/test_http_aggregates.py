@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, ChangeAggregate
-from bus.refused_edits import Contended
+from bus.vocabulary import Contended
 from placement_worker.http.errors import CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
 from tests.support.aggregates import EAST, WEST, done, has_hosts, host, make
 from tests.support.http_placement import HttpPlacement, a_stream, claim_in_json, error_of

@@ -21,10 +21,9 @@ from bus.claims import (
 )
 from bus.clock import Clock
 from bus.moves import BEGUN, SHELVED
-from bus.refused_edits import Contended
 from bus.reports import Inventory
 from bus.resources import FindAllocations
-from bus.vocabulary import Allocations
+from bus.vocabulary import Allocations, Contended
 from placement_worker import Placement, breaches, holdings, retired
 from placement_worker.store import changes
 from tests.support.every_commit import EveryCommit, every_commit

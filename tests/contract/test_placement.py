@@ -11,11 +11,11 @@ from alembic.migration import MigrationContext
 
 from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released, Retired
 from bus.messages import InventoryReported
-from bus.refused_edits import Contended
 from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
+from bus.vocabulary import Contended
 from placement_worker import Placement, holdings, metadata, retired
 from placement_worker.index_reads import Forgotten
 from placement_worker.store import changes, claims, tree_reads

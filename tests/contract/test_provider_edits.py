@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bus.claims import Claimed, Moved, Refused
-from bus.refused_edits import Contended
 from bus.reports import Inventory
 from bus.resources import (
     AddInventory,
@@ -30,6 +29,7 @@ from bus.resources import (
     SetTraits,
 )
 from bus.sql.failures import Conflict
+from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.store import tree_reads
 from tests.support.ids import uid

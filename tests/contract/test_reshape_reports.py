@@ -11,10 +11,9 @@ from msgspec.structs import replace
 from bus.claims import Choice, Claimed, Released, ReleaseRequested, holder_consumer
 from bus.errors import Unavailable
 from bus.messages import BuildReshaped, InventoryReported
-from bus.refused_edits import Contended
 from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
 from bus.resources import FindAllocations
-from bus.vocabulary import Allocations, Message
+from bus.vocabulary import Allocations, Contended, Message
 from placement_worker import Placement, breaches
 from placement_worker.cell_rows import FromCell
 from placement_worker.store import tree_holders

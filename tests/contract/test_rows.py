@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from bus.sql.database import Database
-from bus.sql.rows import Json, rows
+from bus.sql.statement import Json, rows
 from tests.support.databases import EVERY_WAY
 
 DATABASES = EVERY_WAY

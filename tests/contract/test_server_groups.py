@@ -23,7 +23,7 @@ from bus.groups import (
     MakeGroup,
     ServerGroup,
 )
-from bus.refused_edits import InUse, Taken
+from bus.vocabulary import InUse, Taken
 from placement_worker import Placement, breaches
 from tests.support.http_placement import a_door, error_of
 from tests.support.ids import uid

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sqlalchemy import text
 
 from bus.clock import Clock
-from bus.host_marks import FORCED_DOWN
+from bus.host_health import FORCED_DOWN
 from bus.messages import BuildDeleted, BuildDeleteRequested, BuildPlaced, DestroyOrdered
 from bus.moves import (
     HandoverProgress,

@@ -15,10 +15,10 @@ from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, Moved, Refuse
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
-from bus.refused_edits import Contended
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.sql.database import Database
+from bus.vocabulary import Contended
 from scheduler_worker.waiting.builds import NewBuilds
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, a_request

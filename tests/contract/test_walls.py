@@ -22,9 +22,9 @@ from bus.claims import (
 )
 from bus.messages import InventoryReported
 from bus.moves import SHELVED
-from bus.refused_edits import Missing
 from bus.reports import Inventory
 from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven
+from bus.vocabulary import Missing
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import (

@@ -9,8 +9,8 @@ import pytest
 
 from bus.claims import Claimed, Held, Refused, Released, Retired
 from bus.clock import Clock
-from bus.refused_edits import Contended
 from bus.reports import Inventory
+from bus.vocabulary import Contended
 from placement_worker import Placement, breaches, holdings, retired
 from placement_worker.store import tree_reads
 from tests.support.ids import uid

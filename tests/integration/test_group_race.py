@@ -10,9 +10,8 @@ import pytest
 from bus.claims import Claimed, ClaimRequested, ClaimResult, GroupPolicyViolated, Held, Refused
 from bus.clock import Clock
 from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
-from bus.refused_edits import Contended
 from bus.sql.failures import explained
-from bus.vocabulary import Allocations
+from bus.vocabulary import Allocations, Contended
 from placement_worker import Placement, breaches
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts

@@ -18,12 +18,12 @@ from berth.settings import Settings
 from berth.traces import SpansOf
 from bus import topics
 from bus.clock import Clock
+from bus.context import trace_by
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested, NodeChanged
 from bus.moves import MoveRequested
 from bus.requests import Flavor
 from bus.resources import FindProviders
-from bus.tracing import trace_by
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from tests.support.fake_ironic import FakeIronic, node_number
 from tests.support.followed_ironic import SaidByHand

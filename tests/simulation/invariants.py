@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bus.candidates import PlacedHost
 from bus.claims import KEEPERS, holder_consumer
-from bus.host_marks import DISABLED, FORCED_DOWN
+from bus.host_health import DISABLED, FORCED_DOWN
 from tests.simulation.broken import Broken
 from tests.simulation.guest_checks import check_guests
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable
-from bus.host_marks import FORCED_DOWN
+from bus.host_health import FORCED_DOWN
 from bus.moves import MoveEnded, MoveKind, MoveProgress, MoveRefused, MoveRequested, MoveSteered, Steering
 from bus.resources import Edited, EditRequested, FindAllocations, SetTraits
 from compute_sim import SimAgent

@@ -22,7 +22,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.groups import GroupEditRequested
-from bus.host_marks import DISABLED, FORCED_DOWN
+from bus.host_health import DISABLED, FORCED_DOWN
 from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.local.broker import QueuedItem
 from bus.messages import (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from bus.build_orders import sent_allocations
+from bus.agent_builds import sent_allocations
 from bus.claims import (
     Choice,
     ClaimAnswered,

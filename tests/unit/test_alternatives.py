@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.host_marks import DISABLED
+from bus.host_health import DISABLED
 from bus.requests import Flavor, Image
 from scheduler_worker.core.request import seconds_of
 from tests.support.alternatives import OPTIONS, alternatives, asked, flavor, groups

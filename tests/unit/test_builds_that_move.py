@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from bus.claims import Claimed, Full, Held, NothingHeld, OutsideCell, Refused, Released, Retired
 from bus.messages import AgentReported, HostFailed
 from bus.moves import MoveEnded, MoveProgress, MoveReported
-from bus.refused_edits import Contended
-from bus.vocabulary import Message
+from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import (
     AttemptLimits,

@@ -6,8 +6,7 @@ import uuid
 import pytest
 
 from bus.clock import Clock
-from bus.sql.failures import Conflict
-from bus.sql.retrying import ATTEMPTS, LONGEST_WAIT, SHORTEST_WAIT, retrying
+from bus.sql.failures import ATTEMPTS, LONGEST_WAIT, SHORTEST_WAIT, Conflict, retrying
 
 
 def test_wall_time_may_jump_while_durations_do_not() -> None:

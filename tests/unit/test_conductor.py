@@ -27,8 +27,7 @@ from bus.messages import (
     DestroyOrdered,
     HostFailed,
 )
-from bus.refused_edits import Contended
-from bus.vocabulary import Message
+from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import (
     AttemptLimits,

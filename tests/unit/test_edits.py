@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from msgspec import UNSET, structs
 
-from bus.refused_edits import InUse, Missing, Taken
 from bus.reports import Inventory
 from bus.resources import (
     AddInventory,
@@ -23,6 +22,7 @@ from bus.resources import (
     Stale,
     Tangled,
 )
+from bus.vocabulary import InUse, Missing, Taken
 from placement_worker.core import bulk_load, edits
 from placement_worker.core.trees import ProviderState, Tree, renamed
 from placement_worker.core.working_trees import KnownNames, WorkingTrees

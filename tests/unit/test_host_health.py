@@ -5,8 +5,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from bus.host_health import HostHealth, standing
-from bus.host_marks import DISABLED, DRAIN, FORCED_DOWN, HELD
+from bus.host_health import DISABLED, DRAIN, FORCED_DOWN, HELD, HostHealth, standing
 from bus.messages import HostReported
 from scheduler_worker.core.rules.state import enabled, up
 from scheduler_worker.hosts import HostBook

@@ -11,7 +11,7 @@ from bus.claims import Choice, holder_consumer
 from bus.decisions import AlsoAsked, Decision
 from bus.errors import Poison, Retry
 from bus.groups import ServerGroup
-from bus.host_marks import FORCED_DOWN
+from bus.host_health import FORCED_DOWN
 from bus.messages import BuildRequested
 from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import Candidate

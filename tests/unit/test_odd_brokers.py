@@ -18,7 +18,7 @@ from bus.messages import BuildUnplaceable
 from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport, connection, session, underlay
 from bus.rabbit.connection import dial, streams_of
-from bus.rabbit.removal import delete_queues
+from bus.rabbit.inspection import delete_queues
 from bus.rabbit.underlay import hang_up
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope

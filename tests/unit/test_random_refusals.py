@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from bus.host_marks import DISABLED, HELD
+from bus.decisions import CONSTRAINTS, ENDS
+from bus.host_health import DISABLED, HELD
 from bus.messages import BuildRequested, HostReported
-from bus.reasons import CONSTRAINTS, ENDS
 from bus.reports import HostState
 from bus.requests import Flavor
 from placement_worker import IndexedSource

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from bus.host_marks import DISABLED, HELD
+from bus.decisions import CONSTRAINTS, ENDS, MOVES
+from bus.host_health import DISABLED, HELD
 from bus.messages import BuildUnplaceable
 from bus.queries import WhatIf
-from bus.reasons import CONSTRAINTS, ENDS, MOVES
 from bus.requests import Flavor
 from placement_worker import IndexedSource
 from placement_worker.core.groups import CODES

@@ -1,7 +1,6 @@
 """Later reports of an owner have higher sequences, whichever way its wall clock jumps."""
 
-from bus.clock import Clock
-from bus.report_sequence import ReportSequence
+from bus.clock import Clock, ReportSequence
 from bus.vocabulary import MAX_ORDINAL
 
 

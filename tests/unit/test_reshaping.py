@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.build_orders import reshaped_mappings
+from bus.agent_builds import reshaped_mappings
 from bus.reports import GuestPlace, Inventory, InventoryMove
 from bus.resources import Provider
 from bus.vocabulary import Allocations

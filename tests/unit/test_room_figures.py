@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from bus.host_marks import DISABLED
+from bus.host_health import DISABLED
 from bus.messages import HostReported
 from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from bus.reports import HostState

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from bus.host_marks import DISABLED, HELD
+from bus.host_health import DISABLED, HELD
 from bus.reports import capacity_of
 from control_room.core.hosts import HostStock, KnownHost
 from control_room.core.plan import InvalidPlan, parse_plan

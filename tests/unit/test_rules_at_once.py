@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
 from bus.groups import ServerGroup
-from bus.host_marks import DISABLED, FORCED_DOWN
+from bus.host_health import DISABLED, FORCED_DOWN
 from bus.requests import Flavor, Image
 from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts

@@ -22,9 +22,9 @@ from bus.decisions import Removal
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed
 from bus.queries import FindCandidates
-from bus.refused_edits import Contended
 from bus.requests import Flavor
 from bus.resources import FindProviders, ProvidersFound
+from bus.vocabulary import Contended
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts

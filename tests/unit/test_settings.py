@@ -18,7 +18,7 @@ from berth.services import metrics_ports
 from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name
 from bus.delivery.runner import Bus
 from bus.masking import masked
-from bus.sql import tls
+from bus.sql import postgres
 from compute_sim import SimAgent
 from scheduler_worker import PciAlias
 
@@ -699,7 +699,7 @@ def test_a_supervisors_settings_that_cannot_be_read_are_a_bad_setting(given: str
 
 def test_parameters_of_database_urls_are_known_to_the_driver() -> None:
     known = inspect.signature(asyncpg.connect).parameters.keys()
-    sqlalchemys, ours = {"prepared_statement_cache_size"}, {"sslmode", *tls.FILES}
+    sqlalchemys, ours = {"prepared_statement_cache_size"}, {"sslmode", *postgres.FILES}
     assert DATABASE_PARAMETERS - sqlalchemys - ours <= known
 
 

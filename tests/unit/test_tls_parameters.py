@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
-from bus.certificates import distrusted
-from bus.sql.tls import secured
+from bus.masking import distrusted
+from bus.sql.postgres import secured
 
 PLAIN = "postgresql+asyncpg://u@h/b"
 

@@ -8,10 +8,9 @@ from berth import traces
 from berth.settings import BadSetting
 from berth.traces import exporter_named
 from bus.clock import Clock
-from bus.context import envelope_of
+from bus.context import Span, current_tracer, envelope_of, trace_by
 from bus.messages import BuildCancelRequested, HostFailed
 from bus.protocol import Envelope
-from bus.tracing import Span, current_tracer, trace_by
 from bus.vocabulary import Message
 from tests.support.ids import uid
 

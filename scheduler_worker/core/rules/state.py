@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import isnan
 
-from bus.host_marks import DISABLED, FORCED_DOWN, why_disabled
+from bus.host_health import DISABLED, FORCED_DOWN, why_disabled
 from bus.reports import HostState
 from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.facts import HostFacts
