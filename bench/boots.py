@@ -10,8 +10,7 @@ from pathlib import Path
 
 from bench.loading import a_berth
 from bench.processes import BESIDE
-from berth.loadtest import LoadPlan, mixed
-from berth.picture import latency_svg
+from berth.loadtest import LoadPlan, latency_svg, mixed
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ from bus.requests import Flavor, ResourceGroup
 from deploy.servers import free_port
 from ironic_sync import IronicApi, Notifications
 from ironic_sync.core import node as ironic_node
-from ironic_sync.core.envelope import ReceivedNotification, opened
+from ironic_sync.core.node import ReceivedNotification, opened
 from ironic_sync.core.rule import reserved
 from placement_worker.core.compact_trees import unpacked
 from placement_worker.core.trees import Tree

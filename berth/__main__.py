@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from berth import __version__, traces
-from berth.commands import completing
+from berth.commands import descriptions
 from berth.commands.index import EveryCommand
 from berth.commands.options import Json
 from berth.commands.terminal import explained, given, say, write_json
@@ -74,7 +74,7 @@ def commands_command(
 
 
 def main() -> None:
-    completing.begin()
+    descriptions.begin()
     explained(app)
 
 

@@ -264,8 +264,7 @@ def _check_simulation(compute: SimulatorSettings, refuse: Refuse) -> None:
 
 
 def _check_choice(settings: Settings, refuse: Refuse) -> None:
-    from berth.choice import chosen
-    from berth.request_options import pci_aliases
+    from berth.choice import chosen, pci_aliases
     from scheduler_worker import page_sizes
 
     for name, read in (("pci_aliases", pci_aliases), ("large_pages", page_sizes)):

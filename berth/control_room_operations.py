@@ -9,7 +9,6 @@ from typing import cast
 
 from berth.operations.boot_options import BootOptions, boot_request, names_of
 from berth.operations.emptying import Emptied, Emptying
-from berth.operations.errors import checked, leaves
 from berth.operations.following import Silently
 from berth.operations.host_states import (
     causes_of,
@@ -19,10 +18,10 @@ from berth.operations.host_states import (
     forcing_down,
     host_named,
 )
-from berth.operations.moving import ANY
+from berth.operations.moving import ANY, end_wait, steering
 from berth.operations.names import resolved
+from berth.operations.publishing import checked, leaves
 from berth.operations.request_sense import sense_of
-from berth.operations.steering import end_wait, steering
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

@@ -72,7 +72,7 @@ def secrets_of(settings: Settings) -> tuple[str, ...]:
     """Return texts that must not be logged, the longest first."""
     found: set[str] = set()
     if cloud := settings.ironic.api.cloud:
-        from ironic_sync.clouds import secrets_of_cloud  # imports an HTTP client, which loads slowly
+        from ironic_sync.access import secrets_of_cloud  # imports an HTTP client, which loads slowly
 
         found |= secrets_of_cloud(cloud)
     for value in by_name(settings).values():

@@ -19,7 +19,7 @@ MODULES: Mapping[str, str] = {
     "scheduler_worker.meters": "scheduler",
     "cell_conductor.applying": "conductor",
     "bus.ferry.passage": "ferry",
-    "ironic_sync.meters": "ironic",
+    "ironic_sync.notifications": "ironic",
 }
 _ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 

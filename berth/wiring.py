@@ -276,8 +276,7 @@ def _with_store(
             worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings)])
         return [worker]
     if role.worker == "scheduler":
-        from berth.choice import policy
-        from berth.request_options import request_options
+        from berth.choice import policy, request_options
         from berth.searching import candidate_source, cell_queries, placement_queries
         from scheduler_worker.dependencies import SchedulerOptions
         from scheduler_worker.worker import scheduler_worker

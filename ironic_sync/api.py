@@ -14,7 +14,7 @@ import tenacity
 from bus.clock import Clock, monotonic
 from bus.errors import NOT_JSON
 from ironic_sync.access import Access, IronicRefused, IronicUnavailable, Keystone
-from ironic_sync.meters import REQUEST_SECONDS
+from ironic_sync.notifications import REQUEST_SECONDS
 
 __all__ = ["Access", "IronicApi", "IronicRefused", "IronicUnavailable"]
 

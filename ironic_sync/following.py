@@ -16,12 +16,11 @@ from bus.messages import MOST_SPOKEN, InventoryReported, IronicSpoke
 from bus.protocol import Envelope
 from bus.replication import PlacementChanged
 from bus.resources import Provider
-from ironic_sync.core.envelope import ReceivedNotification, Skipped, opened
 from ironic_sync.core.known_state import KnownStateRules, Moment, Step
 from ironic_sync.core.known_states import KnownStates
-from ironic_sync.core.node import IronicNode, Place
+from ironic_sync.core.node import IronicNode, Place, ReceivedNotification, Skipped, opened
 from ironic_sync.core.rule import Invalid, is_open
-from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, LAG_SECONDS, REPORTED_SECONDS, SKIPPED
+from ironic_sync.notifications import CLAIMABLE_SECONDS, EVENTS, LAG_SECONDS, REPORTED_SECONDS, SKIPPED
 from ironic_sync.reader import NodeRead
 from ironic_sync.survey import SurveyedNode
 

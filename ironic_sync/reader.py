@@ -13,7 +13,7 @@ from bus.errors import Unavailable
 from ironic_sync.access import IronicRefused
 from ironic_sync.core.known_state import Moment
 from ironic_sync.core.node import FIELDS, IronicNode, Malformed, from_rest
-from ironic_sync.meters import READ_SECONDS, READS, UNRESOLVED
+from ironic_sync.notifications import READ_SECONDS, READS, UNRESOLVED
 
 log = logging.getLogger(__name__)
 

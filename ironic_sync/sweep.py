@@ -17,7 +17,7 @@ from bus.resources import Provider
 from ironic_sync.access import IronicRefused
 from ironic_sync.core.difference import WAITING, allowance
 from ironic_sync.core.rule import sequence_at
-from ironic_sync.meters import (
+from ironic_sync.notifications import (
     DIFFERENCES,
     NODES,
     SUBSCRIBED,

@@ -10,9 +10,9 @@ from rich.console import Console
 from berth import wiring
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.operations.adoptable import OldServer, old_servers
 from berth.operations.adopting import AdoptionOutcome, adopt_instances
 from berth.operations.cells import uuid_of
-from berth.operations.old_servers import OldServer, old_servers
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.guests import BuildAdoptRequested

@@ -10,8 +10,7 @@ from rich.table import Table
 from berth import wiring
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import complain, effective, run, say, tell, write_json
-from berth.operations.agents import edit_agent, find_agents, leave_nodes
-from berth.operations.cells import all_shown, chosen_cells
+from berth.operations.cells import all_shown, chosen_cells, edit_agent, find_agents, leave_nodes
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus

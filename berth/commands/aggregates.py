@@ -15,10 +15,9 @@ from rich.text import Text
 from berth import wiring
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import complain, effective, run, say, tell, write_json
-from berth.importing.bring_over_aggregates import BringOver
-from berth.importing.nova_aggregates import NoAggregates, NovaAggregate, read
-from berth.operations.errors import checked
+from berth.importing.bring_over_aggregates import BringOver, NoAggregates, NovaAggregate, read
 from berth.operations.names import aggregate_named, find_aggregates, hosts_inside
+from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.aggregates import (

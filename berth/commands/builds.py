@@ -1,4 +1,4 @@
-"""`berth boot`: ask for builds and follow them to their ends."""
+"""`berth boot` requests builds and follows them to their ends; `berth delete` deletes builds."""
 
 from typing import Annotated, Any
 
@@ -8,13 +8,20 @@ from rich.console import Console
 from rich.markup import escape
 
 from berth import wiring
-from berth.commands.options import StateDir, WaitingCommand, expanded
-from berth.commands.terminal import coloured, complain, effective, run, say, write_json
-from berth.operations.boot_options import BootOptions, boot_request, names_of, waiting_time
-from berth.operations.booting import follow_boot, notes_of
-from berth.operations.errors import checked
+from berth.commands.options import Json, StateDir, WaitingCommand, expanded
+from berth.commands.terminal import coloured, complain, effective, run, say, tell, write_json
+from berth.operations.boot_options import (
+    BootOptions,
+    boot_request,
+    follow_boot,
+    names_of,
+    notes_of,
+    waiting_time,
+)
+from berth.operations.cells import uuid_of
+from berth.operations.deleting import DeleteOptions, delete_build
 from berth.operations.names import ByName, resolved
-from berth.operations.publishing import PATIENCE, publish
+from berth.operations.publishing import PATIENCE, checked, publish
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable
@@ -225,3 +232,62 @@ class _BootPrinter:
             if note not in self._notes:
                 self._notes.add(note)
                 complain.print(f"[yellow]note[/yellow]: {escape(printable(note))}")
+
+
+@commands.command("delete")
+def delete_command(
+    build: Annotated[str, typer.Argument(help="The build's uuid; or a request's, while it waits.")],
+    cell: Annotated[
+        str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")
+    ] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it is down; exit 1 unless it was there, and is.")
+    ] = False,
+    fence: Annotated[
+        bool,
+        typer.Option(
+            "--fence",
+            help="Also if no build has this id yet: a request with it that is still on its way gets no host."
+            " The id cannot be used again.",
+        ),
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 600.0,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Take a build down and give its resources back; or end its wait for a host.
+
+    A build can be deleted at any moment: while it waits, is placed or built, and after its end. The command
+    asks all cells for it. If no cell has it, the scheduler ends it, or forwards the request to the cell that
+    it was placed in. An unknown id is an error (exit 1). With --wait the command returns when placement holds
+    nothing for the build any more.
+    """
+    run(delete(effective(state_dir=state_dir).settings, build, cell, wait, timeout, say, as_json, fence))
+
+
+async def delete(
+    settings: Settings,
+    id_: str,
+    cell: str,
+    wait: bool,
+    timeout: float,
+    say: Console,
+    as_json: bool = False,
+    fence: bool = False,
+) -> int:
+    id_ = uuid_of(id_)
+    options = DeleteOptions(cell=cell, wait=wait, fence=fence, timeout=timeout)
+    async with Bus(wiring.transport(settings, "delete")) as bus:
+        results = await delete_build(
+            bus, settings, id_, options, lambda note: complain.print(f"[yellow]note[/yellow]: {note}")
+        )
+    for deleted in results:
+        becomes = "deleted" if wait else "will be deleted"
+        if deleted.why:
+            sentence, becomes = f"{deleted.build}: {printable(deleted.why)}", "not placed"
+        else:
+            by = f" by cell {deleted.cell}" if deleted.by_scheduler else ""
+            sentence = f"{deleted.build} {becomes}{by}"
+        facts = {"build": deleted.build, "becomes": becomes, "cell": deleted.cell, "why": deleted.why}
+        tell(say, as_json, sentence, **facts)
+    return 0

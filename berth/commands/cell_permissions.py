@@ -15,7 +15,7 @@ from berth import wiring, worker_roles
 from berth.cell_file import vhost_of
 from berth.commands.options import StateDir
 from berth.commands.terminal import effective
-from berth.operations.errors import checked
+from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus.cells import CellEditRequested, DropCell, RegisterCell
 from bus.errors import OperationRefused

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from berth import wiring
-from berth.commands import cell_agents, cell_ending, cell_making, cell_permissions
+from berth.commands import cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_of, instances_table
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import complain, effective, progress_bar, run, say, write_json
-from berth.operations.cell_registry import (
+from berth.operations.cells import (
     cells_by_name,
     conductor_answers,
     host_counts,
@@ -36,7 +36,7 @@ _LOOK_SECONDS = 1.0
 _SHOWN = 50  # instances that are left
 
 commands = typer.Typer(name="cell", no_args_is_help=True)
-for each in (cell_making, cell_agents, cell_ending, cell_permissions):
+for each in (cell_making, cell_ending, cell_permissions):
     commands.add_typer(each.commands)
 
 NameOfCell = Annotated[str, typer.Argument(metavar="CELL", help="Its name.")]

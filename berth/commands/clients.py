@@ -20,7 +20,7 @@ from berth.commands.cell_making import undone_on_failure
 from berth.commands.cell_permissions import Ctl, Management
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import effective, run, say, write_json
-from berth.operations.errors import checked
+from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clients import ClientEditRequested, FindClients, RegisteredClient

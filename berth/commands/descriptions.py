@@ -4,6 +4,7 @@ Each command imports its table when it is called, because the tables load many m
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from berth.commands.options import Json
 from berth.commands.terminal import complain, effective, say
-from berth.settings import GROUP_OF, by_name
+from berth.settings import GROUP_OF, BadSetting, by_name
 from bus.masking import masked
 
 commands = typer.Typer()
@@ -165,3 +166,28 @@ def settings_command(as_json: Json = False, markdown: Markdown = False) -> None:
             say.print(f"{name} = {this['value']!r}  # {this['from']}", markup=False)
     for variable in found.ignored:
         complain.print(f"{variable} is ignored: there is no such setting", style="yellow", markup=False)
+
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_BERTH_COMPLETE"  # by which the shell asks
+
+
+@commands.command("completion")
+def completion_command(
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
+    """Print what makes a shell complete `berth`: `eval "$(berth completion bash)"` in ~/.bashrc."""
+    from typer._completion_shared import get_completion_script
+
+    if shell not in SHELLS:
+        raise BadSetting(f"completion {shell!r}: it is {', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
+    script = get_completion_script(prog_name="berth", complete_var=VARIABLE, shell=shell)
+    sys.stdout.write(f"{script.rstrip()}\n")
+
+
+def begin() -> None:
+    """Install completion only if a shell requests it: its module loads slowly."""
+    if VARIABLE in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()

@@ -11,8 +11,8 @@ from rich.table import Table
 from berth import wiring
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import effective, run, say, tell, write_json
-from berth.operations.errors import checked
 from berth.operations.names import group_named
+from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock

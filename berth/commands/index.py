@@ -19,23 +19,23 @@ _MODULES = {
         "demo": "load", "up": "run", "run": "run", "migrate": "run",
     },
     "Builds": {
-        "load": "load", "boot": "builds", "delete": "deleting", "instances": "instances",
+        "load": "load", "boot": "builds", "delete": "builds", "instances": "instances",
         "waiting": "waiting", "why": "why", "what-if": "what_if", "node": "nodes", "group": "groups",
     },
     "Moves": {
         "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
         "confirm": "steering", "revert": "steering", "abort": "steering", "force": "steering",
-        "evacuate": "evacuating", "drain": "draining", "moves": "move_list",
+        "evacuate": "draining", "drain": "draining", "moves": "move_list",
     },
     "Hosts": {
         "cell": "cells", "client": "clients", "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers",
     },
     "Look and check": {
-        "audit": "audit", "heal": "heal", "doctor": "doctor", "topology": "descriptions",
+        "audit": "audit", "heal": "audit", "doctor": "doctor", "topology": "descriptions",
         "asyncapi": "descriptions", "metrics": "descriptions", "rules": "descriptions",
         "reasons": "descriptions", "http": "descriptions", "settings": "descriptions",
-        "completion": "completing", "dead": "dead",
+        "completion": "descriptions", "dead": "dead",
     },
     "Other systems": {
         "import": "importing", "adopt": "adopting", "ironic": "ironic",

@@ -13,7 +13,7 @@ from berth import wiring
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import coloured, complain, effective, progress_bar, run, say, write_json
 from berth.operations.cells import all_shown, chosen_cells
-from berth.operations.errors import checked
+from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus

@@ -37,12 +37,11 @@ from berth.commands.run import migrate_all, ready, scheduling
 from berth.commands.terminal import coloured, complain, effective, run, say
 from berth.control_room_place import room_url, where_the_room_is, with_a_room
 from berth.embedded import embedded
-from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, mixed
+from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, latency_svg, mixed
 from berth.operations.audit import Audit, refuse_the_unmade
 from berth.operations.audit import audit as audit_databases
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.publishing import publish
-from berth.picture import latency_svg
 from berth.services import Supervisor, settle_in, stop_on_signals
 from berth.settings import Settings
 from bus import topics

@@ -10,7 +10,7 @@ from berth import wiring, worker_roles
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import effective, run, say, tell
 from berth.operations import publishing
-from berth.operations.errors import checked
+from berth.operations.publishing import checked
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock

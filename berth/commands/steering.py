@@ -14,7 +14,7 @@ from berth.commands.options import Json, StateDir, expanded
 from berth.commands.terminal import complain, effective, run, say, write_json
 from berth.operations.cells import known_cells, uuid_of
 from berth.operations.following import MoveOutcome, waiting_moves
-from berth.operations.steering import end_wait, move_in_progress, steering
+from berth.operations.moving import end_wait, move_in_progress, steering
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

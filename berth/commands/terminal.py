@@ -13,7 +13,7 @@ from rich.console import Console
 
 from berth import logs
 from berth.configuration import Effective, read
-from berth.operations.errors import leaves
+from berth.operations.publishing import leaves
 from berth.settings import BadSetting
 from bus.errors import (
     AnswerRefused,

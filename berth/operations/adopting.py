@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from berth.operations.adoptable import Judged, judge
+from berth.operations.adoptable import Judged, OldServer, judge
 from berth.operations.cells import ask_cells, known_cells, named
-from berth.operations.errors import checked
 from berth.operations.host_states import host_named
-from berth.operations.old_servers import OldServer
-from berth.operations.publishing import publish
+from berth.operations.publishing import checked, publish
 from berth.settings import Settings
 from bus import topics
 from bus.chunks import portions

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from berth import wiring, worker_roles
-from berth.operations.leaks import Leak, leaks
-from berth.operations.wrong_allocations import Misheld, misheld
+from berth.operations.wrong_allocations import Leak, Misheld, leaks, misheld
 from berth.settings import Settings, names_a_file
 from bus.claims import CLEANUP, MIGRATION, holder_consumer
 from bus.clock import Clock

@@ -1,16 +1,25 @@
-"""Queries to cells: their names, parallel queries, builds by uuid, and cells that do not answer."""
+"""Queries to cells and edits of them: the registry of cells, builds by uuid, agents on bare-metal nodes, and
+cells that do not answer.
+"""
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from msgspec import structs
+
+from berth.operations.host_states import HEALTH_SECONDS
+from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
-from bus.cells import FindCells
+from bus.cells import CellEdited, CellEditRequested, CellsFound, FindCells, RegisterCell, RegisteredCell
+from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, OperationRefused, Unavailable, Unroutable
-from bus.queries import BuildStands, FindBuilds
+from bus.errors import AnswerRefused, NoAnswer, OperationRefused, Unavailable, Unroutable
+from bus.host_health import FindHostHealth
+from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, FindAgents
+from bus.queries import BuildStands, FindBuilds, FindInstances
 
 R = TypeVar("R")
 
@@ -95,3 +104,106 @@ async def builds_by_uuid(
         unheard = f"; did not answer: {named(silent)}" if silent else ""
         raise OperationRefused(f"no cell knows a build {', '.join(missing)}{unheard}")
     return {build: found[build] for build in builds}
+
+
+CONDUCTOR_SECONDS = 2.0  # for the conductor's answer
+
+
+async def registered_cells(bus: Bus) -> CellsFound:
+    return await bus.asker(topics.CELLS)(FindCells())
+
+
+def cells_by_name(found: Iterable[RegisteredCell], settings: Settings) -> dict[str, RegisteredCell]:
+    """Return the registered cells by name, with the missing cells of the settings."""
+    cells = {name: RegisteredCell(name=name) for name in settings.cell_names}
+    return cells | {cell.name: cell for cell in found}
+
+
+async def host_counts(bus: Bus) -> Mapping[str, Mapping[str, int]] | None:
+    """Return cell → state → hosts, or None if no scheduler answers."""
+    ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
+    try:
+        return (await ask(FindHostHealth(limit=1, counted=True))).counts
+    except (NoAnswer, Unavailable, Unroutable):
+        return None
+
+
+def state_of(cell: RegisteredCell) -> str:
+    if cell.gone:
+        return "removed"
+    return "enabled" if cell.enabled else "disabled"
+
+
+async def conductor_answers(bus: Bus, cell: str) -> bool:
+    ask = bus.asker(topics.FIND_INSTANCES, timeout=CONDUCTOR_SECONDS)
+    try:
+        await ask(FindInstances(cell=cell, limit=1))
+    except (Unavailable, Unroutable):
+        return False
+    return True
+
+
+async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
+    """Return the cell. Raise OperationRefused unless it is registered, in the settings, or has hosts."""
+    found = await registered_cells(bus)
+    cells = cells_by_name((cell for cell in found.cells if not cell.gone), settings)
+    if name not in cells:
+        raise OperationRefused(f"there is no cell {name}; there are: {', '.join(sorted(cells))}")
+    return cells[name]
+
+
+async def register(bus: Bus, edit: RegisterCell) -> RegisteredCell:
+    result = (await bus.asker(topics.EDIT_CELL)(checked(CellEditRequested(edit=edit)))).result
+    if not isinstance(result, CellEdited):
+        raise OperationRefused("others are at work on it just now: try again")
+    return result.cell
+
+
+async def instances_left(bus: Bus, name: str) -> int:
+    return (await registered_cells(bus)).instances.get(name, 0)
+
+
+AGENT_SECONDS = 10.0  # a cell may take to answer
+_LOOK_AGAIN = 0.5
+
+
+async def find_agents(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsFound], list[str]]:
+    """Return the agents of each cell, and the cells that did not answer."""
+    ask = bus.asker(topics.FIND_AGENTS, timeout=AGENT_SECONDS)
+    return await ask_cells(cells, lambda cell: ask(FindAgents(cell=cell)))
+
+
+async def edit_agent(
+    bus: Bus, settings: Settings, request: AgentEditRequested, cell: str
+) -> tuple[str, AgentEditAnswered]:
+    """Edit the agent, in the cell or in the only one that has it. Return the cell and its answer."""
+    checked(request)
+    cell = await _cell_of(bus, request.agent, await chosen_cells(bus, settings, [cell] if cell else ()))
+    answer = await bus.asker(topics.EDIT_AGENT, timeout=AGENT_SECONDS)(structs.replace(request, cell=cell))
+    if answer.refused:
+        raise OperationRefused(answer.refused)
+    return cell, answer
+
+
+async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
+    found, silent = await find_agents(bus, cells)
+    having = [cell for cell, answer in found.items() if name in (agent.agent for agent in answer.agents)]
+    if len(having) == 1:
+        return having[0]
+    if having:
+        raise OperationRefused(f"{name} is in cells {', '.join(having)}: say which with --cell")
+    known = ", ".join(sorted({agent.agent for answer in found.values() for agent in answer.agents})) or "none"
+    unheard = f"; {named(silent)} did not answer" if silent else ""
+    raise OperationRefused(f"no agent {name!r} shares bare metal; there are: {known}{unheard}")
+
+
+async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:
+    """Wait until the agent has left the nodes that it was ordered to leave; return how many remain."""
+    until, left = monotonic() + seconds, 0
+    while monotonic() < until:
+        found, _ = await find_agents(bus, [cell])
+        agents = {agent.agent: agent for agent in found[cell].agents} if cell in found else {}
+        if cell in found and not (left := agents[name].leaving if name in agents else 0):
+            return 0
+        await asyncio.sleep(_LOOK_AGAIN)
+    return left

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from berth.operations.cells import ask_cells, known_cells, named
-from berth.operations.errors import checked
-from berth.operations.publishing import PATIENCE, publish
+from berth.operations.publishing import PATIENCE, checked, publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock

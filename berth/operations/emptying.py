@@ -9,7 +9,6 @@ from typing import Protocol
 
 from msgspec import structs
 
-from berth.operations.errors import checked
 from berth.operations.following import (
     VERIFYING,
     FollowedMoves,
@@ -20,6 +19,7 @@ from berth.operations.following import (
 )
 from berth.operations.host_states import causes_of
 from berth.operations.moving import supposed
+from berth.operations.publishing import checked
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus

@@ -1,18 +1,237 @@
-"""Repairs what an audit found, where the repair is proven."""
+"""Repairs what an audit found, where the repair is proven: releases leaked allocations, and restores those of
+active builds by ordinary claims, where a concurrent change wins.
+"""
 
-from collections.abc import Sequence
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from berth import wiring
+from berth.operations.adoptable import SHARES
 from berth.operations.audit import Audit
-from berth.operations.leaks import Leak
-from berth.operations.repairs import Mending
-from berth.operations.wrong_allocations import Misheld, Wrong
+from berth.operations.publishing import publish
+from berth.operations.wrong_allocations import Leak, Misheld, Wrong, doubt
 from berth.settings import Settings
 from bus import topics
-from bus.claims import Released, ReleaseRequested
+from bus.chunks import portions
+from bus.claims import (
+    Choice,
+    Claimed,
+    ClaimRequested,
+    ClaimResult,
+    ConsumerClaim,
+    Held,
+    Refused,
+    Released,
+    ReleaseRequested,
+    Retired,
+)
+from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable
+from bus.errors import Unavailable, Unroutable
+from bus.guests import BuildAdopted, BuildAdoptRequested, GuestsAsked, GuestsReported, ReportedGuest
+from bus.queries import BuildStands, FindBuilds
+from bus.resources import FindProviders, Provider
+from bus.vocabulary import Message
+
+SECONDS = 15.0  # an agent, or a cell, may take to answer
+_AT_ONCE = 100  # builds of one question
+
+Agent = tuple[str, str]  # its cell, and its name
+_Words = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # by build, of the agents that answered
+
+
+@dataclass(frozen=True)
+class Mend:
+    """A possible repair, or why it is left to the operator."""
+
+    one: Misheld
+    stands: BuildStands | None = None
+    why_not: str = ""
+
+
+class Mending:
+    """The repairs of one audit."""
+
+    def __init__(self, bus: Bus, seconds: float = SECONDS) -> None:
+        self._bus = bus
+        self._seconds = seconds
+        self._reply_to = f"heal-{Clock().uuid()[:8]}"
+
+    async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
+        """Judge each case by the present answers of its cell and agents."""
+        stands = await self._stands(found)
+        holders = await self._holders(found)
+        wanted: dict[Agent, set[str]] = defaultdict(set)
+        for misheld in found:
+            if misheld.wrong != "outdated":
+                wanted[misheld.place.cell, misheld.place.host.agent].add(misheld.place.build)
+                for host in holders[misheld.place.build].values():
+                    wanted[host.cell, host.agent].add(misheld.place.build)
+        words = await self._words({agent: builds for agent, builds in wanted.items() if all(agent)})
+        return [
+            _judged(misheld, stands.get(misheld.place.build), holders[misheld.place.build], words)
+            for misheld in found
+        ]
+
+    async def mend(self, mend: Mend) -> str:
+        """Make the repair; return an empty string, or why it failed."""
+        one, stands = mend.one, mend.stands
+        assert stands is not None and not mend.why_not, mend
+        held, generation = one.held, one.generation
+        if one.wrong != "outdated":
+            claim = _claim(one, stands)
+            answer = await self._bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
+            result = answer.results[0]
+            if not isinstance(result, Claimed):
+                return _lost(result)
+            held, generation = claim.choices[0].allocations, result.generation
+        assert generation is not None
+        told = BuildAdoptRequested(
+            build=one.place.build,
+            cell=one.place.cell,
+            chosen=replace(one.place.host, choice=Choice(allocations=held)),
+            generation=generation,
+            spec=stands.spec or stands.placed.spec,
+            reply_to=self._reply_to,
+        )
+        return await self._tell(told)
+
+    # Witnesses
+
+    async def _stands(self, found: Sequence[Misheld]) -> dict[str, BuildStands]:
+        by_cell: dict[str, list[str]] = defaultdict(list)
+        for misheld in found:
+            by_cell[misheld.place.cell].append(misheld.place.build)
+        known: dict[str, BuildStands] = {}
+        find = self._bus.asker(topics.FIND_BUILDS, timeout=self._seconds)
+        for cell, builds in by_cell.items():
+            try:
+                for some in portions(builds, _AT_ONCE):
+                    answer = await find(FindBuilds(cell=cell, builds=some))
+                    known |= {build.build: build for build in answer.builds}
+            except (Unavailable, Unroutable):
+                continue
+        return known
+
+    async def _holders(self, found: Sequence[Misheld]) -> dict[str, dict[str, Provider]]:
+        """Return build → the wrong hosts with its allocations, by root, without pools."""
+        elsewhere = [misheld for misheld in found if misheld.wrong == "elsewhere"]
+        ids = sorted({id_ for misheld in elsewhere for id_ in misheld.held})
+        ask = self._bus.asker(topics.PROVIDERS, timeout=self._seconds)
+        providers: dict[str, Provider] = {}
+        for some in portions(ids, _AT_ONCE):
+            answer = await ask(FindProviders(ids=some, parts=("owner", "traits")))
+            providers |= {provider.id: provider for provider in answer.providers}
+        hosts: dict[str, dict[str, Provider]] = {misheld.place.build: {} for misheld in found}
+        for misheld in elsewhere:
+            for id_ in misheld.held:
+                provider = providers.get(id_)
+                if provider is None or (SHARES in provider.traits and not provider.cell):
+                    continue
+                hosts[misheld.place.build][provider.root] = provider
+        return hosts
+
+    async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
+        """Return the agents' guests of the builds; agents that did not answer in time are missing."""
+        words: dict[Agent, dict[str, list[ReportedGuest]]] = {}
+        open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
+        if not open_:
+            return words
+        heard = await self._bus.listen(topics.AGENT_TOLD.at(reply_to=self._reply_to))
+        try:
+            for (cell, agent), builds in wanted.items():
+                for some in portions(sorted(builds), _AT_ONCE):
+                    asked = GuestsAsked(cell=cell, agent=agent, builds=some, reply_to=self._reply_to)
+                    if not await self._said(asked):
+                        open_.pop((cell, agent), None)
+            async with asyncio.timeout(self._seconds):
+                while any(open_.values()):
+                    told: GuestsReported = await heard.get()
+                    of = words.setdefault((told.cell, told.agent), {})
+                    for build in told.builds:
+                        of[build] = [guest for guest in told.guests if guest.build == build]
+                    open_.get((told.cell, told.agent), set()).difference_update(told.builds)
+        except TimeoutError:
+            pass
+        finally:
+            await heard.stop()
+        return words
+
+    async def _said(self, message: Message) -> bool:
+        try:
+            await publish(self._bus, message, patience=0.0)
+        except Unroutable:
+            return False
+        return True
+
+    # Doing it
+
+    async def _tell(self, told: BuildAdoptRequested) -> str:
+        """Inform the cell of the new allocations."""
+        heard = await self._bus.listen(topics.BUILD_ADOPTED.at(reply_to=self._reply_to))
+        try:
+            await publish(self._bus, told)
+            async with asyncio.timeout(self._seconds):
+                while True:
+                    said: BuildAdopted = await heard.get()
+                    if said.build == told.build:
+                        return f"its cell: {said.why}" if said.outcome == "refused" else ""
+        except TimeoutError:
+            return "its cell has not said yet that it knows: look again"
+        finally:
+            await heard.stop()
+
+
+def _judged(
+    misheld: Misheld, stands: BuildStands | None, holders: Mapping[str, Provider], words: _Words
+) -> Mend:
+    place = misheld.place
+    if stands is None:
+        return Mend(misheld, why_not=f"cell {place.cell} does not say how it stands")
+    now = stands.status, stands.attempt, stands.generation, stands.chosen
+    if now != ("active", place.attempt, place.generation, place.host):
+        return Mend(misheld, why_not="it is being changed just now: look again")
+    here = words.get((place.cell, place.host.agent), {}).get(place.build)
+    there = {
+        host.host or root: words.get((host.cell, host.agent), {}).get(place.build)
+        for root, host in holders.items()
+    }
+    return Mend(misheld, stands, doubt(misheld, here, there))
+
+
+def _claim(misheld: Misheld, stands: BuildStands) -> ConsumerClaim:
+    """Return the claim with the right allocations, fenced by the generation that was read; without
+    allocations it joins its group again.
+    """
+    spec = stands.spec or stands.placed.spec
+    record = stands.placed.decision.record
+    hints = record.asked.hints if record is not None and record.asked is not None else None
+    joins = hints.group if hints is not None and misheld.generation is None else None
+    return ConsumerClaim(
+        consumer=misheld.place.build,
+        generation=misheld.generation,
+        choices=(Choice(allocations=misheld.place.host.choice.allocations),),
+        project=spec.project,
+        user=spec.user,
+        group=joins,
+    )
+
+
+def _lost(result: ClaimResult) -> str:
+    match result:
+        case Refused(refusals=refusals):
+            return f"it does not fit: {'; '.join(map(str, refusals))}"
+        case Held():
+            return "somebody else has claimed or given back meanwhile: look again"
+        case Retired(why=why):
+            return f"it has ended for placement ({why})"
+        case _:
+            return "placement is contended: look again"
+
 
 GIVEN_BACK = "given back"
 _MENDED: dict[Wrong, str] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from berth.operations.errors import checked
+from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
 from bus.aggregates import Aggregate, FindAggregates

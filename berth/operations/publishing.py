@@ -1,12 +1,15 @@
-"""Publishes as a client: the consumer may still be starting, and is awaited."""
+"""Checks messages and publishes them as a client, which waits for a consumer that is still starting."""
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from itertools import count
+from typing import TypeVar
 
-from bus import topics
+from berth.settings import BadSetting
+from bus import codec, topics
 from bus.delivery.runner import Bus
-from bus.errors import Unroutable
+from bus.errors import TooBig, Undecodable, Unroutable
 from bus.vocabulary import Message
 
 log = logging.getLogger(__name__)
@@ -32,3 +35,23 @@ async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> N
             if not tries:  # once: a user at a terminal should know the reason for the wait
                 log.warning("%s: not up yet: %s; trying again for %g s", nobody, who, patience)
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+M = TypeVar("M", bound=Message)
+
+
+def checked(message: M) -> M:
+    """Return the message as its consumers decode it. Raise BadSetting for an invalid field."""
+    try:
+        return codec.decode(type(message), codec.encode(message))
+    except (Undecodable, TooBig) as problem:
+        raise BadSetting(str(problem)) from None
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """Yield the errors of a group, and of the groups in it."""
+    for problem in group.exceptions:
+        if isinstance(problem, BaseExceptionGroup):
+            yield from leaves(problem)
+        else:
+            yield problem

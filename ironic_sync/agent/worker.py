@@ -17,8 +17,7 @@ from ironic_sync.access import IronicRefused
 from ironic_sync.agent.lease import ListNodes, NodeLease, NotLeased, UnsharedNodes
 from ironic_sync.agent.orders import LONGEST_PAUSE, RunningOrders
 from ironic_sync.api import IronicApi
-from ironic_sync.core.envelope import ReceivedNotification, opened
-from ironic_sync.core.node import Malformed, from_rest
+from ironic_sync.core.node import Malformed, ReceivedNotification, from_rest, opened
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.notifications import Notifications
 

@@ -38,8 +38,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.envelope import ReceivedNotification
-from ironic_sync.core.node import IronicNode, Place
+from ironic_sync.core.node import IronicNode, Place, ReceivedNotification
 from ironic_sync.core.rule import deletion_report, is_open, report, sequence_at
 
 Outcome = Literal["told", "gone", "read", "same", "late", "asked", "hint", "echo", "not ours", "no class"]

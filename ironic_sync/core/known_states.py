@@ -3,9 +3,8 @@
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.envelope import ReceivedNotification
 from ironic_sync.core.known_state import KnownState, KnownStateRules, Moment, Step, handle, read
-from ironic_sync.core.node import IronicNode, Place
+from ironic_sync.core.node import IronicNode, Place, ReceivedNotification
 
 MOST_NODES = 500_000  # a limit, so that invented nodes cannot fill the memory
 

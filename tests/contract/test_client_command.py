@@ -13,7 +13,7 @@ from rich.console import Console
 
 from berth import broker_users, wiring
 from berth.commands.clients import PASSWORD, NewClient, add, given_password, remove
-from berth.operations.errors import checked
+from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clients import ClientEditAnswered, ClientEditRequested, ClientsFound, FindClients, RegisteredClient

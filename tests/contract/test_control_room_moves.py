@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations import emptying, steering
+from berth.operations import emptying, moving
 from bus.host_health import DISABLED
 from bus.host_health import DRAIN as MARK
 from bus.messages import Attempt
@@ -88,7 +88,7 @@ async def test_an_operator_steers_a_move_and_sees_why_it_was_refused() -> None:
 async def test_a_steering_request_is_sent_even_if_the_cell_does_not_answer_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(steering, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(moving, "ANSWER_SECONDS", 0.01)
     movers = FakeMovers()
     movers.keeps(1, 1)
     async with a_room(movers) as room:
@@ -191,7 +191,7 @@ async def test_a_drain_is_stopped_and_the_host_stays_closed(movers: FakeMovers) 
 
 
 async def test_a_steering_request_without_a_conductor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steering, "PATIENCE", 0.0)
+    monkeypatch.setattr(moving, "PATIENCE", 0.0)
     stands = FakeMovers().keeps(1, 1)
     async with a_visited_room(told={"moves": MovesFound(moves=(stands,))}) as room:
         await room.sign_in("admin")

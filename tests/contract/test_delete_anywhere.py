@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from berth import wiring
-from berth.commands.deleting import delete
+from berth.commands.builds import delete
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock

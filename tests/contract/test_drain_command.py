@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.commands import draining, evacuating
+from berth.commands import draining
 from berth.operations import emptying
 from berth.operations.host_states import Marking, causes_of, enabling, forcing_down, host_named, state_of
 from berth.settings import BadSetting
@@ -66,7 +66,7 @@ async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HostsToEmpty]:
 @pytest.fixture
 def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
     async def command(word: str, *words: str, ends: int = 0) -> str:
-        home = draining if word == "drain" else evacuating
+        home = draining
         return await CommandLine(word, home, monkeypatch, capsys)(*words, ends=ends)
 
     return command
@@ -297,7 +297,7 @@ async def test_a_host_is_forced_down_before_anything_is_asked_for(
         asked_before.append(len(cloud.movers.asked))
         return forcing_down(there)
 
-    monkeypatch.setattr(evacuating, "forcing_down", forcing_down_seen)
+    monkeypatch.setattr(draining, "forcing_down", forcing_down_seen)
     cloud.movers.have(an_instance_there(4, 1, "building"))
     told = (await berth("evacuate", "host-1", "--wait", ends=1)).splitlines()
     assert told[0] == "host-1: forced down; 2 go to other hosts; its cell sees to the 1 that are not active"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from berth import wiring
-from berth.commands import heal
+from berth.commands import audit as audit_command
 from berth.commands.run import migrate_all
 from berth.operations.audit import audit
 from berth.settings import Settings
@@ -69,7 +69,7 @@ def stands(settings: Settings, status: str, attempt: int, host: int = 2, leftove
 def berth(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Awaitable[str]]:
-    return CommandLine("heal", heal, monkeypatch, capsys)
+    return CommandLine("heal", audit_command, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from ironic_sync.comparison import diff
 from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.node import IronicNode
 from ironic_sync.following import Following
-from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, REPORTED_SECONDS, SKIPPED
+from ironic_sync.notifications import CLAIMABLE_SECONDS, EVENTS, REPORTED_SECONDS, SKIPPED
 from ironic_sync.reader import Reader
 from ironic_sync.survey import Survey
 from ironic_sync.sweep import Sweep

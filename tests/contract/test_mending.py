@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations.repairs import Mending
+from berth.operations.healing import Mending
 from berth.operations.wrong_allocations import Misheld, misheld
 from bus.claims import Choice, Claimed
 from bus.delivery.runner import Bus

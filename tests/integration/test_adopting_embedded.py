@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from berth import wiring
-from berth.commands import adopting, deleting, draining, instances, moves, why
+from berth.commands import adopting, builds, draining, instances, moves, why
 from berth.commands.run import ready
 from berth.embedded import embedded
 from berth.importing.bring_over import Import
@@ -23,7 +23,7 @@ from tests.support.ids import uid
 from tests.support.waiting import until
 
 HOMES = {
-    "adopt": adopting, "delete": deleting, "drain": draining, "instances": instances, "move": moves,
+    "adopt": adopting, "delete": builds, "drain": draining, "instances": instances, "move": moves,
     "why": why,
 }  # fmt: skip
 WEB, DB, TWO_HOSTS = uid(1), uid(2), uid(3)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.commands import builds, deleting, heal, moves
+from berth.commands import audit as audit_command
+from berth.commands import builds, moves
 from berth.commands.run import ready
 from berth.embedded import embedded
 from berth.operations.audit import audit
@@ -22,7 +23,7 @@ from bus.resources import Consumer, FindAllocations, FindProviders
 from bus.vocabulary import Allocations
 from tests.support.command_line import CommandLine
 
-HOMES = {"boot": builds, "delete": deleting, "heal": heal, "move": moves}
+HOMES = {"boot": builds, "delete": builds, "heal": audit_command, "move": moves}
 
 
 class BreakableBerth:

@@ -10,18 +10,7 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.commands import (
-    builds,
-    deleting,
-    draining,
-    evacuating,
-    hosts,
-    move_list,
-    moves,
-    steering,
-    waiting,
-    why,
-)
+from berth.commands import builds, draining, hosts, move_list, moves, steering, waiting, why
 from berth.commands.run import ready
 from berth.embedded import embedded
 from berth.operations.audit import audit
@@ -35,7 +24,7 @@ from tests.support.move_builders import a_move
 from tests.support.waiting import until
 
 HOMES: dict[str, ModuleType] = {
-    "boot": builds, "delete": deleting, "drain": draining, "evacuate": evacuating, "host": hosts,
+    "boot": builds, "delete": builds, "drain": draining, "evacuate": draining, "host": hosts,
     "moves": move_list, "confirm": steering, "revert": steering, "abort": steering, "waiting": waiting,
     "why": why,
 }  # fmt: skip

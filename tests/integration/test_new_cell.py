@@ -17,8 +17,7 @@ from rich.console import Console
 from sqlalchemy.engine import make_url
 
 from berth import wiring, worker_roles
-from berth.commands.cell_agents import NewAgent, add_agent
-from berth.commands.cell_ending import remove
+from berth.commands.cell_ending import NewAgent, add_agent, remove
 from berth.commands.cell_making import NewCell, add
 from berth.commands.cells import drain, mark
 from berth.configuration import read

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from berth import wiring, worker_roles
-from berth.commands.builds import boot
-from berth.commands.deleting import delete
+from berth.commands.builds import boot, delete
 from berth.operations.audit import audit
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.names import ByName

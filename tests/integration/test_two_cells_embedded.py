@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.commands import builds, deleting, draining, instances, move_list, moves, steering, why
+from berth.commands import builds, draining, instances, move_list, moves, steering, why
 from berth.commands.run import ready
 from berth.embedded import embedded
 from berth.operations.audit import audit
@@ -19,7 +19,7 @@ from tests.support.command_line import CommandLine
 from tests.support.waiting import until
 
 HOMES: dict[str, ModuleType] = {
-    "boot": builds, "delete": deleting, "drain": draining, "instances": instances, "moves": move_list,
+    "boot": builds, "delete": builds, "drain": draining, "instances": instances, "moves": move_list,
     "confirm": steering, "revert": steering, "why": why,
 }  # fmt: skip
 

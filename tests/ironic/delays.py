@@ -7,7 +7,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.topics import PLACEMENT_CHANGED
 from ironic_sync import Notifications
-from ironic_sync.core.envelope import ReceivedNotification, opened
+from ironic_sync.core.node import ReceivedNotification, opened
 
 
 @dataclass

@@ -7,10 +7,9 @@ from typing import Protocol, TypeVar
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.envelope import ReceivedNotification
 from ironic_sync.core.known_state import KnownStateRules, Moment, Step
 from ironic_sync.core.known_states import KnownStates
-from ironic_sync.core.node import IronicNode
+from ironic_sync.core.node import IronicNode, ReceivedNotification
 from ironic_sync.core.rule import is_open, reserved
 from tests.support.ironic_builders import PLACE
 

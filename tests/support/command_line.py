@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.__main__ import app
-from berth.operations.errors import leaves
+from berth.operations.publishing import leaves
 from tests.support.waiting import in_time
 
 T = TypeVar("T")

@@ -8,10 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.envelope import Phase, ReceivedNotification
 from ironic_sync.core.known_state import KnownStateRules, Step
 from ironic_sync.core.known_states import KnownStates
-from ironic_sync.core.node import IronicNode, Place
+from ironic_sync.core.node import IronicNode, Phase, Place, ReceivedNotification
 from ironic_sync.core.rule import is_open
 from tests.support.ids import uid
 

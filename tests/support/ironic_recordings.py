@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ironic_sync.core.envelope import ReceivedNotification, opened
-from ironic_sync.core.node import IronicNode, from_rest
+from ironic_sync.core.node import IronicNode, ReceivedNotification, from_rest, opened
 from tests.support.belief_world import CONDUCTOR
 
 RECORDED = Path(__file__).parent.parent / "captures" / "ironic.jsonl.gz"

@@ -11,8 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ironic_sync.core.envelope import Phase, ReceivedNotification
-from ironic_sync.core.node import IronicNode
+from ironic_sync.core.node import IronicNode, Phase, ReceivedNotification
 from tests.support.ids import uid
 
 SAID_AFTER = 0.002  # seconds from a change to its notification

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations.adoptable import NOBODY, SHARES, flavor_of, judge
-from berth.operations.old_servers import OldServer
+from berth.operations.adoptable import NOBODY, SHARES, OldServer, flavor_of, judge
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations
 from scheduler_worker import RequestOptions, alternatives_of

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ironic_sync.core.envelope import Phase, ReceivedNotification
 from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.known_states import KnownStates
+from ironic_sync.core.node import Phase, ReceivedNotification
 from ironic_sync.core.rule import Invalid
 from tests.support.ids import uid
 from tests.support.ironic_builders import (

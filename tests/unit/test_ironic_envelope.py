@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from ironic_sync.core.envelope import ReceivedNotification, Skipped, opened
-from ironic_sync.core.node import Malformed, from_payload, from_rest, seconds
+from ironic_sync.core.node import (
+    Malformed,
+    ReceivedNotification,
+    Skipped,
+    from_payload,
+    from_rest,
+    opened,
+    seconds,
+)
 from tests.support.ids import uid
 from tests.support.ironic_recordings import recorded
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ironic_sync.core.envelope import ReceivedNotification
+from ironic_sync.core.node import ReceivedNotification
 from tests.support.belief_world import WAYS, NodeWorld, Vary
 from tests.support.random_ironic import RandomIronic
 

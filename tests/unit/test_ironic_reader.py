@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ironic_sync.meters import UNRESOLVED
+from ironic_sync.notifications import UNRESOLVED
 from tests.support.counting_ironic import READING, ReaderCase, nodes
 from tests.support.ids import uid
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.operations.leaks import leaks
+from berth.operations.wrong_allocations import leaks
 from bus.claims import holder_consumer
 from cell_conductor import HeldByCell
 from placement_worker import StoredHolder

@@ -4,7 +4,7 @@ import pytest
 
 from bus.leases import LeaseAnswered, NodeLent
 from cell_conductor.core.ring import DRIFT, GRACE, Sightings
-from ironic_sync.agent.core.leased_nodes import LeasedNodes
+from ironic_sync.agent.lease import LeasedNodes
 from tests.support.ids import uid
 
 N1, N2 = uid(1, "c"), uid(2, "c")

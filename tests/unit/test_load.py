@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from berth.commands.load import load_flavors
-from berth.loadtest import MIX, Boot, Load, LoadOutcome, LoadPlan, percentile
-from berth.picture import latency_svg
+from berth.loadtest import MIX, Boot, Load, LoadOutcome, LoadPlan, latency_svg, percentile
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

@@ -9,10 +9,10 @@ import pytest
 
 from berth.cell_file import read_cell_file
 from berth.configuration import read as read_settings
-from berth.importing.nova_aggregates import NoAggregates
-from berth.importing.nova_aggregates import read as read_aggregates
+from berth.importing.bring_over_aggregates import NoAggregates
+from berth.importing.bring_over_aggregates import read as read_aggregates
+from berth.operations.adoptable import old_servers
 from berth.operations.boot_options import flavor_instead
-from berth.operations.old_servers import old_servers
 from berth.settings import BadSetting
 from bus.codec import decode, decode_frame
 from bus.errors import Undecodable
@@ -20,7 +20,7 @@ from bus.messages import BuildRequested
 from bus.requests import Flavor
 from ironic_sync.api import IronicRefused
 from ironic_sync.api import _read as read_answer
-from ironic_sync.core.envelope import Skipped, opened
+from ironic_sync.core.node import Skipped, opened
 from placement_worker.http import auth, policy, schemas
 from placement_worker.http.errors import Problem
 from scheduler_worker.core.json_query import UnreadableQuery, parsed

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.operations.old_servers import OldServer, old_servers
+from berth.operations.adoptable import OldServer, old_servers
 from berth.settings import BadSetting
 from tests.support.ids import uid
 

@@ -11,9 +11,9 @@ import pytest
 
 from berth import ironic, simulated_agents, wiring, worker_roles
 from berth.checks import DATABASE_PARAMETERS
+from berth.choice import request_options
 from berth.configuration import EFFECTIVE_ENV, Effective, read
 from berth.logs import secrets_of
-from berth.request_options import request_options
 from berth.services import metrics_ports
 from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name
 from bus.delivery.runner import Bus
