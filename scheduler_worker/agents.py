@@ -8,7 +8,7 @@ import numpy as np
 
 from bus.candidates import Bools, Ints
 from bus.messages import HostReported
-from scheduler_worker.core.columns import NEVER, Numbers
+from scheduler_worker.core.host_map import NEVER, Numbers
 
 LEAST_SILENCE = 10.0  # no agent is down after a shorter silence, however short its period
 PERIODS = 3  # nor for missing fewer reports than this

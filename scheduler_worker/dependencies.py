@@ -1,7 +1,9 @@
-"""The queries of a scheduler to placement and the cells, and its settings."""
+"""The queries of a scheduler to placement and the cells, several at once, and its settings."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.groups import FindGroups, GroupsFound
@@ -16,9 +18,9 @@ from bus.resources import (
     ProvidersFound,
     UsagesFound,
 )
+from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.core.placing import PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.hosts import GRACE
 
 UNHEARD_SECONDS = 60.0  # a message without a consumer is published again for this time
@@ -53,3 +55,18 @@ class SchedulerOptions:
     unheard_for: float = UNHEARD_SECONDS
     batch: int = REQUESTS_AT_ONCE
     concurrency: int = 2
+
+
+T = TypeVar("T")
+
+
+async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all in parallel; raise the first failure itself, not a group."""
+    if len(asks) <= 1:
+        return [await ask for ask in asks]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ask) for ask in asks]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -13,7 +13,7 @@ from bus.chunks import portions
 from bus.clock import Clock
 from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, condition
 from bus.sql.database import Database
-from scheduler_worker.core.columns import HostKey
+from scheduler_worker.core.host_map import HostKey
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.meters import HOSTS
 from scheduler_worker.store import host_health

@@ -11,7 +11,7 @@ from bus.host_health import HostHealth, down_sentence
 from bus.messages import HostReported
 from bus.reports import HostState
 from scheduler_worker.agents import Agents, Listening, ReportedAgent, Silence
-from scheduler_worker.core.columns import NEVER, NOBODY, HostColumns, HostKey, Numbers, numbered
+from scheduler_worker.core.host_map import NEVER, NOBODY, HostColumns, HostKey, Numbers, numbered
 from scheduler_worker.core.view import HostsNow
 
 GRACE = 30.0  # seconds before a host without any heartbeat counts as down

@@ -16,14 +16,14 @@ from bus.messages import BuildRequested
 from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core.events import Begun, BegunBefore, End, Park, SayMove
+from scheduler_worker.core.fitting import unfit
 from scheduler_worker.core.handover import Handover, begins, handover
 from scheduler_worker.core.move_start import Barred, MoveStart, refused, taken_back, unheard
 from scheduler_worker.core.order import CANCELLED, DELETED, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
-from scheduler_worker.core.rebuilding import unfit
+from scheduler_worker.dependencies import together
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups, NotYet, SeenThrough, Stopped
-from scheduler_worker.parallel import together
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import beside
 

@@ -28,8 +28,7 @@ from scheduler_worker.core.move_start import (
     stuck,
     unready,
 )
-from scheduler_worker.dependencies import CellQueries, PlacementQueries
-from scheduler_worker.parallel import together
+from scheduler_worker.dependencies import CellQueries, PlacementQueries, together
 from scheduler_worker.releasing import Ending
 
 BUILDS_ASKED = 100  # of a cell at a time, as many as it takes

@@ -8,15 +8,13 @@ import msgspec
 
 from bus.candidates import CandidateSource
 from bus.messages import BuildRequested
-from scheduler_worker.core.alternative import ITS_OWN, Alternative, as_anybodys
 from scheduler_worker.core.events import Begun
-from scheduler_worker.core.invalid_request import Unreadable
+from scheduler_worker.core.extra_specs import RequestOptions, Unreadable
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order, size_of, too_much
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.prefilters import Prefilters, prefilters
-from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
+from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
 
 MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next best hosts fill up soon
 REMEMBERED = 4096  # of the alternatives of distinct requests

@@ -15,8 +15,7 @@ from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
 from bus.queries import Candidate
 from bus.vocabulary import Id
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.choice import HasReservations
+from scheduler_worker.core.choice import HasReservations, Joined
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import (
     AlternatesFound,
@@ -47,20 +46,18 @@ from scheduler_worker.core.events import (
 )
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap
-from scheduler_worker.core.joined_groups import Joined
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PlacingLimits, step
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.view import HostsNow
 from scheduler_worker.dependencies import PlacementQueries, SchedulerOptions
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.meters import CROSSED, count_claims
 from scheduler_worker.orders import Orders
 from scheduler_worker.pending_choices import PendingChoice, PendingChoices, Promising
-from scheduler_worker.related_instances import names_other_instances
-from scheduler_worker.releasing import Ending, log
-from scheduler_worker.resolving import Resolving
-from scheduler_worker.retry_times import RetryTimes
+from scheduler_worker.releasing import Ending, RetryTimes, log
+from scheduler_worker.resolving import Resolving, names_other_instances
 from scheduler_worker.roster import Roster
 from scheduler_worker.store.parked import ParkedRequest
 

@@ -1,4 +1,6 @@
-"""Queries to placement for instances that end, or that hold allocations already."""
+"""Queries to placement for instances that end or hold allocations already, and the times of retried
+requests.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -13,9 +15,34 @@ from bus.vocabulary import Id
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.placing import LONGEST_PAUSE
-from scheduler_worker.dependencies import PlacementQueries
-from scheduler_worker.parallel import together
-from scheduler_worker.retry_times import RetryTimes
+from scheduler_worker.dependencies import PlacementQueries, together
+
+REMEMBERED = 200_000  # requests; the oldest are forgotten
+
+
+class RetryTimes:
+    """Since when each request is retried."""
+
+    def __init__(self, clock: Clock, remembered: int = REMEMBERED) -> None:
+        self._clock = clock
+        self._remembered = remembered
+        self._since: dict[Id, float] = {}
+
+    def retried_for(self, request: Id) -> float:
+        """Return for how many seconds the request has been retried; 0 the first time."""
+        since = self._since.get(request)
+        return 0.0 if since is None else self._clock.monotonic() - since
+
+    def begin(self, request: Id) -> None:
+        """Record that the request is retried."""
+        while len(self._since) >= self._remembered:
+            del self._since[next(iter(self._since))]
+        self._since.setdefault(request, self._clock.monotonic())
+
+    def end(self, request: Id) -> None:
+        """Forget a request that was placed or has ended."""
+        self._since.pop(request, None)
+
 
 log = logging.getLogger(__name__)
 

@@ -10,14 +10,13 @@ from msgspec import structs
 
 from bus.candidates import PlacedHost
 from bus.queries import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.choice import CapacityReservation, Pick, scores_of
+from scheduler_worker.core.choice import CapacityReservation, Pick, Supposing, scores_of
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.helping import helps
-from scheduler_worker.core.hypothetical import Supposing
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.placing import Scheduler
 

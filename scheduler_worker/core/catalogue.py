@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_worker.core.choosable import Options, Own, options_of, rules_named, weighers_named
-from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.policy import ChoicePolicy, Options, Own, options_of, rules_named, weighers_named
 from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 

@@ -1,14 +1,17 @@
-"""The result of choosing for one instance: hosts to claim, best first, alternates, and the weights."""
+"""The result of choosing for one instance, hypothetical choices, and instances that just joined a server
+group.
+"""
 
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Protocol
 
 import msgspec
 
+from bus.candidates import CandidateSource
 from bus.decisions import AlsoAsked, Decision, Record, Removal
 from bus.queries import Candidate
-from bus.vocabulary import Allocations
+from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.scale import scores
 
 
@@ -77,3 +80,121 @@ def scores_of(record: Record, root: str) -> dict[str, float]:
         if host.root == root and not host.refused:
             return scores(record.scales, host)
     return {}
+
+
+class CountsBuilds(Protocol):
+    """Knows how many builds were recently sent to each host."""
+
+    def chose(self, cell: str, root: str, now: float) -> None: ...
+
+    def unchose(self, cell: str, root: str, at: float) -> None: ...
+
+
+class Supposed:
+    """A reservation that is never claimed; `builds` is false if rules are not to count it as a build."""
+
+    __slots__ = ("allocations", "builds", "cell", "root")
+
+    def __init__(self, way: Candidate, builds: bool) -> None:
+        self.allocations: Allocations = way.allocations
+        self.cell, self.root, self.builds = way.cell, way.root, builds
+
+
+class Supposing:
+    """Keeps promises while a stretch without an await lasts; `suspend` before one, `resume` after it."""
+
+    def __init__(self, source: CandidateSource, builds: CountsBuilds, now: float) -> None:
+        self._source = source
+        self._builds = builds
+        self._now = now
+        self._kept: dict[Supposed, None] = {}  # in order
+
+    @property
+    def unsettled(self) -> Sequence[CapacityReservation]:
+        return ()
+
+    def enter(self, way: Candidate, *, builds: bool = True) -> CapacityReservation:
+        supposed = Supposed(way, builds)
+        self._kept[supposed] = None
+        self._reserve(supposed)
+        return supposed
+
+    def drop(self, promise: CapacityReservation) -> None:
+        if isinstance(promise, Supposed) and promise in self._kept:
+            del self._kept[promise]
+            self._withdraw(promise)
+
+    def on(self, root: str) -> int:
+        """Return the number of hypothetical builds on this host."""
+        return sum(supposed.root == root for supposed in self._kept)
+
+    def suspend(self) -> None:
+        for supposed in self._kept:
+            self._withdraw(supposed)
+
+    def resume(self) -> None:
+        for supposed in self._kept:
+            self._reserve(supposed)
+
+    @property
+    def several(self) -> int:
+        return len(self._kept)
+
+    def forget(self, after: int = 0) -> None:
+        """Drop the hypothetical choices after the first `after` ones, and restore suspended reservations."""
+        self._kept = dict.fromkeys(islice(self._kept, after))
+
+    def _reserve(self, supposed: Supposed) -> None:
+        self._source.reserve(supposed.allocations)
+        if supposed.builds:
+            self._builds.chose(supposed.cell, supposed.root, self._now)
+
+    def _withdraw(self, supposed: Supposed) -> None:
+        self._source.withdraw(supposed.allocations)
+        if supposed.builds:
+            self._builds.unchose(supposed.cell, supposed.root, self._now)
+
+
+class Joined:
+    """Kept as long as a batch is under way that may have asked placement before it was claimed.
+
+    What is remembered for longer would be wrong: members move, and leave.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, the batch begun last
+        self._under_way: set[int] = set()
+        self._last = 0
+
+    def begin(self) -> int:
+        """Begin a batch, before its groups are queried."""
+        self._last += 1
+        self._under_way.add(self._last)
+        return self._last
+
+    def end(self, batch: int) -> None:
+        self._under_way.discard(batch)
+        if not self._places:
+            return
+        oldest = min(self._under_way, default=self._last + 1)
+        for group, members in list(self._places.items()):
+            self._places[group] = left = {one: there for one, there in members.items() if there[1] >= oldest}
+            if not left:
+                del self._places[group]
+
+    def join(self, group: Id, member: Id, root: str) -> None:
+        """Record that a member was chosen for a host, or claimed there if it is recorded again."""
+        self._places.setdefault(group, {})[member] = root, self._last
+
+    def leave(self, group: Id, member: Id) -> None:
+        """Remove a member that was not placed."""
+        self._places.get(group, {}).pop(member, None)
+
+    def of(self, group: Id) -> dict[Id, str]:
+        return {member: root for member, (root, _) in self._places.get(group, {}).items()}
+
+    def copy(self) -> "Joined":
+        """Return a copy for a what-if query."""
+        other = Joined()
+        other._places = {group: dict(members) for group, members in self._places.items()}
+        return other

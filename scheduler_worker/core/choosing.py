@@ -10,17 +10,14 @@ from msgspec.structs import replace
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Id
-from scheduler_worker.core.alternative import Alternative, Together
-from scheduler_worker.core.choice import HasReservations, Pick
+from scheduler_worker.core.choice import HasReservations, Joined, Pick
 from scheduler_worker.core.events import Chosen, FindAlternates, NoHost
-from scheduler_worker.core.host_map import HostMap
-from scheduler_worker.core.joined_groups import Joined
+from scheduler_worker.core.host_map import HostMap, drawn
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.rule import Rule
+from scheduler_worker.core.rule import Alternative, Rule, Together
 from scheduler_worker.core.shortage import Shortage
-from scheduler_worker.core.tie_break import drawn
 from scheduler_worker.core.view import HostsNow
 
 CHOICES = 3  # hosts named in one claim, best first

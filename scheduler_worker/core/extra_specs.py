@@ -1,12 +1,38 @@
-"""Reads extra specs and image properties, and reports unknown keys."""
+"""Reads extra specs and image properties by an operator's options, and reports unknown keys."""
 
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from heapq import nlargest
+from itertools import takewhile
+from typing import Literal
 
 from bus.requests import Flavor, Image
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.invalid_request import Unreadable, nearest
+
+MAX_NOTES = 20  # sentences about one list of a request
+_LONGEST = 2000  # characters of a sentence: a value that is quoted may be large
+_LIKE = 0.65  # of 1: how much a slip resembles what was meant
+_COMPARED = 200  # names: comparing one takes up to 50 microseconds
+
+
+class Unreadable(ValueError):
+    """The request asks for something that means nothing; the text names the field."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why if len(why) <= _LONGEST else f"{why[:_LONGEST]}…")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a suggestion such as "did you mean …?", or an empty string if no known name is similar."""
+
+    def alike(other: str) -> int:
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+
+    like = get_close_matches(name, nlargest(_COMPARED, known, key=alike), n=1, cutoff=_LIKE)
+    return f"; did you mean {like[0]}?" if like else ""
+
 
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
@@ -170,3 +196,37 @@ def unknown(flavor: Flavor, where: str, unscoped_are_read: bool) -> Iterator[str
 def _spellings(name: str) -> Collection[str]:
     """Return the keys that a misspelled key could mean."""
     return [*READ, *_OF_THE_HYPERVISOR, f"resources:{name}", f"trait:{name}"]
+
+
+NumaPolicy = Literal["legacy", "preferred", "required", "socket"]
+NUMA_POLICIES: Mapping[str, NumaPolicy] = {
+    "legacy": "legacy",
+    "preferred": "preferred",
+    "required": "required",
+    "socket": "socket",
+}
+
+
+@dataclass(frozen=True)
+class PciAlias:
+    """A name that flavors ask devices by."""
+
+    resource_class: str
+    traits: tuple[str, ...] = ()
+    numa_policy: NumaPolicy = "legacy"  # required: below the NUMA cell that the guest gets
+
+
+@dataclass(frozen=True, eq=False)  # known by what it is, so that what was read by it can be kept
+class RequestOptions:
+    """The defaults are Nova's."""
+
+    pci_aliases: Mapping[str, PciAlias] = field(default_factory=dict)
+    large_pages: tuple[str, ...] = ("1GB", "2MB")  # what hw:mem_page_size=large tries, in this order
+    # hw_disk_bus and similar properties become required traits of the host
+    image_metadata_traits: bool = False
+    image_type_traits: bool = False  # so is the image's disk_format
+    max_wait: float = 7 * 86400.0  # seconds a request may wait for room
+    unscoped: bool = False  # some rule reads extra specs without a scope: they are not called unknown
+    tenant_aggregates: bool = False  # a project with aggregates is restricted to them
+    tenant_aggregates_required: bool = False  # and one without has no hosts
+    isolate_aggregates: bool = False  # aggregates with a required trait accept only requests that require it

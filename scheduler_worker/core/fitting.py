@@ -1,14 +1,17 @@
-"""Hosts that one kind of waiting request would fit on now: the same rules, without weighers."""
+"""Hosts that pass the filters for a waiting request now, and whether a host fits the new image of a
+rebuild.
+"""
 
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 
-from bus.candidates import Bools, CandidateSearch, Floats
+from bus.candidates import Bools, CandidateSearch, CandidateSource, Floats, SenselessQuery
+from bus.host_health import DISABLED
 from bus.vocabulary import Resources
-from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.rule import Rule
+from scheduler_worker.core.rule import Alternative, Rule
 from scheduler_worker.core.view import AllHosts, HostsNow
 from scheduler_worker.core.waiting_queue import HostsFound
 
@@ -94,3 +97,42 @@ def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
     for name, amount in asked.items():
         far += np.maximum(amount - search.free(name), 0.0) / amount
     return far
+
+
+IMAGE = "image"  # the part of a request that the relevant filters read
+
+
+def unfit(
+    alternative: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy
+) -> str:
+    """Return why the host does not fit the new image of a rebuild, or an empty string.
+
+    The host is judged as if it were empty, because a rebuild needs no further capacity. Only filters that
+    read the image count.
+    """
+    question = msgspec.structs.replace(
+        alternative.question,
+        roots=(root,),
+        not_roots=(),
+        not_cells=(),
+        cell="",
+        zone="",
+        root_forbidden=tuple(one for one in alternative.question.root_forbidden if one != DISABLED),
+        root_member_of=(),
+        root_not_member_of=(),
+    )
+    try:
+        search = source.search(question, empty=True)
+    except SenselessQuery as problem:
+        return str(problem)
+    position = source.position(root)
+    if position is None or position not in search.positions:
+        return next(
+            (f"it lacks {removal.constraint}" for removal in search.removals() if not removal.left),
+            "it has gone",
+        )
+    facts = now.facts(search, position)
+    for rule in rules_for(alternative, policy):
+        if IMAGE in rule.reads and (refusal := rule.refuses(facts, alternative)) is not None:
+            return refusal
+    return ""

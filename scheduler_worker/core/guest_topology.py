@@ -12,9 +12,8 @@ from math import gcd
 from operator import or_
 
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.extra_specs import GuestSpecs, SpecValue
+from scheduler_worker.core.extra_specs import GuestSpecs, SpecValue, Unreadable
 from scheduler_worker.core.group_draft import GroupDraft, QuestionDraft
-from scheduler_worker.core.invalid_request import Unreadable
 
 HYPERTHREADING = "HW_CPU_HYPERTHREADING"
 MAX_CELLS = 64

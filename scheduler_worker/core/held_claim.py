@@ -1,11 +1,14 @@
-"""Finds the host of a build that holds its claim already, by placement: no heartbeat of it is needed."""
+"""Reads existing claims: the host of a build, and the provider that serves each of its resource groups."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.claims import Held
+from bus.queries import FindCandidates
+from bus.requests import ResourceGroup
 from bus.resources import Provider
-from scheduler_worker.core.alternative import Alternative
+from bus.vocabulary import Allocations
+from scheduler_worker.core.rule import Alternative
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
@@ -51,3 +54,105 @@ def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
 
 def _named(held: Held, providers: Mapping[str, Provider]) -> Iterable[Provider]:
     return (providers[provider] for provider in held.allocations if provider in providers)
+
+
+PATIENCE = 10_000  # steps; with so many equal groups any assignment is correct
+
+Mappings = dict[str, tuple[str, ...]]
+
+
+def mappings_of(
+    allocations: Allocations, question: FindCandidates, providers: Mapping[str, Provider], root: str
+) -> Mappings:
+    """Return the mappings as a search would, or an empty result if the root serves all groups or the answer
+    is ambiguous.
+    """
+    several = [group for group in question.groups if group.suffix and group.resources]
+    if not several:
+        return {}
+    rest = {
+        name: amount
+        for group in question.groups
+        if not group.suffix
+        for name, amount in group.resources.items()
+    }
+    for served, left in _ways(several, allocations, question, providers, [PATIENCE]):
+        if _whole(left, rest) and _tied(served, question, providers):
+            if set(served.values()) == {root} and set(left) <= {root}:
+                return {}
+            others: Mappings = {"": tuple(left)} if left else {}
+            return others | {suffix: (provider,) for suffix, provider in served.items()}
+    return {}
+
+
+def _ways(
+    groups: Sequence[ResourceGroup],
+    left: Allocations,
+    question: FindCandidates,
+    providers: Mapping[str, Provider],
+    patience: list[int],
+) -> Iterator[tuple[dict[str, str], Allocations]]:
+    """Yield each assignment of the groups to the allocations, with the remaining allocations."""
+    if not groups:
+        yield {}, left
+        return
+    first, others = groups[0], groups[1:]
+    for id_, has in left.items():
+        patience[0] -= 1
+        if patience[0] < 0:
+            return
+        if not _may_serve(first, has, providers.get(id_)):
+            continue
+        less = {name: has[name] - first.resources.get(name, 0) for name in has}
+        after = {**left, id_: {name: amount for name, amount in less.items() if amount}}
+        if not after[id_]:
+            del after[id_]
+        for served, rest in _ways(others, after, question, providers, patience):
+            if not _apart(first.suffix, id_, served, question):
+                continue
+            yield {first.suffix: id_, **served}, rest
+
+
+def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider | None) -> bool:
+    if any(has.get(name, 0) < amount for name, amount in group.resources.items()):
+        return False
+    if provider is None:
+        return False
+    traits = set(provider.traits)
+    return (
+        traits.issuperset(group.required)
+        and traits.isdisjoint(group.forbidden)
+        and all(not traits.isdisjoint(some) for some in group.required_any)
+    )
+
+
+def _apart(suffix: str, provider: str, served: Mapping[str, str], question: FindCandidates) -> bool:
+    """Return whether groups that may not share a provider have different ones."""
+    for other, its in served.items():
+        if its == provider and (
+            question.group_policy == "isolate" or {suffix, other} <= set(question.isolated)
+        ):
+            return False
+    return True
+
+
+def _whole(left: Allocations, wanted: Mapping[str, int]) -> bool:
+    """Return whether the rest equals the amounts requested without a group, each class on one provider."""
+    parts = [(name, amount) for amounts in left.values() for name, amount in amounts.items()]
+    return sorted(parts) == sorted((name, amount) for name, amount in wanted.items() if amount)
+
+
+def _tied(served: Mapping[str, str], question: FindCandidates, providers: Mapping[str, Provider]) -> bool:
+    """Return whether each `same_subtree` set has a common ancestor among its providers."""
+    for suffixes in question.same_subtree:
+        among = {served[suffix] for suffix in suffixes if suffix in served}
+        if not any(all(_below(one, top, providers) for one in among) for top in among):
+            return not among
+    return True
+
+
+def _below(provider: str, top: str, providers: Mapping[str, Provider]) -> bool:
+    here: str | None = provider
+    while here is not None and here != top:
+        here = providers[here].parent if here in providers else None
+    return here == top

@@ -1,14 +1,218 @@
-"""Finds changes of a request that would make it fit: one demand is relaxed at a time, then two together."""
+"""Finds changes of a request that would make it fit, with a limited number of searches: one demand is relaxed
+at a time; if that does not suffice, two together.
+"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
-from scheduler_worker.core.alternative import Alternative
+import numpy as np
+
+from bus.candidates import SenselessQuery
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.host_counts import Found, Helps, Tally, never
-from scheduler_worker.core.pairing import paired, without_rule
-from scheduler_worker.core.relaxing import lessened, relaxed
-from scheduler_worker.core.rule import Rule
+from scheduler_worker.core.fitting import capacities
+from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.relaxing import Lessened, lessened, relaxed
+from scheduler_worker.core.rule import Alternative, Rule
+
+NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # every guest needs these
+LOOKED_AT = 48  # hosts evaluated singly per variant; if all of them fit, the rest are assumed to fit
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Hosts that would do: exactly so many, or at least."""
+
+    hosts: int
+    more: bool = False
+
+    def __str__(self) -> str:
+        least = "at least " if self.more else ""
+        return f"{least}{self.hosts} host{'' if self.hosts == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Helps:
+    """Something to be done, and the hosts that would then do."""
+
+    found: Found
+    what: str  # the text as a part of a longer sentence
+    says: str  # the text as a sentence
+
+
+def never() -> bool:
+    return False
+
+
+class Tally:
+    """Counts hosts until the searches or the time are used up; then the count is 0.
+
+    Hosts without free capacity for all the `needed` instances count as none.
+    """
+
+    def __init__(
+        self, seed: str, searches: int, late: Callable[[], bool] = never, *, needed: int = 1
+    ) -> None:
+        self.left = searches
+        self.needed = needed
+        self._seed = seed
+        self._late = late
+
+    @property
+    def spent(self) -> bool:
+        return self.left <= 0 or self._late()
+
+    def count(self, alternative: Alternative, choosing: Choosing) -> Found:
+        ranking = self.ranking(alternative, choosing)
+        return Found(0) if ranking is None else self._counted(ranking)
+
+    def ranking(self, alternative: Alternative, choosing: Choosing) -> Ranking | None:
+        if self.spent:
+            return None
+        self.left -= 1
+        try:
+            return choosing.rank(alternative, self._seed)
+        except SenselessQuery:
+            return None
+
+    def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
+        """Return the largest smaller amount that fits, with the number of hosts."""
+        others = less.alternative if asks_for_something(less.alternative) else less.with_amount(1)
+        ranking = self.ranking(others, choosing)
+        if ranking is None:
+            return None
+        for amount in amounts(ranking, less):
+            found = self.count(less.with_amount(amount), choosing)
+            if found.hosts:
+                what = with_less(less, amount)
+                return Helps(found, what, f"{found} would fit {what}")
+        found = self._counted(ranking)
+        if found.hosts and others is less.alternative and less.resource_class not in NEVER_WITHOUT:
+            return Helps(found, with_less(less, 0), f"{with_less(less, 0)}: {found}")
+        return None
+
+    def _counted(self, ranking: Ranking) -> Found:
+        indices, examined, fitting, instances = ranking.admitted(), 0, 0, 0
+        for index in indices[:LOOKED_AT]:
+            if examined and self._late():
+                break
+            examined += 1
+            if ranking.fits(index):
+                fitting += 1
+                instances += _instances(ranking, index) if self.needed > 1 else 1
+        if instances < self.needed:
+            return Found(0)
+        if fitting == min(len(indices), LOOKED_AT):
+            return Found(len(indices))
+        return Found(fitting, more=len(indices) > examined and fitting > 0)
+
+
+def _instances(ranking: Ranking, index: int) -> int:
+    """Return for how many instances this host has free capacity, disregarding what hosts share."""
+    way, alternative = ranking.way(index), ranking.alternative
+    several = capacities(alternative.asked, way.free) if way is not None else 0
+    if alternative.group is None or alternative.group.policy != "anti-affinity":
+        return several
+    return min(several, alternative.group.max_per_host - alternative.members.get(ranking.host(index).uuid, 0))
+
+
+def asks_for_something(alternative: Alternative) -> bool:
+    return any(group.resources for group in alternative.question.groups)
+
+
+def amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
+    """Return smaller amounts to try, the largest first."""
+    indices = ranking.admitted()
+    if not len(indices):
+        return ()
+    most = int(np.max(ranking.free(less.resource_class)[list(indices)]))
+    # If fewer instances than free amounts fit, try halves of the total too.
+    halves = {amount >> shift for amount in (min(most, less.asked - 1), less.asked) for shift in range(4)}
+    return sorted((half for half in halves if 0 < half <= min(most, less.asked - 1)), reverse=True)
+
+
+def with_less(less: Lessened, amount: int) -> str:
+    groups = less.of.question.groups
+    suffix = groups[less.group].suffix
+    of = f" in group {suffix}" if suffix and len(groups) > 1 else ""
+    if not amount:
+        return f"without {less.resource_class}{of}"
+    return f"with {amount} {less.resource_class} instead of {less.asked}{of}"
+
+
+def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+    """Yield pairs of the request's own demands, then pairs with a filter, until the searches are spent."""
+    yield from _both_less(alternative, choosing, tally)
+    easier = list(relaxed(alternative))
+    for index, one in enumerate(easier):
+        for less in lessened(one.alternative):
+            if tally.spent:
+                return
+            yield from _beside(one.what, tally.by_less(less, choosing))
+        for other in list(relaxed(one.alternative))[index:]:
+            if tally.spent:
+                return
+            yield from _counted(f"{one.what} and {other.what}", other.alternative, choosing, tally)
+    rules = [rule for rule in choosing.rules if rule.concerns is None or rule.concerns(alternative)]
+    for index, rule in enumerate(rules):
+        if tally.spent:
+            return
+        without = choosing.without(rule.name)
+        for less in lessened(alternative):
+            yield from _beside(without_rule(rule), tally.by_less(less, without))
+        for one in easier:
+            yield from _counted(f"{one.what} and {without_rule(rule)}", one.alternative, without, tally)
+        for next_rule in rules[index + 1 :]:
+            what = f"{without_rule(rule)} and {without_rule(next_rule)}"
+            yield from _counted(what, alternative, without.without(next_rule.name), tally)
+
+
+def without_rule(rule: Rule) -> str:
+    match rule.name:
+        case "up":
+            return "with hosts that are down"
+        case "enabled":
+            return "with hosts that are disabled"
+        case _:
+            return f"without the filter {rule.name}"
+
+
+def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+    """Reduce the first amount to the largest that suffices with the second left out, then the second to what
+    is free on the hosts.
+    """
+    for index, first in enumerate(lessened(alternative)):
+        for second in list(lessened(first.alternative))[index:]:
+            if tally.spent:
+                return
+            neither = second.alternative if asks_for_something(second.alternative) else second.with_amount(1)
+            ranking = tally.ranking(neither, choosing)
+            for amount in amounts(ranking, first) if ranking is not None else ():
+                fits = _then(first, amount, second.resource_class, choosing, tally)
+                if fits is not None:
+                    yield from _beside(with_less(first, amount), fits)
+                    break
+
+
+def _then(first: Lessened, amount: int, other: str, choosing: Choosing, tally: Tally) -> Helps | None:
+    """Return how much of the other class is possible when the first one is reduced to this amount."""
+    for less in lessened(first.with_amount(amount)):
+        if less.resource_class == other and (fits := tally.by_less(less, choosing)) is not None:
+            return fits
+    return None
+
+
+def _counted(what: str, alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+    found = tally.count(alternative, choosing)
+    if found.hosts:
+        yield Helps(found, what, f"{what}: {found}")
+
+
+def _beside(what: str, other: Helps | None) -> Iterator[Helps]:
+    if other is not None:
+        both = f"{what} and {other.what}"
+        yield Helps(other.found, both, f"{both}: {other.found}")
+
 
 MOST_TRIED = 24  # things to be done without, for one kind of request
 MOST_SEARCHES = 240  # searches for the whole batch

@@ -1,13 +1,84 @@
-"""Facts of every host in placement for rankings, by position: its cell, its number, its agent."""
+"""Facts of all hosts as arrays: their cells and agents by position, their reports by slot, the order of
+equals, and the slice of hosts that each scheduler prefers.
 
-from collections.abc import Collection, Sequence
+Slices use rendezvous hashing: a host is preferred by the scheduler with the highest hash of both names. All
+schedulers agree without messages, and if one starts or stops, only its slice changes.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import chain
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
 from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
-from scheduler_worker.core.slices import slice_of
-from scheduler_worker.core.tie_break import mixed
+from bus.reports import HostState
+from scheduler_worker.core.rule import UNKNOWN
+
+Uints = npt.NDArray[np.unsignedinteger[Any]]
+
+_WORD = 2**64 - 1
+_DROPPED = 11  # bits: what is left is exact as a float, too
+
+
+def mixed(root: str) -> int:
+    """Return a number of the host that looks random."""
+    return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
+
+
+@lru_cache(maxsize=64)  # of one seed it is asked again and again
+def factor(seed: str) -> int:
+    """Return the odd factor of a seed; an odd factor maps different numbers to different ones."""
+    return mixed(seed) | 1
+
+
+def tie(seed: str, root: str) -> int:
+    """Return the tie of a host; the lowest comes first."""
+    return (mixed(root) * factor(seed) & _WORD) >> _DROPPED
+
+
+def ties(seed: str, mixed_roots: Uints) -> Uints:
+    """Return the tie numbers of many roots."""
+    return (mixed_roots * np.uint64(factor(seed))) >> np.uint64(_DROPPED)
+
+
+def drawn(seed: str, build: str, among: int) -> int:
+    """Return the index drawn for a build: always the same one for the same seed."""
+    return mixed(f"{seed} {build}") % among if among > 1 else 0
+
+
+Hashes = npt.NDArray[np.uint64]
+
+_ALL_BITS = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
+    """Return the mask of this scheduler's hosts, or None if it is the only scheduler."""
+    others = [name for name in schedulers if name != own]
+    if not others:
+        return None
+    ours = _weights(hashes, own)
+    mine = np.ones(len(hashes), np.bool_)
+    for name in others:
+        theirs = _weights(hashes, name)
+        mine &= (ours > theirs) | ((ours == theirs) & (own < name))
+    return mine
+
+
+def _weights(hashes: Hashes, name: str) -> Hashes:
+    """Return the combined hashes, mixed so that every bit of both has an effect."""
+    mixed = hashes ^ np.uint64((crc32(name.encode()) + 1) * _GOLDEN & _ALL_BITS)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
+    weights: Hashes = mixed ^ (mixed >> np.uint64(31))
+    return weights
+
 
 NO_AGENT = "has_agent"  # the rule of every policy: the host has an agent
 
@@ -84,3 +155,140 @@ class HostMap:
         self.served[position] = not self.why_no_agent(host)
         self.cell_at[position] = self.number(host.cell)
         self.mixed[position] = mixed(host.uuid)
+
+
+Numbers = npt.NDArray[np.float64]
+Reads = Callable[[HostState], float]
+
+NOBODY = 0  # the slot of hosts without a slot
+NEVER = -np.inf  # the time of a heartbeat that has not come
+FIRST_SLOTS = 1024
+
+HostKey = tuple[str, str]  # cell and root: a cell reports only its hosts, whatever root it names
+MOST_IMAGES = 32
+
+# The attributes that can be read by name. A version of 0 means that none was reported.
+FACTS: Mapping[str, Reads] = {
+    "load": lambda state: state.load,
+    "instances": lambda state: state.instances,
+    "enabled": lambda state: state.enabled,
+    "forced_down": lambda state: state.forced_down,
+    "hypervisor_version": lambda state: state.hypervisor_version or UNKNOWN,
+    "reported": lambda state: state.building,
+}
+
+
+def reads_metric(name: str) -> Reads:
+    return lambda state: state.metrics.get(name, UNKNOWN)
+
+
+class HostColumns:
+    """One slot for each host, with its reported facts, recent builds and failures.
+
+    A slot is assigned at the first report of a host, also if placement does not have the host.
+    """
+
+    def __init__(self) -> None:
+        self.slots: dict[HostKey, int] = {}
+        self.states: list[HostState | None] = [None] * FIRST_SLOTS
+        self.recent: Numbers = np.zeros(FIRST_SLOTS)
+        self.failures: Numbers = np.zeros(FIRST_SLOTS)  # as they counted at some moment long ago
+        self.heartbeat: Numbers = np.full(FIRST_SLOTS, NEVER)  # the last one, in seconds of listening
+        self.silence: Numbers = np.zeros(
+            FIRST_SLOTS
+        )  # seconds without a heartbeat after which a host is down
+        self.recorded_down: Numbers = np.zeros(FIRST_SLOTS)  # 1: down by a record, until a heartbeat comes
+        self._facts: dict[str, tuple[Reads, Numbers]] = {}
+        self._metrics: dict[str, tuple[Reads, Numbers]] = {}
+        self._images: dict[str, tuple[Reads, Numbers]] = {}
+        self._next = 1
+        self._free: list[int] = []
+        self.new: list[HostKey] = []  # hosts whose position in placement is not known yet
+
+    def slot(self, key: HostKey) -> int:
+        """Return the slot of a host; create it if needed."""
+        slot = self.slots.get(key)
+        if slot is None:
+            if self._free:
+                slot = self._free.pop()
+            else:
+                slot = self._next
+                self._next += 1
+                if slot == len(self.states):
+                    self._grow()
+            self.slots[key] = slot
+            self.new.append(key)
+        return slot
+
+    def put(self, cell: str, state: HostState) -> None:
+        slot = self.slot((cell, state.root))
+        before = self.states[slot]
+        self.states[slot] = state
+        if self._images and (before is None or before.images != state.images):
+            for reads, column in self._images.values():
+                column[slot] = reads(state)
+        for reads, column in self._facts.values():
+            column[slot] = reads(state)
+        for reads, column in self._metrics.values():
+            column[slot] = reads(state)
+
+    def forget(self, key: HostKey) -> None:
+        """Delete the reported facts of a host. It keeps its slot: recent builds there still count."""
+        slot = self.slots[key]
+        self.states[slot] = None
+        self.heartbeat[slot] = NEVER
+        for _, column in chain(self._facts.values(), self._metrics.values()):
+            column[slot] = UNKNOWN
+        for _, column in self._images.values():
+            column[slot] = 0.0
+
+    def drop(self, key: HostKey) -> None:
+        """Free the slot of a host. The slot must not be read afterwards: it is reused."""
+        self.forget(key)
+        slot = self.slots.pop(key)
+        self.recent[slot] = self.failures[slot] = self.recorded_down[slot] = 0.0
+        self._free.append(slot)
+
+    def fact(self, name: str) -> Numbers:
+        """Return a fact of all slots. Raise KeyError if there is no such fact."""
+        return self._column(self._facts, name, FACTS[name])
+
+    def metric(self, name: str) -> Numbers:
+        return self._column(self._metrics, name, reads_metric(name))
+
+    def cached(self, image: str) -> Numbers:
+        """Return 1 for each host that has the image. Recently used images have a column each."""
+        if image not in self._images and len(self._images) >= MOST_IMAGES:
+            self._images.clear()
+        return self._column(self._images, image, lambda state: image in state.images, 0.0)
+
+    def _column(
+        self, kind: dict[str, tuple[Reads, Numbers]], name: str, reads: Reads, otherwise: float = UNKNOWN
+    ) -> Numbers:
+        known = kind.get(name)
+        if known is None:
+            said = (otherwise if state is None else reads(state) for state in self.states)
+            known = kind[name] = reads, np.fromiter(said, np.float64, len(self.states))
+        return known[1]
+
+    def _grow(self) -> None:
+        more = len(self.states)
+        self.states.extend([None] * more)
+        self.recent = np.concatenate([self.recent, np.zeros(more)])
+        self.failures = np.concatenate([self.failures, np.zeros(more)])
+        self.heartbeat = np.concatenate([self.heartbeat, np.full(more, NEVER)])
+        self.silence = np.concatenate([self.silence, np.zeros(more)])
+        self.recorded_down = np.concatenate([self.recorded_down, np.zeros(more)])
+        self._images.clear()
+        for kind in (self._facts, self._metrics):
+            for name, (reads, column) in kind.items():
+                kind[name] = reads, np.concatenate([column, np.full(more, UNKNOWN)])
+
+
+def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Ints:
+    """Return an array over placement's positions with the given numbers at the given positions, and 0
+    elsewhere.
+    """
+    found = np.zeros(size, np.intp)
+    found[np.array(positions, np.intp)] = np.array(numbers, np.intp)
+    return found

@@ -14,9 +14,9 @@ from bus.moves import MovePlaced, MoveRefused
 from bus.queries import Candidate
 from bus.requests import BuildSpec, Hints
 from bus.vocabulary import Id
-from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.move_start import MoveStart, refused
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.shortage import MAX_REFUSED, Shortage
 
 MAX_CHOICES = 600  # in all claims of an order together: a message has an end

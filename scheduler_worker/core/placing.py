@@ -51,8 +51,7 @@ from scheduler_worker.core.events import (
     SayMove,
     Warn,
 )
-from scheduler_worker.core.group_mappings import mappings_of
-from scheduler_worker.core.held_claim import ClaimPlace, alternative_of
+from scheduler_worker.core.held_claim import ClaimPlace, alternative_of, mappings_of
 from scheduler_worker.core.order import (
     CANCELLED,
     DELETED,

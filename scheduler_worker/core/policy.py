@@ -1,26 +1,171 @@
-"""An operator's choice of filters and weighers, and how the best host is selected."""
+"""An operator's choice of filters and weighers by names and options, and how the best host is selected."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+import inspect
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
+from math import isfinite
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
 from bus.messages import BuildRequested
-from scheduler_worker.core.alternative import Alternative, as_anybodys
-from scheduler_worker.core.choosable import (
-    EVERYTHING,
-    Options,
-    Own,
-    check_options,
-    rules_named,
-    weighers_named,
-)
-from scheduler_worker.core.rule import Rule, Weigher
-from scheduler_worker.core.rules import DEFAULT_RULES, RULES
+from scheduler_worker.core.rule import ITS_OWN, Alternative, HostFacts, Rule, View, Weigher, as_anybodys
+from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.rules.neighbours import GROUP
+from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
+
+Options = Mapping[str, Mapping[str, Any]]  # of a rule or weigher, by its name
+Own = Mapping[str, Callable[..., Any]]  # an operator's functions, by what he calls them: module:function
+
+EVERYTHING = "*"  # all fields of a request: for a function that does not declare which it reads
+
+
+class BadChoice(ValueError):
+    """An unknown filter, weigher or option; the message lists the known names."""
+
+    def __init__(self, why: str, name: str = "", option: str = "") -> None:
+        super().__init__(why)
+        self.name, self.option = name, option  # the rule or weigher of the option, if it is an option
+
+
+def rules_named(names: Iterable[str] | None, options: Options, own: Own) -> tuple[Rule, ...]:
+    """Return the named filters in their order, or the default filters for None."""
+    found: dict[str, Rule] = {}
+    for name in _known("filter", DEFAULT_RULES if names is None else names, own):
+        made = own[name] if name in own else RULES[name]
+        rule = _made(name, made, options.get(name, {}), _as_rule)
+        if not isinstance(rule, Rule):
+            raise BadChoice(f"{name!r} makes a {type(rule).__name__}, not a Rule", name)
+        found.setdefault(rule.name, rule)
+    return tuple(found.values())
+
+
+def weighers_named(
+    names: Iterable[str] | Mapping[str, float] | None, options: Options, own: Own
+) -> tuple[Weigher, ...]:
+    """Return the named weighers, with the multipliers of a mapping, or the default weighers for None."""
+    found: dict[str, Weigher] = {}
+    multipliers = names if isinstance(names, Mapping) else {}
+    for said in WEIGHERS if names is None else names:
+        for name in _known("weigher", (said,), own):
+            made = own[name] if name in own else WEIGHERS[name]
+            weigher = _made(name, made, options.get(name, {}), _as_weigher)
+            if not isinstance(weigher, Weigher):
+                raise BadChoice(f"{name!r} makes a {type(weigher).__name__}, not a Weigher", name)
+            if not isfinite(multipliers.get(said, 0.0)):
+                raise BadChoice(f"{said}: {multipliers[said]} is no multiplier: it must be finite", name)
+            if said in multipliers:
+                weigher = replace(weigher, multiplier=multipliers[said])
+            found[weigher.name] = weigher
+    # This weigher evaluates hosts one by one, so it is removed if its multiplier is 0.
+    return tuple(
+        weigher for weigher in found.values() if weigher.multiplier or weigher.name != "image_properties"
+    )
+
+
+def check_options(options: Options, own: Own) -> None:
+    """Raise BadChoice for an unknown filter, weigher or option.
+
+    A filter and a weigher with the same name share their options: each takes the options that it defines.
+    """
+    known = {*RULES, *WEIGHERS, *own}
+    for name, given in options.items():
+        if name not in known:
+            raise BadChoice(f"there is no rule or weigher {name!r}{_nearest(name, known)}", name)
+        there = {
+            option for kind in (RULES, WEIGHERS, own) if name in kind for option in options_of(kind[name])
+        }
+        for option, value in given.items():
+            if option not in there:
+                others = f"there are: {', '.join(sorted(there))}" if there else "it has none"
+                raise BadChoice(f"no such option{_nearest(option, there)}; {others}", name, option)
+            if option.startswith("max_") and str(value).startswith("-"):  # settings may give it as text
+                raise BadChoice(f"{value} is less than 0: no host would ever do", name, option)
+
+
+def options_of(made: Callable[..., Any]) -> dict[str, Any]:
+    """Return the options of a filter or weigher with their defaults."""
+    return {
+        name: option.default
+        for name, option in inspect.signature(made).parameters.items()
+        if option.default is not option.empty
+    }
+
+
+def _known(kind: str, names: Iterable[str], own: Own) -> Iterator[str]:
+    """Return berth's names for Nova's names, without names that need no filter in berth."""
+    there, called, elsewhere = (
+        (RULES, RULES_CALLED, RULES_OF_PLACEMENT)
+        if kind == "filter"
+        else (WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS)
+    )
+    for name in names:
+        last = name.rsplit(".", 1)[-1]
+        if name in there or name in own:
+            yield name
+        elif last in called:
+            yield from called[last]
+        elif last not in elsewhere:
+            nearest = _nearest(name, {*there, *called, *elsewhere})
+            raise BadChoice(f"unknown {kind} {name!r}{nearest}; known {kind}s: {', '.join(there)}", name)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    by_small = {one.lower(): one for one in known}
+    close = get_close_matches(name.lower(), by_small, 1, 0.6)
+    return f", did you mean {by_small[close[0]]!r}?" if close else ""
+
+
+def _made(
+    name: str, made: Callable[..., Any], given: Mapping[str, Any], plain: Callable[..., Any]
+) -> Rule | Weigher:
+    if _is_plain(made):
+        return plain(name, made)  # type: ignore[no-any-return]
+    one = _with_options(name, made, given)
+    for read in getattr(one, "reads", ()):
+        if read.removeprefix("request.") in ITS_OWN and read != "request":
+            raise BadChoice(f"{name!r} reads {read}, which is of each request: what is read is shared", name)
+    return one
+
+
+def _with_options(name: str, made: Callable[..., Any], given: Mapping[str, Any]) -> Rule | Weigher:
+    hints = get_type_hints(made)
+    options = {}
+    for option in options_of(made).keys() & given.keys():
+        value, kind = given[option], hints.get(option, Any)
+        if isinstance(value, str) and kind == Sequence[str]:
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        try:
+            options[option] = msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError as problem:
+            raise BadChoice(f"{value!r}: {problem}", name, option) from None
+    return made(**options)  # type: ignore[no-any-return]
+
+
+def _is_plain(made: Callable[..., Any]) -> bool:
+    """Return whether the function evaluates a host itself; otherwise it returns such a function."""
+    needed = [
+        parameter
+        for parameter in inspect.signature(made).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(needed) >= 2
+
+
+def _as_rule(name: str, refuses: Callable[[HostFacts, Alternative], str | None]) -> Rule:
+    return Rule(name, refuses, reads=(EVERYTHING,))
+
+
+def _as_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) -> Weigher:
+    def of_each(view: View, alternative: Alternative) -> Any:
+        return view.each(lambda host: value(host, alternative))
+
+    return Weigher(name, of_each, reads=(EVERYTHING,))
+
 
 _HEEDED_BY = {
     "same_host": "same_host",

@@ -11,22 +11,18 @@ import numpy as np
 from bus.candidates import Bools, CandidateSearch, Floats, Ints, PlacedHost
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate
-from scheduler_worker.core.alternates import AlternatesOfCell
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.capacities import CapacityByHost
+from scheduler_worker.core.alternates import AlternatesOfCell, CapacityByHost
 from scheduler_worker.core.choice import HasReservations, Pick
 from scheduler_worker.core.fitting import rules_for
-from scheduler_worker.core.found_hosts import FoundHosts
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_cache import WAYS_OF_THE_BEST, HostCache
 from scheduler_worker.core.ranking_order import THEIR_HOSTS, Entry, HostOrder, tiers_of
-from scheduler_worker.core.ranking_record import ChoiceRecorder
-from scheduler_worker.core.rejections import Mask, Verdicts
-from scheduler_worker.core.rule import Rule
+from scheduler_worker.core.rejections import FoundHosts, Mask, Verdicts
+from scheduler_worker.core.rule import Alternative, Rule
+from scheduler_worker.core.scale import ChoiceRecorder, Weights
 from scheduler_worker.core.shortage import Shortage, lacking_reserved, named_reserved
 from scheduler_worker.core.view import AllHosts, HostsNow
-from scheduler_worker.core.weights import Weights
 
 WAYS_OF_THE_NEXT = 4  # allocation candidates of each host after the best one
 NEAREST_BEYOND = 16  # near misses asked of placement: rules leave some out

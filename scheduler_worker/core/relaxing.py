@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.host_health import DISABLED
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from scheduler_worker.core.alternative import Alternative
+from scheduler_worker.core.rule import Alternative
 
 
 @dataclass(frozen=True, slots=True)

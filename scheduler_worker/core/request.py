@@ -1,26 +1,114 @@
-"""Translates a build request into queries to placement, one for each flavor, or into a refusal."""
+"""Translates a build request into queries to placement, one for each flavor, or into a refusal.
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+Aggregates' metadata and the registry of cells add constraints; they are computed once per change.
+"""
+
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 
 import msgspec
 
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
 from bus.host_health import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.destination import Named, destination
-from scheduler_worker.core.extra_specs import GuestSpecs, unknown
-from scheduler_worker.core.group_draft import QuestionDraft, draft_of, fill, tie
-from scheduler_worker.core.guest_devices import add_capabilities, add_devices
+from scheduler_worker.core.attributes import UnreadableQuery, parsed
+from scheduler_worker.core.extra_specs import (
+    MAX_NOTES,
+    GuestSpecs,
+    RequestOptions,
+    Unreadable,
+    nearest,
+    unknown,
+)
+from scheduler_worker.core.group_draft import (
+    QuestionDraft,
+    add_capabilities,
+    add_devices,
+    add_image,
+    draft_of,
+    fill,
+    tie,
+)
 from scheduler_worker.core.guest_topology import Pages, add_topology, page_choices
-from scheduler_worker.core.hints import check_hints
-from scheduler_worker.core.image_traits import add_image
-from scheduler_worker.core.invalid_request import MAX_NOTES, Unreadable
-from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.core.rule import Alternative
+
+
+def check_hints(request: BuildRequested) -> tuple[str, ...]:
+    """Return a sentence for each hint without effect; raise Unreadable for a hint that must be understood and
+    is not.
+    """
+    hints = request.hints
+    both = set(hints.same_host) & set(hints.different_host)
+    if both:
+        raise Unreadable(f"hints.same_host and hints.different_host both name {min(both)}")
+    for field in ("same_host", "different_host"):
+        own = set(getattr(hints, field)) & set(request.instances)
+        if own:
+            raise Unreadable(f"hints.{field}: {min(own)} is one of the instances asked for")
+    if hints.query:
+        _check_query(hints.query)
+    if hints.build_near_host_ip:
+        _check_network(hints.build_near_host_ip, hints.cidr)
+    elif hints.cidr != "/24":
+        return ("hints.cidr: means something only with hints.build_near_host_ip",)
+    return ()
+
+
+def _check_network(address: str, cidr: str) -> None:
+    try:
+        near = ipaddress.ip_address(address)
+    except ValueError:
+        raise Unreadable(f"hints.build_near_host_ip: {address!r} is no IP address") from None
+    bits = cidr.removeprefix("/")
+    if not bits.isdecimal() or int(bits) > near.max_prefixlen:
+        raise Unreadable(f"hints.cidr: {cidr!r} is none of /0 to /{near.max_prefixlen}")
+
+
+def _check_query(text: str) -> None:
+    try:
+        parsed(text)
+    except UnreadableQuery as problem:
+        raise Unreadable(f"hints.query: {problem}") from None
+
+
+Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or its root
+
+
+def destination(
+    request: BuildRequested, named: Named, names: Callable[[], Iterable[str]]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the only roots allowed (empty: any), the roots excluded, and sentences about unknown names."""
+    ignored: dict[str, str] = {}
+    notes: list[str] = []
+    for host in request.ignore_hosts:
+        roots = named(host)
+        if not roots and len(notes) < MAX_NOTES:
+            notes.append(f"ignore_hosts: there is no host {host!r}{nearest(host, names())}")
+        ignored |= dict.fromkeys(roots, host)
+    wanted: dict[str, set[str]] = {}
+    for field in ("forced_host", "wanted_host"):
+        host = getattr(request, field)
+        if not host:
+            continue
+        roots = named(host)
+        if not roots:
+            raise Unreadable(f"{field}: there is no host {host!r}{nearest(host, names())}")
+        if ignored.keys() >= set(roots):
+            raise Unreadable(f"{field}: {host!r} is among ignore_hosts")
+        wanted[field] = set(roots)
+    if len(wanted) == 2 and not wanted["forced_host"] & wanted["wanted_host"]:
+        raise Unreadable(
+            f"forced_host: {request.forced_host!r}, and wanted_host: {request.wanted_host!r} is another"
+        )
+    only: set[str] = set.intersection(*wanted.values()) if wanted else set()
+    return tuple(sorted(only)), tuple(sorted(ignored)), tuple(notes)
+
 
 __all__ = ["Unreadable", "alternatives_of", "seconds_of"]
 
@@ -160,4 +248,73 @@ def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:
         root_not_member_of=not_aggregates,
         cell=cell,
         zone=zone,
+    )
+
+
+TENANT = "filter_tenant_id"  # and whatever else begins so: there may be several
+NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is in
+
+
+@dataclass(frozen=True)
+class Prefilters:
+    """Aggregates restricted to tenants, aggregates restricted to requests with their traits, and disabled
+    cells.
+    """
+
+    of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: not enabled
+    tenants_need_one: bool = False
+    demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # an aggregate, and the traits it demands
+    closed: tuple[str, ...] = ()  # cells
+
+    def narrow(self, alternative: Alternative) -> Alternative:
+        """Return the `Wish` with the additional constraints, or with a refusal if no host can satisfy
+        them.
+        """
+        question, notes = alternative.question, alternative.notes
+        if self.of_tenant is not None:
+            own = self.of_tenant.get(alternative.request.project)
+            if own is None and self.tenants_need_one:
+                own = (NOBODY,)
+                notes = (*notes, f"no aggregate is for project {alternative.request.project} ({TENANT})")
+            if own is not None:
+                question = msgspec.structs.replace(question, root_member_of=(*question.root_member_of, own))
+        if self.demanding:
+            required = set(question.root_required).union(*(group.required for group in question.groups))
+            barred = tuple(uuid for uuid, demands in self.demanding if not demands <= required)
+            if barred:
+                question = msgspec.structs.replace(
+                    question, root_not_member_of=(*question.root_not_member_of, *barred)
+                )
+        if self.closed:
+            question = msgspec.structs.replace(question, not_cells=self.closed)
+        return (
+            alternative
+            if question is alternative.question
+            else replace(alternative, question=question, notes=notes)
+        )
+
+
+def prefilters(
+    aggregates: Iterable[Aggregate], options: RequestOptions, cells: Iterable[RegisteredCell] = ()
+) -> Prefilters:
+    """Return the constraints that follow from the aggregates, cells and settings."""
+    tenants: dict[str, list[str]] = {}
+    demanding = []
+    for aggregate in sorted(aggregates, key=lambda one: one.id):
+        projects: dict[str, None] = {}
+        demands = set()
+        for key, value in aggregate.metadata.items():
+            if key.startswith(TENANT):
+                projects |= dict.fromkeys(one.strip() for one in value.split(",") if one.strip())
+            elif key.startswith("trait:") and value == "required":
+                demands.add(key.removeprefix("trait:"))
+        for project in projects:
+            tenants.setdefault(project, []).append(aggregate.id)
+        if demands:
+            demanding.append((aggregate.id, frozenset(demands)))
+    return Prefilters(
+        {project: tuple(some) for project, some in tenants.items()} if options.tenant_aggregates else None,
+        options.tenant_aggregates_required,
+        tuple(demanding) if options.isolate_aggregates else (),
+        tuple(sorted(cell.name for cell in cells if not cell.enabled)),
     )

@@ -1,18 +1,129 @@
-"""Filters and weighers as values: settings, wake-ups of waiting requests and reasons are derived from
-them.
+"""Filters and weighers as values, and what they read: the facts of a host, and an alternative of a
+request.
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from bus.aggregates import Aggregate
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
+from bus.groups import ServerGroup
+from bus.messages import BuildRequested
+from bus.queries import FindCandidates
+from bus.reports import HostState
+from bus.requests import Flavor
+
+# Fields that belong to one request only. The request in a `Wish` lacks them, because equal requests share it.
+ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
+
+
+def as_anybodys(request: BuildRequested) -> BuildRequested:
+    return msgspec.structs.replace(request, **ITS_OWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """So many of a request are to be on one host, and it is open which."""
+
+    several: int
+    asked: Mapping[str, int]  # what all of them take of a host's own tree
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A request has one, and one more for each flavor that would do instead (`or_else`), in their order."""
+
+    request: BuildRequested  # without the fields of a single request
+    flavor: Flavor
+    question: FindCandidates
+    alternative_index: int = 0  # 0: the flavor asked for; n: the nth of or_else
+    notes: tuple[str, ...] = ()  # what of the request means nothing here, one sentence each
+    preferred: Mapping[str, float] = field(default_factory=dict)  # traits, the flavor's too, by how much
+    group: ServerGroup | None = None  # the one it joins, as it was a moment ago: the claim judges
+    members: Mapping[str, int] = field(default_factory=dict)  # root → how many of its group are there
+    together: Together | None = None  # several instances of an affinity group without members on any host
+    same: frozenset[str] | None = None  # roots of the instances of `same_host`; None: no such hint
+    different: frozenset[str] = frozenset()  # roots of the instances of `different_host`
+    own: frozenset[str] = frozenset()  # roots it holds already: a move's source
+    reserved: frozenset[str] = frozenset()  # of `question.not_roots`: not excluded by the request itself
+    # the reason for reserving one of the roots
+    why_reserved: Callable[[str], str] = field(default=str, compare=False)
+
+    @property
+    def image_properties(self) -> Mapping[str, str]:
+        return self.request.image.properties if self.request.image is not None else {}
+
+    @property
+    def pinned(self) -> frozenset[str]:
+        """Return the roots that the request names, by host, by instance or by affinity group."""
+        if self.question.roots:
+            return frozenset(self.question.roots)
+        if self.same is not None:
+            return self.same
+        affinity = self.group is not None and self.group.policy == "affinity"
+        return frozenset(self.members) if affinity else frozenset()
+
+    @property
+    def asked(self) -> dict[str, int]:
+        """Return the total amounts per class, from any provider of the host."""
+        asked: dict[str, int] = {}
+        for group in self.question.groups:
+            for name, amount in group.resources.items():
+                asked[name] = asked.get(name, 0) + amount
+        return asked
+
+
+class HostFacts(msgspec.Struct, frozen=True, gc=False):
+    """A host: what placement has of it, and what it reported."""
+
+    root: str
+    host: str
+    cell: str
+    agent: str
+    zone: str = ""  # as its owner reports it; zones of aggregates are in their metadata
+    traits: tuple[str, ...] = ()
+    aggregates: tuple[Aggregate, ...] = ()
+    free: Mapping[str, int] = msgspec.field(
+        default_factory=dict
+    )  # in its whole tree, without what is promised
+    capacity: Mapping[str, int] = msgspec.field(default_factory=dict)
+    state: HostState | None = None  # None: no report so far
+    down: str = ""  # why it is held to be down
+    building: int = 0  # as it reported, and what was sent there since
+    failures: float = 0.0  # builds that failed there by its fault, fading with time
+
+    def metadata(self, key: str) -> Iterator[str]:
+        """Return the values of this key in the metadata of its aggregates."""
+        for aggregate in self.aggregates:
+            if key in aggregate.metadata:
+                yield aggregate.metadata[key]
+
+    def limit(self, key: str, otherwise: float) -> float:
+        """Return the lowest number under this key in its aggregates, or the given one."""
+        return min(numbers(self.metadata(key)), default=otherwise) if self.aggregates else otherwise
+
+    @property
+    def sent(self) -> int:
+        """Return the number of builds sent there since the last report."""
+        return self.building - (self.state.building if self.state is not None else 0)
+
+
+def numbers(texts: Iterable[str]) -> Iterator[float]:
+    """Return the texts that are finite numbers; operators may write anything into metadata."""
+    for text in texts:
+        try:
+            number = float(text)
+        except ValueError:
+            continue
+        if isfinite(number):
+            yield number
+
 
 Bools = npt.NDArray[np.bool_]
 Number = Any  # a float of one host, or an array of floats for all that fit: they reckon alike

@@ -1,5 +1,5 @@
-"""Makes the values of different weighers comparable: scaled from the lowest to the highest value of all
-fitting hosts.
+"""Scores of hosts: the values of weighers scaled from the lowest to the highest value of all fitting hosts,
+and the record of a choice, from which the decision can be computed again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,9 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bus.candidates import Floats
-from bus.decisions import RecordedHost, RecordedScale
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.rule import View, Weigher
+from bus.decisions import Record, RecordedHost, RecordedScale
+from scheduler_worker.core.host_map import drawn, tie
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.ranking_cache import with_more
+from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry
+from scheduler_worker.core.rejections import FoundHosts, Refusal
+from scheduler_worker.core.rule import Alternative, HostFacts, View, Weigher
+from scheduler_worker.core.view import AllHosts, HostsNow, OneHost
 
 MOST = 1e300  # what is beyond counts as this
 
@@ -125,3 +130,172 @@ def scores(scales: Sequence[RecordedScale], host: RecordedHost) -> dict[str, flo
 def _finite(values: Floats, unknown: float) -> Floats:
     """Replace NaN by the lowest value, and infinity by a large number."""
     return np.nan_to_num(values, nan=unknown, posinf=MOST, neginf=-MOST)
+
+
+Values = tuple[float, ...]  # values of one host for the weighers that differ between hosts
+
+
+class Weights:
+    """Many hosts are alike: what the same values count is reckoned once."""
+
+    def __init__(
+        self, alternative: Alternative, view: AllHosts, now: HostsNow, policy: ChoicePolicy, count: int
+    ) -> None:
+        self._wish = alternative
+        self._near = policy.near
+        self._scales = scales = scales_of(policy.weighers, view, alternative, count)
+        self.worths: Floats = worth(scales, view, count, policy.near)
+        self.recorded = tuple([scale.recorded() for scale in scales])
+        # whether aggregates override multipliers
+        self.overriding = any(now.limits(scale.key) for scale in scales)
+        self._multipliers = [scale.weigher.multiplier for scale in scales]
+        self._reads = [scale.weigher.value for scale in scales]
+        self._at_first = [scale.values for scale in scales]
+        self._one_more: float | None = None
+        self._worth_of: dict[Values, float] = {}
+        self._scores_of: dict[Values, dict[str, float]] = {}
+
+    def at_first(self, index: int) -> Values:
+        """Return the values of the host that were read at the beginning."""
+        return tuple([values.item(index) for values in self._at_first])
+
+    def read(self, facts: HostFacts) -> Values:
+        view, alternative = OneHost(facts), self._wish
+        values = tuple([float(value(view, alternative)) for value in self._reads])
+        if sum(map(abs, values)) < MOST:  # then all of them are finite and of usual size
+            return values
+        return tuple([scale.read(view, alternative) for scale in self._scales])
+
+    def worth(self, facts: HostFacts, values: Values) -> float:
+        if self.overriding:
+            view = OneHost(facts)
+            said = [view.override(scale.key, scale.weigher.multiplier) for scale in self._scales]
+            return score_of_host(self.recorded, values, said, self._near)
+        known = self._worth_of.get(values)
+        if known is None:
+            known = score_of_host(self.recorded, values, self._multipliers, self._near)
+            self._worth_of[values] = known
+        return known
+
+    def one_more(self, found: FoundHosts, index: int) -> float:
+        """Return how much less a host weighs after one more instance of the request.
+
+        That is about equal for all hosts, so it is computed for the first one.
+        """
+        if self._one_more is None:
+            now = found.facts(index)
+            then = with_more(now, self._wish.asked, 1)
+            self._one_more = self.worth(now, self.read(now)) - self.worth(then, self.read(then))
+        return self._one_more
+
+    def overridden(self, facts: HostFacts) -> dict[str, float]:
+        """Return the multipliers that the host's aggregates override."""
+        view = OneHost(facts)
+        said = [(scale.weigher, view.override(scale.key, scale.weigher.multiplier)) for scale in self._scales]
+        return {weigher.name: multiplier for weigher, multiplier in said if multiplier != weigher.multiplier}
+
+    def scores(self, host: RecordedHost) -> dict[str, float]:
+        """Return the weights of the host, and their sum. Shared: do not write to it."""
+        if host.multipliers:
+            return scores(self.recorded, host)
+        known = self._scores_of.get(host.values)
+        if known is None:
+            known = self._scores_of[host.values] = scores(self.recorded, host)
+        return known
+
+
+Place = tuple[int, float, int, int]  # least first: tier, −worth, how often chosen, tie
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The host that the record yields, and the order of the hosts."""
+
+    host: RecordedHost | None  # None: the record has no permitted host
+    order: tuple[RecordedHost, ...] = ()  # hosts that no filter rejects, best first, before a random draw
+
+
+def replay(build: str, record: Record) -> Replayed:
+    """Return the host that this build gets according to the recorded data of each host."""
+    order = sorted((host for host in record.hosts if not host.refused), key=lambda host: place(host, record))
+    best = list(order)
+    if best:
+        best.insert(0, best.pop(drawn(record.seed, build, min(record.subset, len(best)))))
+    left = (host for host in best if host.root not in record.turned_down)
+    return Replayed(next(left, None), tuple(order))
+
+
+def place(host: RecordedHost, record: Record) -> Place:
+    """Return the position of a host in the order, as core/ranking.py computes it."""
+    multipliers = [host.multipliers.get(scale.weigher, scale.multiplier) for scale in record.scales]
+    worth = score_of_host(record.scales, host.values, multipliers, record.near)
+    return host.outside + host.unknown, -worth, host.chosen, tie(record.seed, host.root)
+
+
+RECORDED_REFUSED = 2  # rejected hosts in the record that would have been better
+AVOIDED = "placement refused it a moment ago"
+
+
+class ChoiceRecorder:
+    def __init__(
+        self, flavor: int, seed: str, policy: ChoicePolicy, weights: Weights, found: FoundHosts
+    ) -> None:
+        self.values: dict[int, Values] = {}  # values of hosts that moved
+        self.hosts: dict[int, RecordedHost] = {}  # accepted hosts
+        self._flavor = flavor
+        self._seed = seed
+        self._policy = policy
+        self._weights = weights
+        self._found = found
+        self._passed_over: list[Entry] = []  # the best rejected hosts
+
+    def pass_over(self, entry: Entry) -> None:
+        """Record a rejected host that would have been better."""
+        if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
+            self._passed_over.append(entry)
+
+    def record(self, best: Sequence[Entry], avoided: Sequence[Entry], refused: dict[int, Refusal]) -> Record:
+        """Return the record of the evaluated hosts, best first, with the values of each."""
+        if avoided or self._passed_over or self._policy.subset > 1:
+            looked_at = self._with_refused(best, avoided, refused)
+            hosts = [self._recorded(entry, why) for entry, why in looked_at]
+        else:
+            hosts = [self.hosts.get(entry[-1]) or self._recorded(entry) for entry in best]
+        return Record(
+            flavor=self._flavor,
+            seed=self._seed,
+            near=self._policy.near,
+            subset=self._policy.subset,
+            scales=self._weights.recorded,
+            hosts=tuple(hosts),
+        )
+
+    def _with_refused(
+        self, best: Sequence[Entry], avoided: Sequence[Entry], refused: dict[int, Refusal]
+    ) -> list[tuple[Entry, str]]:
+        looked_at = [(entry, "") for entry in best]
+        looked_at += [(entry, AVOIDED) for entry in avoided[:RECORDED_REFUSED]]
+        for entry in self._passed_over:
+            rule, why = refused.get(entry[-1], (None, ""))
+            if rule is not None:
+                looked_at.append((entry, f"{rule.name}: {why}"))
+        return sorted(looked_at)
+
+    def _recorded(self, entry: Entry, refused: str = "") -> RecordedHost:
+        index, weights = entry[-1], self._weights
+        known = None if refused else self.hosts.get(index)
+        if known is None:
+            host = self._found.host(index)
+            known = RecordedHost(
+                host.uuid,
+                host.host,
+                self.values.get(index) or weights.at_first(index),
+                refused,
+                weights.overridden(self._found.facts(index)) if weights.overriding else {},
+                entry[2],
+                entry[0] > OUR_HOSTS,
+                entry[0] == UNKNOWN_HOSTS,
+            )
+            if not refused:
+                self.hosts[index] = known
+        return known

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.decisions import EXCLUDED, Decision, NearMiss, Removal
 from bus.messages import BuildRequested
-from scheduler_worker.core.alternative import Alternative
+from scheduler_worker.core.rule import Alternative
 
 NEAREST = 5  # near misses a record names
 EXAMPLES = 3  # hosts named for each constraint

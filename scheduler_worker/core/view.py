@@ -9,10 +9,8 @@ import numpy as np
 
 from bus.aggregates import Aggregate
 from bus.candidates import Bools, CandidateSearch, CandidateSource, Ints, PlacedHost
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.columns import FACTS, HostColumns, Numbers
-from scheduler_worker.core.facts import HostFacts, numbers
-from scheduler_worker.core.rule import UNKNOWN, Number
+from scheduler_worker.core.host_map import FACTS, HostColumns, Numbers
+from scheduler_worker.core.rule import UNKNOWN, Alternative, HostFacts, Number, numbers
 
 
 @dataclass(slots=True, eq=False)

@@ -13,16 +13,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from bus.vocabulary import Id
-from scheduler_worker.core.reservations import (
+from scheduler_worker.core.waiting_queue import (
     FirstInLine,
     HostReservation,
+    HostsFound,
+    Line,
     LineKey,
     Prospect,
     Reserved,
+    RoomNeeded,
     Root,
+    Trial,
+    Turn,
+    Waiter,
     reservations,
 )
-from scheduler_worker.core.waiting_queue import HostsFound, Line, RoomNeeded, Trial, Turn, Waiter
 
 REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
 TOO_MANY = 2_000  # changes in one step; beyond that every queue evaluates all hosts

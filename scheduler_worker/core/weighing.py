@@ -8,9 +8,7 @@ from functools import reduce
 
 import numpy as np
 
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
-from scheduler_worker.core.rule import Number, View, Weigher
+from scheduler_worker.core.rule import Alternative, HostFacts, Number, View, Weigher
 from scheduler_worker.core.rules.neighbours import GROUP
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")

@@ -11,13 +11,12 @@ from bus.candidates import Bools, CandidateSource, SenselessQuery
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.fitting import admitted_for_good, asked_of_a_tree, distances, fitting
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.reservations import Prospect
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.core.waiting_queue import HostsFound, RoomNeeded
+from scheduler_worker.core.waiting_queue import HostsFound, Prospect, RoomNeeded
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)

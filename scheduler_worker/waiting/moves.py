@@ -1,31 +1,100 @@
-"""Moves that wait for capacity: stored with their host request, and looked up again before every evaluation.
+"""New and waiting moves: begun, refused, or stored if they may wait for capacity; undone without a conductor.
 
-In the meantime the instance may have moved, changed, begun another move, or been deleted: some of the waiting
-moves are looked up every second.
+While a move waits, the instance may have moved, changed, begun another move, or been deleted: some of the
+waiting moves are looked up every second.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from bus.claims import (
+    Claimed,
+    ClaimRequested,
+    ClaimResult,
+    Held,
+    NothingHeld,
+    Refused,
+    Released,
+    ReleaseRequested,
+    ReleaseResult,
+    Retired,
+)
 from bus.clock import Clock
 from bus.context import story_of
 from bus.errors import Poison, Retry
-from bus.moves import MovePlaced
+from bus.moves import HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.sql.failures import retrying
 from bus.vocabulary import Id, Message
 from scheduler_worker.core.events import Begun
-from scheduler_worker.core.move_start import Barred
+from scheduler_worker.core.move_start import Barred, refused, taken_back, undoing, unheard
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE
-from scheduler_worker.move_courses import MoveCourse, MoveCourses
+from scheduler_worker.handovers import Handovers
+from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.releasing import log
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
-from scheduler_worker.unheard_moves import UnheardMoves
 from scheduler_worker.waiting.builds import decision_of, given_up, waited_for
 from scheduler_worker.waiting.queue import PATIENCE, SOON, Ended, Evaluated, RetryLater, StillWaiting, Woken
 from scheduler_worker.waiting.store import WaitingStore
+
+
+class UnheardMoves:
+    def __init__(self, courses: MoveCourses, handovers: Handovers) -> None:
+        self._courses = courses
+        self._handovers = handovers
+
+    async def take_back(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
+        """Handle a move without a conductor: retry for a limited time, then undo its claim."""
+        if isinstance(placed, HandoverProgress):
+            return await self._never_left(placed)
+        self._courses.scheduler.ending.wait_for_ears(placed.move, placed.cell)
+        match await self._undo(placed):
+            case Released() | Claimed() | Retired():
+                pass
+            case Held():
+                return None  # its cell goes on with it
+            case Refused(refusals=refusals) if any(isinstance(refusal, NothingHeld) for refusal in refusals):
+                return None
+            case _:
+                raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")
+        why = unheard(placed.cell)
+        log.warning("move %s: %s", placed.move, why)
+        return MoveRefused(
+            move=placed.move,
+            build=placed.build,
+            kind=placed.kind,
+            reason=why,
+            code="no_conductor",
+            decision=placed.decision,
+            reply_to=placed.reply_to,
+        )
+
+    async def _never_left(self, told: HandoverProgress) -> MoveRefused | None:
+        if not await self._handovers.unheard(told):
+            return None
+        asked = MoveRequested(move=told.move, build=told.build, kind=told.kind, reply_to=told.reply_to)
+        return refused(asked, unheard(told.cell), "no_conductor", told.decision)
+
+    async def _undo(self, placed: MovePlaced) -> ClaimResult | ReleaseResult:
+        """Undo the claim, once for all schedulers."""
+        claim = undoing(placed)
+        if claim is None:
+            question = ReleaseRequested(
+                consumer=taken_back(placed.move),
+                generation=None,
+                retire=unheard(placed.cell),
+                unplaceable=True,
+            )
+            return (await self._courses.scheduler.placement.release(question)).result
+        [answer] = await self._courses.scheduler.placement.claim_many([ClaimRequested(claims=(claim,))])
+        result = answer.results[0]
+        if placed.kind == "unshelve" and isinstance(result, Claimed | Retired):
+            await self._courses.asleep_again(placed.build, placed.cell)
+        return result
+
 
 LOOKED_AT = 100  # waiting moves per lookup: a query to each of their cells
 
@@ -201,3 +270,39 @@ def said_of(course: MoveCourse) -> Sequence[Message] | None:
     if isinstance(course.verdict, Poison):
         log.error("move %s: %s", course.asked.move, course.verdict)
     return None if course.verdict is None or isinstance(course.verdict, Retry | Poison) else course.verdict
+
+
+class ParksMoves(Protocol):
+    """Stores moves of a batch that may wait for capacity."""
+
+    def aside(self, course: MoveCourse, order: Order) -> bool:
+        """Return whether the search is skipped, because earlier requests of the class wait."""
+        ...
+
+    async def park(self, courses: Sequence[MoveCourse]) -> None: ...
+
+
+# New moves; nothing is published for moves that wait already
+Parks = Callable[[Sequence[MoveCourse]], ParksMoves]
+
+
+class MoveArrivals:
+    """Handles `move.requested`."""
+
+    def __init__(self, courses: MoveCourses, parks: Parks) -> None:
+        self.courses = courses
+        self._parks = parks
+
+    async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
+        """Return a verdict for each request: begun, refused, or waiting."""
+        courses = [MoveCourse(request) for request in requests]
+        arriving = self._parks(courses)
+        new = [course for course in courses if course.verdict is None]
+        unknown = await self.courses.look(new)
+        for course, look in zip(new, unknown, strict=True):
+            if look is not None:
+                self.courses.not_yet(course, look)
+        await self.courses.begin(new, arriving.aside)
+        await arriving.park([course for course in new if course.park is not None or course.behind])
+        await self.courses.finish(new)
+        return [self.courses.settled(course) for course in courses]

@@ -10,7 +10,7 @@ from bus.clock import Clock
 from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, WaitingRequest
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
-from scheduler_worker.core.reservations import LineKey, Root
+from scheduler_worker.core.waiting_queue import LineKey, Root
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import OtherScheduler
 from scheduler_worker.waiting.queue import WaitingQueue

@@ -11,7 +11,7 @@ from tests.simulation.broken import Broken
 from tests.simulation.guest_checks import check_guests
 
 if TYPE_CHECKING:
-    from scheduler_worker.waiting.changes import HostChanges
+    from scheduler_worker.waiting.store import HostChanges
     from tests.simulation.world import SimulatedWorld
 
 _OVER = """

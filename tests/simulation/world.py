@@ -60,7 +60,7 @@ from compute_sim.guests import GuestRecord
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.core.move_start import taken_back
-from scheduler_worker.waiting.changes import HostChanges
+from scheduler_worker.waiting.store import HostChanges
 from tests.simulation.at_rest import check_at_rest, check_builds
 from tests.simulation.audited import audited
 from tests.simulation.broken import Broken

@@ -5,9 +5,9 @@ from typing import Any
 
 from bus.queries import FindCandidates
 from bus.requests import Flavor
-from scheduler_worker.core.alternative import Alternative
+from scheduler_worker.core.extra_specs import PciAlias, RequestOptions
 from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.request_options import PciAlias, RequestOptions
+from scheduler_worker.core.rule import Alternative
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_request
 

@@ -17,7 +17,7 @@ from bus.worker import Worker
 from cell_conductor import cell_conductor
 from placement_worker import IndexedSource, Placement, placement_worker, replica
 from scheduler_worker.dependencies import Claims, PlacementQueries, SchedulerOptions
-from scheduler_worker.waiting.changes import HostChanges
+from scheduler_worker.waiting.store import HostChanges
 from scheduler_worker.worker import scheduler_worker
 
 Make = Callable[[Bus], Worker]

@@ -4,9 +4,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from bus.candidates import CandidateSearch
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
-from scheduler_worker.core.tie_break import tie
+from scheduler_worker.core.host_map import tie
+from scheduler_worker.core.rule import Alternative, HostFacts
 from scheduler_worker.core.view import HostsNow, OneHost
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler_worker.core.reservations import Prospect
-from scheduler_worker.core.waiting_queue import HostsFound, RoomNeeded, Turn, Waiter
+from scheduler_worker.core.waiting_queue import HostsFound, Prospect, RoomNeeded, Turn, Waiter
 from scheduler_worker.core.waiting_queues import WaitingRoom
 
 Amounts = dict[str, int]

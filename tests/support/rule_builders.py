@@ -15,8 +15,7 @@ from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.rule import Alternative, HostFacts
 from scheduler_worker.core.view import AllHosts
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid

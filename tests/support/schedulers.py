@@ -9,16 +9,15 @@ from bus.clock import Clock
 from bus.vocabulary import Id
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.core.handover import Handover
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.dependencies import UNHEARD_SECONDS, CellQueries, PlacementQueries, SchedulerOptions
 from scheduler_worker.handovers import Handovers
-from scheduler_worker.move_arrivals import MoveArrivals
 from scheduler_worker.move_courses import KeepRefusals, MoveCourse, MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.unheard_moves import UnheardMoves
+from scheduler_worker.waiting.moves import MoveArrivals, UnheardMoves
 from tests.support.scheduler_builders import FakePlacement
 
 

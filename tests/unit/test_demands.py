@@ -2,9 +2,7 @@
 
 import pytest
 
-from scheduler_worker.core.attributes import Attribute, attribute
-from scheduler_worker.core.json_query import UnreadableQuery, holds, parsed
-from scheduler_worker.core.operators import meets
+from scheduler_worker.core.attributes import Attribute, UnreadableQuery, attribute, holds, meets, parsed
 from tests.support.rule_builders import the_facts
 
 

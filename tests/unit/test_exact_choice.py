@@ -14,11 +14,11 @@ from bus.queries import Candidate
 from bus.reports import HostState
 from placement_worker import IndexedSource
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.alternative import Alternative
 from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
 from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.pending_choices import PendingChoice, Promising
 from tests.support.exact_worlds import (
     FilledMemory,

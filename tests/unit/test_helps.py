@@ -10,12 +10,11 @@ from bus.queries import WhatIf
 from bus.requests import Flavor, Hints
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy, placing, what_if
-from scheduler_worker.core import pairing, relaxing
-from scheduler_worker.core.alternative import Alternative
+from scheduler_worker.core import helping, relaxing
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, helps
-from scheduler_worker.core.host_counts import Tally
+from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, Tally, helps
 from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
@@ -238,8 +237,8 @@ async def test_no_more_pairs_are_made_once_the_searches_are_spent(monkeypatch: p
             made.append(lessened)
             yield lessened
 
-    monkeypatch.setattr(pairing, "lessened", lessened)
+    monkeypatch.setattr(helping, "lessened", lessened)
     hall = a_hall(*HOSTS)
     groups = Flavor(name="groups", extra_specs={f"resources{index}:CUSTOM_A": "1" for index in range(190)})
-    list(pairing.paired(hall.alternative(a_request(flavor=groups)), hall.choosing(), Tally("seed", 48)))
+    list(helping.paired(hall.alternative(a_request(flavor=groups)), hall.choosing(), Tally("seed", 48)))
     assert 0 < len(made) < 1000

@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from scheduler_worker.core.facts import HostFacts
-from scheduler_worker.core.rule import Number, View
+from scheduler_worker.core.rule import HostFacts, Number, View
 from scheduler_worker.core.view import AllHosts, OneHost
 from scheduler_worker.hosts import HALVED_AFTER, HostBook
 from tests.support.ids import uid

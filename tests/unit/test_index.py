@@ -20,8 +20,8 @@ from placement_worker.core.compact_trees import CARRIED, CARRIED_ROOM, ROOM, car
 from placement_worker.core.index import FIRST_ROWS, Index
 from placement_worker.core.search import page
 from placement_worker.core.trees import ProviderState, Tree
-from scheduler_worker.core.frontier import AHEAD, FIRST_PAGE, Frontier
-from scheduler_worker.core.tie_break import Uints
+from scheduler_worker.core.host_map import Uints
+from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
 from tests.support.provider_trees import state, tree

@@ -23,7 +23,7 @@ from ironic_sync.api import _read as read_answer
 from ironic_sync.core.node import Skipped, opened
 from placement_worker.http import auth, policy, schemas
 from placement_worker.http.errors import Problem
-from scheduler_worker.core.json_query import UnreadableQuery, parsed
+from scheduler_worker.core.attributes import UnreadableQuery, parsed
 
 DEEP = "[" * 20_000 + "]" * 20_000
 ZERO = '{"a": ' + "[" * 700 + r'"\u0000"' + "]" * 700 + "}"

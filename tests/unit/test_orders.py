@@ -7,7 +7,7 @@ from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints
 from scheduler_worker import ChoicePolicy
 from scheduler_worker import orders as remembering
-from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.orders import Orders
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource

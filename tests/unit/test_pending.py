@@ -7,7 +7,7 @@ from bus.messages import BuildPlaced
 from bus.requests import Hints
 from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Resources
-from scheduler_worker.core.joined_groups import Joined
+from scheduler_worker.core.choice import Joined
 from scheduler_worker.pending_choices import PendingChoice, PendingChoices
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid

@@ -8,8 +8,8 @@ import pytest
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.requests import Image
-from scheduler_worker.core.prefilters import NOBODY, Prefilters, prefilters
-from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.core.extra_specs import RequestOptions
+from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
 from tests.support.alternatives import alternatives, flavor
 from tests.support.ids import uid
 

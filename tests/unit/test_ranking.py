@@ -16,10 +16,8 @@ from bus.reports import HostState
 from bus.requests import Flavor
 from placement_worker import IndexedSource
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.rule import Rule
+from scheduler_worker.core.rule import Alternative, HostFacts, Rule
 from tests.support.exact_worlds import FilledMemory
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, state, tree

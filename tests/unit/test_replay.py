@@ -16,9 +16,9 @@ from bus.decisions import Record, RecordedHost, RecordedScale
 from bus.messages import BuildPlaced, BuildRequested, HostFailed
 from bus.requests import Flavor, Hints
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.host_map import drawn, tie
 from scheduler_worker.core.order import also_asked
-from scheduler_worker.core.replay import replay
-from scheduler_worker.core.tie_break import drawn, tie
+from scheduler_worker.core.scale import replay
 from tests.support.ids import uid
 from tests.support.scheduler_builders import (
     SMALL,

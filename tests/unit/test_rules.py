@@ -8,10 +8,8 @@ from msgspec.structs import replace
 
 from bus.groups import ServerGroup
 from bus.requests import Flavor, Hints, Image
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.rule import Rule
+from scheduler_worker.core.rule import Alternative, HostFacts, Rule
 from scheduler_worker.core.rules import RULES
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, an_aggregate, the_facts

@@ -12,8 +12,7 @@ from bus.aggregates import Aggregate
 from bus.groups import ServerGroup
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.requests import Flavor, Image
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.rule import Alternative, HostFacts
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.core.view import OneHost
 from scheduler_worker.core.weighing import WEIGHERS

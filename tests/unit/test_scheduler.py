@@ -26,9 +26,8 @@ from bus.requests import Flavor
 from bus.resources import FindProviders, ProvidersFound
 from bus.vocabulary import Contended
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
+from scheduler_worker.core.rule import Alternative, HostFacts
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource, PlainSourceSearch

@@ -19,10 +19,10 @@ from scheduler_worker.core.events import (
     NoHost,
     Park,
 )
+from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PlacingLimits, step
 from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.shortage import Shortage
 from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
 from tests.support.schedulers import scheduler_of

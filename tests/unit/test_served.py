@@ -6,7 +6,7 @@ from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.resources import Provider
 from bus.vocabulary import Allocations
-from scheduler_worker.core.group_mappings import mappings_of
+from scheduler_worker.core.held_claim import mappings_of
 from tests.support.ids import uid
 
 ROOT, CELL0, CELL1, LEFT, RIGHT = (uid(number, "c") for number in range(5))

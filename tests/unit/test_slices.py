@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bus.messages import SchedulerAlive
-from scheduler_worker.core.slices import slice_of
-from scheduler_worker.core.tie_break import mixed
+from scheduler_worker.core.host_map import mixed, slice_of
 from scheduler_worker.roster import GONE_SECONDS, Roster
 from tests.support.ids import uid
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take

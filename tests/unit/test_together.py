@@ -13,7 +13,7 @@ from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.replay import replay
+from scheduler_worker.core.scale import replay
 from tests.support.exact_worlds import FilledMemory
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, state, tree

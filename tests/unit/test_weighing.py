@@ -6,9 +6,8 @@ import pytest
 
 from bus.groups import ServerGroup
 from bus.requests import Image
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.rule import Alternative, HostFacts
 from scheduler_worker.core.view import OneHost
 from scheduler_worker.core.weighing import WEIGHERS
 from tests.support.ids import uid

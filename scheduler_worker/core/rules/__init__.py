@@ -11,8 +11,7 @@ from scheduler_worker.core.rules.aggregates import (
     aggregate_multi_tenancy_isolation,
     aggregate_type_affinity,
 )
-from scheduler_worker.core.rules.capabilities import compute_capabilities, json
-from scheduler_worker.core.rules.image import image_properties, isolated_hosts
+from scheduler_worker.core.rules.image import compute_capabilities, image_properties, isolated_hosts, json
 from scheduler_worker.core.rules.neighbours import (
     different_host,
     same_host,

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from bus.aggregates import Aggregate
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
-from scheduler_worker.core.operators import meets
-from scheduler_worker.core.rule import Bools, Number, Rule, View
+from scheduler_worker.core.attributes import meets
+from scheduler_worker.core.rule import Alternative, Bools, HostFacts, Number, Rule, View
 
 TENANT = "filter_tenant_id"  # and whatever begins so: one key holds only so many
 _SCOPE = "aggregate_instance_extra_specs:"

@@ -5,9 +5,7 @@ addresses.
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
-from scheduler_worker.core.rule import Bools, Rule, View
+from scheduler_worker.core.rule import Alternative, Bools, HostFacts, Rule, View
 
 AFFINITY = "server_group_affinity"
 SERVER_GROUP = "server_group"  # what their refusals are known by

@@ -5,9 +5,7 @@ from math import isnan
 
 from bus.host_health import DISABLED, FORCED_DOWN, why_disabled
 from bus.reports import HostState
-from scheduler_worker.core.alternative import Alternative
-from scheduler_worker.core.facts import HostFacts
-from scheduler_worker.core.rule import UNKNOWN, Bools, Rule, View
+from scheduler_worker.core.rule import UNKNOWN, Alternative, Bools, HostFacts, Rule, View
 
 _FORCED_DOWN = "forced down by an operator"
 
