@@ -189,9 +189,7 @@ class Agents:
         return len(self._numbers) > 2 * len(self._known) + 1024
 
     def number_anew(self, named: Iterable[AgentKey]) -> None:
-        """Assign new numbers to the agents that placement names; keep other numbers only for agents with
-        heartbeats.
-        """
+        """Assign new numbers to the agents that placement names and to agents with heartbeats."""
         self._numbers = {}
         for name in named:
             self._numbers.setdefault(name, len(self._numbers))

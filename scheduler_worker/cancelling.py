@@ -80,7 +80,6 @@ class Cancelling:
         return ()
 
     async def _is_unknown(self, build: Id) -> bool:
-        """Return whether placement has no record of this consumer: no allocations and no end."""
         return isinstance(await self._retire(build, None, ""), Released)
 
     async def _waiting(self, build: Id) -> FoundParked | None:
@@ -109,7 +108,6 @@ class Cancelling:
         return ()
 
     async def _ended(self, one: FoundParked, fenced: _Fenced) -> BuildUnplaceable | MoveRefused:
-        """Return the end of the builds, to be published and stored for later queries."""
         message, start = one.parked.message, one.parked.start
         decision = msgspec.structs.replace(one.parked.decision, code="cancelled")
         if start is not None:
@@ -132,9 +130,7 @@ class Cancelling:
     async def _pass_on(
         self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str
     ) -> Sequence[BuildDeleteRequested]:
-        """Forward the cancellation to the cells: builds with a host, and shelved instances, are deleted
-        there, even if the conductor has no record of them yet.
-        """
+        """Forward the cancellation to the cells, even if a conductor has no record of the build yet."""
         providers = await self._ending.look_up(list(fenced.held.values()))
         places = {build: place_of(held, providers) for build, held in fenced.held.items()}
         cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved

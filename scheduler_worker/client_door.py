@@ -256,9 +256,7 @@ class ClientDoor:
         return _Known(projects)
 
     async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str]:
-        """Return the projects of the builds that the cell has a record of; none if the cell does not
-        answer.
-        """
+        """Return the projects of the builds that the cell knows; none if the cell does not answer."""
         found: dict[Id, str] = {}
         try:
             for some in portions(ids, BUILDS_ASKED):

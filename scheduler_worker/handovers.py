@@ -126,7 +126,7 @@ class Handovers:
     # What it held before
 
     async def _take_back(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
-        """Give the instance's consumer its former allocations again; return its generation, or why that is
+        """Return the generation after the instance has its former allocations again, or why that is
         impossible.
         """
         generation = order.placed.generation if by.half == "leaving" else None
@@ -177,7 +177,7 @@ class Handovers:
     # What is done again and again
 
     async def tell_again(self) -> Sequence[HandoverProgress]:
-        """Return the orders of halves without a report so far."""
+        """Return the orders to source cells that have not reported about their handover so far."""
         now = self._clock.now()
         async with self._database.write() as tx:
             orders = await store.untold(tx, now - TELL_AGAIN_SECONDS, now, PAGE)

@@ -98,7 +98,6 @@ class HostRecords:
         await self._write({}, [key for key in self._stored if not self._book.has(key)])
 
     def _differs(self, key: HostKey, health: HostHealth) -> bool:
-        """Return whether the record has another state, apart from the time of the last heartbeat."""
         stored = self._stored.get(key)
         if stored is None or stored.availability != health.availability:
             return True

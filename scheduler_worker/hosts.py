@@ -101,9 +101,7 @@ class HostBook:
             self._columns.put(record.cell, closed)
 
     def listened(self, now: float) -> None:
-        """Record that any message other than a report arrived, which shows that this process receives
-        messages.
-        """
+        """Record that a message other than a report arrived, which shows that messages can be received."""
         self._listening.heard(now)
         if now - self._tidied > TIDY_SECONDS:
             self._tidied = now
@@ -183,7 +181,7 @@ class HostBook:
         return None if early else Silence(f"no heartbeat from it, {others}")
 
     def level(self, source: CandidateSource, now: float) -> HostsNow:
-        """Return the data of all hosts by their positions in placement's index, for the searches of this
+        """Return the data of all hosts by their positions in placement's index, for searches of this
         moment.
         """
         self._past(now)
@@ -259,7 +257,6 @@ class HostBook:
         self._judged = now
 
     def _heartbeat(self, key: HostKey, agent: ReportedAgent) -> None:
-        """Note that a heartbeat of a host came."""
         columns, slot = self._columns, self._columns.slots[key]
         if agent.heard - columns.heartbeat.item(slot) > columns.silence.item(slot):
             self._judged = None
@@ -335,7 +332,6 @@ class HostBook:
         return float(2.0**halvings)
 
     def _past(self, now: float) -> None:
-        """Drop choices that are included in the reports by now."""
         choices, columns, taken_back = self._choices, self._columns, self._taken_back
         self._counted_until = max(self._counted_until, now)
         while choices and choices[0][0] <= now:
@@ -413,7 +409,6 @@ class HostBook:
         self._source, self._layout, self._judged = source, source.layout, None
 
     def _tidy(self, now: float) -> None:
-        """Forget hosts after a long silence."""
         self._past(now)
         self._agents.tidy()
         listened = self._listening.seconds

@@ -76,9 +76,7 @@ class MoveCourses:
         self._keep_refusals = keep_refusals
 
     async def look(self, courses: Sequence[MoveCourse]) -> list[NotYet | None]:
-        """Look up where each move begins; return what to publish for the moves without an answer if that
-        lasts.
-        """
+        """Look up where each move begins; return what to publish if a missing answer lasts."""
         await self._handed_over_before(courses)
         open_ = [course for course in courses if course.verdict is None]
         looks = iter(await self._lookups.look([course.asked for course in open_]))
@@ -178,7 +176,6 @@ class MoveCourses:
     # Moves to another cell
 
     async def _handed_over_before(self, courses: Sequence[MoveCourse]) -> None:
-        """Continue existing handovers, whatever the cells report now."""
         crossing = [course for course in courses if course.asked.to_cell]
         if not crossing:
             return
@@ -222,7 +219,7 @@ class MoveCourses:
                     course.verdict = self._later(course.asked.move, "its name is contended")
 
     async def check_rebuilds(self, courses: Sequence[MoveCourse]) -> None:
-        """Does the host it is on do for the image?"""
+        """Bar rebuilds whose present host does not fit the new image."""
         scheduler = self.scheduler
         sources = [course.start.source.root for course in courses if course.start and course.start.source]
         if any(scheduler.source.position(root) is None for root in sources):
@@ -285,7 +282,6 @@ class MoveCourses:
         course.verdict = (refused(course.asked, why, code),)
 
     async def _retire(self, name: Id, why: str, *, unplaceable: bool) -> ReleaseResult:
-        """Without a reason nothing is retired: it is only asked for."""
         question = ReleaseRequested(
             consumer=name, generation=None, retire=why[:MAX_CAUSE], unplaceable=unplaceable and bool(why)
         )
@@ -294,9 +290,7 @@ class MoveCourses:
     # Moves that had begun
 
     async def _tell_again(self, courses: Sequence[MoveCourse]) -> None:
-        """Publish moves again whose scheduler may have stopped before it published them, unless their cell
-        knows them.
-        """
+        """Publish moves again whose scheduler may have stopped, unless their cell knows them."""
         known = [(course, course.start) for course in courses if course.start is not None]
         for course in courses:
             if course.start is None:
@@ -318,9 +312,7 @@ class MoveCourses:
             await self._tell_what_is_held(going)
 
     async def _wait_for_its_cell(self, course: MoveCourse) -> None:
-        """Handle a build that its cell does not know. Without allocations it has ended, and nothing more is
-        published.
-        """
+        """Handle a build that its cell does not know; without allocations it has ended."""
         asked = course.asked
         waited = self.scheduler.retries.retried_for(asked.move)
         if waited < self.scheduler.unheard_for and await self._lookups.held([asked.build]):
@@ -348,10 +340,7 @@ class MoveCourses:
         await self.place(telling)
 
     async def asleep_again(self, build: Id, cell: str) -> None:
-        """Shelve the instance again, so that its boot cannot be placed.
-
-        A newer move that has begun, or an end, is left unchanged.
-        """
+        """Shelve the instance again; a newer move that has begun, or an end, is left unchanged."""
         question = ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
         if isinstance((await self.scheduler.placement.release(question)).result, Contended):
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")

@@ -170,7 +170,6 @@ class MoveLookups:
     # What else it begins from
 
     async def _roots(self, starts: Sequence[MoveStart]) -> Mapping[str, Provider]:
-        """Return the present state of the hosts: a host forced down decides which moves are permitted."""
         ids = tuple(dict.fromkeys(start.source.root for start in starts if start.source is not None))
         questions = [
             FindProviders(ids=some, parts=("inventories", "traits", "owner"))
@@ -197,7 +196,6 @@ class MoveLookups:
 
 
 def _judged(asked: MoveRequested, standing: _Standing) -> MoveLook:
-    """Return the result by the cell's record of the build."""
     build = asked.build
     if build not in standing.stands:
         return _unknown(build, standing)

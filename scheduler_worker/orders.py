@@ -50,9 +50,7 @@ class Orders:
     def begin(
         self, request: BuildRequested, waited: float, move: MoveStart | None = None
     ) -> tuple[Order, Begun]:
-        """Return the order of a request, and the queries that it needs first. With `move`, the request
-        describes what the move requires of hosts.
-        """
+        """Return the order of a request, or of what a move requires of hosts."""
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
@@ -138,9 +136,6 @@ class Orders:
         self._bytes = 0
 
     def _alike(self, request: BuildRequested) -> tuple[bytes, object]:
-        """Return a key that is equal for equal requests; with hints that name instances, also the
-        instances.
-        """
         named = request.hints.same_host or request.hints.different_host
         instances = request.instances if named else len(request.instances)
         return _encode(msgspec.structs.replace(request, **self._apart)), instances

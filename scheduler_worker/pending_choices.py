@@ -73,11 +73,7 @@ class PendingChoices:
                 self.let_go(late.root)
 
     def _shown(self, entry: PendingChoice) -> None:
-        """Release the choice because the replica shows its claim.
-
-        The claim may already have been in placement's index for some time; then its resources counted twice,
-        and waiting requests saw too little capacity.
-        """
+        """Release the choice because the index shows its claim, so that resources do not count twice."""
         if entry.open:
             self.drop(entry)
             self.let_go(entry.root)

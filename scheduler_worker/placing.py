@@ -15,35 +15,9 @@ from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
 from bus.queries import Candidate
 from bus.vocabulary import Id
+from scheduler_worker.core import events
 from scheduler_worker.core.choice import HasReservations, Joined
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.events import (
-    AlternatesFound,
-    Begun,
-    BegunBefore,
-    Chosen,
-    ClaimAnswers,
-    ClaimHosts,
-    ClaimImpossible,
-    ComeAgain,
-    DeadLetterRequest,
-    Effect,
-    End,
-    Event,
-    Fence,
-    FindAlternates,
-    FindHosts,
-    FindRemedies,
-    GiveUpHost,
-    HelpFound,
-    KeepHost,
-    Locate,
-    NoHost,
-    Park,
-    SayAll,
-    SayMove,
-    Warn,
-)
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.move_start import MoveStart
@@ -74,8 +48,8 @@ class _Course:
     """An order in progress, and the effects it waits for."""
 
     order: Order
-    asks: list[Effect] = field(default_factory=list)
-    end: End | None = None
+    asks: list[events.Effect] = field(default_factory=list)
+    end: events.End | None = None
 
 
 class Scheduler:
@@ -106,10 +80,7 @@ class Scheduler:
         self._joined = Joined()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
-        """Remove the hosts that are reserved for waiting requests before each search, by `narrow`.
-
-        `released` is called for hosts on which a pending choice was released.
-        """
+        """Call `narrow` before each search to exclude reserved hosts, and `released` for released choices."""
         self.pending.let_go = released
         self._narrow = narrow
 
@@ -147,13 +118,13 @@ class Scheduler:
             for (order, _), late in zip(begun, later, strict=True)
         ]
 
-    def begin(self, requests: Sequence[BuildRequested]) -> list[tuple[Order, Begun]]:
+    def begin(self, requests: Sequence[BuildRequested]) -> list[tuple[Order, events.Begun]]:
         self.book.listened(self.clock.monotonic())
         return [
             self._orders.begin(request, self.retries.retried_for(request.request)) for request in requests
         ]
 
-    def begin_moves(self, starts: Sequence[MoveStart]) -> list[tuple[Order, Begun]]:
+    def begin_moves(self, starts: Sequence[MoveStart]) -> list[tuple[Order, events.Begun]]:
         """Return the orders and states of moves before the search."""
         self.book.listened(self.clock.monotonic())
         return [
@@ -161,23 +132,21 @@ class Scheduler:
             for start in starts
         ]
 
-    def begin_stored(self, kept: ParkedRequest) -> tuple[Order, Begun]:
+    def begin_stored(self, kept: ParkedRequest) -> tuple[Order, events.Begun]:
         """Return the order of a waiting request."""
         if kept.start is not None:
             return self.begin_moves([kept.start])[0]
         return self.begin([kept.message])[0]
 
-    async def place(self, begun: Sequence[tuple[Order, Begun]]) -> list[End]:
-        """Return the end of each order. An order is unplaceable only by data that includes all earlier
-        commits.
-        """
+    async def place(self, begun: Sequence[tuple[Order, events.Begun]]) -> list[events.End]:
+        """Return the end of each order, by data that includes all earlier commits if it is unplaceable."""
         batch = self._joined.begin()
         try:
             return await self._place(begun)
         finally:
             self._joined.end(batch)
 
-    async def _place(self, begun: Sequence[tuple[Order, Begun]]) -> list[End]:
+    async def _place(self, begun: Sequence[tuple[Order, events.Begun]]) -> list[events.End]:
         level = any(self._orders.names_unknown(order.request) for order, _ in begun)
         if level:
             await self.source.fresh()
@@ -188,14 +157,14 @@ class Scheduler:
             self._take(course, event)
         left = courses
         while left := [course for course in left if course.asks]:
-            level = await self._choose(_asking(left, FindHosts), level)
-            await self._claim(_asking(left, ClaimHosts))
+            level = await self._choose(_asking(left, events.FindHosts), level)
+            await self._claim(_asking(left, events.ClaimHosts))
             left = [course for course in left if course.asks]  # usually none
-            await self._locate(_asking(left, Locate))
-            self._find_help(_asking(left, FindRemedies))
-            await self._fence(_asking(left, Fence))
-            self._find_spares(_asking(left, FindAlternates))
-        return [course.end or SayAll(()) for course in courses]
+            await self._locate(_asking(left, events.Locate))
+            self._find_help(_asking(left, events.FindRemedies))
+            await self._fence(_asking(left, events.Fence))
+            self._find_spares(_asking(left, events.FindAlternates))
+        return [course.end or events.SayAll(()) for course in courses]
 
     def put_off(self, orders: Sequence[Order]) -> list[Retry | None]:
         """Postpone orders whose messages would exceed the process's memory limit."""
@@ -209,50 +178,55 @@ class Scheduler:
                 later.append(None)
         return later
 
-    def verdict(self, request: Id, end: End) -> Verdict:
-        if isinstance(end, ComeAgain):
+    def verdict(self, request: Id, end: events.End) -> Verdict:
+        if isinstance(end, events.ComeAgain):
             self.retries.begin(request)
             return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
         self.retries.end(request)
         match end:
-            case DeadLetterRequest(why=why):
+            case events.DeadLetterRequest(why=why):
                 return Poison(why)
-            case Park(why=why):
+            case events.Park(why=why):
                 return Retry(after=1.0, why=why)
-            case SayAll(messages=messages):
+            case events.SayAll(messages=messages):
                 return messages
-            case SayMove() | BegunBefore():  # moves publish in move_arrivals.py
+            case events.SayMove() | events.BegunBefore():  # moves publish in move_arrivals.py
                 return ()
 
     # Effects of orders, for the whole batch
 
-    def _take(self, course: _Course, event: Event) -> None:
-        """One step. What needs no answer is done here."""
+    def _take(self, course: _Course, event: events.Event) -> None:
         course.order, effects = step(course.order, event, self._limits)
         course.asks = []
         for effect in effects:
             match effect:  # the most frequent ones first
-                case FindHosts() | ClaimHosts():
+                case events.FindHosts() | events.ClaimHosts():
                     course.asks.append(effect)
-                case KeepHost():
+                case events.KeepHost():
                     self._keep(course.order, effect)
-                case SayAll():
+                case events.SayAll():
                     course.end = effect
-                case GiveUpHost(pick=pick, instance=instance):
+                case events.GiveUpHost(pick=pick, instance=instance):
                     self._promising().drop(pick.promise)
                     self.pending.let_go(pick.root)
                     if group := course.order.request.hints.group:
                         self._joined.leave(group, instance)
-                case Warn(text=text):
+                case events.Warn(text=text):
                     log.warning(text)
-                case SayMove() | BegunBefore() | ComeAgain() | Park() | DeadLetterRequest():
+                case (
+                    events.SayMove()
+                    | events.BegunBefore()
+                    | events.ComeAgain()
+                    | events.Park()
+                    | events.DeadLetterRequest()
+                ):
                     course.end = effect
                 case _:
                     course.asks.append(effect)
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts. Orders without a host are evaluated again if the index was outdated; return whether
-        it is up to date.
+        """Choose hosts, again after a refresh for orders without one; return whether the index is
+        refreshed.
         """
         if not courses:
             return level
@@ -270,35 +244,33 @@ class Scheduler:
             self._take_choice(course, answer)
         return level
 
-    def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, Chosen | NoHost]]:
-        """Return, for each order, its hosts, or why there are none for all its instances."""
-        short: list[tuple[_Course, Chosen | NoHost]] = []
+    def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, events.Chosen | events.NoHost]]:
+        short: list[tuple[_Course, events.Chosen | events.NoHost]] = []
         for course, order in zip(courses, self._narrow([course.order for course in courses]), strict=True):
             course.order = order
         answers = self._now().choose([course.order for course in courses])
         for course, answer in zip(courses, answers, strict=True):
-            if isinstance(answer, Chosen) and answer.short is None:
+            if isinstance(answer, events.Chosen) and answer.short is None:
                 self._take_choice(course, answer)
             else:
                 short.append((course, answer))
         return short
 
-    def _take_choice(self, course: _Course, answer: Chosen | NoHost) -> None:
-        if isinstance(answer, Chosen):
+    def _take_choice(self, course: _Course, answer: events.Chosen | events.NoHost) -> None:
+        if isinstance(answer, events.Chosen):
             for pick in answer.picks:
                 if pick.crossed:
                     CROSSED.inc()
         self._take(course, answer)
 
-    def _choose_not(self, order: Order, answer: Chosen | NoHost) -> None:
-        """Release the reservations of an answer."""
-        picks = answer.picks if isinstance(answer, Chosen) else ()
+    def _choose_not(self, order: Order, answer: events.Chosen | events.NoHost) -> None:
+        picks = answer.picks if isinstance(answer, events.Chosen) else ()
         for instance, pick in zip(order.instances, picks, strict=False):
             self._promising().drop(pick.promise)
             if order.alternative.group is not None:
                 self._joined.leave(order.alternative.group.id, instance)
 
-    def _known_now(self, order: Order, event: Begun) -> tuple[Order, Begun]:
+    def _known_now(self, order: Order, event: events.Begun) -> tuple[Order, events.Begun]:
         if event.refusal:
             return self._orders.begin(order.request, order.waited, order.move)
         return self._orders.again(order), event
@@ -308,9 +280,9 @@ class Scheduler:
         for course in courses:
             spares: dict[Id, tuple[Candidate, ...]] = {}
             for wanted in course.asks:
-                if isinstance(wanted, FindAlternates) and choosing is not None:
+                if isinstance(wanted, events.FindAlternates) and choosing is not None:
                     spares[wanted.instance] = choosing.spares(course.order, wanted)
-            self._take(course, AlternatesFound(spares))
+            self._take(course, events.AlternatesFound(spares))
 
     def _find_help(self, courses: Sequence[_Course]) -> None:
         """Find changes that would help, once for equal orders, within a limited time."""
@@ -324,17 +296,14 @@ class Scheduler:
             if kind not in found and self.clock.monotonic() - began < HELP_SECONDS:
                 seed = course.order.request.request
                 found[kind] = helps(alternative, choosing, seed, self.late_help(), needed=needed)
-            self._take(course, HelpFound(found.get(kind, ())))
+            self._take(course, events.HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:
-        """Return a function that tells whether looking for remedies has taken MOST_HELP_SECONDS since this
-        call.
-        """
+        """Return a function that tells whether MOST_HELP_SECONDS have passed since this call."""
         until = self.clock.monotonic() + MOST_HELP_SECONDS
         return lambda: self.clock.monotonic() > until
 
     def _now(self, promises: HasReservations | None = None, joined: Joined | None = None) -> Choosing:
-        """All hosts as they are at this moment."""
         seen, _ = self.hosts_now()
         return Choosing(
             self.source,
@@ -354,20 +323,22 @@ class Scheduler:
         (narrowed,) = self._narrow([order])
         return narrowed
 
-    async def ready(self, request: BuildRequested) -> tuple[Order, Begun]:
+    async def ready(self, request: BuildRequested) -> tuple[Order, events.Begun]:
         """Return the order and state of a request before the search."""
         [begun] = await self.resolved([request])
         return begun
 
-    async def ready_moves(self, starts: Sequence[MoveStart]) -> Sequence[tuple[Order, Begun]]:
+    async def ready_moves(self, starts: Sequence[MoveStart]) -> Sequence[tuple[Order, events.Begun]]:
         """Return the orders and states of moves before the search."""
         return await self._resolve([self._orders.begin(start.request(), 0.0, start) for start in starts])
 
-    async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[tuple[Order, Begun]]:
+    async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[tuple[Order, events.Begun]]:
         """Return the requests with the present hosts of the instances that they name."""
         return await self._resolve([self._orders.begin(request, 0.0) for request in requests])
 
-    async def _resolve(self, begun: Sequence[tuple[Order, Begun]]) -> Sequence[tuple[Order, Begun]]:
+    async def _resolve(
+        self, begun: Sequence[tuple[Order, events.Begun]]
+    ) -> Sequence[tuple[Order, events.Begun]]:
         if any(names_other_instances(order.request) for order, _ in begun):
             return await self._resolving.resolve(begun)
         return begun
@@ -376,16 +347,14 @@ class Scheduler:
         return Promising(self.pending, self.book, self.clock.monotonic())
 
     async def _claim(self, courses: Sequence[_Course]) -> None:
-        """Claim for all orders together. Without an answer the result is unknown, and the reservations
-        expire.
-        """
+        """Claim for all orders together; without an answer the reservations expire."""
         if not courses:
             return
         questions = [
             ClaimRequested(claims=effect.claims)
             for course in courses
             for effect in course.asks
-            if isinstance(effect, ClaimHosts)
+            if isinstance(effect, events.ClaimHosts)
         ]
         answers = await self._answers(questions)
         results = [
@@ -394,12 +363,12 @@ class Scheduler:
         count_claims(results)
         for course, answer in zip(courses, answers, strict=True):
             if isinstance(answer, AnswerRefused):
-                self._take(course, ClaimImpossible(str(answer)))
+                self._take(course, events.ClaimImpossible(str(answer)))
             else:
-                self._take(course, ClaimAnswers(tuple(answer.results)))
+                self._take(course, events.ClaimAnswers(tuple(answer.results)))
 
     async def _answers(self, questions: list[ClaimRequested]) -> Sequence[ClaimAnswered | AnswerRefused]:
-        """One answer each. A question that placement cannot take fails the lot: then each by itself."""
+        """Return one answer for each question; each is asked alone if placement refuses them together."""
         try:
             return await self.placement.claim_many(questions)
         except AnswerRefused as problem:
@@ -407,7 +376,7 @@ class Scheduler:
                 return [problem]
         return [answer for question in questions for answer in await self._answers([question])]
 
-    def _keep(self, order: Order, kept: KeepHost) -> None:
+    def _keep(self, order: Order, kept: events.KeepHost) -> None:
         promise = kept.pick.promise
         if kept.way is not kept.pick.choices[0]:
             promising = self._promising()
@@ -421,13 +390,18 @@ class Scheduler:
 
     async def _locate(self, courses: Sequence[_Course]) -> None:
         if courses:
-            held = [effect.held for course in courses for effect in course.asks if isinstance(effect, Locate)]
+            held = [
+                effect.held
+                for course in courses
+                for effect in course.asks
+                if isinstance(effect, events.Locate)
+            ]
             for course, located in zip(courses, await self.ending.locate(held), strict=True):
                 self._take(course, located)
 
     async def _fence(self, courses: Sequence[_Course]) -> None:
         if courses:
-            fences = [[ask for ask in course.asks if isinstance(ask, Fence)] for course in courses]
+            fences = [[ask for ask in course.asks if isinstance(ask, events.Fence)] for course in courses]
             for course, answer in zip(courses, await self.ending.fence(fences), strict=True):
                 self._take(course, answer)
 

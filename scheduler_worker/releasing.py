@@ -77,7 +77,6 @@ class Ending:
         return answers
 
     async def _retire(self, fence: Fence) -> ReleaseResult | str:
-        """Return the result, or why placement refuses it."""
         question = ReleaseRequested(
             consumer=fence.instance, generation=fence.generation, retire=fence.why, unplaceable=True
         )
@@ -103,10 +102,7 @@ class Ending:
         return {provider.id: provider for answer in answers for provider in answer.providers}
 
     async def take_back(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Handle a build without a conductor: retry for a limited time, then release its claim and end it.
-
-        The age of the request is irrelevant: it may have waited for capacity.
-        """
+        """Handle a build without a conductor: retry for a limited time, then release its claim and end it."""
         self.wait_for_ears(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"

@@ -30,9 +30,7 @@ INSTANCES_ASKED = 1000  # at a time
 
 @dataclass(frozen=True)
 class Resolving:
-    """One query for a whole batch, none without names. A query that placement refuses is split in halves to
-    find the wrong request.
-    """
+    """Resolves all names of a batch in one query; a query that placement refuses is split in halves."""
 
     placement: PlacementQueries
     ending: Ending
@@ -83,7 +81,6 @@ class Resolving:
         return {group.id: group for group in (await self.placement.groups(FindGroups(ids=ids))).groups}
 
     async def _instances(self, orders: Sequence[Order]) -> dict[Id, str]:
-        """Return instance → root of its host."""
         named = (
             hints.same_host + hints.different_host for hints in (order.request.hints for order in orders)
         )
@@ -127,10 +124,8 @@ class RelatedHosts:
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the classes whose related instances have moved, and the classes that can never be satisfied,
-        with the reason.
-
-        A class without a previous answer counts as moved.
+        """Return the classes whose related instances have moved, and those that can never fit, with the
+        reason.
         """
         self.stirred, self._asking = False, True
         kinds = list(naming)
@@ -164,9 +159,7 @@ def names_other_instances(request: BuildRequested) -> bool:
 
 
 def _named(order: Order) -> tuple[object, frozenset[str]]:
-    """Return the related instances with their hosts, and the set of all hosts. Soft groups exclude no
-    host.
-    """
+    """Return the related instances with their hosts, and all hosts; soft groups exclude no host."""
     alternative = order.alternatives[0]
     group = alternative.group
     if group is not None and group.policy.startswith("soft"):

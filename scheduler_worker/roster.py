@@ -55,10 +55,7 @@ class SaysAlive(Protocol):
 
 
 class WaitingSignal:
-    """An additional heartbeat after which readers query the waiting requests again.
-
-    If the broker is unreachable, the next regular heartbeat has the change, within a second.
-    """
+    """An additional heartbeat after which readers query the waiting requests again."""
 
     def __init__(self, roster: Roster, say: SaysAlive) -> None:
         self._roster = roster

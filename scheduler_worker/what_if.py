@@ -98,8 +98,8 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Return the answer for the first alternative that places all instances, or enough of them, in
-        addition to the supposed ones.
+        """Return the answer for the first alternative that places enough instances besides the supposed
+        ones.
         """
         order = self._scheduler.without_reserved(order)
         shorts: list[Shortage] = []
@@ -187,7 +187,6 @@ class WhatIfs:
     # How many more
 
     async def _room(self, alternative: Alternative, seed: str, supposing: Supposing) -> tuple[_Counted, str]:
-        """Count how many further instances fit, by the hosts that filters accept now."""
         clock = self._scheduler.clock
         counted, spent, layout = _Counted(), 0.0, self._scheduler.source.layout
         while not counted.over:
@@ -205,7 +204,6 @@ class WhatIfs:
         return counted, cut if counted.capped else ""
 
     def _count(self, ranking: Ranking, counted: _Counted, supposing: Supposing) -> None:
-        """Count for a slice of time: at least one host, or one more instance on a large one."""
         clock = self._scheduler.clock
         until = clock.monotonic() + SLICE
         for index in ranking.admitted(beyond=counted.after):
@@ -255,9 +253,7 @@ class WhatIfs:
 
     @contextmanager
     def _looking(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Yield a choice that includes the hypothetical instances; there must be no await within the
-        block.
-        """
+        """Yield a choice that includes the hypothetical instances; the block must not await."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:

@@ -99,7 +99,6 @@ def _being_emptied(root: str) -> str:
 
 
 def _unsought(course: MoveCourse) -> WhatIfAnswered:
-    """Return the answer for a move that is refused or needs no host."""
     barred, start = course.barred, course.start
     if barred is None and start is None:
         barred = Barred(code="moving", why="it has begun before, and its cell sees it through")

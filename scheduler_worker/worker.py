@@ -4,48 +4,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bus import topics
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.moves import MovePlaced, MoveRefused
 from bus.routing import Query
 from bus.sql.database import Database
-from bus.topics import (
-    ALLOCATIONS,
-    BUILD_CANCEL,
-    BUILD_CANCELLED,
-    BUILD_DELETE,
-    BUILD_PLACED,
-    BUILD_REQUESTED,
-    BUILD_UNPLACEABLE,
-    CLAIM,
-    CLIENT_ASKED,
-    CLIENT_REQUESTED,
-    CLIENTS,
-    DECISION,
-    EDIT_CLIENT,
-    FIND_BUILDS,
-    FIND_INSTANCES,
-    FIND_MOVES,
-    GROUPS,
-    HOST_FAILED,
-    HOST_HEALTH,
-    HOST_REPORTED,
-    MOVE_HALF,
-    MOVE_HANDOVER,
-    MOVE_PLACED,
-    MOVE_REFUSED,
-    MOVE_REQUESTED,
-    MOVE_STEER,
-    MOVE_TOLD,
-    PROVIDERS,
-    RELEASE,
-    SCHEDULER_ALIVE,
-    USAGES,
-    WAITING,
-    WHAT_IF,
-    WHAT_IF_MOVES,
-)
 from bus.vocabulary import Message
 from bus.worker import Answers, Every, On, Worker, answers, every, on, on_many
 from scheduler_worker.cancelling import Cancelling
@@ -122,31 +87,31 @@ def scheduler_worker(
         "scheduler",
         consumes=[
             on_many(
-                BUILD_REQUESTED,
+                topics.BUILD_REQUESTED,
                 NewBuilds(scheduler, store, clock).place_many,
-                emits=[BUILD_PLACED, BUILD_UNPLACEABLE],
+                emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
                 batch=options.batch,
                 concurrency=options.concurrency,
                 unheard=scheduler.ending.take_back,
                 unheard_after=TRIES_UNHEARD,
             ),
-            on(HOST_REPORTED, changes.handle, private=True),
-            on(HOST_FAILED, scheduler.hear_of_failure, private=True),
-            on(SCHEDULER_ALIVE, scheduler.roster.handle, private=True),
+            on(topics.HOST_REPORTED, changes.handle, private=True),
+            on(topics.HOST_FAILED, scheduler.hear_of_failure, private=True),
+            on(topics.SCHEDULER_ALIVE, scheduler.roster.handle, private=True),
             *[row for part in parts for row in part.consumes],
         ],
-        answers=[answers(WHAT_IF, what_ifs.answer), *[row for part in parts for row in part.answers]],
+        answers=[answers(topics.WHAT_IF, what_ifs.answer), *[row for part in parts for row in part.answers]],
         asks=[
-            CLAIM,
-            RELEASE,
-            PROVIDERS,
-            GROUPS,
-            ALLOCATIONS,
-            FIND_BUILDS,
+            topics.CLAIM,
+            topics.RELEASE,
+            topics.PROVIDERS,
+            topics.GROUPS,
+            topics.ALLOCATIONS,
+            topics.FIND_BUILDS,
             *[query for part in parts for query in part.asks],
         ],
         timers=[
-            every(SAYS_SECONDS, scheduler.roster.say, emits=[SCHEDULER_ALIVE], at_once=True),
+            every(SAYS_SECONDS, scheduler.roster.say, emits=[topics.SCHEDULER_ALIVE], at_once=True),
             *[timer for part in parts for timer in part.timers],
         ],
         starts=[
@@ -175,9 +140,8 @@ class _Part:
 
 
 def _host_records(records: HostRecords) -> _Part:
-    """Stores which hosts are down or closed, for the next start, and answers queries about them."""
     return _Part(
-        answers=[answers(HOST_HEALTH, records.find)],
+        answers=[answers(topics.HOST_HEALTH, records.find)],
         starts=[records.load],
         timers=[
             every(RECORD_SECONDS, records.store),
@@ -190,10 +154,9 @@ def _host_records(records: HostRecords) -> _Part:
 def _those_that_wait(
     queue: WaitingQueue, signal: WaitingSignal, cancelling: Cancelling, keeping: Keeping
 ) -> _Part:
-    """Return the rows for requests that wait for capacity."""
     return _Part(
-        consumes=[on(BUILD_CANCEL, cancelling.cancel, emits=[BUILD_DELETE])],
-        answers=[answers(WAITING, keeping.waiting), answers(DECISION, keeping.decision)],
+        consumes=[on(topics.BUILD_CANCEL, cancelling.cancel, emits=[topics.BUILD_DELETE])],
+        answers=[answers(topics.WAITING, keeping.waiting), answers(topics.DECISION, keeping.decision)],
         timers=[
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(SWEEP_SECONDS, keeping.sweep),
@@ -208,42 +171,40 @@ def _those_that_wait(
 
 
 def _clients(door: ClientDoor) -> _Part:
-    """Handles the requests and questions of clients."""
     return _Part(
         consumes=[
             on_many(
-                CLIENT_REQUESTED,
+                topics.CLIENT_REQUESTED,
                 door.request_many,
                 emits=[
-                    BUILD_REQUESTED,
-                    BUILD_CANCEL,
-                    MOVE_REQUESTED,
-                    MOVE_STEER,
-                    BUILD_UNPLACEABLE,
-                    BUILD_CANCELLED,
-                    MOVE_REFUSED,
-                    MOVE_TOLD,
+                    topics.BUILD_REQUESTED,
+                    topics.BUILD_CANCEL,
+                    topics.MOVE_REQUESTED,
+                    topics.MOVE_STEER,
+                    topics.BUILD_UNPLACEABLE,
+                    topics.BUILD_CANCELLED,
+                    topics.MOVE_REFUSED,
+                    topics.MOVE_TOLD,
                 ],
                 concurrency=4,  # a lookup in a silent cell must not stop the other clients
             )
         ],
         answers=[
-            answers(CLIENT_ASKED, door.ask, concurrency=16, client="*"),
-            answers(CLIENTS, door.clients),
-            answers(EDIT_CLIENT, door.edit),
+            answers(topics.CLIENT_ASKED, door.ask, concurrency=16, client="*"),
+            answers(topics.CLIENTS, door.clients),
+            answers(topics.EDIT_CLIENT, door.edit),
         ],
-        asks=[USAGES, FIND_INSTANCES, FIND_MOVES],
+        asks=[topics.USAGES, topics.FIND_INSTANCES, topics.FIND_MOVES],
     )
 
 
 def _other_halves(handovers: Handovers, concurrency: int) -> _Part:
-    """Return the rows for moves between cells."""
     return _Part(
         consumes=[
             on_many(
-                MOVE_HALF,
+                topics.MOVE_HALF,
                 handovers.handle_many,
-                emits=[MOVE_PLACED, MOVE_HANDOVER, BUILD_DELETE],
+                emits=[topics.MOVE_PLACED, topics.MOVE_HANDOVER, topics.BUILD_DELETE],
                 batch=MOVES_AT_ONCE,
                 concurrency=concurrency,
                 unheard=handovers.unheard,
@@ -251,25 +212,24 @@ def _other_halves(handovers: Handovers, concurrency: int) -> _Part:
             )
         ],
         timers=[
-            every(TELL_AGAIN_SECONDS, handovers.tell_again, emits=[MOVE_HANDOVER]),
+            every(TELL_AGAIN_SECONDS, handovers.tell_again, emits=[topics.MOVE_HANDOVER]),
             every(PRUNE_SECONDS, handovers.prune),
         ],
     )
 
 
 def _moves(moves: MoveArrivals, unheard: UnheardMoves, what_ifs: WhatIfsOfMoves, concurrency: int) -> _Part:
-    """Return the rows for moves, which may wait for capacity."""
     return _Part(
         consumes=[
             on_many(
-                MOVE_REQUESTED,
+                topics.MOVE_REQUESTED,
                 moves.place_many,
-                emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
+                emits=[topics.MOVE_PLACED, topics.MOVE_REFUSED, topics.MOVE_HANDOVER],
                 batch=MOVES_AT_ONCE,
                 concurrency=concurrency,
                 unheard=unheard.take_back,
                 unheard_after=TRIES_UNHEARD,
             )
         ],
-        answers=[answers(WHAT_IF_MOVES, what_ifs.answer)],
+        answers=[answers(topics.WHAT_IF_MOVES, what_ifs.answer)],
     )

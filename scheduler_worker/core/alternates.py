@@ -27,10 +27,7 @@ ROOMIEST = 64  # of a cell, how many are named as alternates by turns
 
 
 class CapacityByHost:
-    """Capacities of the hosts that masks admit, by their index in the arrays of the search.
-
-    They are grouped by cell on first use. Usually only the capacity of one host and the maximum are needed.
-    """
+    """Capacities of the hosts that masks admit, by their index in the arrays of the search."""
 
     def __init__(
         self,
@@ -48,7 +45,6 @@ class CapacityByHost:
 
     @cached_property
     def _counted(self) -> list[tuple[Floats, float]]:
-        """Return the free amounts and the requested amount of each class. Shared pools are not counted."""
         shared = set[str]().union(*self._source.sharing.values())
         return [
             (self._search.free(name), float(amount))
@@ -71,8 +67,8 @@ class CapacityByHost:
         return 0.0 if number is None or number >= len(most) else most[number]
 
     def roomiest(self, cell: str, least: float) -> list[int]:
-        """Return a quarter of the cell's hosts with the largest capacity, at most 64, shuffled by the
-        request, each with at least `least`.
+        """Return at most 64 of the cell's hosts with the largest capacity (`least` or more), shuffled by
+        request.
         """
         there, in_order = self._where_is(cell), self._in_order
         those, capacities = in_order.indices[there], in_order.capacities[there]
@@ -127,7 +123,6 @@ class _ByCell:
 
 
 def _whole(capacities: list[float]) -> float:
-    """Return how many instances fit, from how many fit by each resource class."""
     return min(capacities) // 1.0 if capacities else inf
 
 
@@ -216,7 +211,7 @@ class AlternatesOfCell:
         return has >= self._enough
 
     def _next_roomy(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
-        """By turns, so that builds do not all name the same one."""
+        """Return roomy hosts in turn, so that builds do not all name the same alternate."""
         if self._roomy is None:
             assert self._enough is not None  # computed before any alternate is replaced
             self._roomy = deque(self._capacities.roomiest(self._cell, self._enough))

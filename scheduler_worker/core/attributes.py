@@ -43,9 +43,7 @@ _OF_ITS_REPORT: Mapping[str, Callable[[HostState], Attribute]] = {
 
 
 def attribute(host: HostFacts, name: str) -> Attribute | None:
-    """Return an attribute by a name or a path such as `capabilities:cpu_info:arch` or `metrics.temperature`,
-    or None.
-    """
+    """Return an attribute by a name or a path such as `capabilities:cpu_info:arch`, or None."""
     reads = _OF_PLACEMENT.get(name)
     if reads is not None:
         return reads(host)
@@ -89,9 +87,7 @@ _TEXTS: Mapping[str, Callable[[str, str], bool]] = {
 
 
 def meets(value: object, demand: str) -> bool:
-    """Return whether the value satisfies the requirement. A value that is not a number satisfies no numeric
-    comparison.
-    """
+    """Return whether the value satisfies the requirement; texts satisfy no numeric comparison."""
     words = demand.split()
     said = _text(value)
     if not words:
@@ -130,9 +126,7 @@ class UnreadableQuery(ValueError):
 
 
 def _each(compares: Callable[[Any, Any], bool]) -> Callable[[Sequence[Any]], bool]:
-    """Return a function that compares the first value with each other one; it is false for fewer than two
-    values or values that do not compare.
-    """
+    """Return a comparison of the first value with each other one; false if values do not compare."""
 
     def compared(values: Sequence[Any]) -> bool:
         try:
@@ -195,9 +189,7 @@ def _size(query: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def holds(query: tuple[Any, ...], host: HostFacts) -> bool:
-    """Return whether the query is true of this host. Missing facts are left out of comparisons; an empty
-    query is true.
-    """
+    """Return whether the query is true of this host; missing facts are left out of comparisons."""
     if not query:
         return True
     command, *operands = query

@@ -59,9 +59,6 @@ def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choos
 
 
 def _as_made(own: Own, options: Options, named: Callable[..., Any]) -> tuple[Own, Options]:
-    """Return an operator's custom filters and weighers with their options, by the name that each one has
-    after it was made.
-    """
     names = {name: named((name,), options, own)[0].name for name in own}
     told = {names[name]: options[name] for name in own if name in options}
     return {names[name]: made for name, made in own.items()}, {**options, **told}
@@ -75,7 +72,6 @@ def _there(
 
 
 def _sentence(made: Callable[..., Any]) -> str:
-    """Return the first paragraph of the docstring."""
     return " ".join((inspect.getdoc(made) or "").split("\n\n")[0].split())
 
 

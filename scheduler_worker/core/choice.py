@@ -29,15 +29,12 @@ class HasReservations(Protocol):
     @property
     def unsettled(self) -> Sequence[CapacityReservation]:
         """Return the reservations whose claims have no result yet."""
-        ...
 
     def enter(self, way: Candidate) -> CapacityReservation:
         """Reserve the capacity of this candidate."""
-        ...
 
     def drop(self, promise: CapacityReservation) -> None:
         """Release a reservation whose claim failed."""
-        ...
 
 
 class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -156,10 +153,7 @@ class Supposing:
 
 
 class Joined:
-    """Kept as long as a batch is under way that may have asked placement before it was claimed.
-
-    What is remembered for longer would be wrong: members move, and leave.
-    """
+    """Members that joined server groups in batches that are under way; later they may have moved or left."""
 
     def __init__(self) -> None:
         self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, the batch begun last

@@ -74,9 +74,7 @@ class Choosing:
         return ranking.spares(wanted.cell, wanted.several, wanted.beside, order.avoid)
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """Return the ranking of hosts for the alternative; `several` instances must fit on one host
-        (affinity).
-        """
+        """Return the ranking of hosts; `several` instances of an affinity group must fit on one host."""
         question = alternative.question
         if alternative.group is not None:
             alternative = self._grouped(alternative, several)
@@ -118,9 +116,7 @@ class Choosing:
             self._joined.leave(order.alternative.group.id, instance)
 
     def promised(self, alternative: Alternative) -> bool:
-        """Return whether the request would have a host without the hosts that are reserved for other
-        claims.
-        """
+        """Return whether the request would have a host without the reservations of other claims."""
         open_ones = self._pending.unsettled
         question = alternative.question
         roots = {entry.root for entry in open_ones}
@@ -158,7 +154,6 @@ class Choosing:
         return ""
 
     def _grouped(self, alternative: Alternative, several: int) -> Alternative:
-        """Return the alternative with the members that joined its group since it was read."""
         group = alternative.group
         if group is None:
             return alternative
@@ -217,7 +212,6 @@ class _Kind:
         return Chosen(self._with_spares(order, picks), short)
 
     def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:
-        """Return a host for as many instances as there is free capacity for."""
         several = max(1, MAX_CHOICES // len(order.instances))
         grouped = order.alternative.group is not None
         picks: list[tuple[Ranking, Pick]] = []
@@ -239,9 +233,7 @@ class _Kind:
         return picks
 
     def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
-        """Add the alternates after all hosts are chosen: no chosen host is an alternate for another
-        instance.
-        """
+        """Add the alternates last: no chosen host is an alternate for another instance."""
         several = order.alternates
         if not several:
             return tuple([pick for _, pick in picks])

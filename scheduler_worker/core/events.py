@@ -104,8 +104,7 @@ class Locate(msgspec.Struct, frozen=True, gc=False):
 class Fence(msgspec.Struct, frozen=True, gc=False):
     """Retire a consumer: release its allocations at this generation, so that no later claim of it succeeds.
 
-    With generation None nothing is released: a consumer that holds a host keeps it. All fences of an order
-    are answered together.
+    With generation None a consumer that holds a host keeps it. All fences of an order are answered together.
     """
 
     instance: Id
@@ -114,9 +113,7 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
 
 class FindAlternates(msgspec.Struct, frozen=True, gc=False):
-    """Find this number of other hosts in the cell, without instances of the request. All are answered
-    together.
-    """
+    """Find this number of other hosts in the cell; all alternates of an order are answered together."""
 
     instance: Id
     cell: str

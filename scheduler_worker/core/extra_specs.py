@@ -194,7 +194,6 @@ def unknown(flavor: Flavor, where: str, unscoped_are_read: bool) -> Iterator[str
 
 
 def _spellings(name: str) -> Collection[str]:
-    """Return the keys that a misspelled key could mean."""
     return [*READ, *_OF_THE_HYPERVISOR, f"resources:{name}", f"trait:{name}"]
 
 

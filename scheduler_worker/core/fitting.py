@@ -105,10 +105,8 @@ IMAGE = "image"  # the part of a request that the relevant filters read
 def unfit(
     alternative: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy
 ) -> str:
-    """Return why the host does not fit the new image of a rebuild, or an empty string.
-
-    The host is judged as if it were empty, because a rebuild needs no further capacity. Only filters that
-    read the image count.
+    """Return why the host does not fit the new image of a rebuild, as if the host were empty; "" if it
+    fits.
     """
     question = msgspec.structs.replace(
         alternative.question,

@@ -89,9 +89,7 @@ class QuestionDraft:
             )
 
     def settle_traits(self) -> None:
-        """Refuse a trait that is both required and forbidden. Traits without a suffix apply to the host if
-        the group without suffix has no resources.
-        """
+        """Raise Unreadable for a trait both required and forbidden; move host traits to the root."""
         group = self.groups[""]
         if not group.wanted and not group.any_of:
             self.root_required |= group.required
@@ -290,9 +288,7 @@ def _add_persistent_memory(draft: QuestionDraft, specs: GuestSpecs) -> None:
 
 
 def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions, cells: int) -> None:
-    """Add a request group for each device, so that each can come from another provider. If its alias requires
-    NUMA affinity, device n belongs to NUMA cell n of the guest.
-    """
+    """Add a request group for each device; with NUMA affinity device n belongs to the guest's NUMA cell n."""
     said = specs.of_flavor("pci_passthrough:alias")
     alternative = specs.one_of("hw:pci_numa_affinity_policy", *NUMA_POLICIES)
     if said is None:
@@ -340,9 +336,7 @@ _TYPES = "COMPUTE_IMAGE_TYPE_"
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add `traits_required` and properties `trait:NAME=required`, and further properties if an operator
-    enables them.
-    """
+    """Add the traits that the image requires, and those of its properties if an operator enables them."""
     if image is None:
         return
     required = draft.groups[""].required

@@ -81,7 +81,6 @@ def page_sizes(sizes: Sequence[str]) -> list[Pages]:
 
 
 def _page_size(specs: GuestSpecs) -> SpecValue | None:
-    """Return the page size; the image may choose it if the flavor does not."""
     flavor, image = specs.of_flavor("hw:mem_page_size"), specs.of_image("hw_mem_page_size")
     if image is None:
         return flavor
@@ -202,7 +201,7 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
 
 
 def _alone(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -> None:
-    """Check that nothing else asks for what the topology asks for."""
+    """Raise Unreadable if something else asks for what the topology asks for."""
     classes = ["VCPU", "PCPU", "MEMORY_MB", *([pages.resource_class] if pages is not None else [])]
     if other := draft.speaks_of(*classes):
         said = specs.get("hw:numa_nodes") or specs.get("hw:cpu_policy") or specs.of_flavor("hw:mem_page_size")
@@ -222,7 +221,6 @@ def _ask_memory(draft: QuestionDraft, suffix: str, mb: int, pages: Pages | None,
 
 
 def _cpu_count(specs: GuestSpecs) -> int:
-    """Return the flavor's processors. Raise Unreadable if a topology cannot be made of so many."""
     vcpus = specs.flavor.vcpus
     if not 0 < vcpus <= MAX_CPUS:
         raise Unreadable(f"{specs.where}.vcpus: {vcpus}: a guest with a topology has from 1 to {MAX_CPUS}")
@@ -230,7 +228,6 @@ def _cpu_count(specs: GuestSpecs) -> int:
 
 
 def _span(first: int, last: int) -> int:
-    """Return the mask of the processors from `first` to `last`."""
     return (1 << last + 1) - (1 << first)
 
 

@@ -146,9 +146,7 @@ def _told(order: Handover) -> HandoverProgress:
 
 
 def taking_back(order: Handover, generation: int | None) -> ConsumerClaim | None:
-    """Return the claim that returns the holder consumer's allocations, if the instance held any before (an
-    unshelved one did not).
-    """
+    """Return the claim that returns the source's allocations to the instance, if it held any before."""
     placed = order.placed
     if not placed.attempt:
         return None
@@ -164,9 +162,7 @@ def taking_back(order: Handover, generation: int | None) -> ConsumerClaim | None
 
 
 def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
-    """Return the release for a build that is shelved again or has ended. Nothing of it runs at the
-    destination.
-    """
+    """Return the release for a build that is shelved again or has ended."""
     return ReleaseRequested(
         consumer=order.placed.build,
         generation=None,

@@ -25,9 +25,7 @@ class ClaimPlace:
 
 
 def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
-    """Return the host of the allocations, or None if no agent reports any of the providers. A shared pool
-    counts only if all providers are pools.
-    """
+    """Return the host of the allocations, or None if no agent reports any of the providers."""
     owned = [provider for provider in _named(held, providers) if provider.agent and provider.cell]
     if not owned:
         return None
@@ -64,9 +62,7 @@ Mappings = dict[str, tuple[str, ...]]
 def mappings_of(
     allocations: Allocations, question: FindCandidates, providers: Mapping[str, Provider], root: str
 ) -> Mappings:
-    """Return the mappings as a search would, or an empty result if the root serves all groups or the answer
-    is ambiguous.
-    """
+    """Return the provider of each resource group; empty if the root serves all or the answer is ambiguous."""
     several = [group for group in question.groups if group.suffix and group.resources]
     if not several:
         return {}
@@ -92,7 +88,6 @@ def _ways(
     providers: Mapping[str, Provider],
     patience: list[int],
 ) -> Iterator[tuple[dict[str, str], Allocations]]:
-    """Yield each assignment of the groups to the allocations, with the remaining allocations."""
     if not groups:
         yield {}, left
         return
@@ -127,7 +122,6 @@ def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider 
 
 
 def _apart(suffix: str, provider: str, served: Mapping[str, str], question: FindCandidates) -> bool:
-    """Return whether groups that may not share a provider have different ones."""
     for other, its in served.items():
         if its == provider and (
             question.group_policy == "isolate" or {suffix, other} <= set(question.isolated)

@@ -45,10 +45,7 @@ def never() -> bool:
 
 
 class Tally:
-    """Counts hosts until the searches or the time are used up; then the count is 0.
-
-    Hosts without free capacity for all the `needed` instances count as none.
-    """
+    """Counts hosts with capacity for the `needed` instances until the searches or the time are used up."""
 
     def __init__(
         self, seed: str, searches: int, late: Callable[[], bool] = never, *, needed: int = 1
@@ -108,7 +105,6 @@ class Tally:
 
 
 def _instances(ranking: Ranking, index: int) -> int:
-    """Return for how many instances this host has free capacity, disregarding what hosts share."""
     way, alternative = ranking.way(index), ranking.alternative
     several = capacities(alternative.asked, way.free) if way is not None else 0
     if alternative.group is None or alternative.group.policy != "anti-affinity":
@@ -178,9 +174,7 @@ def without_rule(rule: Rule) -> str:
 
 
 def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Reduce the first amount to the largest that suffices with the second left out, then the second to what
-    is free on the hosts.
-    """
+    """Reduce the first amount as far as necessary without the second, then the second to what is free."""
     for index, first in enumerate(lessened(alternative)):
         for second in list(lessened(first.alternative))[index:]:
             if tally.spent:
@@ -195,7 +189,6 @@ def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> It
 
 
 def _then(first: Lessened, amount: int, other: str, choosing: Choosing, tally: Tally) -> Helps | None:
-    """Return how much of the other class is possible when the first one is reduced to this amount."""
     for less in lessened(first.with_amount(amount)):
         if less.resource_class == other and (fits := tally.by_less(less, choosing)) is not None:
             return fits
@@ -229,10 +222,7 @@ def helps(
     *,
     needed: int = 1,
 ) -> tuple[str, ...]:
-    """Return sentences, the most helpful first, as far as they are found before it is late.
-
-    With each remedy there is free capacity for `needed` instances.
-    """
+    """Return sentences about changes after which `needed` instances would fit, the most helpful first."""
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     if (
         needed > 1 and tally.count(alternative, choosing).hosts

@@ -5,7 +5,7 @@ Slices use rendezvous hashing: a host is preferred by the scheduler with the hig
 schedulers agree without messages, and if one starts or stops, only its slice changes.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
 from bus.reports import HostState
-from scheduler_worker.core.rule import UNKNOWN
+from scheduler_worker.core.rule import FACTS, UNKNOWN, Reads
 
 Uints = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -72,7 +72,6 @@ def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | Non
 
 
 def _weights(hashes: Hashes, name: str) -> Hashes:
-    """Return the combined hashes, mixed so that every bit of both has an effect."""
     mixed = hashes ^ np.uint64((crc32(name.encode()) + 1) * _GOLDEN & _ALL_BITS)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
@@ -158,7 +157,6 @@ class HostMap:
 
 
 Numbers = npt.NDArray[np.float64]
-Reads = Callable[[HostState], float]
 
 NOBODY = 0  # the slot of hosts without a slot
 NEVER = -np.inf  # the time of a heartbeat that has not come
@@ -167,26 +165,13 @@ FIRST_SLOTS = 1024
 HostKey = tuple[str, str]  # cell and root: a cell reports only its hosts, whatever root it names
 MOST_IMAGES = 32
 
-# The attributes that can be read by name. A version of 0 means that none was reported.
-FACTS: Mapping[str, Reads] = {
-    "load": lambda state: state.load,
-    "instances": lambda state: state.instances,
-    "enabled": lambda state: state.enabled,
-    "forced_down": lambda state: state.forced_down,
-    "hypervisor_version": lambda state: state.hypervisor_version or UNKNOWN,
-    "reported": lambda state: state.building,
-}
-
 
 def reads_metric(name: str) -> Reads:
     return lambda state: state.metrics.get(name, UNKNOWN)
 
 
 class HostColumns:
-    """One slot for each host, with its reported facts, recent builds and failures.
-
-    A slot is assigned at the first report of a host, also if placement does not have the host.
-    """
+    """One slot for each host that has reported, with its reported facts, recent builds and failures."""
 
     def __init__(self) -> None:
         self.slots: dict[HostKey, int] = {}
@@ -286,9 +271,7 @@ class HostColumns:
 
 
 def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Ints:
-    """Return an array over placement's positions with the given numbers at the given positions, and 0
-    elsewhere.
-    """
+    """Return an array over placement's positions with the numbers at the positions, and 0 elsewhere."""
     found = np.zeros(size, np.intp)
     found[np.array(positions, np.intp)] = np.array(numbers, np.intp)
     return found

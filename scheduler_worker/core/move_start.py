@@ -77,9 +77,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def request(self) -> BuildRequested:
-        """Return the boot request that finds the destination: in one cell, without the source. It has the
-        move's id, so fences and group members chosen for it belong to the move.
-        """
+        """Return the boot request, under the move's id, that finds the destination in one cell."""
         asked, spec, beside = self.asked, self.becomes, self.beside
         hints = msgspec.structs.replace(beside.hints or Hints(), group=self.group)
         leaves = () if asked.same_host else tuple(self.own)
@@ -108,9 +106,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def claim(self, ways: Sequence[Candidate]) -> ConsumerClaim:
-        """Return the claim that gives the build the destination and the holder consumer the source, both or
-        neither.
-        """
+        """Return the claim that gives the build the destination and the holder consumer the source."""
         return ConsumerClaim(
             consumer=self.asked.build,
             generation=self.generation,
@@ -123,9 +119,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def others_of(self, group: ServerGroup) -> ServerGroup:
-        """Return the instance's group without the instance itself: its own allocations never exclude a
-        host.
-        """
+        """Return the instance's group without the instance itself."""
         build, keep = self.asked.build, self.keep
         members = {one: roots for one, roots in group.members.items() if one != build}
         left = {one: roots for one, roots in group.left.items() if one != keep}
@@ -139,9 +133,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         decision: Decision | None = None,
         cell: str = "",
     ) -> MovePlaced:
-        """Return the message that hands the move to the cell; `cell`: the cell of the destination, empty for
-        the same cell.
-        """
+        """Return the message that hands the move to the cell; `cell` is empty for the same cell."""
         asked = self.asked
         return MovePlaced(
             move=asked.move,
@@ -193,10 +185,7 @@ def in_group(start: MoveStart, group: Id | None) -> MoveStart:
 
 
 def misread(asked: MoveRequested) -> Barred | None:
-    """Return a refusal for a contradicting or impossible field, or None.
-
-    `waits`: this scheduler can store waiting moves. `crosses`: it can store a move between cells.
-    """
+    """Return a refusal for a contradicting or impossible field, or None."""
     kind = asked.kind
     says = ""
     if asked.move == asked.build:
@@ -239,9 +228,7 @@ def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
 
 
 def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
-    """Return a refusal if the present host does not permit the move. `root` is the provider of that host; it
-    is missing if the host was deleted.
-    """
+    """Return a refusal if the present host, whose provider `root` is None if deleted, forbids the move."""
     asked, source = start.asked, start.source
     if source is None:
         return None
@@ -267,7 +254,6 @@ def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
 
 
 def _is_metal(source: Selection, root: Provider) -> bool:
-    """Return whether the allocation is the only unit of a custom class of a root without processors."""
     held = source.choice.allocations
     if held.keys() != {root.id} or not _CPUS.isdisjoint(root.inventories):
         return False

@@ -108,9 +108,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.refused[-MAX_REFUSED:]
 
     def claims(self) -> tuple[ConsumerClaim, ...]:
-        """Return one claim that places all picked instances or none, each on the first of its hosts that
-        fits.
-        """
+        """Return one claim for each picked instance, each on the first of its hosts that fits."""
         request = self.request
         if self.move is not None:
             return tuple([self.move.claim(pick.choices) for pick in self.picks])
@@ -215,9 +213,7 @@ def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
 def refusals_of(
     pick: Pick, refusals: Sequence[Refusal], names: Mapping[str, str] | None = None
 ) -> tuple[list[str], set[str]]:
-    """Return placement's refusals as texts, and the providers to avoid. Providers that only changed are not
-    avoided.
-    """
+    """Return placement's refusals as texts, and the providers to avoid (not those that only changed)."""
     said, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         said.append(f"{way.host}: {refusal}")

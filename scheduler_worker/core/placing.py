@@ -20,37 +20,8 @@ from bus.messages import Selection
 from bus.moves import BEGUN
 from bus.queries import Candidate
 from bus.vocabulary import MAX_CAUSE, Contended, Id
+from scheduler_worker.core import events
 from scheduler_worker.core.choice import Pick
-from scheduler_worker.core.events import (
-    AlternatesFound,
-    Begun,
-    BegunBefore,
-    Chosen,
-    ClaimAnswers,
-    ClaimHosts,
-    ClaimImpossible,
-    ComeAgain,
-    DeadLetterRequest,
-    Effect,
-    Effects,
-    Event,
-    Fence,
-    FenceAnswers,
-    FenceImpossible,
-    FindAlternates,
-    FindHosts,
-    FindRemedies,
-    GiveUpHost,
-    HelpFound,
-    KeepHost,
-    Locate,
-    Located,
-    NoHost,
-    Park,
-    SayAll,
-    SayMove,
-    Warn,
-)
 from scheduler_worker.core.held_claim import ClaimPlace, alternative_of, mappings_of
 from scheduler_worker.core.order import (
     CANCELLED,
@@ -76,14 +47,14 @@ class PlacingLimits:
     patience: float = PATIENCE
 
 
-def step(order: Order, event: Event, limits: PlacingLimits) -> tuple[Order, Effects]:
+def step(order: Order, event: events.Event, limits: PlacingLimits) -> tuple[Order, events.Effects]:
     """Return the next state of the order after this event, and its effects."""
     match event:
-        case Begun(refusal=""):
+        case events.Begun(refusal=""):
             return _next(order, limits)
-        case Begun(refusal=refusal):
+        case events.Begun(refusal=refusal):
             return _next(_fail(order, refusal, Decision(code="unreadable")), limits)
-        case Chosen():
+        case events.Chosen():
             order = replace(
                 order,
                 picks=event.picks,
@@ -91,24 +62,24 @@ def step(order: Order, event: Event, limits: PlacingLimits) -> tuple[Order, Effe
                 considered=event.picks[0].considered,
                 shorts=() if event.short is None else (*order.shorts, event.short),
             )
-            return order, (ClaimHosts(order.claims()),)
-        case NoHost(short=short):
+            return order, (events.ClaimHosts(order.claims()),)
+        case events.NoHost(short=short):
             return _no_host(replace(order, considered=short.considered), short, limits)
-        case ClaimAnswers(results=results):
+        case events.ClaimAnswers(results=results):
             return _claimed(order, results, limits)
-        case ClaimImpossible(why=why):
+        case events.ClaimImpossible(why=why):
             gone = _release_picks(order)
             return _also(gone, _next(_fail(replace(order, picks=()), why, Decision(code="claim")), limits))
-        case Located(places=places):
+        case events.Located(places=places):
             return _located(order, places, limits)
-        case FenceAnswers(results=fenced):
+        case events.FenceAnswers(results=fenced):
             return _fenced(order, fenced, limits)
-        case FenceImpossible(why=why):
-            return order, (DeadLetterRequest(why),)
-        case HelpFound(helps=helps):
+        case events.FenceImpossible(why=why):
+            return order, (events.DeadLetterRequest(why),)
+        case events.HelpFound(helps=helps):
             order = replace(order, decision=replace(order.decision, helps=helps), unexplained=False)
             return _next(order, limits)
-        case AlternatesFound(spares=spares):
+        case events.AlternatesFound(spares=spares):
             settled = [
                 replace(settled, spares=(*settled.spares, *spares.get(settled.instance, ())), lacking=0)
                 for settled in order.settled
@@ -116,27 +87,29 @@ def step(order: Order, event: Event, limits: PlacingLimits) -> tuple[Order, Effe
             return _next(replace(order, settled=tuple(settled)), limits)
 
 
-def _next(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
-    """Return the next state and effects of an order that waits for nothing."""
+def _next(order: Order, limits: PlacingLimits) -> tuple[Order, events.Effects]:
     if order.held:
-        return order, (Locate(order.held),)
+        return order, (events.Locate(order.held),)
     if order.emptied:
         return order, tuple(
-            [Fence(instance, generation, _given_back(instance)) for instance, generation in order.emptied]
+            [
+                events.Fence(instance, generation, _given_back(instance))
+                for instance, generation in order.emptied
+            ]
         )
     if order.instances and order.reason and order.unexplained:
-        return order, (FindRemedies(),)
+        return order, (events.FindRemedies(),)
     if order.instances and order.reason:
-        return order, tuple([Fence(instance, None, order.reason) for instance in order.instances])
+        return order, tuple([events.Fence(instance, None, order.reason) for instance in order.instances])
     if order.instances:
         if order.rounds < limits.rounds:
-            return order, (FindHosts(),)
+            return order, (events.FindHosts(),)
         return _obstructed(order, limits)
     lacking = [settled for settled in order.settled if settled.lacking]
     if lacking:
         return order, tuple(
             [
-                FindAlternates(
+                events.FindAlternates(
                     settled.instance,
                     settled.cell,
                     settled.lacking,
@@ -147,27 +120,27 @@ def _next(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
             ]
         )
     if order.move is not None:
-        return order, (BegunBefore() if order.begun else SayMove(order.said_of(order.move)),)
-    return order, (SayAll(tuple(order.said())),)
+        return order, (events.BegunBefore() if order.begun else events.SayMove(order.said_of(order.move)),)
+    return order, (events.SayAll(tuple(order.said())),)
 
 
 # No host
 
 
-def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Order, Effects]:
+def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Order, events.Effects]:
     """Continue with the next flavor; after the last one wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
     if order.alternative_index + 1 < len(order.alternatives):
-        return replace(order, alternative_index=order.alternative_index + 1), (FindHosts(),)
+        return replace(order, alternative_index=order.alternative_index + 1), (events.FindHosts(),)
     obstacle = _reason(order)
     shorts, order = order.shorts, replace(order, alternative_index=0, rounds=order.rounds + 1, shorts=())
     if order.enough:  # `at_least` instances have hosts: the rest end
         return _next(_explained(_fail(order, obstacle, _decision(order, shorts)), shorts), limits)
     order = replace(order, obstacle=obstacle, decision=_decision(order, shorts))
     if any(shortage.promised for shortage in shorts) and order.rounds < limits.rounds:
-        return order, (FindHosts(),)
+        return order, (events.FindHosts(),)
     if order.request.wait:
-        return order, (Park(shorts, obstacle),)
+        return order, (events.Park(shorts, obstacle),)
     # claims of other requests may still fail and release this capacity
     if any(shortage.may_pass or shortage.promised for shortage in shorts):
         return _obstructed(order, limits)
@@ -190,15 +163,14 @@ def _decision(order: Order, shorts: Sequence[Shortage]) -> Decision:
     return shorts[0].decision(order.refusals)
 
 
-def _obstructed(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
-    """Retry later, for a limited time, because the cause may pass."""
+def _obstructed(order: Order, limits: PlacingLimits) -> tuple[Order, events.Effects]:
     if order.request.wait:
-        return order, (Park((), order.obstacle),)
+        return order, (events.Park((), order.obstacle),)
     if order.waited >= limits.patience:
         decision = replace_refused(order.decision, order)
         failed = _fail(order, order.obstacle, decision)
         return _next(replace(failed, unexplained=bool(decision.removals)), limits)
-    return order, (ComeAgain(*SOON, order.obstacle),)
+    return order, (events.ComeAgain(*SOON, order.obstacle),)
 
 
 def replace_refused(decision: Decision, order: Order) -> Decision:
@@ -213,16 +185,14 @@ def replace_refused(decision: Decision, order: Order) -> Decision:
     )
 
 
-def _contended(order: Order, limits: PlacingLimits, why: str) -> Effects:
-    """Retry later: concurrent claims change the same rows."""
+def _contended(order: Order, limits: PlacingLimits, why: str) -> events.Effects:
     if order.waited < limits.patience:
-        return (ComeAgain(*AT_ONCE, why),)
+        return (events.ComeAgain(*AT_ONCE, why),)
     waited = f"request {order.request.request} has waited {order.waited:.0f} s: {why}"
-    return Warn(waited), ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, why)
+    return events.Warn(waited), events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, why)
 
 
 def _fail(order: Order, reason: str, decision: Decision) -> Order:
-    """End the order without a host."""
     return replace(order, reason=reason[:MAX_CAUSE], decision=decision)
 
 
@@ -234,7 +204,9 @@ def _explained(order: Order, shorts: Sequence[Shortage]) -> Order:
 # Claims
 
 
-def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits) -> tuple[Order, Effects]:
+def _claimed(
+    order: Order, results: Sequence[ClaimResult], limits: PlacingLimits
+) -> tuple[Order, events.Effects]:
     picks = order.picks
     claimed = [result for result in results if isinstance(result, Claimed)]
     if len(claimed) == len(picks):
@@ -262,11 +234,11 @@ def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits
     return _also(released, _next(replace(order, obstacle=obstacle), limits))
 
 
-def _release_picks(order: Order) -> Effects:
-    return tuple([GiveUpHost(*one) for one in zip(order.picks, order.instances, strict=False)])
+def _release_picks(order: Order) -> events.Effects:
+    return tuple([events.GiveUpHost(*one) for one in zip(order.picks, order.instances, strict=False)])
 
 
-def _also(before: Effects, then: tuple[Order, Effects]) -> tuple[Order, Effects]:
+def _also(before: events.Effects, then: tuple[Order, events.Effects]) -> tuple[Order, events.Effects]:
     order, effects = then
     return order, (*before, *effects)
 
@@ -287,7 +259,7 @@ def _sort_out(order: Order, results: Sequence[ClaimResult]) -> Order:
     return replace(order, instances=(*left, *order.instances[answered:]))
 
 
-def _not_as_it_was(order: Order, result: ClaimResult, limits: PlacingLimits) -> tuple[Order, Effects]:
+def _not_as_it_was(order: Order, result: ClaimResult, limits: PlacingLimits) -> tuple[Order, events.Effects]:
     """Handle a claim of a move that placement refused because the build differs from its cell's report."""
     match result:
         case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
@@ -298,14 +270,12 @@ def _not_as_it_was(order: Order, result: ClaimResult, limits: PlacingLimits) -> 
         case _:
             why = "what it holds is not what its cell knows of: it is being moved, or was changed by others"
             if order.waited < limits.patience:
-                return order, (ComeAgain(*SOON, why),)
+                return order, (events.ComeAgain(*SOON, why),)
             return _next(_fail(order, why, Decision(code="held")), limits)
 
 
 def _elsewhere(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """Handle an instance that holds allocations or has ended. An end decided by a scheduler is published
-    again.
-    """
+    """Handle an instance that holds allocations or has ended; publish a scheduler's decision again."""
     match result:
         case Held() if order.move is not None:
             return _end(order, instance, "move: it is the id of somebody who holds something himself")
@@ -324,17 +294,15 @@ def _elsewhere(order: Order, instance: Id, result: Held | Retired) -> Order:
 
 
 def _end(order: Order, instance: Id, reason: str) -> Order:
-    """Record the end of a retired instance, which no claim can place any more."""
     return replace(order, reason=reason[:MAX_CAUSE], fenced=(*order.fenced, instance))
 
 
-def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> tuple[Order, Effects]:
-    """Record the hosts of the claimed instances."""
+def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> tuple[Order, events.Effects]:
     picks, request = order.picks, order.request
     ways = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
     avoid, refused = set(order.avoid), list(order.refused)
     settled = [*order.settled]
-    effects: list[Effect] = []
+    effects: list[events.Effect] = []
     asked = also_asked(request)
     for instance, pick, way, result in zip(order.instances, picks, ways, claimed, strict=False):
         if result.refused:
@@ -359,7 +327,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
                 lacking=lacking,
             )
         )
-        effects.append(KeepHost(pick, way, result.number, instance))
+        effects.append(events.KeepHost(pick, way, result.number, instance))
     short = order.shorts
     order = replace(
         order,
@@ -392,23 +360,21 @@ def _spares(
 
 def _located(
     order: Order, places: Mapping[Id, ClaimPlace | None], limits: PlacingLimits
-) -> tuple[Order, Effects]:
-    """Publish instances that hold a host already once more, with alternates as they are now.
-
-    A request that cannot be read any more, because a host that it names was removed, has no alternatives:
-    without them there are no alternates to find.
-    """
-    effects: list[Effect] = []
+) -> tuple[Order, events.Effects]:
+    """Publish instances that hold a host already once more, with alternates as they are now."""
+    effects: list[events.Effect] = []
     holding, order = order.held, replace(order, held=())
     for instance, result in holding:
         place = places.get(instance)
         if place is None and order.move is not None:  # its agent has not reported again yet
-            return order, (ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "nobody builds where it is to move"),)
+            return order, (
+                events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "nobody builds where it is to move"),
+            )
         if place is None:  # a consumer that no scheduler placed: its allocations must not be released
             where = ", ".join(sorted(result.allocations))
             held = f"{instance} holds resources of {where} already"
             why = f"{held}, where no agent builds: it is no build of ours"
-            effects.append(Warn(f"build {instance}: {why}"))
+            effects.append(events.Warn(f"build {instance}: {why}"))
             order = _end(order, instance, why)
             continue
         alternative_index = alternative_of(result, order.alternatives)
@@ -438,18 +404,18 @@ def _located(
 
 def _fenced(
     order: Order, results: Sequence[tuple[Id, ReleaseResult]], limits: PlacingLimits
-) -> tuple[Order, Effects]:
+) -> tuple[Order, events.Effects]:
     emptied = {instance for instance, _ in order.emptied}
     order = replace(
         order,
         emptied=(),
         instances=tuple([one for one in order.instances if one not in dict(results)]),
     )
-    effects: list[Effect] = []
+    effects: list[events.Effect] = []
     for instance, result in results:
         match result:
             case Released() if instance in emptied:
-                effects.append(Warn(f"build {instance}: {_given_back(instance)}"))
+                effects.append(events.Warn(f"build {instance}: {_given_back(instance)}"))
                 order = _end(order, instance, _given_back(instance))
             case Released():
                 order = _end(order, instance, order.reason)

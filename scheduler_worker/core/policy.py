@@ -67,10 +67,7 @@ def weighers_named(
 
 
 def check_options(options: Options, own: Own) -> None:
-    """Raise BadChoice for an unknown filter, weigher or option.
-
-    A filter and a weigher with the same name share their options: each takes the options that it defines.
-    """
+    """Raise BadChoice for an unknown filter, weigher or option; a filter and a weigher may share options."""
     known = {*RULES, *WEIGHERS, *own}
     for name, given in options.items():
         if name not in known:
@@ -146,7 +143,7 @@ def _with_options(name: str, made: Callable[..., Any], given: Mapping[str, Any])
 
 
 def _is_plain(made: Callable[..., Any]) -> bool:
-    """Return whether the function evaluates a host itself; otherwise it returns such a function."""
+    """Return whether the function evaluates a host itself, and does not make a rule."""
     needed = [
         parameter
         for parameter in inspect.signature(made).parameters.values()
@@ -246,9 +243,7 @@ class ChoicePolicy:
         )
 
     def kind(self, alternative: Alternative) -> Hashable:
-        """Return the equivalence class of the alternative: alternatives of one class share evaluations,
-        because everything that is read of them is equal.
-        """
+        """Return the equivalence class of the alternative: equal in everything that evaluations read."""
         said = tuple([read(alternative) for read in self._reads])
         question = msgspec.structs.replace(alternative.question, seed="")
         forced = bool(alternative.request.forced_host)
@@ -273,9 +268,7 @@ class ChoicePolicy:
 
 
 def _reader(name: str) -> Callable[[Alternative], Any]:
-    """Return a function that reads a named part of a `Wish`: one of its fields, a field of the request, or
-    the group.
-    """
+    """Return a function that reads a field of an alternative, of its request, or the group."""
     if name == EVERYTHING:
         return lambda alternative: (as_anybodys(alternative.request), alternative.group, alternative.members)
     if name == GROUP:

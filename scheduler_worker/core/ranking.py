@@ -144,9 +144,7 @@ class Ranking:
     def spares(
         self, cell: str, several: int, beside: Collection[str], avoid: Collection[str] = ()
     ) -> tuple[Candidate, ...]:
-        """Return the next best hosts of a cell, without the given roots. Each named host counts as fuller for
-        the next call.
-        """
+        """Return the next best hosts of a cell, without the given roots; each named host counts as fuller."""
         if not several:
             return ()
         spares = self._spares.get(cell)
@@ -157,9 +155,7 @@ class Ranking:
         return spares.take(several, beside, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Return the positions after `beyond` that no mask excludes; for provider trees as far as arrays can
-        decide.
-        """
+        """Return the positions after `beyond` that no array filter excludes."""
         first = np.searchsorted(self._positions[self._order.admitted], beyond, side="right")
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices
@@ -179,8 +175,8 @@ class Ranking:
         return self._search.free(resource_class)
 
     def removals(self) -> tuple[Removal, ...]:
-        """Return placement's constraints with the hosts they rejected, then the filters, as far as they were
-        evaluated.
+        """Return the hosts that placement's constraints rejected, then those that evaluated filters
+        rejected.
         """
         state = len(self._cache.refused), len(self._full)
         if self._removals is None or self._removals[0] != state:
@@ -198,7 +194,6 @@ class Ranking:
         return self._removals[1]
 
     def _gone_since(self, removals: Sequence[Removal]) -> set[int]:
-        """Return hosts that fitted at the search and that placement's constraints reject by now."""
         left = removals[-1].left if removals else self._search.considered
         if left >= len(self._positions):
             return set()
@@ -232,7 +227,6 @@ class Ranking:
     # One host
 
     def _next(self) -> Entry | None:
-        """Remove the best host with free capacity that no filter rejects from the order, and return it."""
         cache, pop = self._cache, self._order.pop
         admitted, lone_ways, keeps = cache.admitted, cache.lone_ways, cache.keeps_together
         while (entry := pop()) is not None:
@@ -277,7 +271,6 @@ class Ranking:
 def _admitted(
     alternative: Alternative, view: AllHosts, rules: Sequence[Rule], served: Bools
 ) -> tuple[Ints, list[Mask]]:
-    """Return the hosts that pass all filters that evaluate arrays, and the masks of the filters."""
     admitted, masks = served.copy(), list[Mask]()
     for rule in rules:
         if rule.admits is not None:

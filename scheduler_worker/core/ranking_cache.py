@@ -28,11 +28,7 @@ def all_of_them(
     facts: HostFacts,
     ways: Callable[[], Sequence[Candidate]],
 ) -> Refusal | None:
-    """Return why a host that fits the first instance would not fit the last one.
-
-    The refusal is that of the filter that would reject the last instance, or of `keeps`, the filter that
-    requires one host.
-    """
+    """Return why a host that fits the first instance would not fit the last one."""
     if alternative.together is None or alternative.together.several < 2:
         return None
     others = alternative.together.several - 1
@@ -49,17 +45,13 @@ def all_of_them(
 
 
 def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostFacts:
-    """Return the facts that filters and weighers would see after this number of further builds on the
-    host.
-    """
+    """Return the facts of the host after this number of further builds on it."""
     free = {name: amount - several * asked.get(name, 0) for name, amount in facts.free.items()}
     return structs.replace(facts, free=free, building=facts.building + several)
 
 
 def _room(others: int, source: CandidateSource, ways: Callable[[], Sequence[Candidate]]) -> int:
-    """Return how many more instances fit after the first one: by arithmetic for a single provider, otherwise
-    by trying.
-    """
+    """Return how many more instances fit after the first one: computed for one provider, else tried."""
     found = ways()
     if not found:
         return -1

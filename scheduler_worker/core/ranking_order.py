@@ -26,9 +26,7 @@ def best_value(worths: Floats, count: int) -> float:
 def cut(
     among: Ints, worths: Floats, edge: float, several: int, ties: Callable[[Ints], Uints]
 ) -> tuple[Ints, Ints]:
-    """Return the requested number of best hosts, and the rest, both unsorted. Equal hosts are ordered by
-    their ties, the lowest first.
-    """
+    """Return the best hosts and the rest, both unsorted; the lowest ties of equal hosts come first."""
     better, alike = among.compress(worths > edge), among.compress(worths == edge)
     wanted = several - better.size
     if wanted < alike.size:
@@ -39,9 +37,7 @@ def cut(
 
 
 class Frontier:
-    """Sorts the indices of an array of weights page by page: the highest weight first, then the lowest
-    tie.
-    """
+    """Sorts the indices of an array of weights page by page, by weight and then by tie."""
 
     def __init__(self, worth: Floats, among: Ints, ties: Callable[[Ints], Uints]) -> None:
         self._worth = worth
@@ -62,9 +58,7 @@ class Frontier:
         return taken.take(order), ties.take(order)
 
     def _split(self, among: Ints, several: int) -> tuple[Ints, Ints]:
-        """Return about the requested number of best hosts, and the rest. Of hosts that are equal at the limit
-        only the needed ones are taken.
-        """
+        """Return about the requested number of best hosts, and the rest."""
         if among.size <= ALIKE * several:
             return among, among[:0]
         # Where it is all of them they are in their order still.
@@ -173,7 +167,6 @@ class HostOrder:
         return self._of_cell.get(number, [])
 
     def _turn_page(self) -> bool:
-        """Sort the next page of hosts and return whether there is one."""
         (tier, order), *others = self._orders
         indices, its_ties = order.page()
         if not indices.size and others:

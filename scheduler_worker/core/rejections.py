@@ -76,9 +76,7 @@ Refusal = tuple[Rule, str]
 
 
 class Verdicts:
-    """Rejections by filter: filters that evaluate arrays first, then filters that evaluate hosts one by
-    one.
-    """
+    """Rejections by filters that evaluate arrays, then by filters that evaluate single hosts."""
 
     def __init__(
         self,
@@ -137,7 +135,6 @@ class Verdicts:
         return (miss for miss in beyond if not self._refusals(miss, closing))
 
     def _also_refused(self, beyond: Iterable[NearMiss]) -> Iterable[NearMiss]:
-        """Add the filters' refusals to the near misses."""
         for miss in beyond:
             why = [why for why in self._refusals(miss, self._rules) if why not in miss.lacks]
             yield structs.replace(miss, lacks="; ".join((*why, miss.lacks))) if why else miss
@@ -166,9 +163,7 @@ class Verdicts:
         )
 
     def _passes(self, rule: Rule) -> bool:
-        """Return whether the refusal may pass. A request that names a host that is down is refused
-        immediately: its user can name another one.
-        """
+        """Return whether the refusal may pass, except that of a named host that is down."""
         return rule.passes and not (self._wish.pinned and rule.code == "down")
 
     def _none_refuses(self, rules: Sequence[Rule], index: int) -> bool:

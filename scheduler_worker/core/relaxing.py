@@ -72,7 +72,6 @@ def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
 
 
 def _elsewhere(alternative: Alternative) -> Iterator[Relaxed]:
-    """Yield the alternative without each restriction of its place."""
     question, request = alternative.question, alternative.request
     if question.zone:
         anywhere = replace(alternative, request=structs.replace(request, zone=""))
@@ -101,7 +100,6 @@ def _elsewhere(alternative: Alternative) -> Iterator[Relaxed]:
 
 
 def _otherwise(alternative: Alternative) -> Iterator[Relaxed]:
-    """Yield the variants without a requirement other than an amount."""
     question = alternative.question
     for trait in question.root_required:
         others = tuple(one for one in question.root_required if one != trait)
@@ -138,9 +136,7 @@ def _asking(alternative: Alternative, **fields: Any) -> Alternative:
 
 
 def _with_group(alternative: Alternative, index: int, group: ResourceGroup) -> Alternative:
-    """Return the `Wish` with this group replaced, or removed if it requests nothing and no other group refers
-    to it.
-    """
+    """Return the alternative with this group replaced, or removed if nothing needs it any more."""
     groups = list(alternative.question.groups)
     groups[index] = group
     tied = {suffix for some in alternative.question.same_subtree for suffix in some}

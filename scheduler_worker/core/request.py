@@ -40,9 +40,7 @@ from scheduler_worker.core.rule import Alternative
 
 
 def check_hints(request: BuildRequested) -> tuple[str, ...]:
-    """Return a sentence for each hint without effect; raise Unreadable for a hint that must be understood and
-    is not.
-    """
+    """Return a sentence for each hint without effect; raise Unreadable for an invalid hint."""
     hints = request.hints
     both = set(hints.same_host) & set(hints.different_host)
     if both:
@@ -139,12 +137,10 @@ def alternatives_of(
     named: Named,
     names: Callable[[], Iterable[str]] = tuple,
 ) -> tuple[Alternative, ...]:
-    """Return the alternatives of a request in order: its flavor, then each of or_else. Raise Unreadable if
-    the request is contradictory.
+    """Return an alternative for each flavor and acceptable page size, in order of preference.
 
-    A flavor has several alternatives if several page sizes are acceptable. `named` returns the roots of a
-    host, `names` all host names; it is called only for an unknown name. Equal requests share one query
-    object.
+    Raise Unreadable for a contradictory request. `named` returns the roots of a host; `names` returns all
+    host names and is called only for an unknown name. Equal requests share one query object.
     """
     _check(request, options)
     notes = check_hints(request)
@@ -175,7 +171,6 @@ def seconds_of(wait: str) -> float:
 
 
 def _check(request: BuildRequested, options: RequestOptions) -> None:
-    """Raise Unreadable if the request as a whole contradicts itself."""
     if request.at_least > len(set(request.instances)):
         raise Unreadable(f"at_least: {request.at_least}, of {len(set(request.instances))} instances")
     if seconds_of(request.wait) > options.max_wait:
@@ -257,9 +252,7 @@ NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is 
 
 @dataclass(frozen=True)
 class Prefilters:
-    """Aggregates restricted to tenants, aggregates restricted to requests with their traits, and disabled
-    cells.
-    """
+    """Aggregates restricted to tenants or to requests with their traits, and disabled cells."""
 
     of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: not enabled
     tenants_need_one: bool = False
@@ -267,9 +260,7 @@ class Prefilters:
     closed: tuple[str, ...] = ()  # cells
 
     def narrow(self, alternative: Alternative) -> Alternative:
-        """Return the `Wish` with the additional constraints, or with a refusal if no host can satisfy
-        them.
-        """
+        """Return the alternative with the additional constraints, which may exclude all hosts."""
         question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
             own = self.of_tenant.get(alternative.request.project)

@@ -14,8 +14,8 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_cache import with_more
 from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry
 from scheduler_worker.core.rejections import FoundHosts, Refusal
-from scheduler_worker.core.rule import Alternative, HostFacts, View, Weigher
-from scheduler_worker.core.view import AllHosts, HostsNow, OneHost
+from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, View, Weigher
+from scheduler_worker.core.view import AllHosts, HostsNow
 
 MOST = 1e300  # what is beyond counts as this
 
@@ -47,9 +47,7 @@ class Scale:
 def scales_of(
     weighers: Sequence[Weigher], view: View, alternative: Alternative, count: int
 ) -> tuple[Scale, ...]:
-    """Return the scales of the weighers whose values differ between hosts; all other weighers have no
-    effect.
-    """
+    """Return the scales of the weighers whose values differ between hosts."""
     if not count:
         return ()
     scales = []
@@ -72,9 +70,7 @@ def scales_of(
 
 
 def worth(scales: Sequence[Scale], view: View, count: int, near: float) -> Floats:
-    """Return the score of every host, rounded to steps of `near`. Operations without effect are skipped,
-    because each costs time with ten thousand hosts.
-    """
+    """Return the score of every host, rounded to steps of `near`; operations without effect are skipped."""
     score, counts = np.zeros(count), np.empty(count)
     for scale in scales:
         values, lowest = scale.values, scale.lowest
@@ -128,7 +124,6 @@ def scores(scales: Sequence[RecordedScale], host: RecordedHost) -> dict[str, flo
 
 
 def _finite(values: Floats, unknown: float) -> Floats:
-    """Replace NaN by the lowest value, and infinity by a large number."""
     return np.nan_to_num(values, nan=unknown, posinf=MOST, neginf=-MOST)
 
 
@@ -178,10 +173,7 @@ class Weights:
         return known
 
     def one_more(self, found: FoundHosts, index: int) -> float:
-        """Return how much less a host weighs after one more instance of the request.
-
-        That is about equal for all hosts, so it is computed for the first one.
-        """
+        """Return how much less a host weighs after one more instance, computed for the first host."""
         if self._one_more is None:
             now = found.facts(index)
             then = with_more(now, self._wish.asked, 1)

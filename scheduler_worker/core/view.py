@@ -1,15 +1,14 @@
 """Hosts as filters and weighers see them: all fitting hosts as arrays, or one host, with equal numbers."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import isnan
 
-import msgspec
 import numpy as np
 
 from bus.aggregates import Aggregate
 from bus.candidates import Bools, CandidateSearch, CandidateSource, Ints, PlacedHost
-from scheduler_worker.core.host_map import FACTS, HostColumns, Numbers
+from scheduler_worker.core.host_map import HostColumns, Numbers
 from scheduler_worker.core.rule import UNKNOWN, Alternative, HostFacts, Number, numbers
 
 
@@ -104,9 +103,7 @@ class HostsNow:
 
 
 def _as_one(said: Numbers, placed: Ints) -> Numbers:
-    """Return an array with a single stored value if all hosts have the same value, which is the usual
-    case.
-    """
+    """Return the array with a single stored value if all hosts have the same value."""
     of_hosts = said.take(placed)
     if of_hosts.size and (of_hosts == of_hosts[0]).all():
         return np.broadcast_to(of_hosts[0], said.shape)
@@ -118,10 +115,7 @@ _OUR_DOING = frozenset({"building", "sent"})
 
 
 class AllHosts:
-    """All fitting hosts as arrays over the positions of the search.
-
-    A fact with the same value everywhere is one plain number, so weighers can skip it.
-    """
+    """All fitting hosts as arrays; a fact with the same value everywhere is one plain number."""
 
     def __init__(self, search: CandidateSearch, now: HostsNow) -> None:
         self._search = search
@@ -207,64 +201,3 @@ class AllHosts:
         first = int(np.searchsorted(self._positions, position))
         found = first < len(self._positions) and self._positions[first] == position
         return slice(first, first + bool(found))
-
-
-class OneHost(msgspec.Struct, frozen=True, gc=False):
-    """One host, as numbers."""
-
-    host: HostFacts
-
-    def free(self, resource_class: str) -> Number:
-        return float(self.host.free.get(resource_class, 0))
-
-    def capacity(self, resource_class: str) -> Number:
-        return float(self.host.capacity.get(resource_class, 0))
-
-    def has(self, trait: str) -> Number:
-        return float(trait in self.host.traits)
-
-    def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
-        reads = _OF_THE_HOST.get(name)
-        if reads is not None:
-            return float(reads(self.host))
-        state = self.host.state
-        if state is None:
-            return otherwise
-        said = float(FACTS[name](state))
-        return otherwise if isnan(said) else said
-
-    def metric(self, name: str) -> Number:
-        state = self.host.state
-        return UNKNOWN if state is None else float(state.metrics.get(name, UNKNOWN))
-
-    def members(self, alternative: Alternative) -> Number:
-        return float(alternative.members.get(self.host.root, 0))
-
-    def among(self, roots: Collection[str]) -> Number:
-        return float(self.host.root in roots)
-
-    def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        return float(any(map(says, self.host.aggregates)))
-
-    def cached(self, image: str) -> Number:
-        return float(self.host.state is not None and image in self.host.state.images)
-
-    def said(self, value: Number) -> Number:
-        return not isnan(value)
-
-    def each(self, value: Callable[[HostFacts], float]) -> Number:
-        return value(self.host)
-
-    def where(self, condition: Number, then: Number, otherwise: Number) -> Number:
-        return then if condition else otherwise
-
-    def override(self, key: str, otherwise: float) -> Number:
-        return self.host.limit(key, otherwise)
-
-
-_OF_THE_HOST: Mapping[str, Callable[[HostFacts], float]] = {
-    "up": lambda host: not host.down,
-    "building": lambda host: host.building,
-    "sent": lambda host: host.sent,
-    "failures": lambda host: host.failures,
-}

@@ -52,9 +52,7 @@ class HostReservation:
 def reservations(
     firsts: Sequence[FirstInLine], prospect: Callable[[str], Prospect], before: Collection[Root]
 ) -> dict[Root, HostReservation]:
-    """Return the hosts that each first request reserves, in order of the requests. Previous reservations are
-    kept if possible.
-    """
+    """Return the hosts that each first request reserves; previous reservations are kept if possible."""
     kept: dict[Root, HostReservation] = {}
     covered: Bools = np.zeros(0, np.bool_)
     for first in firsts[:MOST_LINES]:
@@ -106,9 +104,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class RoomNeeded:
-    """The free capacity that a host must have before a request of the class may fit; without classes:
-    unknown.
-    """
+    """The free capacity that a host must have before a request of the class may fit; empty: unknown."""
 
     resource_class: str = ""
     amount: int = 0
@@ -149,9 +145,7 @@ class Line:
 
     @property
     def further(self) -> bool:
-        """Return whether requests behind the first ones are to be examined. Requests on trial search all
-        hosts themselves.
-        """
+        """Return whether hosts beyond the known ones are to be examined for the requests behind the first."""
         return self.more and not self.open and not self.trying
 
     @property

@@ -39,23 +39,19 @@ class Eyes(Protocol):
 
     def free(self, root: Root) -> Mapping[str, int]:
         """Return the free amounts of the host's whole tree; empty if there is no such host."""
-        ...
 
     def watches(self, kind: str) -> Sequence[RoomNeeded]:
         """Return the amounts of which any fitting host satisfies at least one."""
-        ...
 
     def look(
         self, kind: str, among: Collection[Root] | None, beside: Collection[Root], enough: int
     ) -> HostsFound:
-        """Return the hosts that fit the class, of the given ones (None: all), without the excluded ones. A
-        search over all may stop after `enough`.
+        """Return the fitting hosts, of the given ones (None: all); a search over all may stop after
+        `enough`.
         """
-        ...
 
     def prospect(self, kind: str) -> Prospect:
         """Return the hosts that could ever fit the class, and how much each lacks now."""
-        ...
 
 
 class WaitingRoom:
@@ -137,9 +133,7 @@ class WaitingRoom:
         return None if line is None else line.first
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
-        """Return hosts that a new request may not use: reserved for, or being given to, requests before
-        it.
-        """
+        """Return hosts that a new request may not use: reserved for, or being given to, earlier requests."""
         if not self._lines and not self.kept_elsewhere:
             return frozenset()
         return self._barred((-priority, since, ""), "")
@@ -226,9 +220,7 @@ class WaitingRoom:
         return min((line.look_at for line in self._lines.values() if line.look_at is not None), default=None)
 
     def turns(self, now: float, most: int = 128) -> list[Turn]:
-        """Return the requests to be placed now, in order. They are on trial until they leave or are put
-        `back`.
-        """
+        """Return the requests to be placed now; they are on trial until they leave or are put `back`."""
         self.settle(now)
         given: set[Root] = {root for trial in self._all_trials() for root in trial.roots}
         found: list[Turn] = []
@@ -254,9 +246,7 @@ class WaitingRoom:
         return found
 
     def back(self, request: Id, look_at: float | None = None) -> None:
-        """Return a request from its trial without a host; with a time: retry then, because the cause
-        expires.
-        """
+        """Return a request from its trial without a host; `look_at`: the time of its next retry."""
         waiter = self._waiters.get(request)
         if waiter is None:
             return
@@ -290,8 +280,8 @@ class WaitingRoom:
                 self._look_further(line, now)
 
     def sweep(self, now: float) -> None:
-        """Evaluate every request once. A request placed by this was missed by all wake-up rules, which is a
-        defect.
+        """Evaluate every request once; a request placed by this was missed by all wake-up rules (a
+        defect).
         """
         self.settle(now)
         busy = {root for trial in self._all_trials() for root in trial.roots}
@@ -337,7 +327,6 @@ class WaitingRoom:
                     line.in_vain.discard(root)
 
     def _concerned(self, root: Root) -> Iterator[Line]:
-        """Yield the queues whose watched amount is free on the host."""
         free = self._eyes.free(root)
         seen: set[str] = set()
         for resource_class in (*free, ""):
@@ -429,13 +418,11 @@ class WaitingRoom:
         )
 
     def _kept_before(self, key: LineKey, kind: str) -> set[Root]:
-        """Return hosts reserved for earlier requests of other classes."""
         kept = {root for root, whose in self.kept_elsewhere.items() if whose < key}
         kept.update(root for root, kept in self._kept.items() if kept.key < key and kept.kind != kind)
         return kept
 
     def _barred(self, key: LineKey, kind: str) -> frozenset[Root]:
-        """Return the reserved hosts, and hosts being given to other requests."""
         barred = self._kept_before(key, kind)
         for line in self._lines.values():
             if line.kind != kind and line.waiting and line.waiting[0][0] < key:

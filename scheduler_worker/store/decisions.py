@@ -132,7 +132,7 @@ async def decision_of(tx: Transaction, id_: Id) -> StoredDecision | None:
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Forget the oldest; gives how many."""
+    """Delete the oldest decisions before this time, at most `limit`, and return their number."""
     gone = [(row["id"],) for row in await _PRUNE(tx, before=before, most=limit)]
     if gone:
         await _PRUNE_BUILDS(tx, gone)

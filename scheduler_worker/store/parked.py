@@ -247,10 +247,7 @@ class OtherScheduler:
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:
-    """Store the requests; return those that no other scheduler has stored.
-
-    Requests stored by this owner are returned again, because it may have failed after the commit.
-    """
+    """Store the requests; return those that no other scheduler has stored, for a repetition too."""
     # Ordered by id, so that two concurrent insertions do not deadlock; without duplicates.
     new = sorted({request.request: request for request in reversed([*parked])}.values(), key=_by_request)
     values = [
@@ -288,7 +285,7 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
 
 
 async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
-    """Build → the move of it that waits: this one, or another that was there first."""
+    """Return, by build, the one move of the build that waits: the given one, or an earlier one."""
     return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
 
 

@@ -13,16 +13,7 @@ from bus.decisions import Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.sql.failures import retrying
 from bus.vocabulary import MAX_CAUSE, Id, Message
-from scheduler_worker.core.events import (
-    Begun,
-    ComeAgain,
-    DeadLetterRequest,
-    End,
-    Fence,
-    FenceAnswers,
-    Park,
-    SayAll,
-)
+from scheduler_worker.core import events
 from scheduler_worker.core.order import Order
 from scheduler_worker.placing import Scheduler, Verdict
 from scheduler_worker.releasing import log
@@ -54,9 +45,7 @@ class NewBuilds:
         self._add = patiently(self._add_once)
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
-        """Return a verdict for each request: placed, waiting because no host fits or others of its class wait
-        before it, or ended.
-        """
+        """Return a verdict for each request: placed, waiting, or ended."""
         scheduler, store = self._scheduler, self._store
         now, seen = self._clock.now(), scheduler.source.seen
         store.room.settle(self._clock.monotonic())
@@ -79,7 +68,7 @@ class NewBuilds:
         ends = await scheduler.place([begun[index] for index in trying])
         for index, end in zip(trying, ends, strict=True):
             order = orders[index]
-            if isinstance(end, Park):
+            if isinstance(end, events.Park):
                 story = story_of(requests[index])
                 kept = store.waiting(order, now, seen, end.why, decision_of(end), story)
                 waits.append((index, kept, mark))
@@ -102,10 +91,7 @@ class NewBuilds:
     async def _store_waiting(
         self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], regroupings: int
     ) -> list[Verdict]:
-        """Store the requests, unless one is stored already, and return the messages for each.
-
-        A repeated delivery whose instances hold a host or have ended is answered again and does not wait.
-        """
+        """Store the requests and return the messages for each; repeated deliveries are answered again."""
         if not waits:
             return []
         before = await self._came_before([order for order, *_ in waits])
@@ -122,18 +108,17 @@ class NewBuilds:
         return again
 
     async def _came_before(self, orders: Sequence[Order]) -> list[set[Id]]:
-        """Return, for each order, its instances that hold allocations or have ended."""
-        asked = [[Fence(instance, None, "") for instance in order.instances] for order in orders]
+        asked = [[events.Fence(instance, None, "") for instance in order.instances] for order in orders]
         found: list[set[Id]] = []
         for answer in await self._scheduler.ending.fence(asked):
-            results = answer.results if isinstance(answer, FenceAnswers) else ()
+            results = answer.results if isinstance(answer, events.FenceAnswers) else ()
             found.append({instance for instance, one in results if isinstance(one, Held | Retired)})
         return found
 
     async def _answer_again(self, order: Order, elsewhere: set[Id]) -> Verdict:
         instances = tuple(instance for instance in order.instances if instance in elsewhere)
         again = structs.replace(order, instances=instances, reason="it has ended before")
-        [end] = await self._scheduler.place([(again, Begun())])
+        [end] = await self._scheduler.place([(again, events.Begun())])
         return self._scheduler.verdict(order.request.request, end)
 
     async def _add_once(self, keeping: Sequence[ParkedRequest]) -> set[Id]:
@@ -157,9 +142,9 @@ class WaitingBuilds:
         begun = self._begun(expired)
         ends = await self._scheduler.place(self._narrowed(expired, begun))
         last = [
-            (index, (given_up(begun[index][0], expired[index].kept, end), Begun()))
+            (index, (given_up(begun[index][0], expired[index].kept, end), events.Begun()))
             for index, end in enumerate(ends)
-            if isinstance(end, Park)
+            if isinstance(end, events.Park)
         ]
         fenced = await self._scheduler.place([order for _, order in last])
         for (index, _), end in zip(last, fenced, strict=True):
@@ -173,18 +158,18 @@ class WaitingBuilds:
         assert isinstance(message, BuildPlaced)
         return await self._scheduler.ending.take_back(message)
 
-    def _begun(self, woken: Sequence[Woken]) -> list[tuple[Order, Begun]]:
+    def _begun(self, woken: Sequence[Woken]) -> list[tuple[Order, events.Begun]]:
         return self._scheduler.begin([one.kept.message for one in woken])
 
     def _narrowed(
-        self, woken: Sequence[Woken], begun: Sequence[tuple[Order, Begun]]
-    ) -> list[tuple[Order, Begun]]:
+        self, woken: Sequence[Woken], begun: Sequence[tuple[Order, events.Begun]]
+    ) -> list[tuple[Order, events.Begun]]:
         return [
             (beside(order, one.excluding, self._store.why_reserved), event)
             for one, (order, event) in zip(woken, begun, strict=True)
         ]
 
-    async def _results(self, kept: Sequence[ParkedRequest], ends: Sequence[End]) -> list[Evaluated]:
+    async def _results(self, kept: Sequence[ParkedRequest], ends: Sequence[events.End]) -> list[Evaluated]:
         results = [self._result(one, end) for one, end in zip(kept, ends, strict=True)]
         await self._store.keep_decisions(
             [
@@ -195,24 +180,24 @@ class WaitingBuilds:
         )
         return results
 
-    def _result(self, kept: ParkedRequest, end: End) -> Evaluated:
+    def _result(self, kept: ParkedRequest, end: events.End) -> Evaluated:
         match end:
-            case SayAll(messages=messages):
+            case events.SayAll(messages=messages):
                 return Ended(messages)
-            case Park(shorts=shorts, why=why) if shorts:
+            case events.Park(shorts=shorts, why=why) if shorts:
                 return StillWaiting(why, decision_of(end))
-            case Park():  # placement refused the claim, for a reason that the replica may not show yet
+            case events.Park():  # placement refused the claim, for a reason that the replica may not show yet
                 return RetryLater(SOON)
-            case ComeAgain(least=least, most=most):
+            case events.ComeAgain(least=least, most=most):
                 return RetryLater(self._scheduler.clock.chance.uniform(least, most))
-            case DeadLetterRequest(why=why):
+            case events.DeadLetterRequest(why=why):
                 log.error("request %s: %s", kept.request, why)
                 return RetryLater(60.0)
             case _:
                 return RetryLater(PATIENCE)
 
 
-def given_up(order: Order, kept: ParkedRequest, last: Park) -> Order:
+def given_up(order: Order, kept: ParkedRequest, last: events.Park) -> Order:
     """Return the order ready to end: its time has expired, and this was the last evaluation."""
     lacks = last.why if last.shorts else kept.lacks
     decision = decision_of(last) if last.shorts else kept.decision
@@ -228,7 +213,7 @@ def waited_for(kept: ParkedRequest, lacks: str) -> str:
     return f"it has waited {kept.message.wait}, as it wished: {lacks}"[:MAX_CAUSE]
 
 
-def decision_of(end: Park) -> Decision:
+def decision_of(end: events.Park) -> Decision:
     return end.shorts[0].decision(()) if end.shorts else Decision(code="refused")
 
 

@@ -34,9 +34,7 @@ class _Known:
 
 @dataclass(eq=False)
 class Sight:
-    """Implements the queues' view of hosts. Requests are of one class if placement and the filters read the
-    same from them.
-    """
+    """The queues' view of hosts. Requests of one class read the same in placement and in the filters."""
 
     source: CandidateSource
     policy: ChoicePolicy
@@ -79,9 +77,7 @@ class Sight:
         return self.source.free(root)
 
     def watches(self, kind: str) -> Sequence[RoomNeeded]:
-        """Return, for each alternative, the requirement that the fewest hosts satisfy; shared resources are
-        ignored.
-        """
+        """Return, for each alternative, the requirement that the fewest hosts satisfy."""
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
         for alternative in self._alternatives(kind):
@@ -150,7 +146,6 @@ class Sight:
 
 
 def _place(question: FindCandidates) -> str:
-    """Return the place that all alternatives of a request require, as text."""
     zone, cell = question.zone, question.cell
     return (f" in zone {zone}" if zone else "") + (f" of cell {cell}" if cell else "")
 

@@ -124,7 +124,6 @@ class NewMoves:
         return ArrivingMoves(self, self._clock.now(), seen, room.mark, self.store.regroupings)
 
     async def _add_once(self, keeping: Sequence[ParkedRequest]) -> tuple[_Others, set[Id]]:
-        """Store only the first move of each instance."""
         first = {build_of(kept): kept.request for kept in reversed(keeping)}
         async with self.store.database.write() as tx:
             await self.store.live(tx)
@@ -277,7 +276,6 @@ class ParksMoves(Protocol):
 
     def aside(self, course: MoveCourse, order: Order) -> bool:
         """Return whether the search is skipped, because earlier requests of the class wait."""
-        ...
 
     async def park(self, courses: Sequence[MoveCourse]) -> None: ...
 

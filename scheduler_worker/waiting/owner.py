@@ -26,9 +26,7 @@ _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 
 
 class Keeping:
-    """Checks every second which schedulers are alive, adopts requests, and answers queries about waiting
-    requests.
-    """
+    """Adopts requests of silent schedulers, and answers queries about waiting requests."""
 
     def __init__(self, queue: WaitingQueue, clock: Clock) -> None:
         self._queue = queue
@@ -75,9 +73,7 @@ class Keeping:
                     return
 
     async def let_go(self) -> None:
-        """Release the ownership at a stop, so that another scheduler adopts the requests immediately and not
-        after a silence.
-        """
+        """Release the ownership at a stop, so that another scheduler adopts the requests immediately."""
         if not self._store.requests:
             return
         try:
@@ -89,7 +85,6 @@ class Keeping:
     # Owners
 
     def _silent(self, others: list[OtherScheduler], owners: set[str]) -> list[str]:
-        """Return the owners that stopped, or were silent for SILENT_SECONDS."""
         now = self._clock.monotonic()
         there = {scheduler.owner: scheduler.beat for scheduler in others}
         self._heard = {owner: self._heard[owner] for owner in there.keys() & self._heard.keys()}
@@ -158,7 +153,7 @@ class Keeping:
         )
 
     async def decision(self, question: FindDecision) -> DecisionFound:
-        """Why a build or request has no host; or, where it waits, what it lacks."""
+        """Return why a build or request has no host, or what it lacks if it waits."""
         async with self._store.database.read() as tx:
             found = await parked.find(tx, [question.id])
             stored = None if found else await decisions.decision_of(tx, question.id)
@@ -189,7 +184,6 @@ class Keeping:
         )
 
     def _with_hosts(self, found: list[WaitingRequest], roster: list[OtherScheduler]) -> list[WaitingRequest]:
-        """With the hosts that are kept for some of them."""
         kept: dict[Id, list[str]] = {}
         source = self._store.sight.source
         for scheduler in roster:

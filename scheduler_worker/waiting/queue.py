@@ -75,15 +75,12 @@ class Evaluator(Protocol):
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
         """Evaluate expired requests for the last time; those without a host are fenced and end."""
-        ...
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
         """Return what has become of some of the requests, independently of capacity."""
-        ...
 
     async def take_back(self, message: Message) -> Message | None:
         """Release the claim of a result without a consumer; return the message to publish instead."""
-        ...
 
 
 @dataclass(slots=True)
@@ -156,7 +153,6 @@ class WaitingQueue:
             pass
 
     def _collect(self) -> None:
-        """Give expired and woken requests to their lanes."""
         store = self.store
         if store.regroup:
             store.compute_classes()
@@ -219,7 +215,6 @@ class WaitingQueue:
         await self._become(evaluator, list(zip(kept, results, strict=True)), seen)
 
     def _back(self, kept: ParkedRequest, result: Evaluated) -> None:
-        """Return a request without a host to its queue."""
         room, now = self.store.room, self._clock.monotonic()
         match result:
             case StillWaiting():
@@ -261,7 +256,6 @@ class WaitingQueue:
         await self._publish(evaluator, ended)
 
     async def _end(self, evaluator: Evaluator, expired: Sequence[Id]) -> None:
-        """End expired requests: a last evaluation, fence, then publish the reason."""
         store = self.store
         kept = [store.requests[request] for request in expired if request in store.requests]
         if not kept:

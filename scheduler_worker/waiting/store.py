@@ -273,7 +273,6 @@ class HostChanges:
         scheduler.source.watch(self._touched)
 
     def _changed(self, roots: Sequence[str], described: Sequence[str]) -> None:
-        """Handle hosts that may have more free capacity, and changed descriptions of hosts."""
         store, room = self.store, self.store.room
         sharing = self.scheduler.source.sharing
         if sharing or self._shared:
@@ -289,7 +288,6 @@ class HostChanges:
         store.wake()
 
     def _touched(self, roots: Sequence[str], described: Sequence[str]) -> None:
-        """Handle changed hosts, which may have related instances."""
         if len(self.store.room):
             self.scheduler.pending.look(self.scheduler.clock.monotonic())
         if self.store.related.around(roots):

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from bus.candidates import CandidateSearch
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.host_map import tie
-from scheduler_worker.core.rule import Alternative, HostFacts
-from scheduler_worker.core.view import HostsNow, OneHost
+from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
+from scheduler_worker.core.view import HostsNow
 
 
 class PlainChoice:

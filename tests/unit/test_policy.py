@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from bus.groups import ServerGroup
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker.core.policy import BadChoice, ChoicePolicy
-from scheduler_worker.core.rule import Alternative, HostFacts, Rule, Weigher
+from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule, Weigher
 from scheduler_worker.core.rules import RULES_CALLED, RULES_OF_PLACEMENT
-from scheduler_worker.core.view import OneHost
 from scheduler_worker.core.weighing import WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, the_facts

@@ -12,9 +12,8 @@ from bus.aggregates import Aggregate
 from bus.groups import ServerGroup
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.requests import Flavor, Image
-from scheduler_worker.core.rule import Alternative, HostFacts
+from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
 from scheduler_worker.core.rules import RULES
-from scheduler_worker.core.view import OneHost
 from scheduler_worker.core.weighing import WEIGHERS
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, an_aggregate, seen_at_once, the_facts

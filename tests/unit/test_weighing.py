@@ -7,8 +7,7 @@ import pytest
 from bus.groups import ServerGroup
 from bus.requests import Image
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.rule import Alternative, HostFacts
-from scheduler_worker.core.view import OneHost
+from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
 from scheduler_worker.core.weighing import WEIGHERS
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, the_facts

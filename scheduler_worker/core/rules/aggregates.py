@@ -1,10 +1,12 @@
 """Filters that read the metadata of a host's aggregates. The metadata of several aggregates is combined."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from operator import and_
 
 from bus.aggregates import Aggregate
 from scheduler_worker.core.attributes import meets
-from scheduler_worker.core.rule import Alternative, Bools, HostFacts, Number, Rule, View
+from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View, array_rule
 
 TENANT = "filter_tenant_id"  # and whatever begins so: one key holds only so many
 _SCOPE = "aggregate_instance_extra_specs:"
@@ -17,40 +19,26 @@ _OLDER = frozenset(
 def aggregate_multi_tenancy_isolation() -> Rule:
     """Where its aggregates name projects (`filter_tenant_id*`), the request's is among them."""
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        if not host.aggregates or not any(map(_names_tenants, host.aggregates)):
-            return None
+    def admits(view: View, alternative: Alternative) -> Number:
         project = alternative.request.project
-        if any(project in _tenants(aggregate) for aggregate in host.aggregates):
-            return None
-        return f"its aggregates are kept for projects other than {project}"
+        reserved = view.within(_names_tenants)
+        return (reserved == 0) | (view.within(lambda aggregate: project in _tenants(aggregate)) == 1)
 
-    def admits(view: View, alternative: Alternative) -> Bools:
-        project = alternative.request.project
-        kept = view.within(_names_tenants)
-        ours: Bools = (kept == 0) | (view.within(lambda one: project in _tenants(one)) == 1)
-        return ours
+    def why(host: HostFacts, alternative: Alternative) -> str:
+        return f"its aggregates are kept for projects other than {alternative.request.project}"
 
-    return Rule(
-        "aggregate_multi_tenancy_isolation", refuses, code="tenant", reads=("project",), admits=admits
-    )
+    return array_rule("aggregate_multi_tenancy_isolation", admits, why, code="tenant", reads=("project",))
 
 
 def aggregate_type_affinity() -> Rule:
     """Where its aggregates name flavors (`instance_type`), the request's is among them."""
-
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        named = [flavor for aggregate in host.aggregates for flavor in _listed(aggregate, "instance_type")]
-        if not named or alternative.flavor.name in named:
-            return None
-        return f"its aggregates are for flavor {', '.join(named)}"
-
-    def admits(view: View, alternative: Alternative) -> Bools:
-        key = "instance_type"
-        ours: Bools = (view.within(_has(key)) == 0) | (view.within(_lists(key, alternative.flavor.name)) == 1)
-        return ours
-
-    return Rule("aggregate_type_affinity", refuses, reads=("flavor.name",), admits=admits)
+    key = "instance_type"
+    return array_rule(
+        "aggregate_type_affinity",
+        lambda view, alternative: _open_to(view, key, alternative.flavor.name),
+        lambda host, alternative: f"its aggregates are for flavor {', '.join(_listed_by_any(host, key))}",
+        reads=("flavor.name",),
+    )
 
 
 def aggregate_image_properties_isolation(
@@ -70,28 +58,22 @@ def aggregate_image_properties_isolation(
             if known and value:
                 yield name, value
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        if not host.aggregates:
-            return None
+    def admits(view: View, alternative: Alternative) -> Number:
+        return reduce(and_, [_open_to(view, name, value) for name, value in properties(alternative)])
+
+    def why(host: HostFacts, alternative: Alternative) -> str | None:
         for name, value in properties(alternative):
-            named = [one for aggregate in host.aggregates for one in _listed(aggregate, name)]
+            named = _listed_by_any(host, name)
             if named and value not in named:
                 return f"its aggregates are for images with {name} {', '.join(named)}, not {value}"
         return None
 
-    def admits(view: View, alternative: Alternative) -> Bools:
-        passes: Number = view.within(lambda one: False) == 0
-        for name, value in properties(alternative):
-            passes = passes & ((view.within(_has(name)) == 0) | (view.within(_lists(name, value)) == 1))
-        all_of_them: Bools = passes
-        return all_of_them
-
-    return Rule(
+    return array_rule(
         "aggregate_image_properties_isolation",
-        refuses,
+        admits,
+        why,
+        lambda alternative: any(properties(alternative)),
         reads=("image",),
-        admits=admits,
-        concerns=lambda alternative: any(properties(alternative)),
     )
 
 
@@ -100,27 +82,24 @@ def aggregate_instance_extra_specs() -> Rule:
     `aggregate_instance_extra_specs:`.
     """
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+    def admits(view: View, alternative: Alternative) -> Number:
+        demands = _demands(alternative.flavor.extra_specs)
+        return reduce(and_, [view.within(_meets(key, demand)) == 1 for key, demand in demands])
+
+    def why(host: HostFacts, alternative: Alternative) -> str | None:
         for key, demand in _demands(alternative.flavor.extra_specs):
-            said = [one for aggregate in host.aggregates for one in _listed(aggregate, key)]
-            if not any(meets(value, demand) for value in said):
-                there = f"they say {', '.join(said)}" if said else "they do not say it"
+            values = _listed_by_any(host, key)
+            if not any(meets(value, demand) for value in values):
+                there = f"they say {', '.join(values)}" if values else "they do not say it"
                 return f"its aggregates are to have {key} {demand}; {there}"
         return None
 
-    def admits(view: View, alternative: Alternative) -> Bools:
-        passes: Number = view.within(lambda one: False) == 0
-        for key, demand in _demands(alternative.flavor.extra_specs):
-            passes = passes & (view.within(_meets(key, demand)) == 1)
-        all_of_them: Bools = passes
-        return all_of_them
-
-    return Rule(
+    return array_rule(
         "aggregate_instance_extra_specs",
-        refuses,
+        admits,
+        why,
+        lambda alternative: any(_demands(alternative.flavor.extra_specs)),
         reads=("flavor.extra_specs",),
-        admits=admits,
-        concerns=lambda alternative: any(_demands(alternative.flavor.extra_specs)),
     )
 
 
@@ -143,12 +122,14 @@ def _listed(aggregate: Aggregate, key: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()] if text else []
 
 
-def _has(key: str) -> Callable[[Aggregate], bool]:
-    return lambda aggregate: bool(_listed(aggregate, key))
+def _listed_by_any(host: HostFacts, key: str) -> list[str]:
+    return [value for aggregate in host.aggregates for value in _listed(aggregate, key)]
 
 
-def _lists(key: str, value: str) -> Callable[[Aggregate], bool]:
-    return lambda aggregate: value in _listed(aggregate, key)
+def _open_to(view: View, key: str, value: str) -> Number:
+    """Return the hosts whose aggregates have no values under this key, or have this one."""
+    named = view.within(lambda aggregate: bool(_listed(aggregate, key)))
+    return (named == 0) | (view.within(lambda aggregate: value in _listed(aggregate, key)) == 1)
 
 
 def _meets(key: str, demand: str) -> Callable[[Aggregate], bool]:

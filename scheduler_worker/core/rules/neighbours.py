@@ -5,7 +5,7 @@ addresses.
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
-from scheduler_worker.core.rule import Alternative, Bools, HostFacts, Rule, View
+from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View, array_rule
 
 AFFINITY = "server_group_affinity"
 SERVER_GROUP = "server_group"  # what their refusals are known by
@@ -18,33 +18,15 @@ def server_group_anti_affinity() -> Rule:
     def concerns(alternative: Alternative) -> bool:
         return alternative.group is not None and alternative.group.policy == "anti-affinity"
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        if (
-            alternative.group is None
-            or alternative.group.policy != "anti-affinity"
-            or host.root in alternative.own
-        ):
-            return None
-        there, most = alternative.members.get(host.root, 0), alternative.group.max_per_host
-        return (
-            None
-            if there < most
-            else f"{there} of server group {alternative.group.name} there, at most {most}"
-        )
-
-    def admits(view: View, alternative: Alternative) -> Bools:
+    def admits(view: View, alternative: Alternative) -> Number:
         most = alternative.group.max_per_host if alternative.group is not None else 1
-        few: Bools = (view.members(alternative) < most) | (view.among(alternative.own) == 1)
-        return few
+        return (view.members(alternative) < most) | (view.among(alternative.own) == 1)
 
-    return Rule(
-        "server_group_anti_affinity",
-        refuses,
-        code=SERVER_GROUP,
-        reads=(GROUP,),
-        admits=admits,
-        concerns=concerns,
-    )
+    def why(host: HostFacts, alternative: Alternative) -> str:
+        there, group = alternative.members.get(host.root, 0), alternative.group
+        return f"{there} of server group {group.name} there, at most {group.max_per_host}" if group else ""
+
+    return array_rule("server_group_anti_affinity", admits, why, concerns, code=SERVER_GROUP, reads=(GROUP,))
 
 
 def server_group_affinity() -> Rule:
@@ -56,64 +38,43 @@ def server_group_affinity() -> Rule:
         hard = alternative.group is not None and alternative.group.policy == "affinity"
         return hard and bool(alternative.members or alternative.together)
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        if alternative.group is None or not concerns(alternative) or alternative.members.get(host.root, 0):
-            return None
+    def admits(view: View, alternative: Alternative) -> Number:
+        members = view.members(alternative)
+        if alternative.together is None or alternative.members:
+            return members > 0
+        enough = members == 0
+        for name, amount in alternative.together.asked.items():
+            enough = enough & (view.free(name) >= amount)
+        return enough
+
+    def why(host: HostFacts, alternative: Alternative) -> str:
+        name = alternative.group.name if alternative.group is not None else ""
         if alternative.members or alternative.together is None:
-            return f"none of server group {alternative.group.name} there"
-        asked = alternative.together.asked
-        if all(host.free.get(name, 0) >= amount for name, amount in asked.items()):
-            return None
-        return f"no room for {alternative.together.several} of server group {alternative.group.name} together"
+            return f"none of server group {name} there"
+        return f"no room for {alternative.together.several} of server group {name} together"
 
-    def admits(view: View, alternative: Alternative) -> Bools:
-        beside: Bools = view.members(alternative) > 0
-        if alternative.together is not None and not alternative.members:
-            beside = ~beside
-            for name, amount in alternative.together.asked.items():
-                beside = beside & (view.free(name) >= amount)
-        return beside
-
-    return Rule(AFFINITY, refuses, code=SERVER_GROUP, reads=(GROUP,), admits=admits, concerns=concerns)
+    return array_rule(AFFINITY, admits, why, concerns, code=SERVER_GROUP, reads=(GROUP,))
 
 
 def same_host() -> Rule:
     """One of the instances of the hint `same_host` is there."""
-
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        if alternative.same is None or host.root in alternative.same:
-            return None
-        return "none of the instances of same_host is there"
-
-    def admits(view: View, alternative: Alternative) -> Bools:
-        there: Bools = view.among(alternative.same or ()) == 1
-        return there
-
-    return Rule(
+    return array_rule(
         "same_host",
-        refuses,
+        lambda view, alternative: view.among(alternative.same or ()) == 1,
+        lambda host, alternative: "none of the instances of same_host is there",
+        lambda alternative: alternative.same is not None,
         reads=("hints.same_host",),
-        admits=admits,
-        concerns=lambda alternative: alternative.same is not None,
     )
 
 
 def different_host() -> Rule:
     """The host has no instance of the hint `different_host`."""
-
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        return "an instance of different_host is there" if host.root in alternative.different else None
-
-    def admits(view: View, alternative: Alternative) -> Bools:
-        apart: Bools = view.among(alternative.different) == 0
-        return apart
-
-    return Rule(
+    return array_rule(
         "different_host",
-        refuses,
+        lambda view, alternative: view.among(alternative.different) == 0,
+        lambda host, alternative: "an instance of different_host is there",
+        lambda alternative: bool(alternative.different),
         reads=("hints.different_host",),
-        admits=admits,
-        concerns=lambda alternative: bool(alternative.different),
     )
 
 

@@ -1,11 +1,11 @@
 """Filters about a host's reported state and heartbeats."""
 
 from collections.abc import Mapping
-from math import isnan
+from functools import reduce
+from operator import and_
 
 from bus.host_health import DISABLED, FORCED_DOWN, why_disabled
-from bus.reports import HostState
-from scheduler_worker.core.rule import UNKNOWN, Alternative, Bools, HostFacts, Rule, View
+from scheduler_worker.core.rule import Alternative, HostFacts, Number, OneHost, Rule, View, array_rule
 
 _FORCED_DOWN = "forced down by an operator"
 
@@ -17,15 +17,13 @@ def all_hosts() -> Rule:
 
 def up() -> Rule:
     """Heartbeats of the host and of its agent arrive; a host without any report so far is accepted."""
-
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        return host.down or None
-
-    def admits(view: View, alternative: Alternative) -> Bools:
-        heard: Bools = view.fact("up") == 1
-        return heard
-
-    return Rule("up", refuses, code="down", passes=True, admits=admits)
+    return array_rule(
+        "up",
+        lambda view, alternative: view.fact("up") == 1,
+        lambda host, alternative: host.down,
+        code="down",
+        passes=True,
+    )
 
 
 def enabled() -> Rule:
@@ -43,13 +41,12 @@ def enabled() -> Rule:
             return f"disabled: {state.why_disabled}" if state.why_disabled else "disabled"
         return _FORCED_DOWN if state.forced_down else None
 
-    def admits(view: View, alternative: Alternative) -> Bools:
-        open_: Bools = view.fact("enabled", 1.0) > view.fact("forced_down", 0.0)
+    def admits(view: View, alternative: Alternative) -> Number:
+        open_ = view.fact("enabled", 1.0) > view.fact("forced_down", 0.0)
         # otherwise placement has rejected such hosts already
         if DISABLED not in alternative.question.root_forbidden:
             open_ = open_ & (view.has(DISABLED) == 0)
-        up: Bools = open_ & (view.has(FORCED_DOWN) == 0)
-        return up
+        return open_ & (view.has(FORCED_DOWN) == 0)
 
     return Rule("enabled", refuses, code="disabled", admits=admits)
 
@@ -80,31 +77,31 @@ def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
     """The host has fewer builds in progress than permitted; aggregates may override `max_io_ops_per_host`."""
     key = "max_io_ops_per_host"
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+    def why(host: HostFacts, alternative: Alternative) -> str:
         most = host.limit(key, max_io_ops_per_host)
-        return None if host.building < most else f"building {host.building} already, at most {most:g} at once"
+        return f"building {host.building} already, at most {most:g} at once"
 
-    def admits(view: View, alternative: Alternative) -> Bools:
-        few: Bools = view.fact("building") < view.override(key, max_io_ops_per_host)
-        return few
-
-    return Rule("io_ops", refuses, passes=True, admits=admits)
+    return array_rule(
+        "io_ops",
+        lambda view, alternative: view.fact("building") < view.override(key, max_io_ops_per_host),
+        why,
+        passes=True,
+    )
 
 
 def few_failures(*, max_build_failures: float = 2.5) -> Rule:
     """The host has fewer recent failed builds than permitted; failures fade, and then it is tried again."""
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        if host.failures < max_build_failures:
-            return None
+    def why(host: HostFacts, alternative: Alternative) -> str:
         failed = f"builds failed there lately ({host.failures:.1f}, fading)"
         return f"{failed}: left alone from {max_build_failures:g}"
 
-    def admits(view: View, alternative: Alternative) -> Bools:
-        few: Bools = view.fact("failures") < max_build_failures
-        return few
-
-    return Rule("few_failures", refuses, passes=True, admits=admits)
+    return array_rule(
+        "few_failures",
+        lambda view, alternative: view.fact("failures") < max_build_failures,
+        why,
+        passes=True,
+    )
 
 
 def num_instances(*, max_instances_per_host: int = 50) -> Rule:
@@ -114,39 +111,29 @@ def num_instances(*, max_instances_per_host: int = 50) -> Rule:
     """
     key = "max_instances_per_host"
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+    def admits(view: View, alternative: Alternative) -> Number:
+        there = view.fact("instances", 0.0) + view.fact("sent")
+        return there < view.override(key, max_instances_per_host)
+
+    def why(host: HostFacts, alternative: Alternative) -> str:
         there = host.sent + (host.state.instances if host.state is not None else 0)
-        most = host.limit(key, max_instances_per_host)
-        return None if there < most else f"{there} instances there already, at most {most:g}"
+        return f"{there} instances there already, at most {host.limit(key, max_instances_per_host):g}"
 
-    def admits(view: View, alternative: Alternative) -> Bools:
-        few: Bools = view.fact("instances", 0.0) + view.fact("sent") < view.override(
-            key, max_instances_per_host
-        )
-        return few
-
-    return Rule("num_instances", refuses, admits=admits)
+    return array_rule("num_instances", admits, why)
 
 
 def metrics(*, weight_setting: Mapping[str, float] | None = None) -> Rule:
     """The host reports all metrics of `weight_setting`, which is shared with the weigher of this name."""
     names = tuple(weight_setting or ())
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        missing = [name for name in names if not _reports(host.state, name)]
-        return f"it does not report {', '.join(missing)}" if missing else None
+    def why(host: HostFacts, alternative: Alternative) -> str:
+        view = OneHost(host)
+        missing = [name for name in names if not view.said(view.metric(name))]
+        return f"it does not report {', '.join(missing)}"
 
-    def admits(view: View, alternative: Alternative) -> Bools:
-        reported = view.said(view.metric(names[0]))
-        for name in names[1:]:
-            reported = reported & view.said(view.metric(name))
-        all_of_them: Bools = reported
-        return all_of_them
-
-    return Rule(
-        "metrics", refuses, admits=admits if names else None, concerns=lambda alternative: bool(names)
+    return array_rule(
+        "metrics",
+        lambda view, alternative: reduce(and_, [view.said(view.metric(name)) for name in names]),
+        why,
+        lambda alternative: bool(names),
     )
-
-
-def _reports(state: HostState | None, name: str) -> bool:
-    return state is not None and not isnan(state.metrics.get(name, UNKNOWN))
