@@ -29,8 +29,7 @@ from compute_sim.ironic import IronicExchange, SimNode, SimPlan, Simulation, enr
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent import metal_agent, notification_source
 from placement_worker import Placement, placement_worker
-from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.worker import scheduler_worker
+from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
 
 CELL = "c1"
 AGENT = f"{CELL}-metal"
@@ -108,14 +107,15 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
             Placement(Database(site.database_url, namespace="placement"), clock), bus.publish, site.cells
         ),
         "scheduler": lambda: scheduler_worker(
-            place.source,
-            placement_queries(bus),
-            cell_queries(bus),
-            Database(site.database_url, namespace="scheduler"),
-            bus.publish,
-            clock,
-            SchedulerOptions(),
-            place.loaded,
+            SchedulerNeeds(
+                source=place.source,
+                placement=placement_queries(bus),
+                cells=cell_queries(bus),
+                database=Database(site.database_url, namespace="scheduler"),
+                say=bus.publish,
+                clock=clock,
+                loaded=place.loaded,
+            )
         ),
         "replica": lambda: place.workers[0],
         "conductor": lambda: conductor(CELL),

@@ -279,20 +279,22 @@ def _with_store(
         from berth.choice import policy, request_options
         from berth.searching import candidate_source, cell_queries, placement_queries
         from scheduler_worker.dependencies import SchedulerOptions
-        from scheduler_worker.worker import scheduler_worker
+        from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
 
         place = candidate_source(bus, shared)
         return [
             *place.workers,
             scheduler_worker(
-                place.source,
-                placement_queries(bus),
-                cell_queries(bus),
-                store,
-                bus.publish,
-                bus.clock,
-                SchedulerOptions(policy=policy(settings), requests=request_options(settings)),
-                place.loaded,
+                SchedulerNeeds(
+                    source=place.source,
+                    placement=placement_queries(bus),
+                    cells=cell_queries(bus),
+                    database=store,
+                    say=bus.publish,
+                    clock=bus.clock,
+                    options=SchedulerOptions(policy=policy(settings), requests=request_options(settings)),
+                    loaded=place.loaded,
+                )
             ),
         ]
     from cell_conductor import cell_conductor

@@ -1,5 +1,7 @@
 """Tables of the scheduler: waiting requests, refusals, moves between cells, schedulers, hosts, clients."""
 
+from collections.abc import Collection, Iterable
+
 from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text, text
 
 metadata = MetaData()
@@ -105,3 +107,14 @@ client_projects = Table(
     Column("client", Text, primary_key=True),
     Column("project", Text, primary_key=True),
 )
+
+
+def columns_of(table: Table, names: str = "", beside: Collection[str] = ()) -> dict[str, type]:
+    """Return the types of the named columns (empty: all columns except those `beside`)."""
+    wanted = names.split() or [column.name for column in table.c if column.name not in beside]
+    return {name: table.c[name].type.python_type for name in wanted}
+
+
+def listed(columns: Iterable[str], table: str = "") -> str:
+    """Return the columns of the table, as a SELECT names them."""
+    return ", ".join(f"{table}.{name}" if table else name for name in columns)

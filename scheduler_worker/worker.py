@@ -1,7 +1,7 @@
 """The scheduler's table: consumed messages, queries to placement, published messages."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from bus import topics
@@ -9,10 +9,9 @@ from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.moves import MovePlaced, MoveRefused
-from bus.routing import Query
 from bus.sql.database import Database
 from bus.vocabulary import Message
-from bus.worker import Answers, Every, On, Worker, answers, every, on, on_many
+from bus.worker import Worker, answers, every, on, on_many
 from scheduler_worker.cancelling import Cancelling
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import CellQueries, PlacementQueries, SchedulerOptions
@@ -39,56 +38,83 @@ MEASURE_SECONDS = 15.0
 RECORD_SECONDS = 1.0  # after which a change of a host is stored at the latest
 MOVES_AT_ONCE = 128
 TRIES_UNHEARD = 3  # attempts to publish a build to its conductor before its age is checked
+ANNOUNCED: frozenset[type[Message]] = frozenset(
+    {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
+)
+ASKED = (
+    topics.CLAIM,
+    topics.RELEASE,
+    topics.PROVIDERS,
+    topics.GROUPS,
+    topics.ALLOCATIONS,
+    topics.FIND_BUILDS,
+)
 
 
-def scheduler_worker(
-    source: CandidateSource,
-    placement: PlacementQueries,
-    cells: CellQueries,
-    database: Database,
-    say: Says,
-    clock: Clock,
-    options: SchedulerOptions,
-    loaded: Callable[[], Awaitable[None]],
-) -> Worker:
-    """Return the worker, which starts once `loaded` has returned."""
-    scheduler = Scheduler(source, placement, clock, options)
+@dataclass(frozen=True, kw_only=True)
+class SchedulerNeeds:
+    """Everything outside of a scheduler that it works with; it starts once `loaded` has returned."""
+
+    source: CandidateSource
+    placement: PlacementQueries
+    cells: CellQueries
+    database: Database
+    say: Says
+    clock: Clock
+    options: SchedulerOptions = field(default_factory=SchedulerOptions)
+    loaded: Callable[[], Awaitable[None]]
+
+
+def scheduler_worker(needs: SchedulerNeeds) -> Worker:
+    source, placement, database, clock = needs.source, needs.placement, needs.database, needs.clock
+    scheduler = Scheduler(source, placement, clock, needs.options)
     what_ifs = WhatIfs(scheduler)
-    signal = WaitingSignal(scheduler.roster, say)
+    signal = WaitingSignal(scheduler.roster, needs.say)
     sight = Sight(source, scheduler.policy, scheduler.hosts_now, scheduler.alternatives_of)
-    related = RelatedHosts(scheduler.resolved)
     store = WaitingStore(
-        database, scheduler.roster.name, clock, sight, scheduler.begin_stored, related, signal.changed
+        database,
+        scheduler.roster.name,
+        clock,
+        sight,
+        scheduler.begin_stored,
+        RelatedHosts(scheduler.resolved),
+        signal.changed,
     )
     scheduler.leave_out_reserved(store.released, store.without_reserved)
     handovers = Handovers(database, placement, scheduler.ending, clock)
-    lookups = MoveLookups(source, scheduler.ending, placement, cells)
+    lookups = MoveLookups(source, scheduler.ending, placement, needs.cells)
     courses = MoveCourses(scheduler, lookups, handovers, store.keep_refusals)
     unheard = UnheardMoves(courses, handovers)
-    queue = WaitingQueue(
-        store,
-        WaitingBuilds(scheduler, store),
-        WaitingMoves(scheduler, store, courses, unheard),
-        say,
-        clock,
-    )
-    changes = HostChanges(scheduler, store, queue.recheck)
+    waiting_moves = WaitingMoves(scheduler, store, courses, unheard)
+    queue = WaitingQueue(store, WaitingBuilds(scheduler, store), waiting_moves, needs.say, clock)
     keeping = Keeping(queue, clock)
-    cancelling = Cancelling(store, scheduler.ending, placement, say, clock)
+    cancelling = Cancelling(store, scheduler.ending, placement, needs.say, clock)
     moves = MoveArrivals(courses, NewMoves(scheduler, store, courses, clock).arriving)
+    concurrency = needs.options.concurrency
     parts = [
+        Worker("", starts=[needs.loaded], asks=ASKED),
+        _builds(scheduler, store, HostChanges(scheduler, store, queue.recheck), needs.options),
         _host_records(HostRecords(scheduler.book, source, database, clock)),
-        _those_that_wait(queue, signal, cancelling, keeping),
-        _clients(ClientDoor(database, placement, cells, keeping, what_ifs, source)),
-        _other_halves(handovers, options.concurrency),
-        _moves(moves, unheard, WhatIfsOfMoves(scheduler, what_ifs, courses), options.concurrency),
+        _waiting_requests(queue, signal, cancelling, keeping),
+        _clients(ClientDoor(database, placement, needs.cells, keeping, what_ifs, source)),
+        _handovers(handovers, concurrency),
+        _moves(moves, unheard, WhatIfsOfMoves(scheduler, what_ifs, courses), concurrency),
+        Worker("", answers=[answers(topics.WHAT_IF, what_ifs.answer)], starts=[scheduler.opened]),
     ]
+    rows = ("consumes", "answers", "asks", "timers", "starts", "runs", "stops")
+    table: dict[str, Any] = {name: [row for part in parts for row in getattr(part, name)] for name in rows}
+    return Worker("scheduler", announces=ANNOUNCED, **table)
+
+
+def _builds(
+    scheduler: Scheduler, store: WaitingStore, changes: HostChanges, options: SchedulerOptions
+) -> Worker:
     return Worker(
-        "scheduler",
+        "",
         consumes=[
             on_many(
                 topics.BUILD_REQUESTED,
-                NewBuilds(scheduler, store, clock).place_many,
+                NewBuilds(scheduler, store, scheduler.clock).place_many,
                 emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
                 batch=options.batch,
                 concurrency=options.concurrency,
@@ -98,49 +124,14 @@ def scheduler_worker(
             on(topics.HOST_REPORTED, changes.handle, private=True),
             on(topics.HOST_FAILED, scheduler.hear_of_failure, private=True),
             on(topics.SCHEDULER_ALIVE, scheduler.roster.handle, private=True),
-            *[row for part in parts for row in part.consumes],
         ],
-        answers=[answers(topics.WHAT_IF, what_ifs.answer), *[row for part in parts for row in part.answers]],
-        asks=[
-            topics.CLAIM,
-            topics.RELEASE,
-            topics.PROVIDERS,
-            topics.GROUPS,
-            topics.ALLOCATIONS,
-            topics.FIND_BUILDS,
-            *[query for part in parts for query in part.asks],
-        ],
-        timers=[
-            every(SAYS_SECONDS, scheduler.roster.say, emits=[topics.SCHEDULER_ALIVE], at_once=True),
-            *[timer for part in parts for timer in part.timers],
-        ],
-        starts=[
-            loaded,
-            *[start for part in parts for start in part.starts],
-            scheduler.opened,
-        ],
-        runs=[run for part in parts for run in part.runs],
-        stops=[stop for part in parts for stop in part.stops],
-        announces=frozenset[type[Message]]().union(*[part.announces for part in parts]),
+        timers=[every(SAYS_SECONDS, scheduler.roster.say, emits=[topics.SCHEDULER_ALIVE], at_once=True)],
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """Additional rows of the table for one task of the scheduler."""
-
-    consumes: Sequence[On] = ()
-    answers: Sequence[Answers] = ()
-    asks: Sequence[Query[Any, Any]] = ()
-    timers: Sequence[Every] = ()
-    runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
-    starts: Sequence[Callable[[], Awaitable[None]]] = ()
-    stops: Sequence[Callable[[], Awaitable[None]]] = ()
-    announces: frozenset[type[Message]] = frozenset()
-
-
-def _host_records(records: HostRecords) -> _Part:
-    return _Part(
+def _host_records(records: HostRecords) -> Worker:
+    return Worker(
+        "",
         answers=[answers(topics.HOST_HEALTH, records.find)],
         starts=[records.load],
         timers=[
@@ -151,10 +142,11 @@ def _host_records(records: HostRecords) -> _Part:
     )
 
 
-def _those_that_wait(
+def _waiting_requests(
     queue: WaitingQueue, signal: WaitingSignal, cancelling: Cancelling, keeping: Keeping
-) -> _Part:
-    return _Part(
+) -> Worker:
+    return Worker(
+        "",
         consumes=[on(topics.BUILD_CANCEL, cancelling.cancel, emits=[topics.BUILD_DELETE])],
         answers=[answers(topics.WAITING, keeping.waiting), answers(topics.DECISION, keeping.decision)],
         timers=[
@@ -164,14 +156,12 @@ def _those_that_wait(
         ],
         runs=[queue.run, signal.run],
         stops=[keeping.let_go],
-        announces=frozenset(
-            {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
-        ),
     )
 
 
-def _clients(door: ClientDoor) -> _Part:
-    return _Part(
+def _clients(door: ClientDoor) -> Worker:
+    return Worker(
+        "",
         consumes=[
             on_many(
                 topics.CLIENT_REQUESTED,
@@ -198,8 +188,9 @@ def _clients(door: ClientDoor) -> _Part:
     )
 
 
-def _other_halves(handovers: Handovers, concurrency: int) -> _Part:
-    return _Part(
+def _handovers(handovers: Handovers, concurrency: int) -> Worker:
+    return Worker(
+        "",
         consumes=[
             on_many(
                 topics.MOVE_HALF,
@@ -218,8 +209,9 @@ def _other_halves(handovers: Handovers, concurrency: int) -> _Part:
     )
 
 
-def _moves(moves: MoveArrivals, unheard: UnheardMoves, what_ifs: WhatIfsOfMoves, concurrency: int) -> _Part:
-    return _Part(
+def _moves(moves: MoveArrivals, unheard: UnheardMoves, what_ifs: WhatIfsOfMoves, concurrency: int) -> Worker:
+    return Worker(
+        "",
         consumes=[
             on_many(
                 topics.MOVE_REQUESTED,

@@ -12,6 +12,8 @@ from bus.moves import MoveRefused, MoveRequested
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
+from scheduler_worker import schema
+from scheduler_worker.schema import columns_of, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +28,14 @@ class StoredDecision:
     move: MoveRequested | None = None
 
 
+_STORED = columns_of(schema.decisions, beside=("at",))
 _INSERT = Statement(
-    """
-    INSERT INTO decisions (id, request, project, reason, decision, message, at, move)
-    SELECT n.id, n.request, n.project, n.reason, n.decision, n.message, CAST(:at AS double precision),
-    n.move FROM {n} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id
+    f"""
+    INSERT INTO decisions (at, {listed(_STORED)})
+    SELECT CAST(:at AS double precision), {listed(_STORED, "n")} FROM {{n}} WHERE true
+    ON CONFLICT (id) DO NOTHING RETURNING id
     """,
-    id=str,
-    request=str,
-    project=str,
-    reason=str,
-    decision=str,
-    message=str,
-    move=str,
+    **_STORED,
 )
 _INSERT_BUILDS = Statement(
     """
@@ -50,9 +47,7 @@ _INSERT_BUILDS = Statement(
 )
 _OF_BUILD = Statement(
     """
-    SELECT decisions.id, decisions.reason, decisions.decision, decisions.message, decisions.at,
-    decisions.move
-    FROM decisions WHERE id IN (SELECT decision FROM decided_builds WHERE build = :id)
+    SELECT * FROM decisions WHERE id IN (SELECT decision FROM decided_builds WHERE build = :id)
     OR request = :id ORDER BY at DESC LIMIT 1
     """
 )

@@ -11,16 +11,14 @@ from bus.context import NO_STORY, StoredContext
 from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
-from bus.queries import FindWaiting, WaitingKind, WaitingRequest
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
+from scheduler_worker import schema
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.schema import CANCELLED
+from scheduler_worker.schema import CANCELLED, columns_of, listed
 
 log = logging.getLogger(__name__)
-
-MOST_BUILDS_TOLD = 4  # of one request, where many are listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +45,15 @@ class ParkedRequest:
         return self.message.priority
 
 
+_STORED = columns_of(schema.parked, beside=("owner", "cancelled"))
+_JUDGED = columns_of(schema.parked, "request kind seen lacks wakes decision flavor message")
 _INSERT = Statement(
-    """
-    INSERT INTO parked (request, owner, kind, priority, since, until, project, flavor, instances, seen,
-    message, lacks, wakes, decision, story, move)
-    SELECT n.request, :owner, n.kind, n.priority, n.since, n.until, n.project, n.flavor, n.instances,
-    n.seen, n.message, n.lacks, n.wakes, n.decision, n.story, n.move FROM {n} WHERE true
+    f"""
+    INSERT INTO parked (owner, {listed(_STORED)}) SELECT :owner, {listed(_STORED, "n")} FROM {{n}} WHERE true
     ON CONFLICT (request) DO UPDATE SET owner = parked.owner WHERE parked.owner = excluded.owner
     RETURNING request
     """,
-    request=str,
-    kind=str,
-    priority=int,
-    since=float,
-    until=float,
-    project=str,
-    flavor=str,
-    instances=int,
-    seen=int,
-    message=str,
-    lacks=str,
-    wakes=str,
-    decision=str,
-    story=str,
-    move=str,
+    **_STORED,
 )
 _INSERT_BUILDS = Statement(
     """
@@ -86,14 +69,7 @@ _LOOKED_AT = Statement(
     flavor = n.flavor, message = CASE WHEN n.message = '' THEN parked.message ELSE n.message END
     FROM {n} WHERE parked.request = n.request RETURNING parked.request
     """,
-    request=str,
-    kind=str,
-    seen=int,
-    lacks=str,
-    wakes=str,
-    decision=str,
-    flavor=str,
-    message=str,
+    **_JUDGED,
 )
 _REWRITE = Statement(
     """
@@ -137,72 +113,18 @@ _ADOPT = Statement(
 _LET_GO = Statement("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
 _FIND = Statement(
     """
-    SELECT DISTINCT parked.request, parked.owner, parked.kind, parked.since, parked.until, parked.seen,
-    parked.message, parked.lacks, parked.wakes, parked.decision, parked.story, parked.move,
-    parked.cancelled FROM {n}
+    SELECT DISTINCT parked.* FROM {n}
     JOIN parked_builds ON parked_builds.build = n.id OR parked_builds.request = n.id
     JOIN parked ON parked.request = parked_builds.request
     """,
     id=str,
 )
-_KNOWN = Statement("SELECT parked.request FROM {n} JOIN parked ON parked.request = n.request", request=str)
 _CANCEL = Statement(
     "UPDATE parked SET cancelled = n.why FROM {n} WHERE parked.request = n.request RETURNING parked.request",
     request=str,
     why=str,
 )
 _CANCELLED = Statement(f"SELECT request FROM parked WHERE owner = :owner AND {CANCELLED}")
-
-_LIST = Statement(
-    f"""
-    SELECT request, kind, priority, since, until, project, flavor, instances, lacks, wakes, move, place FROM
-    (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS place
-    FROM parked WHERE NOT ({CANCELLED})) AS line
-    WHERE (:project = '' OR project = :project)
-    ORDER BY priority DESC, since, request LIMIT :most OFFSET :after
-    """
-)
-_LIST_THESE = Statement(
-    f"""
-    SELECT DISTINCT line.request, line.kind, line.priority, line.since, line.until, line.project,
-    line.flavor, line.instances, line.lacks, line.wakes, line.move, line.place FROM {{n}}
-    LEFT JOIN moving_builds ON moving_builds.build = n.request JOIN
-    (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS place
-    FROM parked WHERE NOT ({CANCELLED})) AS line
-    ON line.request = n.request OR line.request = moving_builds.move
-    ORDER BY line.priority DESC, line.since, line.request
-    """,
-    request=str,
-)
-_KINDS = Statement(
-    f"""
-    SELECT kind, min(flavor) AS flavor, count(*) AS requests, sum(instances) AS instances FROM parked
-    WHERE NOT ({CANCELLED}) AND (:project = '' OR project = :project)
-    GROUP BY kind ORDER BY requests DESC, kind LIMIT :most
-    """
-)
-_COUNT = Statement(
-    f"""
-    SELECT count(*) AS waiting FROM parked WHERE NOT ({CANCELLED})
-    AND (:project = '' OR project = :project)
-    """
-)
-_BUILDS_OF = Statement(
-    """
-    SELECT build, of FROM (SELECT parked_builds.build, parked_builds.request AS of,
-    row_number() OVER (PARTITION BY parked_builds.request ORDER BY parked_builds.build) AS nth FROM {n}
-    JOIN parked_builds ON parked_builds.request = n.request) AS those WHERE nth <= :most
-    """,
-    request=str,
-)
-
-_INSTANCES = Statement(
-    """
-    SELECT moving_builds.build, moving_builds.move FROM {n}
-    JOIN moving_builds ON moving_builds.move = n.request
-    """,
-    request=str,
-)
 
 _BEAT = Statement(
     """
@@ -250,37 +172,12 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
     """Store the requests; return those that no other scheduler has stored, for a repetition too."""
     # Ordered by id, so that two concurrent insertions do not deadlock; without duplicates.
     new = sorted({request.request: request for request in reversed([*parked])}.values(), key=_by_request)
-    values = [
-        (
-            request.request,
-            request.kind,
-            request.priority,
-            request.since,
-            request.until,
-            request.message.project,
-            request.message.flavor.name,
-            len(request.message.instances),
-            request.seen,
-            _encode(request.start or request.message).decode(),
-            request.lacks,
-            request.wakes,
-            _encode(request.decision).decode(),
-            _encode(request.story).decode(),
-            request.start.asked.kind if request.start is not None else "",
-        )
-        for request in new
-    ]
+    values = [[_row(request)[name] for name in _STORED] for request in new]
     ours = {row["request"] for row in await _INSERT(tx, values, owner=owner)}
-    builds = sorted(
-        {
-            build: request.request
-            for request in new
-            if request.request in ours
-            for build in request.message.instances
-        }.items()
-    )
+    stored = [request for request in new if request.request in ours]
+    builds = {build: request.request for request in stored for build in request.message.instances}
     if builds:
-        await _INSERT_BUILDS(tx, builds)
+        await _INSERT_BUILDS(tx, sorted(builds.items()))
     return ours
 
 
@@ -291,19 +188,12 @@ async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
 
 async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
     """Store the result of an evaluation: what the requests lack, and where moves begin."""
-    values = [
-        (
-            request.request,
-            request.kind,
-            request.seen,
-            request.lacks,
-            request.wakes,
-            _encode(request.decision).decode(),
-            request.message.flavor.name,
-            _encode(request.start).decode() if request.start is not None else "",
-        )
-        for request in sorted(parked, key=_by_request)
-    ]
+    values = []
+    for request in sorted(parked, key=_by_request):
+        row = _row(request)
+        if request.start is None:
+            row["message"] = ""  # a build's message stays: some of its instances may have been cancelled
+        values.append([row[name] for name in _JUDGED])
     await _LOOKED_AT(tx, values)
 
 
@@ -348,10 +238,6 @@ async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
     return [FoundParked(kept, row["owner"], row["cancelled"]) for row in rows if (kept := _parked(row))]
 
 
-async def known(tx: Transaction, requests: Collection[Id]) -> set[Id]:
-    return {row["request"] for row in await _KNOWN(tx, [(request,) for request in requests])}
-
-
 async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
     """Mark the requests as cancelled; their owners end them."""
     await _CANCEL(tx, sorted(requests.items()))
@@ -359,49 +245,6 @@ async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
 
 async def cancelled(tx: Transaction, owner: str) -> list[Id]:
     return [row["request"] for row in await _CANCELLED(tx, owner=owner)]
-
-
-async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest]:
-    """Return a page of waiting requests, in the order of service."""
-    if question.requests:
-        rows = await _LIST_THESE(tx, [(request,) for request in question.requests])
-    else:
-        rows = await _LIST(tx, project=question.project, most=question.limit, after=question.after)
-    builds: dict[Id, list[Id]] = {}
-    for row in await _BUILDS_OF(tx, [(row["request"],) for row in rows], most=MOST_BUILDS_TOLD):
-        builds.setdefault(row["of"], []).append(row["build"])
-    moves = [(row["request"],) for row in rows if row["move"]]
-    builds |= {row["move"]: [row["build"]] for row in (await _INSTANCES(tx, moves) if moves else ())}
-    return [
-        WaitingRequest(
-            request=row["request"],
-            builds=tuple(builds.get(row["request"], ())),
-            instances=row["instances"],
-            project=row["project"],
-            flavor=row["flavor"],
-            priority=row["priority"],
-            since=row["since"],
-            until=row["until"],
-            kind=row["kind"],
-            position=row["place"],
-            lacks=row["lacks"],
-            wakes=row["wakes"],
-            move=row["move"],
-        )
-        for row in rows
-    ]
-
-
-async def kinds(tx: Transaction, project: str, limit: int) -> list[WaitingKind]:
-    """Return the number of waiting requests by class, the largest first."""
-    rows = await _KINDS(tx, project=project, most=limit)
-    return [
-        WaitingKind(row["kind"], row["flavor"], int(row["requests"]), int(row["instances"])) for row in rows
-    ]
-
-
-async def count(tx: Transaction, project: str = "") -> int:
-    return int((await _COUNT(tx, project=project))[0]["waiting"])
 
 
 # Owners
@@ -432,6 +275,27 @@ async def delete_owner(tx: Transaction, owner: str, beat: int) -> None:
 
 def _by_request(parked: ParkedRequest) -> Id:
     return parked.request
+
+
+def _row(request: ParkedRequest) -> dict[str, Any]:
+    message, start = request.message, request.start
+    return {
+        "request": request.request,
+        "kind": request.kind,
+        "priority": request.priority,
+        "since": request.since,
+        "until": request.until,
+        "project": message.project,
+        "flavor": message.flavor.name,
+        "instances": len(message.instances),
+        "seen": request.seen,
+        "message": _encode(start or message).decode(),
+        "lacks": request.lacks,
+        "wakes": request.wakes,
+        "decision": _encode(request.decision).decode(),
+        "story": _encode(request.story).decode(),
+        "move": start.asked.kind if start is not None else "",
+    }
 
 
 def _readable(rows: Sequence[Any]) -> list[ParkedRequest]:

@@ -15,7 +15,7 @@ from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from scheduler_worker.core.move_start import MoveStart, move_start
-from scheduler_worker.store import decisions, parked
+from scheduler_worker.store import decisions, parked, waiting_lists
 from scheduler_worker.store.parked import ParkedRequest
 from tests.support.ids import uid
 from tests.support.move_builders import a_build_that_stands, a_move
@@ -48,7 +48,7 @@ async def of(store: Database, owner: str) -> list[ParkedRequest]:
 
 async def listed(store: Database, **asked: object) -> list[tuple[str, int]]:
     async with store.read() as tx:
-        found = await parked.waiting(tx, FindWaiting(**asked))  # type: ignore[arg-type]
+        found = await waiting_lists.waiting(tx, FindWaiting(**asked))  # type: ignore[arg-type]
     return [(request.request, request.position) for request in found]
 
 
@@ -112,8 +112,8 @@ async def test_waiting_requests_are_listed_in_order_with_their_positions(store: 
     assert await listed(store, project="p") == [(third, 1)]
     assert await listed(store, requests=(fourth, uid(8, "a"))) == [(fourth, 3)]
     async with store.read() as tx:
-        assert await parked.count(tx) == 4
-        counted = [(kind.kind, kind.flavor, kind.requests) for kind in await parked.kinds(tx, "", 9)]
+        assert await waiting_lists.count(tx) == 4
+        counted = [(kind.kind, kind.flavor, kind.requests) for kind in await waiting_lists.kinds(tx, "", 9)]
     assert counted == [("k", "small", 3), ("other", "large", 1)]
     async with store.write() as tx:
         await parked.cancel(tx, {first: "cancelled"})
@@ -207,8 +207,8 @@ async def test_a_move_is_kept_with_what_it_begins_from_and_found_by_itself_and_l
     async with store.read() as tx:
         assert [found.parked for found in await parked.find(tx, [uid(1, "e")])] == [one]
         assert await parked.find(tx, [build]) == []
-        listed = await parked.waiting(tx, FindWaiting())
-        assert await parked.waiting(tx, FindWaiting(requests=(build, uid(1, "e")))) == [listed[0]]
+        listed = await waiting_lists.waiting(tx, FindWaiting())
+        assert await waiting_lists.waiting(tx, FindWaiting(requests=(build, uid(1, "e")))) == [listed[0]]
     assert [(request.request, request.builds, request.move) for request in listed] == [
         (uid(1, "e"), (build,), "migrate"),
         (uid(2, "a"), (uid(2000, "b"),), ""),

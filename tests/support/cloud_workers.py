@@ -18,7 +18,7 @@ from cell_conductor import cell_conductor
 from placement_worker import IndexedSource, Placement, placement_worker, replica
 from scheduler_worker.dependencies import Claims, PlacementQueries, SchedulerOptions
 from scheduler_worker.waiting.store import HostChanges
-from scheduler_worker.worker import scheduler_worker
+from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
 
 Make = Callable[[Bus], Worker]
 
@@ -90,7 +90,17 @@ def served_scheduler(
 ) -> Worker:
     """Return a scheduler's worker. Without a database it makes one in memory at its start."""
     store = database or Database("sqlite+aiosqlite://", inline=True)
-    worker = scheduler_worker(source, queries, cell_queries(bus), store, bus.publish, clock, options, loaded)
+    needs = SchedulerNeeds(
+        source=source,
+        placement=queries,
+        cells=cell_queries(bus),
+        database=store,
+        say=bus.publish,
+        clock=clock,
+        options=options,
+        loaded=loaded,
+    )
+    worker = scheduler_worker(needs)
     if database is not None:
         return worker
 
