@@ -5,7 +5,7 @@ http`.
 from typing import Any
 
 from placement_worker.http.policy import DEFAULTS
-from placement_worker.http.routes import offered
+from placement_worker.http.routes import ROUTES
 
 
 def as_json() -> list[dict[str, Any]]:
@@ -19,7 +19,7 @@ def as_json() -> list[dict[str, Any]]:
             "default": DEFAULTS.get(operation.rule, ""),
             "body": operation.body,
         }
-        for pattern, operations in sorted(offered().items())
+        for pattern, operations in sorted(ROUTES.items())
         for operation in operations
     ]
 

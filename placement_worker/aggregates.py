@@ -30,11 +30,11 @@ from placement_worker.core.aggregates import (
     move_in_and_out,
     zone_trouble,
 )
-from placement_worker.core.working_trees import WorkingTrees
-from placement_worker.retrying_transactions import changing
+from placement_worker.core.trees import WorkingTrees
 from placement_worker.store import aggregates as stored
 from placement_worker.store import changes, tree_reads
 from placement_worker.store.numbered_names import Book
+from placement_worker.transactions import changing
 
 PAGE_BYTES = 500_000  # about; a message holds a mebibyte
 BESIDE = 100  # bytes of an aggregate without its name and metadata

@@ -21,10 +21,10 @@ from bus.sql.failures import retrying
 from bus.vocabulary import Contended, Missing
 from placement_worker.change_log import ChangeLog
 from placement_worker.reports import ReportOperations
-from placement_worker.retrying_transactions import changing
 from placement_worker.store import cells as stored
 from placement_worker.store import changes
 from placement_worker.store.numbered_names import Book
+from placement_worker.transactions import changing
 
 
 class CellOperations:

@@ -1,11 +1,16 @@
-"""The numbered log of changes: a commit writes itself down in it, then the memory and the bus learn of it."""
+"""The numbered log of changes: each commit is written to it, applied to the index, and published in order."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
+from prometheus_client import Gauge
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
+from bus.errors import Unavailable
+from bus.messages import BuildReshaped
 from bus.replication import PlacementChanged, ProviderChange
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
@@ -13,11 +18,187 @@ from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from placement_worker.core.compact_trees import carried
 from placement_worker.core.trees import Tree
-from placement_worker.index_reads import StoreReader
-from placement_worker.index_updates import Memory
-from placement_worker.relay import Relay
+from placement_worker.memory import Memory, StoreReader
 from placement_worker.store import changes, tree_reads, tree_writes
 from placement_worker.store.numbered_names import Book
+
+HELD_UP = Gauge("berth_relay_held_up", "1 while committed changes cannot be published", ["what"])
+
+
+log = logging.getLogger(__name__)
+
+Publish = Callable[..., Awaitable[None]]  # of any number of messages; returns when the broker has them safe
+
+CHANGES_A_ROUND = 200
+RESHAPES_A_ROUND = 20  # each of the builds of a host
+AT_HAND = 1000  # changes: during an outage of the broker the rest is only in the log
+RECORD_SECONDS = 0.25  # seconds until the position is stored; until then another relay may publish again
+POLL_SECONDS = 1.0  # interval for changes of killed processes; own commits wake the relay immediately
+PUBLISH_SECONDS = 30.0
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
+LINGER = 0.01  # between rounds, while commits come one upon the other: a round costs about what a commit does
+
+
+class Relay:
+    """Publishes the change log. A number in the database is the position; it moves after the publisher's
+    confirm.
+
+    So a change may be published twice, with the same number. Changes that the log had to drop during an
+    outage are not published: readers notice the gap. Recent commits of this process are published from
+    memory if they directly follow the last published number; otherwise the log is read.
+    """
+
+    tells = "the changes"
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._woken = asyncio.Event()
+        self._look = True  # into the log
+        self._at_hand: dict[int, PlacementChanged] = {}  # commits of this process that are not published yet
+        self._told = 0  # by this process, with all that came before it; 0: the log knows
+        self._recorded = 0  # the position in the database
+        self._recorded_at = 0.0
+        # numbers published from the log, before this process registered its commit
+        self._logged: set[int] = set()
+
+    def wake(self) -> None:
+        """Publish changes from the database."""
+        self._look = True
+        self._woken.set()
+
+    def committed(self, messages: Sequence[PlacementChanged]) -> None:
+        """Publish the changes of this process."""
+        new = [message for message in messages if message.number not in self._logged]
+        if any(
+            change.number <= self._told for change in new
+        ):  # an older database was put back: the log knows
+            self._told = self._recorded = 0
+            self._at_hand.clear()
+        if len(self._at_hand) >= AT_HAND:
+            self._at_hand.clear()
+        self._at_hand.update((change.number, change) for change in new)
+        self._woken.set()
+
+    async def run(self, publish: Publish) -> None:
+        wait = SHORTEST_WAIT
+        clock = asyncio.get_running_loop().time
+        while True:
+            self._woken.clear()
+            began = clock()
+            try:
+                more = await self._round(publish)
+            except (Unavailable, Conflict) as condition:
+                if wait == SHORTEST_WAIT:
+                    HELD_UP.labels(self.tells).set(1)
+                    log.warning("%s in %s wait to be told: %s", self.tells, self._database.name, condition)
+                self._look = True
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, LONGEST_WAIT)
+                continue
+            if wait != SHORTEST_WAIT:
+                HELD_UP.labels(self.tells).set(0)
+            wait = SHORTEST_WAIT
+            if not more:
+                patience = RECORD_SECONDS if self._told > self._recorded else POLL_SECONDS
+                try:
+                    async with asyncio.timeout(patience):
+                        await self._woken.wait()
+                except TimeoutError:
+                    self._look = True
+                if (early := began + LINGER - clock()) > 0:
+                    await asyncio.sleep(early)
+
+    async def _round(self, publish: Publish) -> bool:
+        """Publish the oldest changes; return whether there may be more."""
+        following = self._following()
+        if not following:
+            if not (self._look or self._at_hand):
+                return False  # published in the meantime
+            self._look = False
+            return await self._round_of_the_log(publish)
+        await _published(publish, following)
+        self._record_published(following[-1].number)
+        clock = asyncio.get_running_loop().time
+        if clock() - self._recorded_at >= RECORD_SECONDS:
+            async with self._database.write() as tx:
+                await changes.tell(tx, self._told)
+            self._recorded, self._recorded_at = self._told, clock()
+        return bool(self._at_hand)
+
+    def _following(self) -> list[PlacementChanged]:
+        """Return the changes in memory that directly follow the last published one."""
+        following: list[PlacementChanged] = []
+        next_one = self._told + 1
+        while self._told and len(following) < CHANGES_A_ROUND and next_one in self._at_hand:
+            following.append(self._at_hand[next_one])
+            next_one += 1
+        return following
+
+    async def _round_of_the_log(self, publish: Publish) -> bool:
+        in_the_log = list(self._at_hand)
+        if self._database.dialect == "postgresql":
+            # Relays of other processes wait for the locked number; writers do not.
+            async with self._database.write() as tx:
+                oldest = await changes.untold(tx, CHANGES_A_ROUND, self._told)
+                await self._publish_logged(oldest, publish)
+                if self._told > self._recorded:
+                    await changes.tell(tx, self._told)
+        else:
+            # Publishing takes its time: not with SQLite's one write lock in hand.
+            async with self._database.read_single() as tx:
+                oldest = await changes.untold(tx, CHANGES_A_ROUND, self._told)
+            await self._publish_logged(oldest, publish)
+            if self._told > self._recorded:
+                async with self._database.write() as tx:
+                    await changes.tell(tx, self._told)
+        self._recorded, self._recorded_at = self._told, asyncio.get_running_loop().time()
+        if len(oldest) == CHANGES_A_ROUND:
+            self._look = True
+            return True
+        for one in in_the_log:  # numbers missing in memory were published by another process
+            self._at_hand.pop(one, None)
+        return False
+
+    async def _publish_logged(self, oldest: Sequence[PlacementChanged], publish: Publish) -> None:
+        if oldest:
+            await _published(publish, [self._with_trees(change) for change in oldest])
+            self._logged = {change.number for change in oldest}
+            self._record_published(oldest[-1].number)
+
+    def _with_trees(self, logged: PlacementChanged) -> PlacementChanged:
+        """Add reshaped trees, which the log does not contain, if this process committed the change."""
+        here = self._at_hand.get(logged.number)
+        return here if here is not None and here.changes == logged.changes else logged
+
+    def _record_published(self, number: int) -> None:
+        self._told = number
+        for one in [one for one in self._at_hand if one <= number]:
+            del self._at_hand[one]
+
+
+class ReshapedBuilds(Relay):
+    """Informs conductors of builds on reshaped hosts. Published entries are deleted; two processes may
+    publish one twice.
+    """
+
+    tells = "reshaped builds"
+
+    async def _round(self, publish: Publish) -> bool:
+        async with self._database.read_single() as tx:
+            numbers, said = await changes.untold_reshaped(tx, RESHAPES_A_ROUND)
+        if numbers:
+            await _published(publish, said)
+            async with self._database.write() as tx:
+                await changes.forget_reshaped(tx, numbers)
+        return len(numbers) == RESHAPES_A_ROUND
+
+
+async def _published(publish: Publish, messages: Sequence[PlacementChanged | BuildReshaped]) -> None:
+    try:
+        async with asyncio.timeout(PUBLISH_SECONDS):
+            await publish(*messages)
+    except TimeoutError:
+        raise Unavailable(f"the bus took no messages for {PUBLISH_SECONDS:.0f} s") from None
 
 
 class ChangeLog:

@@ -22,9 +22,9 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
-from placement_worker.retrying_transactions import changing
 from placement_worker.store import claims
 from placement_worker.store.numbered_names import Book
+from placement_worker.transactions import changing
 
 CLAIMS_A_TRANSACTION = 500
 
@@ -71,16 +71,16 @@ class ClaimOperations:
         self, orders: Sequence[ClaimRequested], cell: str, *, all_choices: bool
     ) -> list[tuple[ClaimResult, ...] | None]:
         every = [claim for order in orders for claim in order.claims]
-        newcomers, others = claims.consumers_of(every)
         now = self.clock.now()
         await self.book.know_owners(self.database, every, now)
         providers = capacity.providers_of(orders, all_choices=all_choices)
         if all_choices:
             async with self.database.read() as tx:
                 providers.update(*(await claims.siblings(tx, providers)).values())
-        groups = {claim.group for claim in every if claim.group is not None}
+        scope = claims.claim_scope(every, providers)
+        scope.groups, scope.cell = {claim.group for claim in every if claim.group is not None}, cell
         async with changing(self.database, self.book) as tx:
-            opened = await claims.open_world(tx, self.book, newcomers, others, providers, now, groups, cell)
+            opened = await claims.open_world(tx, self.book, scope, now)
             results = [capacity.claim(order, opened.world) for order in orders]
             number = await self._save(tx, opened, now)
         return [result and _numbered(result, number) for result in results]
@@ -102,12 +102,12 @@ class ClaimOperations:
         }
         holder_consumers = {release.keep for release in orders if release.keep}
         newcomers |= dict.fromkeys(holder_consumers)
-        others = {release.consumer for release in orders}
+        scope = claims.ClaimScope(newcomers, {release.consumer for release in orders}, cell=cell)
         now = self.clock.now()
         if holder_consumers:
             await self.book.types.ensure(self.database, (CLEANUP,), now)
         async with changing(self.database, self.book) as tx:
-            opened = await claims.open_world(tx, self.book, newcomers, others, (), now, cell=cell)
+            opened = await claims.open_world(tx, self.book, scope, now)
             results = [capacity.release(order, opened.world) for order in orders]
             number = await self._save(tx, opened, now)
         return [

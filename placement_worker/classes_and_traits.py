@@ -21,10 +21,9 @@ from bus.vocabulary import Contended, InUse, Missing, Taken
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.report_checks import is_custom
 from placement_worker.core.trees import renamed
-from placement_worker.retrying_transactions import changing
-from placement_worker.store import classes_and_traits as stored
 from placement_worker.store import tree_reads
-from placement_worker.store.numbered_names import Book
+from placement_worker.store.numbered_names import Book, drop_name, entries, names_of, rename_class, roots_with
+from placement_worker.transactions import changing
 
 
 class ClassesAndTraits:
@@ -39,8 +38,8 @@ class ClassesAndTraits:
         if query.names is not None and not query.names:
             return NamesFound(names=())
         async with self.database.read_single() as tx:
-            found = await stored.entries(tx, query.kind, query.names, used=query.associated is not None)
-        names = stored.names_of(self.book, query.kind)
+            found = await entries(tx, query.kind, query.names, used=query.associated is not None)
+        names = names_of(self.book, query.kind)
         await names.agree(self.database, [(entry.id, entry.name) for entry in found])
         return NamesFound(
             names=tuple(
@@ -66,9 +65,9 @@ class ClassesAndTraits:
     async def _make(self, kind: NameKind, name: str) -> NameResult:
         if not is_custom(name):
             return Standard(name=name)
-        names = stored.names_of(self.book, kind)
+        names = names_of(self.book, kind)
         async with self.database.read_single() as tx:
-            there = await stored.entries(tx, kind, [name])
+            there = await entries(tx, kind, [name])
         if there:
             return NameEdited(named=there[0].named)
         now = self.clock.now()
@@ -86,7 +85,7 @@ class ClassesAndTraits:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             # Locked first, so that no provider can get inventory of it that we do not see.
-            found = {entry.name: entry for entry in await stored.entries(tx, kind, [name, to], locking=True)}
+            found = {entry.name: entry for entry in await entries(tx, kind, [name, to], locking=True)}
             entry = found.get(name)
             if entry is None:
                 return Missing(what="resource class", names=(name,))
@@ -96,9 +95,9 @@ class ClassesAndTraits:
                 return NameEdited(named=entry.named)
             if to in found:
                 return Taken(what="resource class", value=to)
-            read = await tree_reads.read_locked(tx, self.book, await stored.roots_with(tx, entry.id))
+            read = await tree_reads.read_locked(tx, self.book, await roots_with(tx, entry.id))
             pairs = [(tree, renamed(tree, name, to)) for tree in read.values()]
-            await stored.rename(tx, entry, to, now)
+            await rename_class(tx, entry, to, now)
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._record_name(kind, edition, entry.id, to))
             shaped = {then.root: then for _, then in pairs}
@@ -107,7 +106,7 @@ class ClassesAndTraits:
 
     async def _drop(self, kind: NameKind, name: str) -> NameResult:
         async with changing(self.database, self.book) as tx:
-            found = await stored.entries(tx, kind, [name], used=True, locking=True)
+            found = await entries(tx, kind, [name], used=True, locking=True)
             if not found:
                 return Missing(what=kind, names=(name,))
             [entry] = found
@@ -115,14 +114,14 @@ class ClassesAndTraits:
                 return Standard(name=name)
             if entry.used:
                 return InUse(what=name)
-            await stored.drop(tx, kind, entry)
+            await drop_name(tx, kind, entry)
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._record_name(kind, edition, entry.id, ""))
         return NameEdited()
 
     def _record_name(self, kind: NameKind, edition: int, id_: int, name: str) -> None:
         """Record the committed name of this number, or its deletion, in memory."""
-        names = stored.names_of(self.book, kind)
+        names = names_of(self.book, kind)
         names.forget([id_])
         if name:
             names.learn([(id_, name)])

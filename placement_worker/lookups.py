@@ -15,7 +15,8 @@ from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
 from placement_worker.core.compact_trees import ROOM, Packing
-from placement_worker.store import changes, lookups, tree_reads, walls
+from placement_worker.store import changes, lookups, tree_reads
+from placement_worker.store.hosts import limits_of
 from placement_worker.store.numbered_names import Book
 
 ALL: dict[str, str | int] = {"after": "", "most": MAX_INT}  # of an agent's providers
@@ -137,7 +138,7 @@ class Lookups:
         async with self.database.read() as tx:
             found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
             homes = await tree_reads.homes(tx, generations)
-            wall = await walls.of_roots(tx, cell, homes.values())
+            wall = await limits_of(tx, cell, homes.values())
         own = [
             consumer
             for consumer in found

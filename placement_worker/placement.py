@@ -1,24 +1,78 @@
 """Placement assembled: all groups of operations on one database, with one change log and one index."""
 
+import asyncio
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
 from bus.candidates import SenselessQuery
 from bus.clock import Clock
 from bus.errors import Poison
 from bus.queries import CandidatesFound, FindCandidates
 from bus.sql.database import Database
 from placement_worker.aggregates import AggregateOperations
-from placement_worker.bulk_load import BulkLoad
 from placement_worker.cells import CellOperations
 from placement_worker.change_log import ChangeLog
 from placement_worker.claims import ClaimOperations
 from placement_worker.classes_and_traits import ClassesAndTraits
+from placement_worker.core.search import SearchResult, page_steps, search_steps
+from placement_worker.core.snapshot import Snapshot
 from placement_worker.lookups import Lookups
-from placement_worker.providers import ProviderOperations
+from placement_worker.memory import Memory
+from placement_worker.providers import BulkLoad, ProviderOperations
 from placement_worker.reports import ReportOperations
-from placement_worker.retrying_transactions import again
-from placement_worker.searches import Searches
 from placement_worker.server_groups import ServerGroups
+from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
-from placement_worker.store.numbers import ProviderNumbers
+from placement_worker.transactions import again
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+SLICE_SECONDS = 0.005  # for so long a search has the process to itself
+
+
+class Searches:
+    """A search that does not finish in one time slice continues after the slices of others.
+
+    Claims and changes are applied in between; the search continues with the trees it began with.
+    """
+
+    def __init__(self, memory: Memory, clock: Clock) -> None:
+        self._memory = memory
+        self._clock = clock
+        self._turn = asyncio.Lock()  # first come, first served
+
+    async def page(self, query: FindCandidates) -> CandidatesFound:
+        """Return one page of the hosts that fit."""
+        return await self._run(page_steps, query)
+
+    async def fits(self, query: FindCandidates) -> SearchResult:
+        """Return at most `limit` complete allocations; a host can have several."""
+        return await self._run(search_steps, query)
+
+    async def _run(self, begin: Callable[[Snapshot, FindCandidates], Steps[T]], query: FindCandidates) -> T:
+        snapshot = Snapshot(self._memory.index)
+        steps = begin(snapshot, query)
+        done = self._slice(steps)
+        if done is None:
+            with snapshot.held():
+                while done is None:
+                    async with self._turn:
+                        await asyncio.sleep(0)
+                        done = self._slice(steps)
+        return done[0]
+
+    def _slice(self, steps: Steps[T]) -> tuple[T] | None:
+        """Continue for one time slice; return the result once there is one."""
+        until = self._clock.monotonic() + SLICE_SECONDS
+        try:
+            next(steps)
+            while self._clock.monotonic() < until:
+                next(steps)
+        except StopIteration as end:
+            return (end.value,)
+        return None
+
 
 # for this time retired consumers, and reports of deleted trees, are refused
 REMEMBER_SECONDS = 7 * 24 * 3600.0

@@ -19,8 +19,7 @@ from bus.worker import Worker, every, on_many
 from placement_worker.core.compact_trees import unpacked
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree
-from placement_worker.index_reads import Forgotten, News, Take
-from placement_worker.index_updates import LOOK_SECONDS, Memory
+from placement_worker.memory import LOOK_SECONDS, Forgotten, Memory, News, Take
 
 log = logging.getLogger(__name__)
 

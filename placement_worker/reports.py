@@ -15,24 +15,21 @@ from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, Missing
-from placement_worker.change_log import ChangeLog
-from placement_worker.core.cell_limits import bars_report, names_apart
-from placement_worker.core.report_checks import complaint
+from placement_worker.change_log import ChangeLog, ReshapedBuilds
+from placement_worker.core.report_checks import bars_report, complaint, names_apart
 from placement_worker.core.reports import given, reported, settled, swept
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
-from placement_worker.relay import ReshapedBuilds
-from placement_worker.retrying_transactions import again, changing
 from placement_worker.store import (
     changes,
     hosts,
-    reshaped_builds,
-    tree_holders,
+    reshape,
     tree_reads,
     tree_writes,
 )
+from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
-from placement_worker.store.numbers import ProviderNumbers
+from placement_worker.transactions import again, changing
 
 PROVIDERS_A_TRANSACTION = 2000
 NOBODY_GOES: Mapping[str, Moves] = {}
@@ -151,7 +148,7 @@ class ReportOperations:
                 provider, home = min(homes.items())
                 refused[report.root] = f"reshape.moves: {provider} belongs to the tree of {home}"
                 continue
-            holders = await tree_holders.read(tx, self.book, report.root)
+            holders = await reshape.read_holders(tx, self.book, report.root)
             try:
                 goes[report.root] = moves(before[report.root], report, holders)
             except Unmovable as why:
@@ -255,13 +252,13 @@ class ReportOperations:
         beside = [
             write
             for was, then, some in moved
-            for write in tree_holders.writes(self.book, was, then, some, now)
+            for write in reshape.holder_writes(self.book, was, then, some, now)
         ]
         saving = [hosts.saving([then for _, then in news], now)]
         number = await self._log.write_trees(tx, news, now, numbers, beside, saving)
         told = [reshaped for _, then, some in moved for reshaped in _reshaped_messages(then, some, now)]
         if told:  # by themselves, not by the log: that is cut when it grows too long
-            await reshaped_builds.keep(tx, number, told)
+            await changes.keep_reshaped(tx, number, told)
             tx.after_commit(self.reshaped_builds.wake)
 
     async def prune(self, before: float) -> None:

@@ -11,12 +11,9 @@ from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations
-from placement_worker.core.as_if_empty import AsIfEmpty
 from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain, nearest
 from placement_worker.core.fits import Fit, FitFinder
-from placement_worker.core.groups import SearchPlan, plan
 from placement_worker.core.index import Index
-from placement_worker.core.reservations import ReservedAmounts, ReservedSnapshot
 from placement_worker.core.row import Row
 from placement_worker.core.search import (
     HOST_PATIENCE,
@@ -27,8 +24,15 @@ from placement_worker.core.search import (
     lone_candidate,
     sums,
 )
-from placement_worker.core.snapshot import Snapshot
-from placement_worker.core.sums import capacity_of_trees, free_of_trees
+from placement_worker.core.search_plan import SearchPlan, plan
+from placement_worker.core.snapshot import (
+    AsIfEmpty,
+    ReservedAmounts,
+    ReservedSnapshot,
+    Snapshot,
+    capacity_of_trees,
+    free_of_trees,
+)
 from placement_worker.core.ways import BREATH
 
 
@@ -161,7 +165,7 @@ class HostSearch:
         self._reserved_amounts = reserved_amounts
         self._beside = ReservedSnapshot(index, reserved_amounts)
         self._trees: Snapshot = AsIfEmpty(index) if empty else self._beside
-        self._plan = made = plan(index, question, self._trees, named=True)
+        self._plan = made = plan(self._trees, question, named=True)
         self._finder = FitFinder(self._trees, made, 0)
         self._lone = not made.slots  # every host offers one way, and all of it itself
         self._asked = tuple(made.query.groups[0].resources.items())  # of it, where it is alone
@@ -301,7 +305,7 @@ class HostSearch:
             if self._trees is self._beside and self._beside.current:
                 return self._plan
             self._trees = ReservedSnapshot(self._index, self._reserved_amounts)
-        return plan(self._index, self._plan.query, self._trees, named=True)
+        return plan(self._trees, self._plan.query, named=True)
 
     def _fitting(self, made: SearchPlan) -> int:
         left = made.left & self._finder.anchors

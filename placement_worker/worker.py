@@ -1,17 +1,100 @@
-"""The placement worker's table: consumed topics, answered queries, published changes."""
+"""The placement worker: consumed topics, answered queries, published changes, and the queues of each cell."""
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
 
 from prometheus_client import Gauge
 
 from bus import topics
-from bus.messages import BuildReshaped
+from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.errors import BrokerRefused, Poison, Unavailable
+from bus.messages import BuildReshaped, InventoryReported
 from bus.replication import PlacementChanged
+from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.vocabulary import Message
-from bus.worker import Worker, answers, answers_many, every, on_many
-from placement_worker.cell_rows import RegisteredCells, asked_in, reported_in
+from bus.worker import Answers, Narrow, On, Widen, Worker, answers, answers_many, every, on_many
+from placement_worker.change_log import Publish
 from placement_worker.placement import Placement
-from placement_worker.relay import Publish
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 5.0  # after the broker would not let us read a cell's queues
+
+
+class FromCell:
+    """Placement as one cell may use it."""
+
+    def __init__(self, placement: Placement, cell: str) -> None:
+        self._placement = placement
+        self._cell = cell
+
+    async def report_many(self, reports: Sequence[InventoryReported]) -> Sequence[Poison | None]:
+        return await self._placement.reports.report_many(reports, cell=self._cell)
+
+    async def claim_many(self, orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        return await self._placement.claims.claim_many(orders, cell=self._cell)
+
+    async def release_many(self, orders: Sequence[ReleaseRequested]) -> Sequence[ReleaseAnswered]:
+        return await self._placement.claims.release_many(orders, cell=self._cell)
+
+    async def providers(self, query: FindProviders) -> ProvidersFound:
+        return await self._placement.lookups.providers(query, cell=self._cell)
+
+    async def allocations(self, query: FindAllocations) -> AllocationsFound:
+        return await self._placement.lookups.allocations(query, cell=self._cell)
+
+
+def reported_in(placement: Placement, cell: str) -> On:
+    """Return the rows for reports of a cell's agents and of its Ironic sync."""
+    return on_many(topics.INVENTORY_REPORTED.at(cell=cell), FromCell(placement, cell).report_many)
+
+
+def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
+    """Return the rows for queries from inside a cell."""
+    door = FromCell(placement, cell)
+    return (
+        answers_many(topics.CELL_CLAIM, door.claim_many, cell=cell),
+        answers_many(topics.CELL_RELEASE, door.release_many, cell=cell),
+        answers(topics.CELL_PROVIDERS, door.providers, cell=cell),
+        answers(topics.CELL_ALLOCATIONS, door.allocations, cell=cell),
+    )
+
+
+class RegisteredCells:
+    """Serves each cell from when it is registered until it is dropped."""
+
+    def __init__(self, placement: Placement, besides: Collection[str]) -> None:
+        """Serve registered cells; the cells in `besides` are served elsewhere."""
+        self._placement = placement
+        self._besides = besides
+        self._served: dict[str, Narrow] = {}
+
+    async def serve(self, widen: Widen) -> None:
+        """Add the rows of newly registered cells while the worker runs."""
+        memory, told = self._placement.memory, asyncio.Event()
+        memory.watch(lambda _, described: told.set() if described else None)
+        while True:
+            told.clear()
+            try:
+                await self._refresh(widen)
+            except (Unavailable, BrokerRefused) as problem:
+                log.error("not every registered cell is heard yet: %s", problem)
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            await told.wait()
+
+    async def _refresh(self, widen: Widen) -> None:
+        registered = self._placement.memory.index.cell_facts.keys() - set(self._besides)
+        for cell in sorted(registered - self._served.keys()):
+            self._served[cell] = await widen(
+                [reported_in(self._placement, cell), *asked_in(self._placement, cell)]
+            )
+            log.info("cell %s is heard", cell)
+        for cell in sorted(self._served.keys() - registered):
+            await self._served.pop(cell)()
+            log.info("cell %s is heard no more", cell)
+
 
 LAST_CHANGE = Gauge("berth_placement_last_change", "number of the last commit that this index has applied")
 ROOTS = Gauge("berth_placement_roots", "hosts and bare-metal nodes in this index")

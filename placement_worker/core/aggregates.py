@@ -16,9 +16,8 @@ from bus.aggregates import (
     ZoneInUse,
 )
 from bus.vocabulary import Missing, Taken
-from placement_worker.core.index import SHARES
-from placement_worker.core.trees import ProviderState, Tree
-from placement_worker.core.working_trees import WorkingTrees
+from placement_worker.core.row_table import SHARES
+from placement_worker.core.trees import ProviderState, Tree, WorkingTrees
 
 NAMED = 5  # hosts in a sentence
 

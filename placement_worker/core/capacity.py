@@ -28,10 +28,8 @@ from bus.claims import (
 )
 from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
-from placement_worker.core.cell_limits import CellLimits
-from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_held
+from placement_worker.core.claim_world import CellLimits, ClaimWorld, Holder, Unread, as_held, roots_of
 from placement_worker.core.fences import bars_release, fence, fenced_off, named_twice, wakes
-from placement_worker.core.server_groups import roots_of
 
 # The state that an order's claims replaced: holder, its generation, allocations, claim, group and owner
 _Steps = list[tuple[Holder, int, Allocations, ConsumerClaim | None, int | None, str | None]]

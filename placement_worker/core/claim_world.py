@@ -1,14 +1,160 @@
-"""The data that claims and releases are judged by, first as read, then as changed.
+"""The data by which claims and releases are judged, first as read, then as changed.
 
-Rooms are providers with their inventories, holders are consumers with their allocations.
+Holders are consumers with their allocations; server groups and cells restrict where they may be placed.
 """
 
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bus.claims import CLEANUP, ConsumerClaim, Held, Retired
+from bus.claims import CLEANUP, ConsumerClaim, GroupPolicyViolated, Held, Retired, holder_consumer
+from bus.groups import GroupPolicy
 from bus.vocabulary import Allocations
-from placement_worker.core.cell_limits import CellLimits
-from placement_worker.core.server_groups import GroupPlaces
+
+ENDED_ELSEWHERE = "it has ended, not by this cell"
+MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holder consumers
+
+
+@dataclass(frozen=True, slots=True)
+class CellLimits:
+    """Around one cell, as its claims and releases are judged. A root that has no cell is an operator's."""
+
+    cell: str
+    cells: Mapping[str, str]  # root → its cell
+    sharing: Collection[str]  # providers of operators that share with other trees
+
+    def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
+        """Return why a cell cannot act for a consumer with allocations on these (provider, root), or an empty
+        string.
+
+        Operators' providers, for example shared pools, are permitted.
+        """
+        cells = {self.cells.get(root, "") for _, root in places}
+        if self.cell in cells and cells <= {self.cell, ""}:
+            return ""
+        return f"consumer {consumer}: nobody placed it in cell {self.cell}"
+
+    def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
+        """Return why this cell cannot place a consumer on these (provider, root), or an empty string."""
+        at_home = False
+        for provider, root in places:
+            cell = self.cells.get(root, "")
+            at_home |= cell == self.cell
+            if cell != self.cell and (cell or provider not in self.sharing):
+                return f"provider {provider}: it is none of cell {self.cell}"
+        return "" if at_home else f"nothing of it is in cell {self.cell}"
+
+    def refuses_holder(self, consumer: str, keep: str) -> str:
+        """Return why the allocations cannot move to that holder consumer, or an empty string.
+
+        A cell may create only holder consumers with ids derived from the build's id, so that it cannot
+        occupy the id of a future build.
+        """
+        if any(keep == holder_consumer(consumer, attempt) for attempt in range(1, MOST_ATTEMPTS + 1)):
+            return ""
+        return f"consumer {keep}: it is no clean-up of {consumer}"
+
+
+def ended(retired: Retired, cell: str) -> Retired:
+    """Return how a retired consumer is reported to this cell (empty: no cell). Reasons from outside of the
+    cell are hidden.
+    """
+    if not cell:
+        return retired
+    if retired.cell == cell:
+        return Retired(why=retired.why, unplaceable=retired.unplaceable)
+    return Retired(why=ENDED_ELSEWHERE)
+
+
+HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies only affect weights
+
+
+@dataclass(slots=True)
+class _Headcount:
+    """The number of consumers of each instance on each root: an instance may have several."""
+
+    on: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def count(self, whose: str, roots: Iterable[str], sign: int) -> None:
+        for root in roots:
+            there = self.on.setdefault(root, {})
+            there[whose] = there.get(whose, 0) + sign
+            if not there[whose]:
+                del there[whose]
+            if not there:
+                del self.on[root]
+
+
+@dataclass(slots=True)
+class GroupPlaces:
+    """A server group with the hosts of its members.
+
+    A holder consumer keeps other members away from its host, except the member that it holds the place for,
+    and attracts none.
+    """
+
+    id: int
+    uuid: str
+    name: str
+    project: str
+    policy: GroupPolicy
+    max_per_host: int
+    places: dict[str, frozenset[str]] = field(default_factory=dict)  # consumer → roots
+    holder_consumers: dict[str, str] = field(
+        default_factory=dict
+    )  # holder consumers → the consumer they hold for
+    _all: _Headcount = field(default_factory=_Headcount)
+    _members: _Headcount = field(default_factory=_Headcount)
+
+    def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
+        """Set the hosts of this consumer, as a member or as a holder consumer of one."""
+        self.drop(consumer)
+        self.places[consumer] = roots
+        self._all.count(keeps_for or consumer, roots, +1)
+        if keeps_for:
+            self.holder_consumers[consumer] = keeps_for
+        else:
+            self._members.count(consumer, roots, +1)
+
+    def drop(self, consumer: str) -> None:
+        roots = self.places.pop(consumer, frozenset())
+        keeps_for = self.holder_consumers.pop(consumer, None)
+        self._all.count(keeps_for or consumer, roots, -1)
+        if keeps_for is None:
+            self._members.count(consumer, roots, -1)
+
+    def refusal(self, roots: frozenset[str], who: str) -> GroupPolicyViolated | None:
+        """Return why this consumer may not use the roots."""
+        if self.policy == "anti-affinity":
+            for root in sorted(roots):
+                there = self._all.on.get(root, {})
+                if (others := len(there) - (who in there)) >= self.max_per_host:
+                    return self._crowded(root, others)
+        elif self.policy == "affinity" and self._members.on and not roots & self._members.on.keys():
+            return self._crowded(min(roots), 0) if roots else None
+        return None
+
+    def breaches(self) -> Iterator[str]:
+        """Yield a sentence for each violation of a hard policy."""
+        if self.policy == "anti-affinity":
+            for root, there in sorted(self._all.on.items()):
+                if len(there) > self.max_per_host:
+                    yield f"{len(there)} on {root}, where {self.max_per_host} may be"
+        elif self.policy == "affinity":
+            members = len(self.places) - len(self.holder_consumers)
+            if members and all(len(there) < members for there in self._members.on.values()):
+                yield f"its members are apart, on {', '.join(sorted(self._members.on))}"
+
+    def _crowded(self, root: str, there: int) -> GroupPolicyViolated:
+        return GroupPolicyViolated(provider=root, group=self.uuid, policy=self.policy, members=there)
+
+
+def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
+    """Return the roots of the allocations. Each place is a provider's root, and whether it shares with other
+    trees.
+    """
+    listed = list(places)
+    own = frozenset(root for root, shares in listed if not shares)
+    return own or frozenset(root for root, _ in listed)
 
 
 @dataclass(slots=True)

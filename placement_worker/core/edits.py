@@ -22,8 +22,7 @@ from bus.resources import (
     Tangled,
 )
 from bus.vocabulary import InUse, Missing, Taken
-from placement_worker.core.trees import ProviderState
-from placement_worker.core.working_trees import KnownNames, WorkingTrees
+from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
 
 EditOfOne = (
     MakeProvider

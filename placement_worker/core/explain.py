@@ -8,12 +8,14 @@ import numpy as np
 from bus.decisions import NearMiss, Removal
 from bus.host_health import why_disabled
 from placement_worker.core.capacity import broken_limit
-from placement_worker.core.groups import NAMED, Demand, JointRules, SearchPlan
-from placement_worker.core.index import BEYOND_COUNTING, Index
-from placement_worker.core.row import Row
-from placement_worker.core.row_set import Bools
+from placement_worker.core.fits import options_at
+from placement_worker.core.groups import Demand, JointRules
+from placement_worker.core.index import Index
+from placement_worker.core.row import Bools, Row
+from placement_worker.core.row_table import BEYOND_COUNTING
+from placement_worker.core.search_plan import NAMED, SearchPlan
 from placement_worker.core.snapshot import Snapshot
-from placement_worker.core.ways import BREATH, AssignmentSearch, options_at, top
+from placement_worker.core.ways import BREATH, AssignmentSearch, top
 
 NEAREST = 5
 PATIENCE = 100_000  # steps for all hosts together

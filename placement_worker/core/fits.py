@@ -6,12 +6,40 @@ from dataclasses import dataclass
 import numpy as np
 
 from bus.vocabulary import Resources
-from placement_worker.core.groups import SearchPlan
-from placement_worker.core.index import SHARES
-from placement_worker.core.row import Row
-from placement_worker.core.row_set import Bools
+from placement_worker.core.row import Bools, Row
+from placement_worker.core.row_table import SHARES
+from placement_worker.core.search_plan import SearchPlan
 from placement_worker.core.snapshot import Snapshot
-from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, has_room, options_at, shares
+from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, shares, top
+
+
+def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
+    """Return the providers that can satisfy each slot at this anchor."""
+    rows = trees.tree(anchor)
+    others: list[Row] = []
+    if plan.reached is not None and plan.reached[anchor.position]:
+        others = _sharing_with(trees, rows)
+    options = []
+    for slot in plan.slots:
+        own, away = slot.own, slot.away
+        found = [row for row in rows if own[row.position]]
+        if away is not None:
+            found += [row for row in others if away[row.position]]
+        options.append(found)
+    return options
+
+
+def _sharing_with(trees: Snapshot, rows: Sequence[Row]) -> list[Row]:
+    """Return providers of other trees that share with one of the rows."""
+    sharers = trees.sharers
+    met = {position for row in rows for uuid in row.aggregates for position in sharers.get(uuid, ())}
+    found = [trees.row_at(position) for position in sorted(met)]
+    return [row for row in found if row is not None and row.root != rows[0].root]
+
+
+def has_room(row: Row, asks: Resources) -> bool:
+    return all(top(row, name) >= asked for name, asked in asks.items())
+
 
 UNSIGNED = 2**64
 

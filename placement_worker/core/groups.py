@@ -12,50 +12,40 @@ provider), `together` (every group fits singly, but not all of them), `unseen` (
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import structs
 
-from bus.decisions import EXCLUDED, Removal
+from bus.decisions import EXCLUDED
 from bus.host_health import DISABLED
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_INT, Resources
-from placement_worker.core.index import BEYOND_COUNTING, SHARES, Index
-from placement_worker.core.question_checks import check
-from placement_worker.core.row_set import Bools, RowSet
+from placement_worker.core.row import Bools, RowSet
+from placement_worker.core.row_table import BEYOND_COUNTING, SHARES
 from placement_worker.core.snapshot import Snapshot
 
 Numbers = npt.NDArray[Any]
 
-NAMED = 3  # hosts that are named per requirement
-FIRST_LOOK = 1024  # among so many of them they mostly are
 ZONE = "availability_zone"  # what an aggregate's metadata call it
-CODES = {
-    "tree": "tree",
-    "trait": "trait",
-    "barred": "forbidden_trait",
-    "member": "aggregate",
-    "stranger": "forbidden_aggregate",
-    "class": "class",
-}
 
 
 @dataclass(slots=True)
 class Demand:
-    """One requirement with the anchors that satisfy it; for a resource class also its amount."""
+    """One requirement with the rows, or later the anchors, that satisfy it (None: none does); for a resource
+    class also its amount.
+    """
 
     says: str
     met: Bools | None
     resource_class: str = ""
     asked: int = 0
+    code: str = ""
     of: str = ""  # the name of its group, as a prefix of texts
     joint: bool = False  # a combination of other requirements: not reported if one of them fails
     about: str = ""  # the field of the query, where programs are to know it
-    code: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,106 +70,11 @@ class JointRules:
     apart: bool = False  # never two providers of one tree
 
 
-@dataclass(slots=True)
-class SearchPlan:
-    """The slots of a query and the remaining anchors. Without slots each remaining anchor is a result."""
-
-    query: FindCandidates
-    slots: list[Slot]
-    rules: JointRules
-    demands: list[Demand]
-    considered: int
-    left: Bools  # anchors with a provider for every slot
-    count: int
-    reached: Bools | None  # anchors that a provider of another tree can serve
-    hosts: Bools  # all anchors considered
-    removals: list[Removal] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Test:
-    """One requirement on providers with the rows that satisfy it."""
-
-    kind: Literal["tree", "trait", "barred", "member", "stranger", "class"]
-    says: str
-    rows: Bools | None
-    resource_class: str = ""
-    asked: int = 0
-
-
-def plan(
-    index: Index, query: FindCandidates, trees: Snapshot | None = None, *, named: bool = False
-) -> SearchPlan:
-    """Return the search plan of the query.
-
-    `trees` gives the free amounts if they differ from the index. Removed hosts are named if `named` is set
-    or no anchor is left; later the index may have changed.
-    """
-    check(query)
-    planner = _Planner(index, query, trees or Snapshot(index))
-    demands = list(planner.demands())
-    # A pool that only shares with other trees is an answer over HTTP, but no host.
-    hosts = left = _hosts(index) if named else index.roots[: index.high]
-    considered = count = int(np.count_nonzero(left))
-    removals, removing = [], []
-    for demand in demands:
-        before = count
-        if demand.met is None:
-            left, count = np.zeros(index.high, np.bool_), 0
-        elif count:
-            left = left & demand.met
-            count = int(np.count_nonzero(left))
-        if count < before:
-            removing.append(demand)
-            removals.append(
-                Removal(
-                    constraint=demand.says,
-                    removed=before - count,
-                    left=count,
-                    about=demand.about,
-                    code=demand.code,
-                )
-            )
-    if named or not count:
-        removals = _with_names(index, hosts, removing, removals)
-    rules, reached = planner.rules(), planner.reached()
-    return SearchPlan(query, planner.slots, rules, demands, considered, left, count, reached, hosts, removals)
-
-
-def _hosts(index: Index) -> Bools:
-    """Return the roots without those that share with other trees and have no agent."""
-    roots = index.roots[: index.high]
-    pools = [
-        position
-        for position in set[int]().union(*index.sharers.values())
-        if (row := index.at[position]) is not None and row.parent is None and not row.agent
-    ]
-    if not pools:
-        return roots
-    hosts = roots.copy()
-    hosts[pools] = False
-    return hosts
-
-
-def _with_names(index: Index, left: Bools, removing: list[Demand], removals: list[Removal]) -> list[Removal]:
-    named = []
-    for demand, removal in zip(removing, removals, strict=True):
-        gone = left if demand.met is None else left > demand.met
-        some = np.flatnonzero(gone[:FIRST_LOOK])[:NAMED]
-        if some.size < NAMED:
-            some = np.flatnonzero(gone)[:NAMED]
-        rows = [index.at[position] for position in some.tolist()]
-        hosts = tuple([row.host for row in rows if row is not None])
-        named.append(structs.replace(removal, hosts=hosts))
-        left = left > gone
-    return named
-
-
-class _Planner:
+class SlotPlanner:
     """Goes through a query: its demands, what is cheap and telling first, and its slots."""
 
-    def __init__(self, index: Index, query: FindCandidates, trees: Snapshot) -> None:
-        self.index = index
+    def __init__(self, trees: Snapshot, query: FindCandidates) -> None:
+        self.index = index = trees.index
         self._trees = trees
         self.query = query
         self.high = index.high
@@ -204,7 +99,8 @@ class _Planner:
             yield Demand(f"cell {query.cell}", met, about="cell", code="cell")
         if query.not_cells:
             says = f"in a disabled cell ({', '.join(query.not_cells)})"
-            met = ~self._in_any(query.not_cells)
+            disabled = self._any(index.cells, query.not_cells)
+            met = ~(np.zeros(self.high, np.bool_) if disabled is None else disabled)
             yield Demand(says, met, about="not_cells", code="cell_disabled")
         if query.not_roots:
             met = ~self._these(query.not_roots)
@@ -213,7 +109,8 @@ class _Planner:
             yield Demand(f"zone {query.zone}", self._in_zone(query.zone), about="zone", code="zone")
         for trait in query.root_required:
             test = self._trait(trait)
-            yield Demand(f"root {test.says}", test.rows, code="trait")
+            test.says = f"root {test.says}"
+            yield test
         for trait in query.root_forbidden:
             if trait in index.traits:
                 met = ~index.traits[trait].mask(self.high)
@@ -232,8 +129,8 @@ class _Planner:
             if self._plain:
                 of = _called(group)
                 for test in self._tests(group):
-                    code = CODES[test.kind]
-                    yield Demand(of + test.says, test.rows, test.resource_class, test.asked, of, code=code)
+                    test.says, test.of = of + test.says, of
+                    yield test
             else:
                 yield from self._together(group) if group.suffix else self._spread(group)
         if len(self.slots) > 1:
@@ -258,7 +155,6 @@ class _Planner:
         )
 
     def _named(self, aggregates: tuple[str, ...]) -> str:
-        """Return the names of the aggregates, or the UUID of one without a name."""
         facts = self.index.aggregate_facts
         return " or ".join(
             facts[aggregate].name or aggregate if aggregate in facts else aggregate
@@ -268,11 +164,6 @@ class _Planner:
     def _these(self, roots: tuple[str, ...]) -> Bools:
         met = np.zeros(self.high, np.bool_)
         met[[row.position for uuid in roots if (row := self.index.rows.get(uuid)) is not None]] = True
-        return met
-
-    def _in_any(self, cells: tuple[str, ...]) -> Bools:
-        known = [self.index.cells[cell].mask(self.high) for cell in cells if cell in self.index.cells]
-        met: Bools = np.logical_or.reduce(known) if known else np.zeros(self.high, np.bool_)
         return met
 
     def _in_zone(self, zone: str) -> Bools | None:
@@ -319,26 +210,24 @@ class _Planner:
             yield replace(demand, says=of + demand.says, of=of)
 
     def _spread(self, group: ResourceGroup) -> Iterator[Demand]:
-        """Yield the requirements that providers of a tree satisfy together, each class on one provider.
-        Aggregates of the root count for the whole tree.
-        """
+        """Yield the requirements that the providers of a tree satisfy together, each class on one of them."""
         tests = list(self._tests(group))
         root_of = self.index.root_of[: self.high]
         own = away = member = self._everyone
         for test in tests:
             rows = mine = self._rows(test)
-            if test.kind == "member":
+            if test.code == "aggregate":  # an aggregate of the root counts for the whole tree
                 member = member & rows
-            elif test.kind == "stranger":
+            elif test.code == "forbidden_aggregate":
                 mine = rows & rows[root_of]
-            if test.kind in ("tree", "barred", "stranger"):
+            if test.code in ("tree", "forbidden_trait", "forbidden_aggregate"):
                 own, away = own & mine, away & rows
             yield self._demand(test, mine, rows if group.in_tree is None else None)
         if group.member_of:
             own, away = own & (member | member[root_of]), away & member
         givers, sharers = np.zeros(self.high, np.bool_), np.zeros(self.high, np.bool_)
         for test in tests:
-            if test.kind == "class":
+            if test.code == "class":
                 mine, others = own & self._rows(test), away & self._rows(test)
                 givers |= mine
                 sharers |= others
@@ -348,7 +237,7 @@ class _Planner:
                     met = self._anchors(mine, slot.away)
                     yield Demand(f"{test.says}, all else being met", met, joint=True, code="group")
         for test in tests:
-            if test.kind == "trait":
+            if test.code == "trait":
                 met = self._anchors(givers & self._rows(test), sharers & self._rows(test))
                 yield Demand(f"{test.says}, where there is room", met, joint=True, code="group")
 
@@ -360,58 +249,55 @@ class _Planner:
             kind = self.index.classes.get(name)
             if kind is not None:
                 top = np.maximum(self._trees.top(name)[: self.high], 0)
-                met = (
-                    self._summed([slot.own for slot in asking], [slot.away for slot in asking], top) >= asked
-                )
+                met = self._summed(asking, top) >= asked
                 yield Demand(f"{name}: {asked} free in all groups", met, joint=True, code="class")
         isolated = _isolated(self.query)
         apart = [slot for slot in self.slots if slot.suffix in isolated]
         if len(apart) > 1:
-            one = np.ones(self.high)
-            count = self._summed([slot.own for slot in apart], [slot.away for slot in apart], one)
-            yield Demand(f"isolate: {len(apart)} providers", count >= len(apart), joint=True, code="together")
+            met = self._summed(apart, np.ones(self.high)) >= len(apart)
+            yield Demand(f"isolate: {len(apart)} providers", met, joint=True, code="together")
 
     # Tests of rows
 
-    def _tests(self, group: ResourceGroup) -> Iterator[_Test]:
+    def _tests(self, group: ResourceGroup) -> Iterator[Demand]:
         index, high = self.index, self.high
         if group.in_tree is not None:
             row = index.rows.get(group.in_tree)
             tree = None if row is None else index.root_of[:high] == index.root_of[row.position]
-            yield _Test("tree", f"in the tree of {group.in_tree}", tree)
+            yield Demand(f"in the tree of {group.in_tree}", tree, code="tree")
         for trait in group.required:
             yield self._trait(trait)
         for traits in group.required_any:
-            yield _Test("trait", f"trait {' or '.join(traits)}", self._any(index.traits, traits))
+            yield Demand(f"trait {' or '.join(traits)}", self._any(index.traits, traits), code="trait")
         for trait in group.forbidden:
             if trait in index.traits:
-                yield _Test("barred", f"no trait {trait}", ~index.traits[trait].mask(high))
+                yield Demand(f"no trait {trait}", ~index.traits[trait].mask(high), code="forbidden_trait")
         for choice in group.member_of:
             says = f"aggregate {self._named(choice)}"
-            yield _Test("member", says, self._any(index.aggregates, choice))
+            yield Demand(says, self._any(index.aggregates, choice), code="aggregate")
         for uuid in group.not_member_of:
             if uuid in index.aggregates:
                 says = f"not in aggregate {self._named((uuid,))}"
-                yield _Test("stranger", says, ~index.aggregates[uuid].mask(high))
+                yield Demand(says, ~index.aggregates[uuid].mask(high), code="forbidden_aggregate")
         for name, asked in group.resources.items():
             kind = index.classes.get(name)
             if kind is None:
-                yield _Test("class", f"resource class {name}: nobody has it", None, name, asked)
+                yield Demand(f"resource class {name}: nobody has it", None, name, asked, "class")
                 continue
             if asked > MAX_INT:  # more than any inventory, and than its arrays can be compared with
-                yield _Test("class", f"{name}: {asked} free", None, name, asked)
+                yield Demand(f"{name}: {asked} free", None, name, asked, "class")
                 continue
             met = self._trees.gives(name, asked)
             if kind.picky and kind.least is not None and kind.step is not None:
                 met &= kind.least[:high] <= asked
                 met &= asked % kind.step[:high] == 0
-            yield _Test("class", f"{name}: {asked} free", met, name, asked)
+            yield Demand(f"{name}: {asked} free", met, name, asked, "class")
 
-    def _trait(self, trait: str) -> _Test:
+    def _trait(self, trait: str) -> Demand:
         flags = self.index.traits.get(trait)
         if flags is None:
-            return _Test("trait", f"trait {trait}: nobody has it", None)
-        return _Test("trait", f"trait {trait}", flags.mask(self.high))
+            return Demand(f"trait {trait}: nobody has it", None, code="trait")
+        return Demand(f"trait {trait}", flags.mask(self.high), code="trait")
 
     def _any(self, kind: dict[str, RowSet], names: tuple[str, ...]) -> Bools | None:
         known = [kind[name].mask(self.high) for name in names if name in kind]
@@ -420,14 +306,12 @@ class _Planner:
 
     # From rows to anchors
 
-    def _demand(self, test: _Test, own: Bools, away: Bools | None) -> Demand:
-        met = self._anchors(own & self._everyone, away) if test.rows is not None else None
-        return Demand(test.says, met, test.resource_class, test.asked, code=CODES[test.kind])
+    def _demand(self, test: Demand, own: Bools, away: Bools | None) -> Demand:
+        met = self._anchors(own & self._everyone, away) if test.met is not None else None
+        return Demand(test.says, met, test.resource_class, test.asked, test.code)
 
     def _anchors(self, own: Bools, away: Bools | None) -> Bools:
-        """Return the trees that contain one of the providers, and the trees that one of the providers shares
-        with.
-        """
+        """Return the trees with one of the providers, and the trees that one of them shares with."""
         met = own & self.index.roots[: self.high]
         if self.index.children:
             rows = np.flatnonzero(own & self.index.below[: self.high])
@@ -441,12 +325,12 @@ class _Planner:
         if reached:
             met[np.concatenate(reached)] = True
 
-    def _summed(self, own: list[Bools], away: list[Bools | None], of: Numbers) -> Numbers:
-        """Return for each anchor the sum over all providers that can serve it."""
-        rows = np.flatnonzero(np.logical_or.reduce(own))
+    def _summed(self, slots: list[Slot], of: Numbers) -> Numbers:
+        """Return for each anchor the sum of this array over the providers that can satisfy a slot."""
+        rows = np.flatnonzero(np.logical_or.reduce([slot.own for slot in slots]))
         total = np.bincount(self.index.root_of[rows], weights=of[rows], minlength=self.high)
         total = total.astype(np.float64, copy=False)  # the sum of no rows is an integer array
-        others = [one for one in away if one is not None]
+        others = [slot.away for slot in slots if slot.away is not None]
         if others:
             for position in np.flatnonzero(np.logical_or.reduce(others)).tolist():
                 total[self.index.reach(position)] += of[position]
@@ -458,19 +342,15 @@ class _Planner:
         away = rows & self._sharing
         return away if away.any() else None
 
-    def _rows(self, test: _Test) -> Bools:
-        return np.zeros(self.high, np.bool_) if test.rows is None else test.rows
+    def _rows(self, test: Demand) -> Bools:
+        return np.zeros(self.high, np.bool_) if test.met is None else test.met
 
     def _several(self) -> list[str]:
-        """Return the classes that more than one slot requests."""
         names = [name for slot in self.slots for name in slot.asks]
         return [name for name in dict.fromkeys(names) if names.count(name) > 1]
 
 
 def _isolated(query: FindCandidates) -> frozenset[str]:
-    """Return the groups that must each have a separate provider; the group without a suffix is never among
-    them.
-    """
     if query.group_policy == "isolate":
         return frozenset(group.suffix for group in query.groups) - {""}
     return frozenset(query.isolated)

@@ -1,4 +1,4 @@
-"""Checks of reports and loads that need no stored data."""
+"""Checks of reports and loads: their contents, and whether a cell may report a root."""
 
 import re
 from collections.abc import Callable
@@ -116,3 +116,29 @@ def _wrong_reshape(report: InventoryReported) -> str:
         build, attempt = next(one for index, one in enumerate(guests) if one in guests[:index])
         return f"reshape.guests: attempt {attempt} of {build} is there twice"
     return ""
+
+
+# The cell of a report
+
+DAY = 24 * 3600.0
+
+
+def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
+    """Return why a cell cannot report this root, or an empty string.
+
+    `owner` is the owning cell; `known` says that a provider with this id exists, whatever its origin.
+    """
+    if owner and owner != cell:
+        return f"root: it is of cell {owner}; reports of cell {cell} are not believed"
+    if known and not owner:
+        return f"root: an operator made it; `berth provider reset ROOT --cell {cell}` gives it to cell {cell}"
+    if sequence > (now + DAY) * 1_000_000:
+        return f"sequence: {sequence} is more than a day ahead of placement's clock"
+    return ""
+
+
+def names_apart(name: str, cell: str, provider: str) -> tuple[str, ...]:
+    """Yield names for a provider whose name another cell uses; the first free one is taken."""
+    at = f"@{cell}"
+    long = f"{at}@{provider}"
+    return f"{name[: 200 - len(at)]}{at}", f"{name[: 200 - len(long)]}{long}"

@@ -3,20 +3,17 @@
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from zlib import crc32
-
-import numpy as np
 
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, CandidatesFound, FindCandidates, OrderBy
 from bus.requests import ResourceGroup
-from placement_worker.core.best_first import BestFirst, in_order
 from placement_worker.core.explain import Why, explain
 from placement_worker.core.fits import Fit, FitFinder
-from placement_worker.core.groups import SearchPlan, plan
-from placement_worker.core.index import BEYOND_COUNTING, Index
+from placement_worker.core.host_order import IN_A_ROW, BestFirst, Round, first_row, in_order
+from placement_worker.core.index import Index
 from placement_worker.core.row import Row
-from placement_worker.core.row_set import Bools
+from placement_worker.core.row_table import BEYOND_COUNTING
+from placement_worker.core.search_plan import SearchPlan, plan
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.ways import BREATH
 
@@ -24,10 +21,8 @@ __all__ = ["Fit", "SearchResult", "page", "page_steps", "search", "search_steps"
 
 T = TypeVar("T")
 
-FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows examined together for the next anchors
 PAGE_BYTES = 700_000  # an answer must fit a message; there is another page
 PATIENCE = 100_000  # steps without a fit, some tenths of a second, after which a search returns its results
-IN_A_ROW = 64  # hosts examined before a search may pause
 HOST_PATIENCE = 20_000  # steps for one host while other hosts wait on further pages
 KEPT = 256  # unfinished searches of single anchors that are stored; further ones start again
 TOGETHER = "all of it together"
@@ -72,7 +67,7 @@ def at_once(steps: Generator[None, None, T]) -> T:
 def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, SearchResult]:
     """Search in steps: the search can pause wherever this generator yields."""
     index = snapshot.index
-    seen, made = index.seen, plan(index, query, snapshot)
+    seen, made = index.seen, plan(snapshot, query)
     fits, cut, dead = yield from _rounds(snapshot, made)
     fitting = made.count - dead if fits or cut else 0
     removals, nearest = yield from _why(snapshot, made, fitting)
@@ -82,7 +77,7 @@ def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, N
 def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, CandidatesFound]:
     """Search one page in steps."""
     index = snapshot.index
-    seen, made = index.seen, plan(index, query, snapshot)
+    seen, made = index.seen, plan(snapshot, query)
     got = yield from _page(snapshot, made)
     fitting = made.count - got.dead if got.candidates or query.after or got.more is not None else 0
     removals, nearest = yield from _why(snapshot, made, fitting)
@@ -114,13 +109,13 @@ def _why(snapshot: Snapshot, made: SearchPlan, fitting: int) -> Generator[None, 
 
 def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple[list[Fit], bool, int]]:
     query, index = made.query, snapshot.index
-    start = _start(query.seed, index.high, len(index.at))
+    start = first_row(query.seed, index.high, len(index.at))
     finder = FitFinder(snapshot, made, start)
     most, dead, patience = query.limit, 0, PATIENCE
     fits: list[Fit] = []
     visits: Iterable[_AnchorProgress] = (
         _AnchorProgress(row)
-        for row in _Round(snapshot, finder.anchors, start, 0, len(index.at)).anchors()
+        for row in Round(snapshot, finder.anchors, start, 0, len(index.at)).anchors()
         if row is not None
     )
     share = max(most // max(made.count, 1), 1)
@@ -198,14 +193,14 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
     query = made.query
     limit, first = query.limit, query.groups[0]
     size = len(snapshot.index.at)
-    start = _start(query.seed, snapshot.index.high, size)
+    start = first_row(query.seed, snapshot.index.high, size)
     finder = FitFinder(snapshot, made, start)
-    walk: BestFirst | _Round
+    walk: BestFirst | Round
     if query.order:
         walk = in_order(snapshot, query, finder.anchors)
         page = _Page(order=walk.order)
     else:
-        walk, page = _Round(snapshot, finder.anchors, start, query.after, size), _Page()
+        walk, page = Round(snapshot, finder.anchors, start, query.after, size), _Page()
     room, patience, found = PAGE_BYTES, PATIENCE, page.candidates
     asked = sum(len(name) + 14 for group in query.groups for name in group.resources)
     flat = not made.slots
@@ -322,49 +317,3 @@ def _beside(fit: Fit, free: dict[str, int]) -> int:
 
 
 # Going round
-
-
-@dataclass(slots=True)
-class _Round:
-    """From a row on once round the end of the arrays; a place is so many rows beyond the start."""
-
-    snapshot: Snapshot
-    left: Bools
-    start: int
-    after: int
-    size: int
-
-    def anchors(self) -> Iterator[Row | None]:
-        """Yield the remaining hosts, and `None` as a place where the search may pause."""
-        at, kept = self.snapshot.index.at, self.snapshot.kept_at
-        for positions in _walk(self.left, self.start, self.after, self.size):
-            for low in range(0, len(positions), IN_A_ROW):
-                for position in positions[low : low + IN_A_ROW]:
-                    row = self.snapshot.row_at(position) if kept else at[position]
-                    if row is not None:
-                        yield row
-                yield None
-
-    def place(self, row: Row) -> int:
-        return (row.position - self.start) % self.size
-
-
-def _start(seed: str, high: int, size: int) -> int:
-    """Return the row at which a search with this seed begins. It stays the same while few hosts come or go,
-    so that pages are consistent.
-    """
-    grain = size // 16
-    span = high - high % grain if high > grain else high
-    return (crc32(seed.encode()) * span) >> 32 if seed else 0
-
-
-def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[list[int]]:
-    """Yield the positions that fit in blocks, from `after` rows beyond the start on, once through all
-    rows.
-    """
-    block = FIRST_BLOCK
-    for low, end in ((start + after, size), (max(start + after - size, 0), start)):
-        end = min(end, len(fitting))
-        while low < end:
-            yield (np.flatnonzero(fitting[low : min(low + block, end)]) + low).tolist()
-            low, block = low + block, min(block * 4, LARGEST_BLOCK)

@@ -1,6 +1,6 @@
-"""Provider trees as stored, with the origin of their contents: reports or operators."""
+"""Provider trees as stored, with the origin of their contents, and trees that edits change in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -100,3 +100,119 @@ def renamed(tree: Tree, old: str, new: str) -> Tree:
             for provider in tree.providers
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNames:
+    """The resource classes and traits there are, by number."""
+
+    classes: Mapping[str, int]
+    traits: Mapping[str, int]
+
+    def in_order(self, classes: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(classes, key=self.classes.__getitem__))
+
+
+@dataclass(slots=True)
+class WorkingTrees:
+    """Trees that an edit changes. `read` are the trees by root; `owners` maps requested names to the
+    providers that have them.
+    """
+
+    read: dict[str, Tree]
+    owners: dict[str, str] = field(default_factory=dict)
+    taken: Collection[str] = ()  # ids of existing providers, in the trees or in others
+    number: int = 0  # of the last change, known where a provider may be made
+    homes: dict[str, str] = field(default_factory=dict)  # provider → its root
+    members: dict[str, dict[str, ProviderState]] = field(default_factory=dict)  # root → its providers
+    touched: dict[str, None] = field(default_factory=dict)  # roots of changed trees, in order
+    was: dict[str, ProviderState] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for root, tree in self.read.items():
+            if tree.providers:
+                self.members[root] = {provider.uuid: provider for provider in tree.providers}
+                self.was.update(self.members[root])
+                self.homes.update(dict.fromkeys(self.members[root], root))
+
+    def find(self, provider: str) -> ProviderState | None:
+        root = self.homes.get(provider)
+        return None if root is None else self.members[root][provider]
+
+    def there(self, provider: str) -> ProviderState:
+        return self.members[self.homes[provider]][provider]
+
+    def next_shape(self, provider: str) -> int:
+        """Return the shape after a change: one more than read, however often it changes before it is written.
+
+        A shape never exceeds the number of the commit that wrote it. A new provider starts above the last
+        number, so a recreated provider never has a shape of its previous life.
+        """
+        was = self.was.get(provider)
+        return self.number + 1 if was is None else was.shape + 1
+
+    def below(self, provider: str) -> list[str]:
+        """Return the provider and all its descendants."""
+        children: dict[str | None, list[str]] = {}
+        for state in self.members[self.homes[provider]].values():
+            children.setdefault(state.parent, []).append(state.uuid)
+        found = [provider]
+        for one in found:  # grows meanwhile
+            found += children.get(one, ())
+        return found
+
+    def is_above(self, provider: str, other: str | None) -> bool:
+        """Return whether the provider is `other` or an ancestor of it."""
+        while other is not None and other != provider:
+            other = self.there(other).parent
+        return other is not None
+
+    def put(self, state: ProviderState, root: str = "") -> None:
+        """Set the state of a provider in its tree, or add a new provider to the tree."""
+        root = root or self.homes[state.uuid]
+        self.homes[state.uuid] = root
+        self.members.setdefault(root, {})[state.uuid] = state
+        self.touched[root] = None
+        self.owners[state.name] = state.uuid
+
+    def drop(self, state: ProviderState) -> None:
+        root = self.homes.pop(state.uuid)
+        del self.members[root][state.uuid]
+        self.touched[root] = None
+        self.free_name(state)
+
+    def free_name(self, state: ProviderState) -> None:
+        if self.owners.get(state.name) == state.uuid:
+            del self.owners[state.name]
+
+    def move(self, moved: ProviderState) -> None:
+        """Give the provider another parent, with all its descendants. In another tree it counts as an
+        operator's: the owner of that tree never reported it.
+        """
+        before = self.homes[moved.uuid]
+        root = moved.uuid if moved.parent is None else self.homes[moved.parent]
+        if root == before:
+            self.put(replace(moved, shape=self.next_shape(moved.uuid)))
+            return
+        self.touched[before] = None
+        for uuid in self.below(moved.uuid):
+            state = moved if uuid == moved.uuid else self.there(uuid)
+            del self.members[before][uuid]
+            put = replace(state.reported, provider=False)
+            self.put(replace(state, shape=self.next_shape(uuid), reported=put), root)
+
+    def changed(self) -> list[tuple[Tree, Tree]]:
+        """Return the trees that differ from the read ones, as (before, after)."""
+        pairs = []
+        for root in self.touched:
+            before = self.read.get(root) or Tree(root)
+            now = self.members.get(root, {})
+            after = replace(before, providers=_root_first(root, now.values()))
+            if after.providers != before.providers:
+                pairs.append((before, after))
+        return pairs
+
+
+def _root_first(root: str, providers: Collection[ProviderState]) -> tuple[ProviderState, ...]:
+    rest = (provider for provider in providers if provider.uuid != root)
+    return (*(provider for provider in providers if provider.uuid == root), *rest)

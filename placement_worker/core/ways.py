@@ -5,13 +5,12 @@ and a state without a solution is recognized when it occurs again, also with equ
 first solutions are found quickly, and memory is limited to one branch.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Hashable, Iterator, Sequence
 
-from bus.vocabulary import Resources
-from placement_worker.core.groups import JointRules, SearchPlan, Slot
-from placement_worker.core.index import SHARES
+from placement_worker.core.groups import JointRules, Slot
 from placement_worker.core.row import Row
+from placement_worker.core.row_table import SHARES
+from placement_worker.core.snapshot import Snapshot
 
 Choice = tuple[Row, ...]  # one for each slot
 
@@ -19,45 +18,8 @@ BREATH = 256  # steps of a microsecond or two after which a search without a res
 WARY = 24  # dead ends, and no way out between them, after which they are remembered
 
 
-class Trees(Protocol):
-    """Where a search finds rows: the index, or a snapshot of it."""
-
-    @property
-    def sharers(self) -> Mapping[str, set[int]]: ...
-
-    def tree(self, root: Row) -> list[Row]: ...
-
-    def row_at(self, position: int) -> Row | None: ...
-
-    def find(self, uuid: str) -> Row | None: ...
-
-
-def options_at(trees: Trees, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
-    """Return the providers that can satisfy each slot at this anchor."""
-    rows = trees.tree(anchor)
-    others: list[Row] = []
-    if plan.reached is not None and plan.reached[anchor.position]:
-        others = _sharing_with(trees, rows)
-    options = []
-    for slot in plan.slots:
-        own, away = slot.own, slot.away
-        found = [row for row in rows if own[row.position]]
-        if away is not None:
-            found += [row for row in others if away[row.position]]
-        options.append(found)
-    return options
-
-
 def shares(row: Row) -> bool:
     return SHARES in row.traits
-
-
-def _sharing_with(trees: Trees, rows: Sequence[Row]) -> list[Row]:
-    """Return providers of other trees that share with one of the rows."""
-    sharers = trees.sharers
-    met = {position for row in rows for uuid in row.aggregates for position in sharers.get(uuid, ())}
-    found = [trees.row_at(position) for position in sorted(met)]
-    return [row for row in found if row is not None and row.root != rows[0].root]
 
 
 class AssignmentSearch:
@@ -69,7 +31,7 @@ class AssignmentSearch:
 
     def __init__(
         self,
-        trees: Trees,
+        trees: Snapshot,
         slots: Sequence[Slot],
         rules: JointRules,
         options: Sequence[Sequence[Row]],
@@ -356,10 +318,6 @@ class AssignmentSearch:
             )
             known = self._kinds[row.position] = self._kind_names.setdefault(name, len(self._kind_names))
         return known
-
-
-def has_room(row: Row, asks: Resources) -> bool:
-    return all(top(row, name) >= asked for name, asked in asks.items())
 
 
 def top(row: Row, name: str) -> int:

@@ -26,7 +26,7 @@ from bus.aggregates import (
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders
 from bus.vocabulary import Contended, Id, Missing, Taken
-from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
+from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, json_answer
 from placement_worker.http.errors import (
     CONCURRENT_UPDATE,
     DUPLICATE_NAME,
@@ -35,17 +35,13 @@ from placement_worker.http.errors import (
     conflict,
     not_found,
 )
-from placement_worker.http.validation import is_uuid, refuse_nul
+from placement_worker.http.schemas import is_uuid
 from placement_worker.placement import Placement
 
 MOST = 10_000  # in one answer
 
 
-class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    pass
-
-
-class _New(_Body, kw_only=True):
+class _New(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: AggregateName
     uuid: Id | None = None
     metadata: dict[MetadataKey, MetadataValue] = {}
@@ -53,7 +49,7 @@ class _New(_Body, kw_only=True):
     force: bool = False
 
 
-class _Change(_Body, kw_only=True):
+class _Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: AggregateName | None = None
     metadata: dict[MetadataKey, MetadataValue | None] = {}  # null takes the key away
     add: Hosts = ()
@@ -79,10 +75,10 @@ class AggregateHandlers:
         listed = [
             _body(aggregate, host_count=found.hosts.get(aggregate.id, 0)) for aggregate in found.aggregates
         ]
-        return said({"aggregates": listed, "more": found.more})
+        return json_answer({"aggregates": listed, "more": found.more})
 
     async def create(self, call: ApiCall) -> ApiAnswer:
-        body: _New = await _read(call, _new)
+        body = await call.decoded(_new)
         id_ = body.uuid or self.placement.clock.uuid()
         edited = await self._edit(
             MakeAggregate(
@@ -90,7 +86,7 @@ class AggregateHandlers:
             )
         )
         location = {"location": call.location(f"/berth/aggregates/{id_}")}
-        return said(_edited(edited), status=201 if edited.made else 200, headers=location)
+        return json_answer(_edited(edited), status=201 if edited.made else 200, headers=location)
 
     async def show(self, call: ApiCall) -> ApiAnswer:
         one = await self._named(call)
@@ -101,10 +97,10 @@ class AggregateHandlers:
             {"uuid": each.id, "name": each.host or each.name} for each in inside.providers if not each.parent
         ]
         hosts.sort(key=lambda host: host["name"])
-        return said(_body(one, host_count=len(hosts), hosts=hosts))
+        return json_answer(_body(one, host_count=len(hosts), hosts=hosts))
 
     async def change(self, call: ApiCall) -> ApiAnswer:
-        body: _Change = await _read(call, _change)
+        body = await call.decoded(_change)
         one = await self._named(call)
         metadata = body.metadata.items()
         edit = ChangeAggregate(
@@ -116,22 +112,22 @@ class AggregateHandlers:
             remove=body.remove,
             force=body.force,
         )
-        return said(_edited(await self._edit(edit)))
+        return json_answer(_edited(await self._edit(edit)))
 
     async def delete(self, call: ApiCall) -> ApiAnswer:
         one = await self._named(call)
         await self._edit(DropAggregate(aggregate=one.id, force=_forced(call)))
-        return nothing()
+        return empty_answer()
 
     async def put_host(self, call: ApiCall) -> ApiAnswer:
         one = await self._named(call)
         edit = ChangeAggregate(aggregate=one.id, add=(call.path["host"],), force=_forced(call))
-        return said(_edited(await self._edit(edit, host=True)))
+        return json_answer(_edited(await self._edit(edit, host=True)))
 
     async def delete_host(self, call: ApiCall) -> ApiAnswer:
         one = await self._named(call)
         edit = ChangeAggregate(aggregate=one.id, remove=(call.path["host"],), force=_forced(call))
-        return said(_edited(await self._edit(edit, host=True)))
+        return json_answer(_edited(await self._edit(edit, host=True)))
 
     async def _named(self, call: ApiCall) -> Aggregate:
         """Return the aggregate of the address, by its id or name; raise 404 without one."""
@@ -164,16 +160,6 @@ def _refused(refusal: AggregateRefusal, host: bool) -> Problem:
             return conflict(why, CONCURRENT_UPDATE)
         case _:
             return conflict(why)
-
-
-async def _read(call: ApiCall, form: msgspec.json.Decoder[Any]) -> Any:
-    body = await call.body()
-    try:
-        value = form.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise bad_request(f"JSON does not validate: {problem}") from None
-    refuse_nul(body)
-    return value
 
 
 def _asked(call: ApiCall, *known: str) -> dict[str, str]:

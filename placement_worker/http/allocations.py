@@ -17,9 +17,8 @@ from bus.claims import (
 )
 from bus.resources import Denied, Edited, FindAllocations, FindProviders, Reshape, SetInventories, Stale
 from bus.vocabulary import Missing
-from placement_worker.batching import Batched
 from placement_worker.http import bodies, queries, schemas
-from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
+from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, json_answer, last_change
 from placement_worker.http.errors import (
     CONCURRENT_UPDATE,
     PROVIDER_NOT_FOUND,
@@ -28,11 +27,11 @@ from placement_worker.http.errors import (
     conflict,
     not_found,
 )
-from placement_worker.http.name_check import unknown
 from placement_worker.http.providers import EditOne
-from placement_worker.http.refusals import CONTENDED, denied, no_class, no_provider, refused
-from placement_worker.http.validation import at, is_uuid, is_uuid_like
+from placement_worker.http.refusals import CONTENDED, denied, no_class, no_provider, refused, unknown
+from placement_worker.http.schemas import at, is_uuid, is_uuid_like
 from placement_worker.placement import Placement
+from placement_worker.transactions import Batched
 
 
 class AllocationHandlers:
@@ -55,7 +54,7 @@ class AllocationHandlers:
         answer = await self.placement.lookups.allocations(FindAllocations(consumers=(id_,)))
         one = answer.consumers[0] if answer.consumers else None
         told = bodies.allocations_of_consumer(one, answer.generations, call.minor)
-        return said(told, one.updated if one else 0.0)
+        return json_answer(told, one.updated if one else 0.0)
 
     async def of_provider(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
@@ -63,12 +62,12 @@ class AllocationHandlers:
         if id_ not in answer.generations:
             raise not_found(f"Resource provider '{id_}' not found: {no_provider(id_)}")
         told = bodies.allocations_of_provider(id_, answer.generations[id_], answer.consumers, call.minor)
-        return said(told, max((consumer.updated for consumer in answer.consumers), default=0.0))
+        return json_answer(told, last_change(answer.consumers))
 
     async def usages(self, call: ApiCall) -> ApiAnswer:
         query, kind = queries.usages(call.query, call.minor)
         found = await self.placement.lookups.usages(query)
-        return said(bodies.usages(found.used, found.consumers, kind, call.minor))
+        return json_answer(bodies.usages(found.used, found.consumers, kind, call.minor))
 
     async def put(self, call: ApiCall) -> ApiAnswer:
         body = await call.json(at(call.minor, schemas.PUT_ALLOCATIONS))
@@ -77,12 +76,12 @@ class AllocationHandlers:
             raise bad_request(f"Malformed consumer_uuid: {id_}")
         claims = [bodies.claim_from(id_, body, call.minor)]
         await self._take(claims, f"Unable to allocate inventory for consumer {id_}: ")
-        return nothing()
+        return empty_answer()
 
     async def post(self, call: ApiCall) -> ApiAnswer:
         body = await call.json(at(call.minor, schemas.POST_ALLOCATIONS))
         await self._take(_claims(body, call.minor), "Unable to allocate inventory ")
-        return nothing()
+        return empty_answer()
 
     async def delete(self, call: ApiCall) -> ApiAnswer:
         id_ = _consumer(call)
@@ -91,7 +90,7 @@ class AllocationHandlers:
             case Released(number=0):
                 raise not_found(f"No allocations for consumer '{id_}'")
             case Released():
-                return nothing()
+                return empty_answer()
             case Retired(why=why):  # it has ended, and its allocations were released
                 raise Problem(404, f"No allocations for consumer '{id_}'", headers={"berth-why": why})
         raise conflict(f"update conflict: {CONTENDED}", CONCURRENT_UPDATE)
@@ -102,14 +101,14 @@ class AllocationHandlers:
             SetInventories(
                 provider=id_,
                 inventories=bodies.inventories_from(part["inventories"]),
-                generation=bodies.generation(part["resource_provider_generation"]),
+                generation=bodies.generation_in(part),
             )
             for id_, part in body["inventories"].items()
         )
         claims = _claims(body["allocations"], call.minor)
         match await self._edit(Reshape(inventories=sets, claims=claims)):
             case Edited():
-                return nothing()
+                return empty_answer()
             case Missing(what="provider", names=names):
                 raise bad_request(
                     f"Resource provider {names[0]} in inventories not found: {no_provider(names[0])}",

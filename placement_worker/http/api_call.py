@@ -1,20 +1,62 @@
-"""One request as handlers see it, and what they answer."""
+"""One HTTP request as handlers see it, its microversion, and the answer. The major version is always 1."""
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from bus.clock import Clock
-from placement_worker.http import microversions
+from bus.names import Named
+from bus.resources import Consumer, Provider
 from placement_worker.http.auth import Identity
-from placement_worker.http.errors import JSON, Problem
+from placement_worker.http.errors import JSON, Problem, bad_request
 from placement_worker.http.query_groups import Pairs, pairs_of
-from placement_worker.http.validation import Schema
+from placement_worker.http.schemas import Schema, refuse_nul
+
+VERSION_HEADER = "openstack-api-version"
+SERVICE = "placement"
+LATEST_MINOR = 39
+FIRST_VERSION, LATEST_VERSION = "1.0", f"1.{LATEST_MINOR}"
+
+_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
+
+
+def version_text(minor: int) -> str:
+    return f"{SERVICE} 1.{minor}"
+
+
+def negotiated(header: str) -> int:
+    """Return the minor version that this header requests. The header can name several services; the last
+    entry for placement counts.
+    """
+    asked = ""
+    for part in header.split(","):
+        service, _, version = part.strip().partition(" ")
+        if service.lower() == SERVICE:
+            asked = version.strip()
+    if not asked:
+        return 0
+    if asked == "latest":
+        return LATEST_MINOR
+    form = _VERSION.fullmatch(asked)
+    if form is None:
+        raise bad_request(f"Invalid microversion: invalid version string: {asked}")
+    major, minor = int(form[1]), int(form[2])
+    if major != 1 or minor > LATEST_MINOR:
+        raise Problem(
+            406,
+            f"Invalid microversion: Unacceptable version header: {asked}",
+            more={"max_version": LATEST_VERSION, "min_version": FIRST_VERSION},
+        )
+    return minor
+
+
+T = TypeVar("T")
 
 CACHED_SINCE = 15
 NOBODY = Identity("", "", frozenset())
@@ -34,12 +76,17 @@ class ApiAnswer:
     kind: str = JSON
 
 
-def said(value: Any, updated: float = 0.0, **more: Any) -> ApiAnswer:
+def json_answer(value: Any, updated: float = 0.0, **more: Any) -> ApiAnswer:
     return ApiAnswer(body=encode(value), updated=updated, **more)
 
 
-def nothing(status: int = 204, **headers: str) -> ApiAnswer:
+def empty_answer(status: int = 204, **headers: str) -> ApiAnswer:
     return ApiAnswer(status, headers=headers)
+
+
+def last_change(things: Iterable[Provider | Named | Consumer]) -> float:
+    """Return the time of the last change among the things; 0.0 without any."""
+    return max((thing.updated for thing in things), default=0.0)
 
 
 Headers = list[tuple[bytes, bytes]]
@@ -110,6 +157,16 @@ class ApiCall:
         """Return the body, checked against the schema."""
         return schema.read(await self.body())
 
+    async def decoded(self, decoder: msgspec.json.Decoder[T]) -> T:
+        """Return the body as a value of the decoder's type; raise 400 if it is none."""
+        body = await self.body()
+        try:
+            value = decoder.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+            raise bad_request(f"JSON does not validate: {problem}") from None
+        refuse_nul(body)
+        return value
+
     async def send(self, answer: ApiAnswer, send: Send) -> None:
         headers, body = self._headers_of(answer), answer.body or b""
         status = answer.status
@@ -139,8 +196,8 @@ class ApiCall:
         """Return the headers of every response to this call."""
         headers = [(b"x-openstack-request-id", self.id.encode())]
         if self.minor >= 0:
-            headers.append((b"openstack-api-version", microversions.text(self.minor).encode()))
-            headers.append((b"vary", microversions.NAME.encode()))
+            headers.append((b"openstack-api-version", version_text(self.minor).encode()))
+            headers.append((b"vary", VERSION_HEADER.encode()))
         return headers
 
     def _headers_of(self, answer: ApiAnswer) -> Headers:

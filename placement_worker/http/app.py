@@ -5,7 +5,9 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 
+from prometheus_client import Counter, Histogram
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -17,25 +19,48 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bus.clock import Clock, monotonic
 from bus.errors import Unavailable
 from bus.resources import Edit, EditRequested, EditResult
-from placement_worker.batching import Batched
-from placement_worker.http import microversions
 from placement_worker.http.aggregates import AggregateHandlers
-from placement_worker.http.aggregates_and_traits import Contents
 from placement_worker.http.allocations import AllocationHandlers
-from placement_worker.http.api_call import ApiCall, ClientLeft
+from placement_worker.http.api_call import VERSION_HEADER, ApiCall, ClientLeft, negotiated
 from placement_worker.http.auth import Authenticate, noauth2
 from placement_worker.http.candidates import Candidates
-from placement_worker.http.change_feed import ChangeFeed
 from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
 from placement_worker.http.errors import Problem, bad_request, not_found
-from placement_worker.http.extensions import ExtensionHandlers
-from placement_worker.http.inventories import Inventories
-from placement_worker.http.meters import count
-from placement_worker.http.operations import CALL, Resource
+from placement_worker.http.extensions import ChangeFeed, ExtensionHandlers
 from placement_worker.http.policy import AccessPolicy
 from placement_worker.http.providers import ProviderHandlers
-from placement_worker.http.routes import table
+from placement_worker.http.routes import CALL, ROUTES, Handlers, Resource
 from placement_worker.placement import Placement
+from placement_worker.transactions import Batched
+
+_REQUESTS = Counter(
+    "berth_http_requests", "requests answered, by address pattern and status", ["method", "route", "status"]
+)
+_SECONDS = Histogram(
+    "berth_http_seconds",
+    "from a request's head to the end of its answer",
+    ["method", "route"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "POST", "DELETE", "PATCH"))
+
+
+def count(method: str, route: str, status: int, seconds: float) -> None:
+    """Count a request. `route` is the pattern of the address, so that clients cannot create metric series."""
+    known = method if method in _METHODS else "other"
+    _counter(known, route, status).inc()
+    _seconds(known, route).observe(seconds)
+
+
+@cache
+def _counter(method: str, route: str, status: int) -> Counter:
+    return _REQUESTS.labels(method, route, str(status))
+
+
+@cache
+def _seconds(method: str, route: str) -> Histogram:
+    return _SECONDS.labels(method, route)
+
 
 log = logging.getLogger(__name__)
 
@@ -70,21 +95,19 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
             for task in serving:
                 task.cancel()
 
-    operations = table(
-        ProviderHandlers(placement, edit),
-        Inventories(placement, edit),
-        Contents(placement, edit),
-        ClassAndTraitHandlers(placement),
-        AllocationHandlers(placement, edit, claim, release),
-        Candidates(placement),
-        ExtensionHandlers(placement, closing),
-        ChangeFeed(placement, closing),
-        AggregateHandlers(placement),
+    handlers = Handlers(
+        providers=ProviderHandlers(placement, edit),
+        names=ClassAndTraitHandlers(placement),
+        allocations=AllocationHandlers(placement, edit, claim, release),
+        candidates=Candidates(placement),
+        extensions=ExtensionHandlers(placement, closing),
+        feed=ChangeFeed(placement, closing),
+        aggregates=AggregateHandlers(placement),
     )
     app = Starlette(
         routes=[
-            Route(pattern, Resource(pattern, placement, options.policy, offered))
-            for pattern, offered in operations.items()
+            Route(pattern, Resource(pattern, handlers, options.policy, operations))
+            for pattern, operations in ROUTES.items()
         ],
         middleware=[*_shared_with(options.origins), Middleware(_Entry, options, placement.clock)],
         lifespan=lifespan,
@@ -177,7 +200,7 @@ class _Entry:
             call.who = who
         elif scope["path"] not in OPEN:
             raise Problem(401, "A token is needed that is known here.", headers={"www-authenticate": "Token"})
-        call.minor = microversions.negotiated(call.headers.get(microversions.NAME, ""))
+        call.minor = negotiated(call.headers.get(VERSION_HEADER, ""))
         _check_length(call)
         if "\0" in scope["path"]:  # no database takes it, and nothing is called so
             raise not_found()

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import asdict
+
 from bus.claims import Choice, ConsumerClaim
 from bus.reports import Inventory
 from bus.resources import Consumer, Inventories, Provider
@@ -29,26 +31,14 @@ def provider(one: Provider, minor: int, mount: str = "") -> Json:
     return told
 
 
-def inventory(one: Inventory) -> Json:
-    return {
-        "total": one.total,
-        "reserved": one.reserved,
-        "min_unit": one.min_unit,
-        "max_unit": one.max_unit,
-        "step_size": one.step_size,
-        "allocation_ratio": one.allocation_ratio,
-    }
-
-
 def inventories(provider: Provider) -> Json:
-    told = {name: inventory(stock) for name, stock in provider.inventories.items()}
+    told = {name: asdict(inventory) for name, inventory in provider.inventories.items()}
     return {"resource_provider_generation": provider.generation, "inventories": told}
 
 
 def inventory_of(provider: Provider, resource_class: str) -> Json:
-    return inventory(provider.inventories[resource_class]) | {
-        "resource_provider_generation": provider.generation
-    }
+    generation = {"resource_provider_generation": provider.generation}
+    return asdict(provider.inventories[resource_class]) | generation
 
 
 def usages_of(provider: Provider) -> Json:
@@ -126,9 +116,9 @@ def _summed(used: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 # What is asked. Schemas take 1.0 for 1.
 
 
-def generation(value: float) -> int:
-    """Return a generation from a client's JSON."""
-    return int(value) if 0 <= value < 2**62 else _NEVER
+def generation_in(body: Json, key: str = "resource_provider_generation") -> int:
+    """Return the generation in a client's body."""
+    return int(body[key]) if 0 <= body[key] < 2**62 else _NEVER
 
 
 def inventory_from(body: Json) -> Inventory:
@@ -147,10 +137,10 @@ def inventories_from(body: Json) -> Inventories:
 
 
 def claim_from(consumer: str, body: Json, minor: int) -> ConsumerClaim:
-    seen = body.get("consumer_generation")
+    key = "consumer_generation"
     return ConsumerClaim(
         consumer=consumer,
-        generation=None if seen is None else generation(seen),
+        generation=generation_in(body, key) if body.get(key) is not None else None,
         fenced=minor >= 28,
         choices=(Choice(_allocations_from(body["allocations"])),),
         project=body.get("project_id", NOBODY),

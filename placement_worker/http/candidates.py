@@ -8,10 +8,9 @@ from bus.vocabulary import Resources
 from placement_worker.core.row import Row
 from placement_worker.core.search import Fit, SearchResult
 from placement_worker.http import queries
-from placement_worker.http.api_call import ApiAnswer, ApiCall, encode, said
+from placement_worker.http.api_call import LATEST_MINOR, ApiAnswer, ApiCall, encode, json_answer
 from placement_worker.http.errors import bad_request
-from placement_worker.http.microversions import LATEST_MINOR
-from placement_worker.http.name_check import check_query
+from placement_worker.http.refusals import check_query
 from placement_worker.placement import Placement
 
 Json = dict[str, Any]
@@ -40,7 +39,7 @@ class Candidates:
         """
         minor = call.minor if call.minor >= SINCE else LATEST_MINOR
         _, found = await self._found(call.query, minor)
-        return said(
+        return json_answer(
             {
                 "seen": found.seen,
                 "considered": found.considered,

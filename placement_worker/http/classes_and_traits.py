@@ -1,4 +1,4 @@
-"""Resource classes and traits: list, make, show, rename, drop."""
+"""Resource classes and traits: list, create, show, rename, delete."""
 
 import re
 
@@ -6,6 +6,7 @@ from bus.names import (
     DropName,
     FindNames,
     MakeName,
+    Named,
     NameEdit,
     NameEdited,
     NameEditRequested,
@@ -16,8 +17,8 @@ from bus.names import (
 )
 from bus.vocabulary import InUse, Missing, Taken
 from placement_worker.http import queries, schemas
-from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
-from placement_worker.http.errors import bad_request, conflict, not_found
+from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, json_answer, last_change
+from placement_worker.http.errors import Problem, bad_request, conflict, not_found
 from placement_worker.http.refusals import no_class, no_traits, refused
 from placement_worker.placement import Placement
 
@@ -25,31 +26,34 @@ _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+")
 LONGEST = 255
 
 
+# Why a name cannot be deleted: a standard name, a name in use.
+_NOT_DELETED = {
+    "resource class": (
+        "Error in delete resource class: Cannot delete standard resource class {}.",
+        "Error in delete resource class: Cannot delete resource class {}. Class is in use in inventory.",
+    ),
+    "trait": ("Cannot delete standard trait {}.", "The trait {} is in use by a resource provider."),
+}
+
+
 class ClassAndTraitHandlers:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
 
-    # Resource classes
-
     async def classes(self, call: ApiCall) -> ApiAnswer:
         found = (await self.placement.classes_and_traits.find(FindNames(kind="resource class"))).names
-        told = {"resource_classes": [_class(named.name, call) for named in found]}
-        return said(told, max((named.updated for named in found), default=0.0))
+        listed = [_class(named.name, call) for named in found]
+        return json_answer({"resource_classes": listed}, last_change(found))
 
     async def show_class(self, call: ApiCall) -> ApiAnswer:
-        name = call.path["name"]
-        found = (
-            await self.placement.classes_and_traits.find(FindNames(kind="resource class", names=(name,)))
-        ).names
-        if not found:
-            raise not_found(no_class(name))
-        return said(_class(name, call), found[0].updated)
+        named = await self._find("resource class", call.path["name"])
+        return json_answer(_class(named.name, call), named.updated)
 
     async def create_class(self, call: ApiCall) -> ApiAnswer:
         name = (await call.json(schemas.NAME_CLASS))["name"]
         match await self._edit("resource class", MakeName(name=name)):
             case NameEdited(made=True):
-                return nothing(201, location=call.location(f"/resource_classes/{name}"))
+                return empty_answer(201, location=call.location(f"/resource_classes/{name}"))
             case NameEdited() | Taken():
                 raise conflict(f"Conflicting resource class already exists: {name}")
             case result:
@@ -62,7 +66,7 @@ class ClassAndTraitHandlers:
         match await self._edit("resource class", MakeName(name=name)):
             case NameEdited(made=made):
                 status = 201 if made else 204
-                return nothing(status, location=call.location(f"/resource_classes/{name}"))
+                return empty_answer(status, location=call.location(f"/resource_classes/{name}"))
             case result:
                 raise refused(result)
 
@@ -70,43 +74,23 @@ class ClassAndTraitHandlers:
         name, to = call.path["name"], (await call.json(schemas.NAME_CLASS))["name"]
         match await self._edit("resource class", RenameName(name=name, to=to)):
             case NameEdited(named=named):
-                return said(_class(to, call), named.updated if named else 0.0)
+                return json_answer(_class(to, call), named.updated if named else 0.0)
             case Standard():
                 raise bad_request(f"Cannot update standard resource class {name}")
             case Missing():
-                raise not_found(no_class(name))
+                raise _missing("resource class", name)
             case result:
                 raise refused(result)
 
-    async def drop_class(self, call: ApiCall) -> ApiAnswer:
-        name, doing = call.path["name"], "Error in delete resource class"
-        match await self._edit("resource class", DropName(name=name)):
-            case NameEdited():
-                return nothing()
-            case Standard():
-                raise bad_request(f"{doing}: Cannot delete standard resource class {name}.")
-            case Missing():
-                raise not_found(no_class(name))
-            case InUse():
-                raise conflict(f"{doing}: Cannot delete resource class {name}. Class is in use in inventory.")
-            case result:
-                raise refused(result)
-
-    # Traits
+    async def delete_class(self, call: ApiCall) -> ApiAnswer:
+        return await self._delete("resource class", call.path["name"])
 
     async def traits(self, call: ApiCall) -> ApiAnswer:
-        wanted = queries.traits(call.query)
-        found = (await self.placement.classes_and_traits.find(wanted)).names
-        return said(
-            {"traits": [named.name for named in found]}, max((named.updated for named in found), default=0.0)
-        )
+        found = (await self.placement.classes_and_traits.find(queries.traits(call.query))).names
+        return json_answer({"traits": [named.name for named in found]}, last_change(found))
 
     async def show_trait(self, call: ApiCall) -> ApiAnswer:
-        name = call.path["name"]
-        found = (await self.placement.classes_and_traits.find(FindNames(kind="trait", names=(name,)))).names
-        if not found:
-            raise not_found(no_traits([name]))
-        return ApiAnswer(204, updated=found[0].updated)
+        return ApiAnswer(204, updated=(await self._find("trait", call.path["name"])).updated)
 
     async def ensure_trait(self, call: ApiCall) -> ApiAnswer:
         name = call.path["name"]
@@ -117,27 +101,41 @@ class ClassAndTraitHandlers:
             )
         match await self._edit("trait", MakeName(name=name)):
             case NameEdited(named=named, made=made):
-                there = {"location": call.location(f"/traits/{name}")}
-                return ApiAnswer(201 if made else 204, updated=named.updated if named else 0.0, headers=there)
+                headers = {"location": call.location(f"/traits/{name}")}
+                updated = named.updated if named else 0.0
+                return ApiAnswer(201 if made else 204, updated=updated, headers=headers)
             case result:
                 raise refused(result)
 
-    async def drop_trait(self, call: ApiCall) -> ApiAnswer:
-        name = call.path["name"]
-        match await self._edit("trait", DropName(name=name)):
+    async def delete_trait(self, call: ApiCall) -> ApiAnswer:
+        return await self._delete("trait", call.path["name"])
+
+    async def _find(self, kind: NameKind, name: str) -> Named:
+        found = (await self.placement.classes_and_traits.find(FindNames(kind=kind, names=(name,)))).names
+        if not found:
+            raise _missing(kind, name)
+        return found[0]
+
+    async def _delete(self, kind: NameKind, name: str) -> ApiAnswer:
+        standard, in_use = _NOT_DELETED[kind]
+        match await self._edit(kind, DropName(name=name)):
             case NameEdited():
-                return nothing()
+                return empty_answer()
             case Standard():
-                raise bad_request(f"Cannot delete standard trait {name}.")
+                raise bad_request(standard.format(name))
             case Missing():
-                raise not_found(no_traits([name]))
+                raise _missing(kind, name)
             case InUse():
-                raise conflict(f"The trait {name} is in use by a resource provider.")
+                raise conflict(in_use.format(name))
             case result:
                 raise refused(result)
 
     async def _edit(self, kind: NameKind, edit: NameEdit) -> NameResult:
         return (await self.placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=edit))).result
+
+
+def _missing(kind: NameKind, name: str) -> Problem:
+    return not_found(no_class(name) if kind == "resource class" else no_traits([name]))
 
 
 def _class(name: str, call: ApiCall) -> dict[str, object]:

@@ -11,7 +11,7 @@ from bus.resources import FindProviders, FindUsages
 from placement_worker.http import query_groups
 from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, bad_request
 from placement_worker.http.query_groups import TEXT, Group, checked, invalid, once, pairs_of, schema
-from placement_worker.http.validation import Json, Schema, at, is_uuid_like
+from placement_worker.http.schemas import Json, Schema, at, is_uuid_like
 
 MOST_CANDIDATES = 100_000  # in one answer
 MOST_GROUPS = 100

@@ -7,8 +7,7 @@ from urllib.parse import parse_qsl
 
 from bus.requests import ResourceGroup
 from placement_worker.http.errors import Problem, bad_request
-from placement_worker.http.schemas import MAX
-from placement_worker.http.validation import Json, Schema, is_uuid_like
+from placement_worker.http.schemas import MAX, Json, Schema, is_uuid_like
 
 T = TypeVar("T")
 Pairs = Sequence[tuple[str, str]]

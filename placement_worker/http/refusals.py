@@ -1,6 +1,6 @@
-"""Translates refusals of placement to statuses, codes and messages of the API."""
+"""Translates refusals of placement to statuses, codes and messages of the API; checks that names exist."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from bus.claims import (
     Claimed,
@@ -13,7 +13,7 @@ from bus.claims import (
     Refused,
     Retired,
 )
-from bus.names import NameResult, Standard
+from bus.names import FindNames, NameKind, NameResult, Standard
 from bus.resources import EditResult, HasChildren, Stale, Tangled
 from bus.vocabulary import Contended, InUse, Missing, Taken
 from placement_worker.http.errors import (
@@ -27,6 +27,7 @@ from placement_worker.http.errors import (
     conflict,
     not_found,
 )
+from placement_worker.placement import Placement
 
 CONTENDED = "Another thread concurrently updated the data. Please retry your update"  # lost a race too often
 
@@ -174,3 +175,23 @@ def _insufficient_capacity(refusal: Refusal) -> Problem:
             return conflict(str(refusal), CONCURRENT_UPDATE)
     headers = {"berth-why": figures} if figures else None
     return Problem(409, f"Unable to allocate inventory: {why}", headers=headers)
+
+
+async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) -> list[str]:
+    """Return the classes or traits that do not exist."""
+    missing = [name for name in names if not placement.book.known(kind, name)]
+    if missing:
+        answer = await placement.classes_and_traits.find(FindNames(kind=kind, names=tuple(missing)))
+        there = {named.name for named in answer.names}
+        missing = [name for name in missing if name not in there]
+    return sorted(missing)
+
+
+async def check_query(
+    placement: Placement, classes: Collection[str], traits: Collection[str], doing: str = ""
+) -> None:
+    """Refuse a query that names what does not exist."""
+    if absent := await unknown(placement, "resource class", classes):
+        raise bad_request(f"Invalid resource class in resources parameter: {no_class(', '.join(absent))}")
+    if absent := await unknown(placement, "trait", traits):
+        raise bad_request(doing + no_traits(absent))

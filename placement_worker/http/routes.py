@@ -1,21 +1,137 @@
-"""The route table of the API over HTTP: every address, its methods, their versions, rules and handlers."""
+"""The route table of the API: every address, its methods, their versions, rules, handlers and checks."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from placement_worker.http import microversions
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
 from placement_worker.http.aggregates import AggregateHandlers
-from placement_worker.http.aggregates_and_traits import Contents
 from placement_worker.http.allocations import AllocationHandlers
-from placement_worker.http.api_call import ApiAnswer, ApiCall, said
+from placement_worker.http.api_call import (
+    FIRST_VERSION,
+    LATEST_MINOR,
+    LATEST_VERSION,
+    ApiAnswer,
+    ApiCall,
+    json_answer,
+    too_large,
+)
 from placement_worker.http.candidates import Candidates
-from placement_worker.http.change_feed import ChangeFeed
 from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
-from placement_worker.http.extensions import ExtensionHandlers
-from placement_worker.http.inventories import Inventories
-from placement_worker.http.operations import BULK_BODY, LARGE_BODY, Operation, delete, get, patch, post, put
-from placement_worker.http.providers import ProviderHandlers
+from placement_worker.http.errors import JSON, Problem, not_allowed, not_found, takes_json
+from placement_worker.http.extensions import ChangeFeed, ExtensionHandlers
+from placement_worker.http.policy import AccessPolicy
+from placement_worker.http.providers import ProviderHandlers, provider_of
 
-Table = Mapping[str, tuple[Operation, ...]]
+Handler = Callable[[ApiCall], Awaitable[ApiAnswer | Response]]
+
+CALL = "berth.call"  # where a call waits in an ASGI scope
+BODY = 1 << 20  # bytes
+LARGE_BODY = 4 << 20
+BULK_BODY = 64 << 20
+
+
+def _nothing(call: ApiCall) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handlers:
+    providers: ProviderHandlers
+    names: ClassAndTraitHandlers
+    allocations: AllocationHandlers
+    candidates: Candidates
+    extensions: ExtensionHandlers
+    feed: ChangeFeed
+    aggregates: AggregateHandlers
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    rule: str  # policy rule; empty: no permission needed
+    handler: Callable[[Handlers], Handler]
+    since: int = 0  # minor version
+    until: int = LATEST_MINOR
+    before: int = 404  # status for older microversions
+    body: int = 0  # bytes of its JSON body; 0: none
+    json: bool = True  # a GET that returns only JSON
+    of_provider: bool = False  # a missing provider counts for more than what is wrong with the body
+    target: Callable[[ApiCall], Mapping[str, str]] = _nothing  # attributes that the rule may use
+
+    @property
+    def ends(self) -> bool:
+        """Return whether a later microversion removed the operation."""
+        return self.until < LATEST_MINOR
+
+
+get = partial(Operation, "GET")
+put = partial(Operation, "PUT", body=BODY)
+post = partial(Operation, "POST", body=BODY)
+patch = partial(Operation, "PATCH", body=BODY)
+delete = partial(Operation, "DELETE")
+
+
+class Resource:
+    """The operations of one URL pattern, as an ASGI application."""
+
+    def __init__(
+        self, pattern: str, handlers: Handlers, policy: AccessPolicy, operations: Sequence[Operation]
+    ) -> None:
+        self.pattern = pattern
+        self._handlers = handlers
+        self._policy = policy
+        self.operations = operations
+        self._offered: dict[str, list[Operation]] = {}
+        for operation in operations:
+            self._offered.setdefault(operation.method, []).append(operation)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call: ApiCall = scope[CALL]
+        call.path, call.pattern = scope["path_params"], self.pattern
+        operation = self._chosen(call)
+        self._check(operation, call)
+        try:
+            answer = await operation.handler(self._handlers)(call)
+        except Problem as problem:
+            if operation.of_provider and problem.status == 400:
+                await provider_of(self._handlers.providers.placement, call.path["uuid"])
+            raise
+        if isinstance(answer, Response):  # a streaming response
+            call.status = answer.status_code
+            await answer(scope, receive, send)
+        else:
+            await call.send(answer, send)
+
+    def _chosen(self, call: ApiCall) -> Operation:
+        if call.method not in self._offered:
+            why = "The method specified is not allowed for this resource."
+            raise not_allowed(call.method, why, self._offered)
+        offered = self._offered[call.method]
+        for operation in offered:
+            if operation.since <= call.minor <= operation.until:
+                return operation
+        raise not_allowed(call.method) if offered[0].before == 405 else not_found()
+
+    def _check(self, operation: Operation, call: ApiCall) -> None:
+        if operation.method == "GET" and operation.json and not takes_json(call.accept):
+            raise Problem(406, f"Only {JSON} is provided")
+        if operation.body:
+            kind = call.headers.get("content-type", "None").partition(";")[0].strip()
+            if kind.lower() != JSON:
+                raise Problem(
+                    415,
+                    f"The media type {kind} is not supported, use {JSON}",
+                    general=f"The request media type {kind} is not supported by this server.",
+                )
+            if int(call.headers.get("content-length", 0)) > operation.body:
+                raise too_large(operation.body)
+            call.limit = operation.body
+        if operation.rule and not self._policy.allows(operation.rule, call.who, operation.target(call)):
+            raise Problem(403, f"Policy does not allow {operation.rule} to be performed.")
+
 
 _PROVIDER = "/resource_providers/{uuid}"
 _OF = "placement:resource_providers"
@@ -24,117 +140,101 @@ _OF = "placement:resource_providers"
 async def _root(call: ApiCall) -> ApiAnswer:
     version = {
         "id": "v1.0",
-        "max_version": microversions.LATEST,
-        "min_version": microversions.FIRST,
+        "max_version": LATEST_VERSION,
+        "min_version": FIRST_VERSION,
         "status": "CURRENT",
         "links": [{"rel": "self", "href": ""}],
     }
-    return said({"versions": [version]})
+    return json_answer({"versions": [version]})
 
 
 def _project(call: ApiCall) -> Mapping[str, str]:
     return dict(call.pairs)
 
 
-def table(
-    providers: ProviderHandlers,
-    inventories: Inventories,
-    contents: Contents,
-    names: ClassAndTraitHandlers,
-    allocations: AllocationHandlers,
-    candidates: Candidates,
-    extensions: ExtensionHandlers,
-    feed: ChangeFeed,
-    aggregates: AggregateHandlers,
-) -> Table:
-    """Return the routes, the most frequent first: they are matched in this order."""
-    return {
-        "/allocations/{consumer}": (
-            put("placement:allocations:update", allocations.put),
-            get("placement:allocations:list", allocations.of_consumer),
-            delete("placement:allocations:delete", allocations.delete),
-        ),
-        "/allocation_candidates": (
-            get("placement:allocation_candidates:list", candidates.list_all, since=10),
-        ),
-        "/allocations": (post("placement:allocations:manage", allocations.post, since=13, body=LARGE_BODY),),
-        "/resource_providers": (
-            get(f"{_OF}:list", providers.list_all),
-            post(f"{_OF}:create", providers.create),
-        ),
-        _PROVIDER: (
-            get(f"{_OF}:show", providers.show),
-            put(f"{_OF}:update", providers.update, of_provider=True),
-            delete(f"{_OF}:delete", providers.delete),
-        ),
-        f"{_PROVIDER}/inventories": (
-            get(f"{_OF}:inventories:list", inventories.list_all),
-            put(f"{_OF}:inventories:update", inventories.replace, of_provider=True),
-            post(f"{_OF}:inventories:create", inventories.add, of_provider=True),
-            delete(f"{_OF}:inventories:delete", inventories.delete_all, since=5, before=405),
-        ),
-        f"{_PROVIDER}/inventories/{{resource_class}}": (
-            get(f"{_OF}:inventories:show", inventories.show),
-            put(f"{_OF}:inventories:update", inventories.change, of_provider=True),
-            delete(f"{_OF}:inventories:delete", inventories.delete),
-        ),
-        f"{_PROVIDER}/usages": (get(f"{_OF}:usages", inventories.usages),),
-        f"{_PROVIDER}/aggregates": (
-            get(f"{_OF}:aggregates:list", contents.aggregates, since=1),
-            put(f"{_OF}:aggregates:update", contents.set_aggregates, since=1, of_provider=True),
-        ),
-        f"{_PROVIDER}/traits": (
-            get(f"{_OF}:traits:list", contents.traits, since=6),
-            put(f"{_OF}:traits:update", contents.set_traits, since=6),
-            delete(f"{_OF}:traits:delete", contents.drop_traits, since=6),
-        ),
-        f"{_PROVIDER}/allocations": (get(f"{_OF}:allocations:list", allocations.of_provider),),
-        "/resource_classes": (
-            get("placement:resource_classes:list", names.classes, since=2),
-            post("placement:resource_classes:create", names.create_class, since=2),
-        ),
-        "/resource_classes/{name}": (
-            get("placement:resource_classes:show", names.show_class, since=2),
-            put("placement:resource_classes:update", names.rename_class, since=2, until=6),
-            put("placement:resource_classes:update", names.ensure_class, since=7, body=0),
-            delete("placement:resource_classes:delete", names.drop_class, since=2),
-        ),
-        "/traits": (get("placement:traits:list", names.traits, since=6),),
-        "/traits/{name}": (
-            get("placement:traits:show", names.show_trait, since=6, json=False),
-            put("placement:traits:update", names.ensure_trait, since=6, body=0),
-            delete("placement:traits:delete", names.drop_trait, since=6),
-        ),
-        "/usages": (get("placement:usages", allocations.usages, since=9, target=_project),),
-        "/reshaper": (post("placement:reshaper:reshape", allocations.reshape, since=30, body=LARGE_BODY),),
-        "/": (get("", _root, json=False),),
-        # ours, whatever the version
-        "/berth/explain": (get("placement:allocation_candidates:list", candidates.explain),),
-        "/berth/providers": (post("berth:providers:load", extensions.load, body=BULK_BODY),),
-        "/berth/changes": (get("berth:changes:list", feed.changes, json=False),),
-        "/berth/aggregates": (
-            get("berth:aggregates:list", aggregates.list_all),
-            post("berth:aggregates:create", aggregates.create),
-        ),
-        "/berth/aggregates/{aggregate}": (
-            get("berth:aggregates:show", aggregates.show),
-            patch("berth:aggregates:update", aggregates.change),
-            delete("berth:aggregates:delete", aggregates.delete),
-        ),
-        "/berth/aggregates/{aggregate}/hosts/{host}": (
-            put("berth:aggregates:update", aggregates.put_host, body=0),
-            delete("berth:aggregates:update", aggregates.delete_host),
-        ),
-        "/healthz": (get("", extensions.alive, json=False),),
-        "/readyz": (get("", extensions.ready, json=False),),
-        "/metrics": (get("", extensions.metrics, json=False),),
-    }
-
-
-def offered() -> Table:
-    """Return the routes without handlers, for documents."""
-    kinds = (
-        ProviderHandlers, Inventories, Contents, ClassAndTraitHandlers, AllocationHandlers, Candidates,
-        ExtensionHandlers, ChangeFeed, AggregateHandlers,
-    )  # fmt: skip
-    return table(*(object.__new__(kind) for kind in kinds))  # type: ignore[arg-type]
+# The most frequent first: they are matched in this order.
+ROUTES: Mapping[str, tuple[Operation, ...]] = {
+    "/allocations/{consumer}": (
+        put("placement:allocations:update", lambda of: of.allocations.put),
+        get("placement:allocations:list", lambda of: of.allocations.of_consumer),
+        delete("placement:allocations:delete", lambda of: of.allocations.delete),
+    ),
+    "/allocation_candidates": (
+        get("placement:allocation_candidates:list", lambda of: of.candidates.list_all, since=10),
+    ),
+    "/allocations": (
+        post("placement:allocations:manage", lambda of: of.allocations.post, since=13, body=LARGE_BODY),
+    ),
+    "/resource_providers": (
+        get(f"{_OF}:list", lambda of: of.providers.list_all),
+        post(f"{_OF}:create", lambda of: of.providers.create),
+    ),
+    _PROVIDER: (
+        get(f"{_OF}:show", lambda of: of.providers.show),
+        put(f"{_OF}:update", lambda of: of.providers.update, of_provider=True),
+        delete(f"{_OF}:delete", lambda of: of.providers.delete),
+    ),
+    f"{_PROVIDER}/inventories": (
+        get(f"{_OF}:inventories:list", lambda of: of.providers.inventories),
+        put(f"{_OF}:inventories:update", lambda of: of.providers.set_inventories, of_provider=True),
+        post(f"{_OF}:inventories:create", lambda of: of.providers.add_inventory, of_provider=True),
+        delete(f"{_OF}:inventories:delete", lambda of: of.providers.delete_inventories, since=5, before=405),
+    ),
+    f"{_PROVIDER}/inventories/{{resource_class}}": (
+        get(f"{_OF}:inventories:show", lambda of: of.providers.inventory),
+        put(f"{_OF}:inventories:update", lambda of: of.providers.set_inventory, of_provider=True),
+        delete(f"{_OF}:inventories:delete", lambda of: of.providers.delete_inventory),
+    ),
+    f"{_PROVIDER}/usages": (get(f"{_OF}:usages", lambda of: of.providers.usages),),
+    f"{_PROVIDER}/aggregates": (
+        get(f"{_OF}:aggregates:list", lambda of: of.providers.aggregates, since=1),
+        put(f"{_OF}:aggregates:update", lambda of: of.providers.set_aggregates, since=1, of_provider=True),
+    ),
+    f"{_PROVIDER}/traits": (
+        get(f"{_OF}:traits:list", lambda of: of.providers.traits, since=6),
+        put(f"{_OF}:traits:update", lambda of: of.providers.set_traits, since=6),
+        delete(f"{_OF}:traits:delete", lambda of: of.providers.delete_traits, since=6),
+    ),
+    f"{_PROVIDER}/allocations": (get(f"{_OF}:allocations:list", lambda of: of.allocations.of_provider),),
+    "/resource_classes": (
+        get("placement:resource_classes:list", lambda of: of.names.classes, since=2),
+        post("placement:resource_classes:create", lambda of: of.names.create_class, since=2),
+    ),
+    "/resource_classes/{name}": (
+        get("placement:resource_classes:show", lambda of: of.names.show_class, since=2),
+        put("placement:resource_classes:update", lambda of: of.names.rename_class, since=2, until=6),
+        put("placement:resource_classes:update", lambda of: of.names.ensure_class, since=7, body=0),
+        delete("placement:resource_classes:delete", lambda of: of.names.delete_class, since=2),
+    ),
+    "/traits": (get("placement:traits:list", lambda of: of.names.traits, since=6),),
+    "/traits/{name}": (
+        get("placement:traits:show", lambda of: of.names.show_trait, since=6, json=False),
+        put("placement:traits:update", lambda of: of.names.ensure_trait, since=6, body=0),
+        delete("placement:traits:delete", lambda of: of.names.delete_trait, since=6),
+    ),
+    "/usages": (get("placement:usages", lambda of: of.allocations.usages, since=9, target=_project),),
+    "/reshaper": (
+        post("placement:reshaper:reshape", lambda of: of.allocations.reshape, since=30, body=LARGE_BODY),
+    ),
+    "/": (get("", lambda _: _root, json=False),),
+    # ours, whatever the version
+    "/berth/explain": (get("placement:allocation_candidates:list", lambda of: of.candidates.explain),),
+    "/berth/providers": (post("berth:providers:load", lambda of: of.extensions.load, body=BULK_BODY),),
+    "/berth/changes": (get("berth:changes:list", lambda of: of.feed.changes, json=False),),
+    "/berth/aggregates": (
+        get("berth:aggregates:list", lambda of: of.aggregates.list_all),
+        post("berth:aggregates:create", lambda of: of.aggregates.create),
+    ),
+    "/berth/aggregates/{aggregate}": (
+        get("berth:aggregates:show", lambda of: of.aggregates.show),
+        patch("berth:aggregates:update", lambda of: of.aggregates.change),
+        delete("berth:aggregates:delete", lambda of: of.aggregates.delete),
+    ),
+    "/berth/aggregates/{aggregate}/hosts/{host}": (
+        put("berth:aggregates:update", lambda of: of.aggregates.put_host, body=0),
+        delete("berth:aggregates:update", lambda of: of.aggregates.delete_host),
+    ),
+    "/healthz": (get("", lambda of: of.extensions.alive, json=False),),
+    "/readyz": (get("", lambda of: of.extensions.ready, json=False),),
+    "/metrics": (get("", lambda of: of.extensions.metrics, json=False),),
+}

@@ -10,43 +10,34 @@ from bus.aggregates import Aggregate
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from placement_worker.schema import AGGREGATES_TURN
+from placement_worker.store.sql import sql
 
-_TURN = Statement("SELECT c.number FROM changes c WHERE c.id = :id FOR UPDATE OF c")
+_TURN = sql("SELECT c.number FROM changes c WHERE c.id = :id FOR UPDATE OF c")
 _SAID = "(a.name IS NOT NULL OR a.metadata <> '{}')"
-_DESCRIBED = Statement(f"SELECT a.uuid, a.name, a.metadata FROM aggregates a WHERE {_SAID}")
-_KNOWN = Statement("SELECT a.uuid FROM aggregates a WHERE a.uuid = :uuid")
-_MEMBERS = Statement(
-    """
+_DESCRIBED = sql(f"SELECT a.uuid, a.name, a.metadata FROM aggregates a WHERE {_SAID}")
+_KNOWN = sql("SELECT a.uuid FROM aggregates a WHERE a.uuid = :uuid")
+_MEMBERS = sql("""
     SELECT p.uuid, p.name FROM aggregates a
     JOIN resource_provider_aggregates m ON m.aggregate_id = a.id
     JOIN resource_providers p ON p.id = m.resource_provider_id WHERE a.uuid = :uuid
-    """
-)
-_HOSTS = Statement(
-    """
-    SELECT n.called, r.uuid FROM {n} JOIN resource_providers r ON r.uuid = n.called
+""")
+_HOSTS = sql("""
+    SELECT n.called, r.uuid FROM {n: called str} JOIN resource_providers r ON r.uuid = n.called
     WHERE r.parent_provider_id IS NULL
     UNION SELECT n.called, r.uuid FROM {n} JOIN resource_providers r ON r.name = n.called
     WHERE r.parent_provider_id IS NULL
     UNION SELECT n.called, r.uuid FROM {n} JOIN hosts h ON h.host = n.called
     JOIN resource_providers r ON r.uuid = h.root
-    """,
-    called=str,
-)
-_OF_ROOTS = Statement(
-    """
-    SELECT DISTINCT a.uuid FROM {n} JOIN resource_providers p ON p.uuid = n.uuid
+""")
+_OF_ROOTS = sql("""
+    SELECT DISTINCT a.uuid FROM {n: uuid str} JOIN resource_providers p ON p.uuid = n.uuid
     JOIN resource_provider_aggregates m ON m.resource_provider_id = p.id
     JOIN aggregates a ON a.id = m.aggregate_id
-    """,
-    uuid=str,
-)
-_SAY = Statement(
-    """
+""")
+_SAY = sql("""
     UPDATE aggregates SET name = CAST(:called AS text), metadata = :metadata,
     updated_at = CAST(:now AS double precision) WHERE uuid = :uuid
-    """
-)
+""")
 
 _metadata = msgspec.json.Decoder(dict[str, str])
 
@@ -58,20 +49,16 @@ class FoundAggregate(NamedTuple):
 
 @cache
 def _find(among: bool) -> Statement:
-    joined, key = (" JOIN {n} ON n.uuid = a.uuid", {"uuid": str}) if among else ("", {})
-    return Statement(
-        f"""
+    return sql(f"""
         SELECT a.uuid, a.name, a.metadata, (SELECT count(*) FROM resource_provider_aggregates m
         JOIN resource_providers p ON p.id = m.resource_provider_id
         WHERE m.aggregate_id = a.id AND p.parent_provider_id IS NULL) AS hosts
-        FROM aggregates a{joined} WHERE a.uuid > :after
+        FROM aggregates a {"JOIN {n: uuid str} ON n.uuid = a.uuid" if among else ""} WHERE a.uuid > :after
         AND (CAST(:called AS text) = '' OR a.name = CAST(:called AS text))
         AND ({_SAID}
         OR EXISTS (SELECT 1 FROM resource_provider_aggregates u WHERE u.aggregate_id = a.id))
         ORDER BY a.uuid LIMIT :most
-        """,
-        **key,
-    )
+    """)
 
 
 async def take_turn(tx: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""Checks stored data for violated guarantees, in SQL only, for `berth audit`, tests and the simulation."""
+"""Reads stored data for `berth audit` and tests: violated guarantees, allocations, holder consumers."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,13 +7,12 @@ import msgspec
 
 from bus.aggregates import ZONE
 from bus.sql.database import Database
-from bus.sql.statement import Statement
 from bus.vocabulary import Allocations
-from placement_worker.core.index import SHARES
+from placement_worker.core.row_table import SHARES
 from placement_worker.store import cells, server_groups
+from placement_worker.store.sql import sql
 
-_USAGE = Statement(
-    """
+_USAGE = sql("""
     SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0) AS allocated, i.used_when_set,
     i.total, i.reserved, i.allocation_ratio
     FROM inventories i
@@ -25,20 +24,16 @@ _USAGE = Statement(
     WHERE i.used <> COALESCE(a.used, 0) OR i.used < 0
     OR (i.used > (i.total - i.reserved) * i.allocation_ratio AND i.used > i.used_when_set)
     ORDER BY p.uuid, c.name
-    """
-)
-_ORPHANS = Statement(
-    """
+""")
+_ORPHANS = sql("""
     SELECT a.consumer_id, a.resource_provider_id, a.resource_class_id, c.uuid, i.used AS counted
     FROM allocations a
     LEFT JOIN consumers c ON c.id = a.consumer_id
     LEFT JOIN inventories i ON i.resource_provider_id = a.resource_provider_id
     AND i.resource_class_id = a.resource_class_id
     WHERE c.id IS NULL OR i.used IS NULL OR a.used < 1
-    """
-)
-_CONSUMERS = Statement(
-    """
+""")
+_CONSUMERS = sql("""
     SELECT c.uuid, c.generation, EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = c.id) AS holds,
     r.why FROM consumers c LEFT JOIN retired_consumers r ON r.uuid = c.uuid
     LEFT JOIN projects p ON p.id = c.project_id LEFT JOIN users u ON u.id = c.user_id
@@ -46,29 +41,23 @@ _CONSUMERS = Statement(
     WHERE c.generation < 1 OR r.why IS NOT NULL OR p.id IS NULL OR u.id IS NULL
     OR (t.id IS NULL AND c.consumer_type_id IS NOT NULL)
     OR NOT EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = c.id)
-    """
-)
-_PROVIDERS = Statement(
-    """
+""")
+_PROVIDERS = sql("""
     SELECT p.uuid, p.generation, p.shape FROM resource_providers p
     LEFT JOIN resource_providers q ON q.id = p.parent_provider_id
     WHERE p.generation < 0 OR p.shape < 0 OR p.root_provider_id IS NULL
     OR (p.parent_provider_id IS NULL AND p.root_provider_id <> p.id)
     OR (p.parent_provider_id IS NOT NULL AND p.root_provider_id <> q.root_provider_id)
-    """
-)
-_HOLDINGS = Statement(
-    """
+""")
+_HOLDINGS = sql("""
     SELECT c.uuid AS consumer, c.generation, p.uuid AS provider, k.name, a.used, c.created_at
     FROM consumers c
     JOIN allocations a ON a.consumer_id = c.id
     JOIN resource_providers p ON p.id = a.resource_provider_id
     JOIN resource_classes k ON k.id = a.resource_class_id
     ORDER BY c.uuid, p.uuid, a.resource_class_id
-    """
-)
-_CONSUMER_TREES = Statement(
-    """
+""")
+_CONSUMER_TREES = sql("""
     SELECT DISTINCT c.uuid AS consumer, t.name AS type, c.client, c.created_at, c.keeps_for, r.uuid AS root,
     p.uuid AS provider, h.cell, h.agent, h.created_at AS reported
     FROM consumers c
@@ -78,10 +67,8 @@ _CONSUMER_TREES = Statement(
     LEFT JOIN consumer_types t ON t.id = c.consumer_type_id
     LEFT JOIN hosts h ON h.root = r.uuid AND h.sequence >= 0
     ORDER BY c.uuid, r.uuid, p.uuid
-    """
-)
-_SERVED = Statement(
-    """
+""")
+_SERVED = sql("""
     SELECT DISTINCT p.uuid AS provider, r.uuid AS root FROM traits t
     JOIN resource_provider_traits m ON m.trait_id = t.id
     JOIN resource_providers p ON p.id = m.resource_provider_id
@@ -89,10 +76,8 @@ _SERVED = Statement(
     JOIN resource_provider_aggregates b ON b.aggregate_id = a.aggregate_id
     JOIN resource_providers q ON q.id = b.resource_provider_id
     JOIN resource_providers r ON r.id = q.root_provider_id WHERE t.name = :shares
-    """
-)
-_ZONED = Statement(  # of hosts, without sharing providers
-    """
+""")
+_ZONED = sql("""
     SELECT r.uuid, r.name AS root, h.host, h.zone, a.uuid AS aggregate, a.name, a.metadata
     FROM aggregates a
     JOIN resource_provider_aggregates m ON m.aggregate_id = a.id
@@ -102,10 +87,9 @@ _ZONED = Statement(  # of hosts, without sharing providers
     AND NOT EXISTS (SELECT 1 FROM resource_provider_traits t JOIN traits n ON n.id = t.trait_id
     WHERE t.resource_provider_id = r.id AND n.name = :shares)
     ORDER BY r.uuid, a.uuid
-    """
-)
-_RETIRED = Statement("SELECT uuid FROM retired_consumers")
-_AGENTS = Statement("SELECT DISTINCT cell, agent FROM hosts WHERE agent <> '' AND NOT gone")
+""")
+_RETIRED = sql("SELECT uuid FROM retired_consumers")
+_AGENTS = sql("SELECT DISTINCT cell, agent FROM hosts WHERE agent <> '' AND NOT gone")
 
 
 _metadata = msgspec.json.Decoder(dict[str, str])
@@ -252,3 +236,43 @@ async def retired(database: Database) -> set[str]:
     """Return the retired consumers."""
     async with database.read() as tx:
         return {uuid for (uuid,) in await _RETIRED(tx)}
+
+
+_KEEPERS = sql("""
+    SELECT c.uuid, c.generation, c.keeps_for, t.name AS type, c.created_at FROM consumers c
+    JOIN consumer_types t ON t.id = c.consumer_type_id
+    WHERE t.name IN ('CLEANUP', 'MIGRATION') AND c.keeps_for IS NOT NULL ORDER BY c.uuid
+""")
+_CUSTOM = sql("""
+    SELECT c.name, sum(i.used) AS used, sum(i.total) AS total FROM inventories i
+    JOIN resource_classes c ON c.id = i.resource_class_id WHERE c.name LIKE 'CUSTOM!_%' ESCAPE '!'
+    GROUP BY c.name ORDER BY c.name
+""")
+
+
+@dataclass(frozen=True)
+class StoredHolder:
+    """A consumer that holds the place an instance has left, or may be left in."""
+
+    consumer: str
+    generation: int
+    build: str
+    type: str
+    since: float
+
+
+async def stored_holders(database: Database) -> dict[str, StoredHolder]:
+    """Return the holder consumers by name, without those of unknown instances."""
+    async with database.read() as tx:
+        return {
+            row["uuid"]: StoredHolder(
+                row["uuid"], row["generation"], row["keeps_for"], row["type"], row["created_at"]
+            )
+            for row in await _KEEPERS(tx)
+        }
+
+
+async def custom_classes(database: Database) -> dict[str, tuple[int, int]]:
+    """Return custom class → (used amount, total amount)."""
+    async with database.read() as tx:
+        return {row["name"]: (int(row["used"]), int(row["total"])) for row in await _CUSTOM(tx)}

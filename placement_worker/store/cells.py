@@ -4,42 +4,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from bus.cells import RegisteredCell
-from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
+from placement_worker.store.sql import sql
 
-_NOW = "CAST(:now AS double precision)"
-
-_REGISTERED = Statement("SELECT c.name, c.enabled, c.note FROM cells c ORDER BY c.name")
+_REGISTERED = sql("SELECT c.name, c.enabled, c.note FROM cells c ORDER BY c.name")
 # A statement of its own, so that of two concurrent registrations the second sees the first.
-_ENTER = Statement(
-    f"""
+_ENTER = sql("""
     INSERT INTO cells (name, enabled, note, created_at, updated_at)
-    VALUES (:cell, true, '', {_NOW}, {_NOW}) ON CONFLICT DO NOTHING RETURNING name
-    """
-)
-_LOCK = Statement("SELECT c.name, c.enabled, c.note FROM cells c WHERE c.name = :cell FOR UPDATE OF c")
-_SAY = Statement(f"UPDATE cells SET enabled = :enabled, note = :note, updated_at = {_NOW} WHERE name = :cell")
-_DROP = Statement("DELETE FROM cells WHERE name = :cell")
-_HOSTS = Statement(
-    """
+    VALUES (:cell, true, '', :NOW, :NOW) ON CONFLICT DO NOTHING RETURNING name
+""")
+_LOCK = sql("SELECT c.name, c.enabled, c.note FROM cells c WHERE c.name = :cell FOR UPDATE OF c")
+_SAY = sql("UPDATE cells SET enabled = :enabled, note = :note, updated_at = :NOW WHERE name = :cell")
+_DROP = sql("DELETE FROM cells WHERE name = :cell")
+_HOSTS = sql("""
     SELECT h.cell, count(*) AS hosts FROM hosts h JOIN resource_providers r ON r.uuid = h.root
     WHERE h.cell <> '' AND NOT h.gone GROUP BY h.cell
-    """
-)
-_INSTANCES = Statement(
-    """
+""")
+_INSTANCES = sql("""
     SELECT h.cell, count(DISTINCT a.consumer_id) AS instances FROM hosts h
     JOIN resource_providers r ON r.uuid = h.root
     JOIN resource_providers p ON p.root_provider_id = r.id
     JOIN allocations a ON a.resource_provider_id = p.id WHERE h.cell <> '' GROUP BY h.cell
-    """
-)
-_ROOTS = Statement(
-    """
+""")
+_ROOTS = sql("""
     SELECT h.root FROM hosts h JOIN resource_providers r ON r.uuid = h.root WHERE h.cell = :cell
     AND NOT h.gone ORDER BY h.root
-    """
-)
+""")
 
 
 async def registered(tx: Transaction) -> list[RegisteredCell]:

@@ -1,80 +1,73 @@
 """The numbered changes: each commit takes the next numbers under the lock of one row, as its last statement.
 
 So the numbers follow the order of commits without gaps, and a reader that sees a number finds all earlier
-changes in the database.
+changes in the database. Numbers of new providers are counted in the same table.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.chunks import portions
+from bus.messages import BuildReshaped
 from bus.replication import ChangesFound, PlacementChanged, ProviderChange
-from bus.sql.statement import BoundStatement, Statement
+from bus.sql.database import Database
+from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
-from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION
+from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION, PROVIDER_NUMBERS
+from placement_worker.store.sql import sql
 
 CHANGES_A_MESSAGE = 500
 NEWS_BYTES = 512 * 1024  # of an answer
 KEEP = 20_000  # numbers
 KEEP_UNTOLD = 500_000  # numbers kept during an outage; readers notice a larger gap and read everything
 
-_NEXT = (
-    f"UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE} AND {{after}}"
-    f" RETURNING number, (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION}) AS edition"
-)
+_NEXT = f"""
+    UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE} AND {{after}}
+    RETURNING number, (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION}) AS edition
+"""
 # PostgreSQL does both in one round trip; SQLite knows no UPDATE inside another statement.
-_NEXT_LOGGED = Statement(
-    f"""
+_NEXT_LOGGED = sql(f"""
     WITH {{others}}next AS ({_NEXT}), logged AS (INSERT INTO change_log (number, changes)
-    SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes FROM next, {{n}})
+    SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes FROM next, {{n: nth int, changes str}})
     SELECT number, edition FROM next
-    """,
-    nth=int,
-    changes=str,
-)
-_NEXT_ALONE = Statement(_NEXT)
-_LAST = Statement(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
-_LOG = Statement(
-    "INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n}", number=int, changes=str
-)
-_LOG_AGGREGATES = Statement(
+""")
+_NEXT_ALONE = sql(_NEXT)
+_LAST = sql(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
+_LOG = sql("""
+    INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n: number int, changes str}
+""")
+_LOG_AGGREGATES = sql(
     "INSERT INTO change_log (number, changes, aggregates) VALUES (:number, '[]', :aggregates)"
 )
-_LOG_CELLS = Statement("INSERT INTO change_log (number, changes, cells) VALUES (:number, '[]', :cells)")
-_AFTER = Statement(
-    """
+_LOG_CELLS = sql("INSERT INTO change_log (number, changes, cells) VALUES (:number, '[]', :cells)")
+_AFTER = sql("""
     SELECT number, changes, aggregates, cells FROM change_log WHERE number > :after
     ORDER BY number LIMIT :most
-    """
-)
-_NEWS = Statement(
-    f"""
+""")
+_NEWS = sql(f"""
     SELECT l.number, l.changes, l.aggregates, l.cells, c.number AS last,
     (SELECT min(o.number) FROM change_log o) AS oldest
     FROM changes c LEFT JOIN (SELECT number, changes, aggregates, cells FROM change_log
     WHERE number > :after ORDER BY number LIMIT :most) l ON 1 = 1
     WHERE c.id = {LAST_CHANGE} ORDER BY l.number
-    """
-)
-_UNTOLD = Statement(
-    f"""
+""")
+_UNTOLD = sql(f"""
     SELECT l.number, l.changes, l.aggregates, l.cells FROM change_log l WHERE l.number >
     (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c) AND l.number > :known
     ORDER BY l.number LIMIT :most
-    """
-)
-_TELL = Statement(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND number < :number")
-_TRIM = Statement(
-    f"""
+""")
+_TELL = sql(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND number < :number")
+_TRIM = sql(f"""
     DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :keep
     AND (number <= (SELECT number FROM changes WHERE id = {LAST_TOLD})
     OR number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :untold)
-    """
-)
+""")
 
 _encode = msgspec.json.Encoder().encode
 _changes = msgspec.json.Decoder(tuple[ProviderChange, ...])
@@ -169,3 +162,61 @@ def _messages(rows: Sequence[Any]) -> list[PlacementChanged]:
 async def trim(tx: Transaction) -> None:
     """Delete all but the last changes; keep many more while they are not published."""
     await _TRIM(tx, keep=KEEP, untold=KEEP_UNTOLD)
+
+
+BLOCK = 200
+
+_TAKE = sql(f"""
+    INSERT INTO changes (id, number)
+    SELECT {PROVIDER_NUMBERS}, COALESCE(max(p.id), 0) + CAST(:more AS bigint) FROM resource_providers p
+    WHERE true ON CONFLICT (id) DO UPDATE SET number = changes.number + CAST(:more AS bigint)
+    RETURNING number
+""")
+
+
+class ProviderNumbers:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._spare: list[int] = []
+
+    @asynccontextmanager
+    async def taken(self, most: int) -> AsyncIterator[Iterator[int]]:
+        """Yield up to this many numbers; unused ones are kept for the next caller."""
+        numbers = iter(await self._take(most))
+        try:
+            yield numbers
+        finally:
+            self._spare += numbers
+
+    async def _take(self, most: int) -> list[int]:
+        if len(self._spare) < most:
+            more = max(BLOCK, most)
+            async with self._database.write() as tx:
+                [(last,)] = await _TAKE(tx, more=more)
+            self._spare += range(last - more + 1, last + 1)
+        taken, self._spare = self._spare[:most], self._spare[most:]
+        return taken
+
+
+_KEEP_RESHAPED = sql("INSERT INTO reshaped_builds (number, builds) VALUES (:number, :builds)")
+_UNTOLD_RESHAPED = sql("SELECT number, builds FROM reshaped_builds ORDER BY number LIMIT :most")
+_FORGET_RESHAPED = sql("DELETE FROM reshaped_builds WHERE number IN (SELECT n.number FROM {n: number int})")
+
+_builds = msgspec.json.Decoder(tuple[BuildReshaped, ...]).decode
+
+
+async def keep_reshaped(tx: Transaction, number: int, told: Sequence[BuildReshaped]) -> None:
+    """Store the messages for this change."""
+    await _KEEP_RESHAPED(tx, number=number, builds=_encode(told).decode())
+
+
+async def untold_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
+    """Return the numbers of the oldest unpublished changes, and their messages."""
+    rows = await _UNTOLD_RESHAPED(tx, most=most)
+    said = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]
+    return [number for number, _ in rows], said
+
+
+async def forget_reshaped(tx: Transaction, numbers: Sequence[int]) -> None:
+    """Delete published entries."""
+    await _FORGET_RESHAPED(tx, [(number,) for number in numbers])

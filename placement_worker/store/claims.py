@@ -6,7 +6,8 @@ id, providers by id, the change number. A missing consumer is inserted first, as
 unique key then separates two concurrent claims, and a claim from the retirement of its consumer.
 """
 
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,168 +17,132 @@ from bus.reports import EXCLUDES_SIBLINGS, capacity_of
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from placement_worker.core.cell_limits import ended
-from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
-from placement_worker.store import server_groups, walls
+from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, ended
+from placement_worker.store import server_groups
+from placement_worker.store.hosts import limits_around
 from placement_worker.store.numbered_names import Book
+from placement_worker.store.sql import sql
 
-_NOW = "CAST(:now AS double precision)"
-
-_INSERT = (
-    "INSERT INTO consumers"
-    " (uuid, generation, project_id, user_id, consumer_type_id, client, created_at, updated_at)"
-    f" SELECT n.uuid, 1, n.project, n.owner, n.type, n.client, {_NOW}, {_NOW} FROM {{n}} WHERE true"
-    " ORDER BY n.uuid ON CONFLICT (uuid) DO NOTHING RETURNING id, uuid"
-)
-_NEWCOMER: dict[str, Any] = {"uuid": str, "project": int, "owner": int, "type": int, "client": bool}
-_INSERT_CONSUMERS = Statement(_INSERT, **_NEWCOMER)
+_INSERT = """
+    INSERT INTO consumers
+    (uuid, generation, project_id, user_id, consumer_type_id, client, created_at, updated_at)
+    SELECT n.uuid, 1, n.project, n.owner, n.type, n.client, :NOW, :NOW
+    FROM {n: uuid str, project int, owner int, type int, client bool} WHERE true
+    ORDER BY n.uuid ON CONFLICT (uuid) DO NOTHING RETURNING id, uuid
+"""
+_INSERT_CONSUMERS = sql(_INSERT)
 # PostgreSQL: one round trip if all consumers are new; otherwise no provider is locked yet.
-_INSERT_AND_LOCK = Statement(
-    f"""
+_INSERT_AND_LOCK = sql(f"""
     WITH new AS ({_INSERT}),
     locked AS (SELECT p.id FROM resource_providers p WHERE (SELECT count(*) FROM new) = :newcomers
     AND p.uuid = ANY(CAST(:providers AS text[])) ORDER BY p.id FOR NO KEY UPDATE OF p)
     SELECT new.id, new.uuid, there.providers FROM new, (SELECT count(*) AS providers FROM locked) there
-    """,
-    **_NEWCOMER,
-)
-_LOCK_CONSUMERS = Statement(
-    """
-    SELECT c.id, c.uuid, c.generation, c.group_id FROM {n} JOIN consumers c ON c.uuid = n.uuid
+""")
+_LOCK_CONSUMERS = sql("""
+    SELECT c.id, c.uuid, c.generation, c.group_id FROM {n: uuid str} JOIN consumers c ON c.uuid = n.uuid
     ORDER BY c.id FOR UPDATE OF c
-    """,
-    uuid=str,
-)
-_RETIRED = Statement(
-    """
-    SELECT r.uuid, r.why, r.unplaceable, r.cell FROM {n} JOIN retired_consumers r ON r.uuid = n.uuid
-    """,
-    uuid=str,
-)
-_HOLDINGS = Statement(
-    """
-    SELECT a.consumer_id, p.uuid AS provider, p.shape, a.resource_class_id, a.used FROM {n}
+""")
+_RETIRED = sql("""
+    SELECT r.uuid, r.why, r.unplaceable, r.cell FROM {n: uuid str} JOIN retired_consumers r ON r.uuid = n.uuid
+""")
+_HOLDINGS = sql("""
+    SELECT a.consumer_id, p.uuid AS provider, p.shape, a.resource_class_id, a.used FROM {n: id int}
     JOIN allocations a ON a.consumer_id = n.id JOIN resource_providers p ON p.id = a.resource_provider_id
-    """,
-    id=int,
-)
-_LOCK_PROVIDERS = Statement(
-    """
-    SELECT p.uuid FROM {n} JOIN resource_providers p ON p.uuid = n.uuid
+""")
+_LOCK_PROVIDERS = sql("""
+    SELECT p.uuid FROM {n: uuid str} JOIN resource_providers p ON p.uuid = n.uuid
     ORDER BY p.id FOR NO KEY UPDATE OF p
-    """,
-    uuid=str,
-)
+""")
 # Once all of them are locked: a statement sees nothing that was committed while it waited for a lock.
-_ROOMS = Statement(
-    """
+_ROOMS = sql("""
     SELECT p.id, p.uuid, r.uuid AS root, p.shape, p.generation, i.resource_class_id AS class, i.total,
     i.reserved, i.allocation_ratio, i.used, i.min_unit, i.max_unit, i.step_size,
-    EXISTS (SELECT 1 FROM {n} JOIN retired_consumers e ON e.uuid = n.consumer) AS retired,
-    CASE WHEN p.parent_provider_id IS NOT NULL THEN EXISTS (SELECT 1 FROM resource_provider_traits t
-    WHERE t.resource_provider_id = p.id AND t.trait_id = (SELECT id FROM traits WHERE name = :excludes))
-    ELSE false END AS excludes
+    EXISTS (SELECT 1 FROM {n: provider str, consumer str} JOIN retired_consumers e ON e.uuid = n.consumer)
+    AS retired, CASE WHEN p.parent_provider_id IS NOT NULL THEN EXISTS (SELECT 1 FROM
+    resource_provider_traits t WHERE t.resource_provider_id = p.id AND t.trait_id = (SELECT id FROM traits
+    WHERE name = :excludes)) ELSE false END AS excludes
     FROM {n} JOIN resource_providers p ON p.uuid = n.provider
     JOIN resource_providers r ON r.id = p.root_provider_id
     LEFT JOIN inventories i ON i.resource_provider_id = p.id ORDER BY p.id, i.resource_class_id
-    """,
-    provider=str,
-    consumer=str,
-)
-_SIBLINGS = Statement(
-    """
-    SELECT p.uuid, s.uuid AS sibling FROM {n} JOIN resource_providers p ON p.uuid = n.uuid
+""")
+_SIBLINGS = sql("""
+    SELECT p.uuid, s.uuid AS sibling FROM {n: uuid str} JOIN resource_providers p ON p.uuid = n.uuid
     JOIN resource_providers s ON s.parent_provider_id = p.parent_provider_id AND s.id <> p.id
     JOIN traits m ON m.name = :excludes
     JOIN resource_provider_traits o ON o.resource_provider_id = p.id AND o.trait_id = m.id
     JOIN resource_provider_traits t ON t.resource_provider_id = s.id AND t.trait_id = m.id
-    """,
-    uuid=str,
-)
-_SET_USED = Statement(
-    """
-    UPDATE inventories SET used = n.used FROM {n}
+""")
+_SET_USED = sql("""
+    UPDATE inventories SET used = n.used FROM {n: provider int, class int, used int}
     WHERE inventories.resource_provider_id = n.provider AND inventories.resource_class_id = n.class
-    """,
-    **{"provider": int, "class": int, "used": int},
-)
-_SET_GENERATIONS = Statement(
-    f"""
-    UPDATE resource_providers SET generation = n.generation, updated_at = {_NOW} FROM {{n}}
-    WHERE resource_providers.id = n.id
-    """,
-    id=int,
-    generation=int,
-)
-_SET_CONSUMERS = Statement(
-    f"""
+""")
+_SET_GENERATIONS = sql("""
+    UPDATE resource_providers SET generation = n.generation, updated_at = :NOW
+    FROM {n: id int, generation int} WHERE resource_providers.id = n.id
+""")
+_SET_CONSUMERS = sql("""
     UPDATE consumers SET generation = n.generation, project_id = n.project, user_id = n.owner,
     client = consumers.client AND n.client,
-    consumer_type_id = COALESCE(n.type, consumer_type_id), updated_at = {_NOW}
-    FROM {{n}} WHERE consumers.id = n.id
-    """,
-    id=int,
-    generation=int,
-    project=int,
-    owner=int,
-    type=int,
-    client=bool,
-)
-_SET_HOLDERS = Statement(
-    f"""
+    consumer_type_id = COALESCE(n.type, consumer_type_id), updated_at = :NOW
+    FROM {n: id int, generation int, project int, owner int, type int, client bool} WHERE consumers.id = n.id
+""")
+_SET_HOLDERS = sql("""
     UPDATE consumers SET generation = n.generation, project_id = o.project_id, user_id = o.user_id,
-    consumer_type_id = n.type, keeps_for = n.whose, updated_at = {_NOW}
-    FROM {{n}} JOIN consumers o ON o.id = n.heir_of WHERE consumers.id = n.id
-    """,
-    id=int,
-    generation=int,
-    heir_of=int,
-    type=int,
-    whose=str,
-)
-_DELETE_CONSUMERS = Statement("DELETE FROM consumers WHERE id IN (SELECT n.id FROM {n})", id=int)
-_DELETE_ALLOCATIONS = Statement("DELETE FROM allocations WHERE consumer_id IN (SELECT n.id FROM {n})", id=int)
-_INSERT_ALLOCATIONS = Statement(
-    f"""
+    consumer_type_id = n.type, keeps_for = n.whose, updated_at = :NOW
+    FROM {n: id int, generation int, heir_of int, type int, whose str} JOIN consumers o ON o.id = n.heir_of
+    WHERE consumers.id = n.id
+""")
+_DELETE_CONSUMERS = sql("DELETE FROM consumers WHERE id IN (SELECT n.id FROM {n: id int})")
+_DELETE_ALLOCATIONS = sql("DELETE FROM allocations WHERE consumer_id IN (SELECT n.id FROM {n: id int})")
+_INSERT_ALLOCATIONS = sql("""
     INSERT INTO allocations
     (consumer_id, resource_provider_id, resource_class_id, used, created_at, updated_at)
-    SELECT n.consumer, n.provider, n.class, n.used, {_NOW}, {_NOW} FROM {{n}}
-    """,
-    **{"consumer": int, "provider": int, "class": int, "used": int},
-)
-_INSERT_RETIRED = Statement(
-    f"""
+    SELECT n.consumer, n.provider, n.class, n.used, :NOW, :NOW
+    FROM {n: consumer int, provider int, class int, used int}
+""")
+_INSERT_RETIRED = sql("""
     INSERT INTO retired_consumers (uuid, why, at, unplaceable, cell)
-    SELECT n.uuid, n.why, {_NOW}, n.unplaceable, n.cell FROM {{n}} WHERE true
-    ORDER BY n.uuid ON CONFLICT DO NOTHING
-    """,
-    uuid=str,
-    why=str,
-    unplaceable=bool,
-    cell=str,
-)
-_WAKE = Statement(
-    "DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n})", uuid=str
-)  # shelved consumers that hold allocations again, or have ended
-_PRUNE_RETIRED = Statement("DELETE FROM retired_consumers WHERE at < :before")
+    SELECT n.uuid, n.why, :NOW, n.unplaceable, n.cell
+    FROM {n: uuid str, why str, unplaceable bool, cell str} WHERE true ORDER BY n.uuid ON CONFLICT DO NOTHING
+""")
+# Of shelved consumers that hold allocations again, or have ended.
+_WAKE = sql("DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n: uuid str})")
+_PRUNE_RETIRED = sql("DELETE FROM retired_consumers WHERE at < :before")
 
 
-def consumers_of(claims: Collection[ConsumerClaim]) -> tuple[dict[str, ConsumerClaim | None], set[str]]:
-    """Return the consumers that may not exist yet, with their claims, and those that should exist."""
-    newcomers: dict[str, ConsumerClaim | None] = {}
-    others = set()
+# Holder consumers are written before the consumers that they refer to are deleted.
+_LAST = (
+    _SET_USED, _SET_GENERATIONS, _INSERT_ALLOCATIONS, _SET_CONSUMERS, _SET_HOLDERS, _DELETE_CONSUMERS, _WAKE,
+    _INSERT_RETIRED,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class ClaimScope:
+    """What claims and releases concern: consumers, providers, server groups, and the asking cell, if any."""
+
+    newcomers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims
+    others: set[str]  # consumers that should exist
+    providers: Collection[str] = ()
+    groups: Collection[str] | None = None  # None: group policies are not judged
+    cell: str = ""
+
+
+def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -> ClaimScope:
+    """Return the consumers of the claims, with these providers."""
+    scope = ClaimScope({}, set(), providers)
     for claim in claims:
         if claim.generation is None or not claim.fenced:
-            newcomers.setdefault(claim.consumer, claim)
+            scope.newcomers.setdefault(claim.consumer, claim)
         else:
-            others.add(claim.consumer)
+            scope.others.add(claim.consumer)
         if claim.take_over:
-            others.add(claim.take_over)
+            scope.others.add(claim.take_over)
     for claim in claims:
         for name in (claim.keep, claim.begins):
             if name:
-                newcomers.setdefault(name, None)
-    return newcomers, others
+                scope.newcomers.setdefault(name, None)
+    return scope
 
 
 @dataclass(slots=True)
@@ -188,61 +153,44 @@ class Opened:
     placeholders: dict[str, ConsumerClaim | None]
 
 
-async def open_world(
-    tx: Transaction,
-    book: Book,
-    newcomers: dict[str, ConsumerClaim | None],
-    others: Collection[str],
-    providers: Collection[str],
-    now: float,
-    named: Collection[str] | None = None,
-    cell: str = "",
-) -> Opened:
-    """Lock and read the data.
-
-    `newcomers` may not exist yet; `others` should. `named` are the server groups of the claims; None: group
-    policies are not judged. `cell` is the asking cell, if any: the owners of all providers are then read
-    under the locks as well.
-    """
-    reading = book.reading
-    holders: dict[str, Holder] = {}
-    placeholders: dict[str, ConsumerClaim | None] = {}
-    locked = False
-    if newcomers:
-        # Existing consumers are excluded: their groups and allocations come before the providers.
-        soon = () if others or named else providers
-        inserted, locked = await _insert(tx, book, newcomers, soon, now)
-        for id_, uuid in inserted:
-            holders[uuid] = Holder(uuid, id_)
-            placeholders[uuid] = newcomers[uuid]
-    older = [(uuid,) for uuid in {*newcomers, *others} if uuid not in holders]
+async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float) -> Opened:
+    """Lock and read the data; for a cell also the owners of all providers."""
+    reading, newcomers = book.reading, scope.newcomers
+    everyone = {*newcomers, *scope.others}
+    # Existing consumers are excluded: their groups and allocations come before the providers.
+    soon = () if scope.others or scope.groups else scope.providers
+    inserted, locked = await _insert(tx, book, newcomers, soon, now) if newcomers else ([], False)
+    holders = {uuid: Holder(uuid, id_) for id_, uuid in inserted}
+    placeholders = {uuid: newcomers[uuid] for uuid in holders}
     held: dict[int, Holder] = {}
-    if older:
+    if older := [(uuid,) for uuid in everyone if uuid not in holders]:
         for id_, uuid, generation, group in await _LOCK_CONSUMERS(tx, older):
             holders[uuid] = held[id_] = Holder(uuid, id_, generation, group=group, group_was=group)
-        if any(uuid not in holders for uuid in newcomers):
+        if not newcomers.keys() <= holders.keys():
             raise Conflict("a consumer ended while it was being looked for")
     shapes = await _read_holdings(tx, book, held) if held else {}
     world = ClaimWorld({}, holders, {})
-    joined = {holder.group for holder in held.values() if holder.group is not None}
-    if named or (joined and named is not None):
-        await server_groups.lock(tx, world, named, joined)
-    wanted = {*providers, *(provider for holder in held.values() for provider in holder.held)}
-    there = wanted if locked or not wanted else await _lock_providers(tx, wanted)
-    everyone = {*newcomers, *others}
+    if scope.groups is not None:
+        joined = {holder.group for holder in held.values() if holder.group is not None}
+        if scope.groups or joined:
+            await server_groups.lock(tx, world, scope.groups, joined)
+    wanted = {*scope.providers, *(provider for holder in held.values() for provider in holder.held)}
+    there = wanted
+    if wanted and not locked:
+        there = {uuid for (uuid,) in await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted])}
     claimed, some_retired = await _read_providers(tx, book, there, everyone)
     world.providers = {**dict.fromkeys(wanted), **claimed}
     if some_retired:
         world.retired = {
-            uuid: ended(Retired(why=why, unplaceable=bool(unplaceable), cell=by), cell)
+            uuid: ended(Retired(why=why, unplaceable=bool(unplaceable), cell=by), scope.cell)
             for uuid, why, unplaceable, by in await _RETIRED(tx, [(uuid,) for uuid in everyone])
         }
     if any((found := world.providers[one]) is None or found.shape != shape for one, shape in shapes.items()):
         raise Conflict("what somebody holds may have been moved while its providers were being locked")
     if world.groups:
         world.sharing = await server_groups.sharing(tx, world.providers)
-    if cell:
-        world.wall = await walls.around(tx, cell, world.providers)
+    if scope.cell:
+        world.wall = await limits_around(tx, scope.cell, world.providers)
     if book.reading != reading:
         raise Conflict("a class was renamed between the one and the other")
     return Opened(world, placeholders)
@@ -274,11 +222,6 @@ async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -
         holding = held[row["consumer_id"]].held.setdefault(row["provider"], {})
         holding[names[row["resource_class_id"]]] = row["used"]
     return {row["provider"]: row["shape"] for row in rows}
-
-
-async def _lock_providers(tx: Transaction, wanted: Collection[str]) -> set[str]:
-    """Lock the providers and return the existing ones."""
-    return {uuid for (uuid,) in await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted])}
 
 
 async def _read_providers(
@@ -327,58 +270,31 @@ async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tup
 async def save_world(
     tx: Transaction, book: Book, opened: Opened, now: float
 ) -> tuple[list[ProviderChange], list[BoundStatement]]:
-    """Write what judging changed; gives what is to be announced, and the writes that are left."""
-    world, placeholders = opened.world, opened.placeholders
+    """Write what judging changed. Return the changes to log, and the statements still to be executed."""
+    world, touched = opened.world, opened.world.touched.values()
+    rows = _changed_rows(book, opened)
+    for provider in touched:
+        rows[_SET_USED] += [
+            (provider.id, stock.class_id, stock.used)
+            for stock in provider.stocks.values()
+            if stock.used != stock.was
+        ]
+        if provider.generation != provider.was:
+            rows[_SET_GENERATIONS].append((provider.id, provider.generation))
     cell = world.wall.cell if world.wall else ""
-    writes = list(_save_providers(world.touched.values(), now))
-    gone = [(world.holders[uuid].id,) for uuid in placeholders if not world.holders[uuid].generation]
-    replaced, advanced, holder_consumers, allocations, joined = [], [], [], [], []
-    for holder in world.stirred.values():
-        if holder.uuid not in placeholders:
-            replaced.append((holder.id,))
-            if not holder.generation:
-                gone.append((holder.id,))
-        if holder.held and holder.group != holder.group_was:
-            joined.append((holder.id, holder.group))
-        claim = holder.by
-        if claim is None and holder.heir_of is not None and holder.held:
-            kind = book.types.ids[holder.heir_type]
-            holder_consumers.append((holder.id, holder.generation, holder.heir_of.id, kind, holder.keeps_for))
-        elif claim is None:
-            continue
-        elif holder.uuid not in placeholders or placeholders[holder.uuid] is not claim:
-            advanced.append((holder.id, holder.generation, *_owner(book, claim), claim.client))
-        for uuid, resources in holder.held.items():
-            provider = world.touched[uuid]
-            for name, used in resources.items():
-                allocations.append((holder.id, provider.id, provider.stocks[name].class_id, used))
-    if joined:  # a separate statement: others write the same rows
-        await server_groups.join(tx, joined)
-    if replaced:
-        await _DELETE_ALLOCATIONS(tx, replaced)
-    if allocations:
-        writes.append(_INSERT_ALLOCATIONS.of(allocations, now=now))
-    if advanced:
-        writes.append(_SET_CONSUMERS.of(advanced, now=now))
-    if holder_consumers:  # before the consumers they refer to are deleted
-        writes.append(_SET_HOLDERS.of(holder_consumers, now=now))
-    if gone:
-        writes.append(_DELETE_CONSUMERS.of(gone))
-    # a separate statement: other rows take the place of the old ones
-    if ending := world.woken & world.tombstones.keys():
+    rows[_INSERT_RETIRED] = [
+        (uuid, retired.why, retired.unplaceable, cell or retired.cell)
+        for uuid, retired in world.tombstones.items()
+    ]
+    ending = world.woken & world.tombstones.keys()
+    rows[_WAKE] = [(uuid,) for uuid in world.woken - ending]
+    # Separate statements: later ones change the same rows.
+    if rows[server_groups.JOIN]:
+        await server_groups.JOIN(tx, rows[server_groups.JOIN])
+    if rows[_DELETE_ALLOCATIONS]:
+        await _DELETE_ALLOCATIONS(tx, rows[_DELETE_ALLOCATIONS])
+    if ending:
         await _WAKE(tx, [(uuid,) for uuid in ending])
-    if waking := world.woken - ending:
-        writes.append(_WAKE.of([(uuid,) for uuid in waking]))
-    if world.tombstones:
-        writes.append(
-            _INSERT_RETIRED.of(
-                [
-                    (uuid, retired.why, retired.unplaceable, cell or retired.cell)
-                    for uuid, retired in world.tombstones.items()
-                ],
-                now=now,
-            )
-        )
     altered = [
         ProviderChange(
             provider.uuid,
@@ -386,25 +302,40 @@ async def save_world(
             provider.generation,
             {name: stock.used for name, stock in provider.stocks.items()},
         )
-        for provider in world.touched.values()
+        for provider in touched
     ]
-    return altered, writes
+    return altered, [statement.of(rows[statement], now=now) for statement in _LAST if rows[statement]]
 
 
-def _save_providers(claimed: Collection[ClaimedProvider], now: float) -> Iterator[BoundStatement]:
-    used = [
-        (provider.id, stock.class_id, stock.used)
-        for provider in claimed
-        for stock in provider.stocks.values()
-        if stock.used != stock.was
-    ]
-    bumped = [
-        (provider.id, provider.generation) for provider in claimed if provider.generation != provider.was
-    ]
-    if used:
-        yield _SET_USED.of(used)
-    if bumped:
-        yield _SET_GENERATIONS.of(bumped, now=now)
+def _changed_rows(book: Book, opened: Opened) -> defaultdict[Statement, list[tuple[Any, ...]]]:
+    """Return the rows of the consumers and their allocations, by the statement that writes them."""
+    world, placeholders = opened.world, opened.placeholders
+    rows: defaultdict[Statement, list[tuple[Any, ...]]] = defaultdict(list)
+    unused = [world.holders[uuid] for uuid in placeholders if not world.holders[uuid].generation]
+    rows[_DELETE_CONSUMERS] = [(holder.id,) for holder in unused]
+    for holder in world.stirred.values():
+        if holder.uuid not in placeholders:
+            rows[_DELETE_ALLOCATIONS].append((holder.id,))
+            if not holder.generation:
+                rows[_DELETE_CONSUMERS].append((holder.id,))
+        if holder.held and holder.group != holder.group_was:
+            rows[server_groups.JOIN].append((holder.id, holder.group))
+        claim = holder.by
+        if claim is None and holder.heir_of is not None and holder.held:
+            heir = (holder.heir_of.id, book.types.ids[holder.heir_type], holder.keeps_for)
+            rows[_SET_HOLDERS].append((holder.id, holder.generation, *heir))
+        elif claim is None:
+            continue
+        elif holder.uuid not in placeholders or placeholders[holder.uuid] is not claim:
+            owner = _owner(book, claim)
+            rows[_SET_CONSUMERS].append((holder.id, holder.generation, *owner, claim.client))
+        for uuid, resources in holder.held.items():
+            provider = world.touched[uuid]
+            rows[_INSERT_ALLOCATIONS] += [
+                (holder.id, provider.id, provider.stocks[name].class_id, used)
+                for name, used in resources.items()
+            ]
+    return rows
 
 
 def _owner(book: Book, claim: ConsumerClaim | None) -> tuple[int, int, int | None]:

@@ -1,53 +1,36 @@
 """SQL for the owners of trees: a row per root, which outlives the tree. Locked by root, before providers."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from bus.sql.statement import BoundStatement, Statement
+from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
+from placement_worker.core.claim_world import CellLimits, ClaimedProvider
 from placement_worker.core.trees import Tree
+from placement_worker.store import server_groups
+from placement_worker.store.sql import sql
 
-_NOW = "CAST(:now AS double precision)"
-
-_ENTER = Statement(
-    f"""
+_ENTER = sql("""
     INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, created_at, updated_at)
-    SELECT n.root, '', '', '', '', -1, false, {_NOW}, {_NOW} FROM {{n}} WHERE true ORDER BY n.root
+    SELECT n.root, '', '', '', '', -1, false, :NOW, :NOW FROM {n: root str} WHERE true ORDER BY n.root
     ON CONFLICT DO NOTHING
-    """,
-    root=str,
-)
-_LOCK_HOSTS = Statement(
-    """
-    SELECT h.root, h.host, h.cell, h.agent, h.zone, h.sequence, h.gone FROM {n}
+""")
+_LOCK_HOSTS = sql("""
+    SELECT h.root, h.host, h.cell, h.agent, h.zone, h.sequence, h.gone FROM {n: root str}
     JOIN hosts h ON h.root = n.root ORDER BY h.root FOR NO KEY UPDATE OF h
-    """,
-    root=str,
-)
-_LEAVE = Statement(
-    "DELETE FROM hosts WHERE sequence = -1 AND root IN (SELECT n.root FROM {n})",
-    root=str,
-)
-_SET_HOSTS = Statement(
-    f"""
+""")
+_LEAVE = sql("DELETE FROM hosts WHERE sequence = -1 AND root IN (SELECT n.root FROM {n: root str})")
+_SET_HOSTS = sql("""
     UPDATE hosts SET cell = n.cell, agent = n.agent, host = n.host, zone = n.zone, sequence = n.sequence,
-    gone = n.gone, updated_at = {_NOW} FROM {{n}} WHERE hosts.root = n.root
-    """,
-    root=str,
-    cell=str,
-    agent=str,
-    host=str,
-    zone=str,
-    sequence=int,
-    gone=bool,
-)
-_PRUNE_HOSTS = Statement(
-    """
+    gone = n.gone, updated_at = :NOW
+    FROM {n: root str, cell str, agent str, host str, zone str, sequence int, gone bool}
+    WHERE hosts.root = n.root
+""")
+_PRUNE_HOSTS = sql("""
     DELETE FROM hosts WHERE updated_at < :before
     AND NOT EXISTS (SELECT 1 FROM resource_providers p WHERE p.uuid = hosts.root)
-    """
-)
-_LEFTOVERS = Statement("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid = h.root WHERE h.gone")
+""")
+_LEFTOVERS = sql("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid = h.root WHERE h.gone")
 
 
 async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
@@ -85,3 +68,25 @@ async def leftovers(tx: Transaction) -> list[str]:
 
 async def prune_hosts(tx: Transaction, before: float) -> None:
     await _PRUNE_HOSTS(tx, before=before)
+
+
+_CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = n.root")
+
+
+async def limits_around(
+    tx: Transaction, cell: str, rooms: Mapping[str, ClaimedProvider | None]
+) -> CellLimits:
+    """Return the restrictions of this cell for the providers. An assignment of a root to another cell waits
+    for their locks.
+    """
+    there = [room for room in rooms.values() if room is not None]
+    roots = {room.root for room in there}
+    cells = dict(await _CELLS(tx, [(root,) for root in roots])) if roots else {}
+    strangers = [room.uuid for room in there if not cells.get(room.root)]
+    return CellLimits(cell, cells, await server_groups.sharing(tx, strangers) if strangers else ())
+
+
+async def limits_of(tx: Transaction, cell: str, roots: Iterable[str]) -> CellLimits:
+    """Return the restrictions of this cell for the roots."""
+    listed = [(root,) for root in dict.fromkeys(roots)]
+    return CellLimits(cell, dict(await _CELLS(tx, listed)) if listed else {}, ())

@@ -22,32 +22,24 @@ from placement_worker.store.provider_parts import (
     stored_inventories,
     stored_names,
 )
+from placement_worker.store.sql import sql
 from placement_worker.store.tree_reads import read_unknown
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"
 
-# What is read of a provider: for each part a list, and when it changed last.
+# What is read of a provider: for each part a list, and the table that has the time of its last change.
 _PARTS = {
-    "inventories": (
-        INVENTORIES,
-        "(SELECT max(i.updated_at) FROM inventories i WHERE i.resource_provider_id = p.id)",
-    ),
-    "traits": (
-        TRAITS,
-        "(SELECT max(t.updated_at) FROM resource_provider_traits t WHERE t.resource_provider_id = p.id)",
-    ),
-    "aggregates": (
-        AGGREGATES,
-        "(SELECT max(a.updated_at) FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id)",
-    ),
+    "inventories": (INVENTORIES, "inventories"),
+    "traits": (TRAITS, "resource_provider_traits"),
+    "aggregates": (AGGREGATES, "resource_provider_aggregates"),
 }
 
 _OWNER = ("cell", "agent", "zone", "host", "sequence", "gone")
 
 Which = tuple[str, str]  # which providers: what else to join, and a condition
 ALL: Which = ("", "")
-BY_ID: Which = ("JOIN {n} ON n.uuid = p.uuid", "")
-BY_NUMBER: Which = ("JOIN {n} ON n.id = p.id", "")
+BY_ID: Which = ("JOIN {n: uuid str} ON n.uuid = p.uuid", "")
+BY_NUMBER: Which = ("JOIN {n: id int} ON n.id = p.id", "")
 BY_NAME: Which = ("", "WHERE p.name = :name")
 BY_TREE: Which = (
     "",
@@ -55,97 +47,88 @@ BY_TREE: Which = (
 )
 BY_AGENT: Which = (
     "",
-    "WHERE p.id IN (SELECT m.id FROM {n} JOIN hosts o ON o.agent = n.agent"
-    " AND (CAST(:cell AS text) = '' OR o.cell = CAST(:cell AS text))"
-    " JOIN resource_providers t ON t.uuid = o.root JOIN resource_providers m ON m.root_provider_id = t.id"
-    " WHERE m.uuid > :after ORDER BY m.uuid LIMIT :most)",
+    """
+    WHERE p.id IN (SELECT m.id FROM {n: agent str} JOIN hosts o ON o.agent = n.agent
+    AND (CAST(:cell AS text) = '' OR o.cell = CAST(:cell AS text))
+    JOIN resource_providers t ON t.uuid = o.root JOIN resource_providers m ON m.root_provider_id = t.id
+    WHERE m.uuid > :after ORDER BY m.uuid LIMIT :most)
+    """,
 )
 BY_CELL: Which = (
     "",
-    "WHERE p.root_provider_id IN (SELECT t.id FROM hosts o JOIN resource_providers t ON t.uuid = o.root"
-    " WHERE o.cell = :cell)",
+    """
+    WHERE p.root_provider_id IN (SELECT t.id FROM hosts o JOIN resource_providers t ON t.uuid = o.root
+    WHERE o.cell = :cell)
+    """,
 )
-_KEYS: dict[Which, dict[str, Any]] = {BY_ID: {"uuid": str}, BY_NUMBER: {"id": int}, BY_AGENT: {"agent": str}}
 
 
 @cache
 def _providers(which: Which, parts: frozenset[str]) -> Statement:
     lists = []
-    for part, (listed, changed) in _PARTS.items():
+    for part, (listed, table) in _PARTS.items():
+        changed = f"(SELECT max(c.updated_at) FROM {table} c WHERE c.resource_provider_id = p.id)"
         listed, changed = (listed, changed) if part in parts else ("NULL", "NULL")
         lists.append(f"{listed} AS {part}, {changed} AS {part}_updated")
     joined, condition = which
     owner = "".join(f", h.{column}" for column in _OWNER) if "owner" in parts else ""
-    hosts = "LEFT JOIN hosts h ON h.root = r.uuid" if owner else ""
-    return Statement(
-        f"""
+    return sql(f"""
         SELECT p.id, p.uuid, p.name, q.uuid AS parent, r.uuid AS root, p.generation, p.updated_at,
         {", ".join(lists)}, {_EDITION} AS edition{owner} FROM resource_providers p {joined}
-        JOIN resource_providers r ON r.id = p.root_provider_id {hosts}
+        JOIN resource_providers r ON r.id = p.root_provider_id
+        {"LEFT JOIN hosts h ON h.root = r.uuid" if owner else ""}
         LEFT JOIN resource_providers q ON q.id = p.parent_provider_id {condition}
-        """,
-        **_KEYS.get(which, {}),
-    )
+    """)
 
 
-_FIT = Statement(
-    """
-    SELECT i.resource_provider_id FROM {n} JOIN inventories i ON i.resource_class_id = n.class
-    WHERE i.used + n.amount <= (i.total - i.reserved) * i.allocation_ratio
+_FIT = sql("""
+    SELECT i.resource_provider_id FROM {n: class int, amount int} JOIN inventories i ON i.resource_class_id
+    = n.class WHERE i.used + n.amount <= (i.total - i.reserved) * i.allocation_ratio
     AND n.amount >= i.min_unit AND n.amount <= i.max_unit AND n.amount % i.step_size = 0
     GROUP BY i.resource_provider_id HAVING count(*) = :wanted
-    """,
-    **{"class": int, "amount": int},
-)
-_TRAITED = Statement(
-    "SELECT t.trait_id, t.resource_provider_id FROM {n} JOIN resource_provider_traits t ON t.trait_id = n.id",
-    id=int,
-)
-_GROUPED = Statement(
-    """
-    SELECT a.aggregate_id, a.resource_provider_id FROM {n}
+""")
+_TRAITED = sql("""
+    SELECT t.trait_id, t.resource_provider_id FROM {n: id int} JOIN resource_provider_traits t ON t.trait_id
+    = n.id
+""")
+_GROUPED = sql("""
+    SELECT a.aggregate_id, a.resource_provider_id FROM {n: id int}
     JOIN resource_provider_aggregates a ON a.aggregate_id = n.id
-    """,
-    id=int,
-)
+""")
 
-_CONSUMER = (
-    " p.uuid AS provider, p.generation AS provider_generation,"
-    " c.uuid AS consumer, c.generation, j.external_id AS project, u.external_id AS owner, k.name AS type,"
-    " c.client, c.updated_at, a.resource_class_id, a.used, a.updated_at AS allocated_at,"
-    f" {_EDITION} AS edition"
-)
-_OWNERS = (
-    " LEFT JOIN projects j ON j.id = c.project_id LEFT JOIN users u ON u.id = c.user_id"
-    " LEFT JOIN consumer_types k ON k.id = c.consumer_type_id"
-)
-_HELD_BY = Statement(
-    f"SELECT{_CONSUMER} FROM {{n}} JOIN consumers c ON c.uuid = n.uuid"
-    " JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id"
-    f"{_OWNERS}",
-    uuid=str,
-)
-_HELD_OF = Statement(
-    f"SELECT{_CONSUMER} FROM {{n}} JOIN resource_providers p ON p.uuid = n.uuid"
-    " LEFT JOIN allocations a ON a.resource_provider_id = p.id LEFT JOIN consumers c ON c.id = a.consumer_id"
-    f"{_OWNERS}",
-    uuid=str,
-)
-
-_OF_PROJECT = (
-    " LEFT JOIN consumer_types k ON k.id = c.consumer_type_id"
-    " WHERE c.project_id = (SELECT j.id FROM projects j WHERE j.external_id = :project)"
-    " AND (CAST(:owner AS text) = ''"
-    " OR c.user_id = (SELECT u.id FROM users u WHERE u.external_id = CAST(:owner AS text)))"
-    " GROUP BY k.name"
-)
-_USED = Statement(
-    f"SELECT k.name AS type, -1 AS class, count(*) AS amount, {_EDITION} AS edition"
-    f" FROM consumers c{_OF_PROJECT}"
-    f" UNION ALL SELECT k.name, a.resource_class_id, CAST(sum(a.used) AS bigint), {_EDITION}"
-    " FROM consumers c JOIN allocations a ON a.consumer_id = c.id"
-    f"{_OF_PROJECT}, a.resource_class_id ORDER BY 2"
-)
+_CONSUMER = f"""
+    p.uuid AS provider, p.generation AS provider_generation, c.uuid AS consumer, c.generation,
+    j.external_id AS project, u.external_id AS owner, k.name AS type, c.client, c.updated_at,
+    a.resource_class_id, a.used, a.updated_at AS allocated_at, {_EDITION} AS edition
+"""
+_OWNERS = """
+    LEFT JOIN projects j ON j.id = c.project_id LEFT JOIN users u ON u.id = c.user_id
+    LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+"""
+_HELD_BY = sql(f"""
+    SELECT {_CONSUMER} FROM {{n: uuid str}} JOIN consumers c ON c.uuid = n.uuid
+    JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id
+    {_OWNERS}
+""")
+_HELD_OF = sql(f"""
+    SELECT {_CONSUMER} FROM {{n: uuid str}} JOIN resource_providers p ON p.uuid = n.uuid
+    LEFT JOIN allocations a ON a.resource_provider_id = p.id LEFT JOIN consumers c ON c.id = a.consumer_id
+    {_OWNERS}
+""")
+_OF_PROJECT = """
+    LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+    WHERE c.project_id = (SELECT j.id FROM projects j WHERE j.external_id = :project)
+    AND (CAST(:owner AS text) = ''
+    OR c.user_id = (SELECT u.id FROM users u WHERE u.external_id = CAST(:owner AS text)))
+    GROUP BY k.name
+"""
+_USED = sql(f"""
+    SELECT k.name AS type, -1 AS class, count(*) AS amount, {_EDITION} AS edition
+    FROM consumers c {_OF_PROJECT}
+    UNION ALL SELECT k.name, a.resource_class_id, CAST(sum(a.used) AS bigint), {_EDITION}
+    FROM consumers c JOIN allocations a ON a.consumer_id = c.id
+    {_OF_PROJECT}, a.resource_class_id ORDER BY 2
+""")
 
 
 async def providers(

@@ -6,11 +6,14 @@ get another edition, which every read of trees checks. Numbers of classes are ne
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 
 from bus.claims import KEEPERS, ConsumerClaim
+from bus.names import Named, NameKind
 from bus.reports import ProviderReport
 from bus.resources import ProviderLoad
 from bus.sql.database import Database
@@ -18,14 +21,13 @@ from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from placement_worker.schema import AGGREGATES_TURN, CLASS_NUMBERS, FIRST_CUSTOM_CLASS, NAMES_EDITION
+from placement_worker.store.sql import sql
 
-_NOW = "CAST(:now AS double precision)"
-
-_OPEN = Statement(
-    "INSERT INTO changes (id, number) SELECT n.id, 0 FROM {n} WHERE true ON CONFLICT DO NOTHING", id=int
-)
-_EDITION = Statement("SELECT number FROM changes WHERE id = :id")
-_NEW_EDITION = Statement("UPDATE changes SET number = number + 1 WHERE id = :id RETURNING number")
+_OPEN = sql("""
+    INSERT INTO changes (id, number) SELECT n.id, 0 FROM {n: id int} WHERE true ON CONFLICT DO NOTHING
+""")
+_EDITION = sql("SELECT number FROM changes WHERE id = :id")
+_NEW_EDITION = sql("UPDATE changes SET number = number + 1 WHERE id = :id RETURNING number")
 
 
 Again = Callable[[Database], Awaitable[None]]  # how a book is read again
@@ -46,17 +48,14 @@ class NumberedNames:
         self.ids: dict[str, int] = _Numbers()
         self.names: dict[int, str] = {}
         self.forgotten = 0  # so often a number came to mean something else here, or nothing
-        self._all = Statement(f"SELECT id, {column} FROM {table} ORDER BY id")
-        self._find = Statement(
-            f"SELECT t.id, t.{column} FROM {{n}} JOIN {table} t ON t.{column} = n.called", called=str
+        self._all = sql(f"SELECT id, {column} FROM {table} ORDER BY id")
+        self._find = sql(
+            f"SELECT t.id, t.{column} FROM {{n: called str}} JOIN {table} t ON t.{column} = n.called"
         )
-        self._insert = Statement(
-            f"""
-            INSERT INTO {table} ({column}, created_at, updated_at) SELECT n.called, {_NOW}, {_NOW}
-            FROM {{n}} WHERE true ORDER BY n.called ON CONFLICT DO NOTHING RETURNING id
-            """,
-            called=str,
-        )
+        self._insert = sql(f"""
+            INSERT INTO {table} ({column}, created_at, updated_at) SELECT n.called, :NOW, :NOW
+            FROM {{n: called str}} WHERE true ORDER BY n.called ON CONFLICT DO NOTHING RETURNING id
+        """)
 
     async def read_all(self, tx: Transaction) -> None:
         """Read all names again."""
@@ -123,21 +122,15 @@ class NumberedNames:
 class ClassNames(NumberedNames):
     """Resource classes: standard ones have fixed numbers, custom ones begin at FIRST_CUSTOM_CLASS."""
 
-    _insert_numbered = Statement(
-        f"""
+    _insert_numbered = sql("""
         INSERT INTO resource_classes (id, name, created_at, updated_at)
-        SELECT n.id, n.called, {_NOW}, {_NOW}
-        FROM {{n}} WHERE true ORDER BY n.id ON CONFLICT DO NOTHING RETURNING id
-        """,
-        id=int,
-        called=str,
-    )
-    _last = Statement(
-        """
+        SELECT n.id, n.called, :NOW, :NOW
+        FROM {n: id int, called str} WHERE true ORDER BY n.id ON CONFLICT DO NOTHING RETURNING id
+    """)
+    _last = sql("""
         SELECT max(taken.id) FROM (SELECT max(id) AS id FROM resource_classes
         UNION ALL SELECT number FROM changes WHERE id = :numbers) taken
-        """
-    )
+    """)
 
     async def _insert_names(self, tx: Transaction, names: Collection[str], now: float) -> int:
         [(last,)] = await self._last(tx, numbers=CLASS_NUMBERS)
@@ -229,3 +222,81 @@ class Book:
         if any(id_ not in self.classes.names for id_ in ids):
             await self.classes.read_all(tx)
         return self.classes.names
+
+
+_TABLES = {"resource class": "resource_classes", "trait": "traits"}
+_USED = {
+    "resource class": "EXISTS (SELECT 1 FROM inventories u WHERE u.resource_class_id = t.id)",
+    "trait": "EXISTS (SELECT 1 FROM resource_provider_traits u WHERE u.trait_id = t.id)",
+}
+
+
+@dataclass(frozen=True)
+class StoredName:
+    """A name as it is stored."""
+
+    id: int
+    name: str
+    updated: float
+    used: bool  # by some provider; only where it was asked for
+
+    @property
+    def named(self) -> Named:
+        return Named(name=self.name, updated=self.updated)
+
+
+@cache
+def _entries(kind: NameKind, among: bool, used: bool, locking: bool) -> Statement:
+    return sql(f"""
+        SELECT t.id, t.name, t.updated_at, {_USED[kind] if used else "false"} AS used
+        FROM {_TABLES[kind]} t {"JOIN {n: called str} ON n.called = t.name" if among else ""} ORDER BY t.id
+        {"FOR UPDATE OF t" if locking else ""}
+    """)
+
+
+@cache
+def _dropped(kind: NameKind) -> Statement:
+    return sql(f"DELETE FROM {_TABLES[kind]} WHERE id = :id")
+
+
+_RENAME = sql("""
+    UPDATE resource_classes SET name = :called, updated_at = CAST(:now AS double precision) WHERE id = :id
+""")
+_GIVEN_OUT = sql("UPDATE changes SET number = :id WHERE id = :numbers AND number < CAST(:id AS bigint)")
+_ROOTS_WITH = sql("""
+    SELECT DISTINCT r.uuid FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id
+    JOIN resource_providers r ON r.id = p.root_provider_id WHERE i.resource_class_id = :id ORDER BY r.uuid
+""")
+
+
+def names_of(book: Book, kind: NameKind) -> NumberedNames:
+    return book.classes if kind == "resource class" else book.traits
+
+
+async def entries(
+    tx: Transaction,
+    kind: NameKind,
+    names: Collection[str] | None = None,
+    *,
+    used: bool = False,
+    locking: bool = False,
+) -> Sequence[StoredName]:
+    """Return the names, or all, by number. If locked, no transaction can begin to use one."""
+    statement = _entries(kind, names is not None, used, locking)
+    rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])
+    return [StoredName(row["id"], row["name"], row["updated_at"], bool(row["used"])) for row in rows]
+
+
+async def rename_class(tx: Transaction, entry: StoredName, to: str, now: float) -> None:
+    await _RENAME(tx, id=entry.id, called=to, now=now)
+
+
+async def drop_name(tx: Transaction, kind: NameKind, entry: StoredName) -> None:
+    await _dropped(kind)(tx, id=entry.id)
+    if kind == "resource class":  # its number is never given out again
+        await _GIVEN_OUT(tx, id=entry.id, numbers=CLASS_NUMBERS)
+
+
+async def roots_with(tx: Transaction, class_id: int) -> list[str]:
+    """Return the roots of the trees with inventory of this class."""
+    return [root for (root,) in await _ROOTS_WITH(tx, id=class_id)]

@@ -1,9 +1,13 @@
-"""A reshape: inventories go from provider to provider with what is held of them, in one transaction."""
+"""Moves inventory with its allocations in one transaction: by an order (`reshape`), or by a report.
 
-from collections.abc import Mapping, Sequence
+A report locks the providers, but not the consumers: a claim that has read such a consumer finds another shape
+once it has locked the providers, and starts again (see claims.open_world).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bus.claims import Claimed, ClaimRequested
+from bus.claims import KEEPERS, Claimed, ClaimRequested
 from bus.replication import ProviderChange
 from bus.resources import Denied, EditResult, Reshape
 from bus.sql.failures import Conflict
@@ -11,10 +15,11 @@ from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from placement_worker.core import capacity, edits
 from placement_worker.core.claim_world import ClaimedProvider, Stock
-from placement_worker.core.trees import Tree
-from placement_worker.core.working_trees import KnownNames, WorkingTrees
+from placement_worker.core.reshape import MovedHolder, TreeHolder
+from placement_worker.core.trees import KnownNames, Tree, WorkingTrees
 from placement_worker.store import claims, tree_reads
 from placement_worker.store.numbered_names import Book
+from placement_worker.store.sql import sql
 from placement_worker.store.tree_writes import writes_between
 
 
@@ -72,9 +77,9 @@ async def _open(
     reading = book.reading
     listed = [inventory.provider for inventory in order.inventories]
     before = WorkingTrees(await tree_reads.read(tx, book, listed))
-    newcomers, others = claims.consumers_of(order.claims)
     named = capacity.providers_of([ClaimRequested(claims=order.claims)], all_choices=True)
-    opened = await claims.open_world(tx, book, newcomers, others, named | before.homes.keys(), now)
+    scope = claims.claim_scope(order.claims, named | before.homes.keys())
+    opened = await claims.open_world(tx, book, scope, now)
     working = WorkingTrees(await tree_reads.read(tx, book, listed))
     if any(opened.world.providers.get(uuid) is None for uuid in working.homes):
         raise Conflict("a tree grew while it was being locked")
@@ -104,3 +109,86 @@ def _refit(room: ClaimedProvider | None, working: WorkingTrees, provider: str, k
 def _must(refusal: edits.Refused | None) -> None:
     if refusal is not None:
         raise Undone(refusal)
+
+
+_HOLDERS = sql("""
+    SELECT DISTINCT a.consumer_id AS id FROM {n: uuid str} JOIN resource_providers r ON r.uuid = n.uuid
+    JOIN resource_providers p ON p.root_provider_id = r.id
+    JOIN allocations a ON a.resource_provider_id = p.id
+""")
+_HOLDINGS = sql("""
+    SELECT c.id, c.uuid, c.generation, c.client, k.name AS type, p.uuid AS provider, r.uuid AS root,
+    a.resource_class_id, a.used FROM {n: id int} JOIN consumers c ON c.id = n.id
+    JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id
+    JOIN resource_providers r ON r.id = p.root_provider_id
+    LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+""")
+_DELETE = sql("""
+    DELETE FROM allocations WHERE EXISTS (SELECT 1 FROM {n: consumer int, provider int, class int} WHERE
+    n.consumer = allocations.consumer_id AND n.provider = allocations.resource_provider_id AND n.class =
+    allocations.resource_class_id)
+""")
+# New providers have numbers only in the database.
+_INSERT = sql("""
+    INSERT INTO allocations
+    (consumer_id, resource_provider_id, resource_class_id, used, created_at, updated_at)
+    SELECT n.consumer, p.id, n.class, n.used, :NOW, :NOW
+    FROM {n: consumer int, provider str, class int, used int} JOIN resource_providers p ON p.uuid = n.provider
+""")
+# The usage at the move is recorded as permitted, also beyond capacity.
+_SET_USED = sql("""
+    UPDATE inventories SET used = n.used, used_when_set = CASE WHEN inventories.used_when_set < n.used
+    THEN inventories.used_when_set ELSE n.used END
+    FROM {n: provider str, class int, used int} JOIN resource_providers p ON p.uuid = n.provider
+    WHERE inventories.resource_provider_id = p.id AND inventories.resource_class_id = n.class
+""")
+
+
+async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
+    """Return the consumers of this tree, whose providers are locked, so its allocations cannot change."""
+    found = [(id_,) for (id_,) in await _HOLDERS(tx, [(root,)])]
+    rows = await _HOLDINGS(tx, found) if found else ()
+    names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
+    holders: dict[int, TreeHolder] = {}
+    for row in rows:
+        build = not row["client"] and row["type"] not in KEEPERS
+        one = holders.setdefault(
+            row["id"], TreeHolder(row["id"], row["uuid"], row["generation"], {}, {}, build)
+        )
+        part = one.held if row["root"] == root else one.beside
+        part.setdefault(row["provider"], {})[names[row["resource_class_id"]]] = row["used"]
+    return sorted(holders.values(), key=lambda one: one.uuid)
+
+
+def holder_writes(
+    book: Book, before: Tree, after: Tree, moved: Sequence[MovedHolder], now: float
+) -> Iterator[BoundStatement]:
+    """Yield the statements that store the moved allocations."""
+    if not moved:
+        return
+    ids = {provider.uuid: provider.id for provider in before.providers}
+    classes: Mapping[str, int] = book.classes.ids
+    gone, come = [], []
+    for holder in moved:
+        was, now_held = _flat(holder.holder.held), _flat(holder.held)
+        id_ = holder.holder.id
+        gone += [(id_, ids[at[0]], classes[at[1]]) for at in was if now_held.get(at) != was[at]]
+        come += [
+            (id_, at[0], classes[at[1]], amount) for at, amount in now_held.items() if was.get(at) != amount
+        ]
+    used = {provider.uuid: provider.used for provider in before.providers}
+    counted = [
+        (provider.uuid, classes[name], amount)
+        for provider in after.providers
+        for name, amount in provider.used.items()
+        if used.get(provider.uuid, {}).get(name, 0) != amount
+    ]
+    yield _DELETE.of(gone)
+    yield _INSERT.of(come, now=now)
+    yield _SET_USED.of(counted)
+
+
+def _flat(held: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], int]:
+    return {
+        (provider, name): amount for provider, resources in held.items() for name, amount in resources.items()
+    }

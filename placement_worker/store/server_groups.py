@@ -7,95 +7,71 @@ holder consumer is written in the same commit.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from bus.claims import KEEPERS
 from bus.groups import ServerGroup
-from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
-from placement_worker.core.claim_world import ClaimWorld
-from placement_worker.core.index import SHARES
-from placement_worker.core.server_groups import HARD, GroupPlaces, roots_of
+from placement_worker.core.claim_world import HARD, ClaimWorld, GroupPlaces, roots_of
+from placement_worker.core.row_table import SHARES
+from placement_worker.store.sql import sql
 
-_NOW = "CAST(:now AS double precision)"
 _COLUMNS = "g.id, g.uuid, g.name, g.project, g.policy, g.max_per_host"
 _IS_HARD = f"g.policy IN ({', '.join(repr(policy) for policy in HARD)})"
-_SHARES = (
-    "EXISTS (SELECT 1 FROM resource_provider_traits m JOIN traits t ON t.id = m.trait_id"
-    " WHERE m.resource_provider_id = p.id AND t.name = :shares)"
-)
+_SHARES = """
+    EXISTS (SELECT 1 FROM resource_provider_traits m JOIN traits t ON t.id = m.trait_id
+    WHERE m.resource_provider_id = p.id AND t.name = :shares)
+"""
 
 # Soft groups are not locked: they refuse no claim. A hard group deleted during the wait counts as missing.
-_LOCK = Statement(
-    f"""
-    WITH known AS (SELECT s.* FROM {{n}} JOIN server_groups s ON s.uuid = n.uuid
+_LOCK = sql(f"""
+    WITH known AS (SELECT s.* FROM {{n: uuid str, id int}} JOIN server_groups s ON s.uuid = n.uuid
     UNION SELECT s.* FROM {{n}} JOIN server_groups s ON s.id = n.id),
     held AS (SELECT g.id FROM server_groups g WHERE g.id IN (SELECT k.id FROM known k)
     AND {_IS_HARD} ORDER BY g.id FOR UPDATE OF g)
     SELECT {_COLUMNS} FROM known g WHERE NOT {_IS_HARD} OR g.id IN (SELECT h.id FROM held h)
-    """,
-    uuid=str,
-    id=int,
-)
-_PLACES = Statement(
-    f"""
+""")
+_PLACES = sql(f"""
     SELECT DISTINCT c.group_id, c.uuid, c.keeps_for, r.uuid AS root, {_SHARES} AS shares, k.name AS type
-    FROM {{n}} JOIN consumers c ON c.group_id = n.id
+    FROM {{n: id int}} JOIN consumers c ON c.group_id = n.id
     JOIN allocations a ON a.consumer_id = c.id
     JOIN resource_providers p ON p.id = a.resource_provider_id
     JOIN resource_providers r ON r.id = p.root_provider_id
     LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
-    """,
-    id=int,
-)
-_SHARING = Statement(
-    f"SELECT p.uuid FROM {{n}} JOIN resource_providers p ON p.uuid = n.uuid WHERE {_SHARES}", uuid=str
-)
-_JOIN = Statement(
-    "UPDATE consumers SET group_id = n.joined FROM {n} WHERE consumers.id = n.id", id=int, joined=int
-)
+""")
+_SHARING = sql(f"""
+    SELECT p.uuid FROM {{n: uuid str}} JOIN resource_providers p ON p.uuid = n.uuid WHERE {_SHARES}
+""")
+JOIN = sql("""
+    UPDATE consumers SET group_id = n.joined FROM {n: id int, joined int} WHERE consumers.id = n.id
+""")
 
 _FIND = f"SELECT {_COLUMNS} FROM server_groups g WHERE g.uuid > :after"
-_FIND_ALL = Statement(
-    f"""
+_FIND_ALL = sql(f"""
     {_FIND} AND (CAST(:project AS text) = '' OR g.project = CAST(:project AS text))
     AND (CAST(:called AS text) = '' OR g.name = CAST(:called AS text)) ORDER BY g.uuid LIMIT :most
-    """
-)
-_FIND_THESE = Statement(
-    f"{_FIND} AND g.uuid IN (SELECT n.uuid FROM {{n}}) ORDER BY g.uuid LIMIT :most", uuid=str
-)
-_FIND_OF = Statement(
-    f"""
-    {_FIND} AND g.id IN (SELECT c.group_id FROM {{n}} JOIN consumers c ON c.uuid = n.uuid)
+""")
+_FIND_THESE = sql(f"{_FIND} AND g.uuid IN (SELECT n.uuid FROM {{n: uuid str}}) ORDER BY g.uuid LIMIT :most")
+_FIND_OF = sql(f"""
+    {_FIND} AND g.id IN (SELECT c.group_id FROM {{n: uuid str}} JOIN consumers c ON c.uuid = n.uuid)
     ORDER BY g.uuid LIMIT :most
-    """,
-    uuid=str,
-)
-_FIND_HARD = Statement(f"SELECT {_COLUMNS} FROM server_groups g WHERE {_IS_HARD} ORDER BY g.uuid")
-_MAKE = Statement(
-    f"""
+""")
+_FIND_HARD = sql(f"SELECT {_COLUMNS} FROM server_groups g WHERE {_IS_HARD} ORDER BY g.uuid")
+_MAKE = sql("""
     INSERT INTO server_groups (uuid, name, project, policy, max_per_host, created_at, updated_at)
-    SELECT n.uuid, n.called, n.project, n.policy, n.most, {_NOW}, {_NOW} FROM {{n}} WHERE true
-    ON CONFLICT DO NOTHING RETURNING id
-    """,
-    uuid=str,
-    called=str,
-    project=str,
-    policy=str,
-    most=int,
-)
-_LOCK_ONE = Statement("SELECT g.id FROM server_groups g WHERE g.uuid = :uuid FOR UPDATE OF g")
-_MEMBERS = Statement(
-    f"""
+    SELECT n.uuid, n.called, n.project, n.policy, n.most, :NOW, :NOW
+    FROM {n: uuid str, called str, project str, policy str, most int}
+    WHERE true ON CONFLICT DO NOTHING RETURNING id
+""")
+_LOCK_ONE = sql("SELECT g.id FROM server_groups g WHERE g.uuid = :uuid FOR UPDATE OF g")
+_MEMBERS = sql(f"""
     SELECT c.uuid FROM consumers c LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
     WHERE c.group_id = :id AND COALESCE(k.name, '') NOT IN ({", ".join(repr(type_) for type_ in KEEPERS)})
     ORDER BY c.uuid LIMIT :most
-    """
-)
-_DROP = Statement("DELETE FROM server_groups WHERE id = :id")
+""")
+_DROP = sql("DELETE FROM server_groups WHERE id = :id")
 
 SOME = 20  # members that are named where they are in the way
 
@@ -120,11 +96,6 @@ async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joine
 async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
     """Return the providers that share with other trees."""
     return {uuid for (uuid,) in await _SHARING(tx, [(uuid,) for uuid in providers], shares=SHARES)}
-
-
-async def join(tx: Transaction, joined: Sequence[tuple[int, int | None]]) -> None:
-    """Store the group of each consumer."""
-    await _JOIN(tx, joined)
 
 
 async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, soft: bool = False) -> None:

@@ -11,7 +11,6 @@ from operator import itemgetter
 from bus.messages import InventoryReported
 from bus.replication import ProviderChange
 from bus.sql.failures import Conflict
-from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from placement_worker.core.trees import ProviderState, Reported, Tree
 from placement_worker.schema import LAST_CHANGE, NAMES_EDITION
@@ -25,9 +24,10 @@ from placement_worker.store.provider_parts import (
     stored_inventories,
     stored_names,
 )
+from placement_worker.store.sql import sql
 
 # Only trees are read in which one more unit could be released: most wait for a release.
-_MAY_OPEN = Statement("""
+_MAY_OPEN = sql("""
     SELECT DISTINCT r.uuid
     FROM (
         SELECT w.root
@@ -47,22 +47,18 @@ _MAY_OPEN = Statement("""
     ) o
     JOIN resource_providers r ON r.id = o.root
 """)
-_ROOTS = Statement("""
+_ROOTS = sql("""
     SELECT id, uuid FROM resource_providers
     WHERE parent_provider_id IS NULL AND id > :after ORDER BY id LIMIT :most
 """)
-_LOCK_TREES = Statement(
-    """
+_LOCK_TREES = sql("""
     SELECT p.id
-    FROM {n} JOIN resource_providers o ON o.uuid = n.uuid
+    FROM {n: uuid str} JOIN resource_providers o ON o.uuid = n.uuid
     JOIN resource_providers p ON p.root_provider_id = o.root_provider_id
     ORDER BY p.id FOR NO KEY UPDATE OF p
-    """,
-    uuid=str,
-)
+""")
 # Everything of the trees with the providers, a row per provider.
-_READ = Statement(
-    f"""
+_READ = sql(f"""
     SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape, p.reported,
         {INVENTORIES} AS inventories, {TRAITS} AS traits, {AGGREGATES} AS aggregates,
         h.host, h.cell, h.agent, h.zone, h.sequence, h.gone,
@@ -70,45 +66,33 @@ _READ = Statement(
         (SELECT number FROM changes WHERE id = {NAMES_EDITION}) AS edition
     FROM resource_providers p LEFT JOIN hosts h ON h.root = p.uuid
     WHERE p.root_provider_id IN (
-        SELECT o.root_provider_id FROM {{n}} JOIN resource_providers o ON o.uuid = n.uuid
+        SELECT o.root_provider_id FROM {{n: uuid str}} JOIN resource_providers o ON o.uuid = n.uuid
     )
-    """,
-    uuid=str,
-)
+""")
 # Data outside of trees: owners of roots, counters (as `sequence`), users of ids and names.
-_LOOK = Statement(
-    """
+_LOOK = sql("""
     SELECT 'host' AS kind, h.root AS id, h.host, h.cell, h.agent, h.zone, h.sequence,
         CASE WHEN h.gone THEN 1 ELSE 0 END AS gone, 0 AS counter
-    FROM {n} JOIN hosts h ON h.root = n.uuid
+    FROM {n: uuid str, called str} JOIN hosts h ON h.root = n.uuid
     UNION ALL SELECT 'counter', '', '', '', '', '', c.number, 0, c.id FROM changes c
     UNION ALL SELECT 'id', p.uuid, '', '', '', '', 0, 0, 0
     FROM {n} JOIN resource_providers p ON p.uuid = n.uuid
     UNION ALL SELECT 'name', p.uuid, p.name, '', '', '', 0, 0, 0
     FROM {n} JOIN resource_providers p ON p.name = n.called
-    """,
-    uuid=str,
-    called=str,
-)
+""")
 _LOCK_ATTEMPTS = 3
 
-_FOREIGN = Statement(
-    """
+_FOREIGN = sql("""
     SELECT p.uuid, r.uuid AS root
-    FROM {n} JOIN resource_providers p ON p.uuid = n.uuid
+    FROM {n: uuid str} JOIN resource_providers p ON p.uuid = n.uuid
     JOIN resource_providers r ON r.id = p.root_provider_id
-    """,
-    uuid=str,
-)
-_NAMED = Statement(
-    """
+""")
+_NAMED = sql("""
     SELECT p.name, p.uuid, COALESCE(h.cell, '') AS cell
-    FROM {n} JOIN resource_providers p ON p.name = n.called
+    FROM {n: called str} JOIN resource_providers p ON p.name = n.called
     JOIN resource_providers r ON r.id = p.root_provider_id
     LEFT JOIN hosts h ON h.root = r.uuid
-    """,
-    called=str,
-)
+""")
 
 
 async def lock(tx: Transaction, providers: Collection[str]) -> set[int]:

@@ -9,113 +9,63 @@ from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.store.numbered_names import Book
+from placement_worker.store.sql import sql
 
-_NOW = "CAST(:now AS double precision)"
-
-_INSERT_PROVIDERS = Statement(
-    f"""
+_INSERT_PROVIDERS = sql("""
     INSERT INTO resource_providers (id, uuid, name, generation, shape, parent_provider_id, root_provider_id,
     reported, created_at, updated_at)
     SELECT n.id, n.uuid, n.called, n.generation, n.shape, n.parent, n.root, n.reported,
-    {_NOW}, {_NOW} FROM {{n}}
-    """,
-    id=int,
-    uuid=str,
-    called=str,
-    generation=int,
-    shape=int,
-    parent=int,
-    root=int,
-    reported=bool,
-)
-_SET_PARENTS = Statement(
-    f"""
+    :NOW, :NOW
+    FROM {n: id int, uuid str, called str, generation int, shape int, parent int, root int, reported bool}
+""")
+_SET_PARENTS = sql("""
     UPDATE resource_providers SET parent_provider_id = n.parent, root_provider_id = n.root,
-    reported = n.reported, updated_at = {_NOW} FROM {{n}} WHERE resource_providers.id = n.id
-    """,
-    id=int,
-    parent=int,
-    root=int,
-    reported=bool,
-)
-_SET_PROVIDERS = Statement(
-    f"""
-    UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = {_NOW}
-    FROM {{n}} WHERE resource_providers.id = n.id
-    """,
-    id=int,
-    generation=int,
-    shape=int,
-)
-_SET_NAMES = Statement(
-    f"""
-    UPDATE resource_providers SET name = n.called, updated_at = {_NOW} FROM {{n}}
+    reported = n.reported, updated_at = :NOW FROM {n: id int, parent int, root int, reported bool} WHERE
+    resource_providers.id = n.id
+""")
+_SET_PROVIDERS = sql("""
+    UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = :NOW
+    FROM {n: id int, generation int, shape int} WHERE resource_providers.id = n.id
+""")
+_SET_NAMES = sql("""
+    UPDATE resource_providers SET name = n.called, updated_at = :NOW FROM {n: id int, called str}
     WHERE resource_providers.id = n.id
-    """,
-    id=int,
-    called=str,
-)
-_DELETE_PROVIDERS = Statement("DELETE FROM resource_providers WHERE id IN (SELECT n.id FROM {n})", id=int)
-_INVENTORY: dict[str, type] = {
-    "provider": int,
-    "class": int,
-    "total": int,
-    "reserved": int,
-    "least": int,
-    "most": int,
-    "step": int,
-    "ratio": float,
-    "withheld": int,
-    "reported": bool,
-}
-_INSERT_INVENTORIES = Statement(
-    f"""
+""")
+_DELETE_PROVIDERS = sql("DELETE FROM resource_providers WHERE id IN (SELECT n.id FROM {n: id int})")
+_INVENTORY = """
+    {n: provider int, class int, total int, reserved int, least int, most int, step int, ratio float,
+    withheld int, reported bool}
+"""
+_INSERT_INVENTORIES = sql(f"""
     INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit, max_unit,
     step_size, allocation_ratio, used, withheld, reported, created_at, updated_at)
     SELECT n.provider, n.class, n.total, n.reserved, n.least, n.most, n.step, n.ratio, 0, n.withheld,
-    n.reported, {_NOW}, {_NOW} FROM {{n}}
-    """,
-    **_INVENTORY,
-)
-_SET_INVENTORIES = Statement(
-    f"""
+    n.reported, :NOW, :NOW FROM {_INVENTORY}
+""")
+_SET_INVENTORIES = sql(f"""
     UPDATE inventories SET total = n.total, reserved = n.reserved, min_unit = n.least, max_unit = n.most,
     step_size = n.step, allocation_ratio = n.ratio, withheld = n.withheld, reported = n.reported,
-    used_when_set = inventories.used, updated_at = {_NOW} FROM {{n}}
+    used_when_set = inventories.used, updated_at = :NOW FROM {_INVENTORY}
     WHERE inventories.resource_provider_id = n.provider AND inventories.resource_class_id = n.class
-    """,
-    **_INVENTORY,
-)
-_DELETE_INVENTORIES = Statement(
-    """
-    DELETE FROM inventories WHERE EXISTS (SELECT 1 FROM {n}
+""")
+_DELETE_INVENTORIES = sql("""
+    DELETE FROM inventories WHERE EXISTS (SELECT 1 FROM {n: provider int, class int}
     WHERE n.provider = inventories.resource_provider_id AND n.class = inventories.resource_class_id)
-    """,
-    **{"provider": int, "class": int},
-)
+""")
 
 
 def _insert_pairs(table: str, column: str) -> Statement:
-    return Statement(
-        f"""
+    return sql(f"""
         INSERT INTO {table} (resource_provider_id, {column}, reported, created_at, updated_at)
-        SELECT n.provider, n.other, n.reported, {_NOW}, {_NOW} FROM {{n}}
-        """,
-        provider=int,
-        other=int,
-        reported=bool,
-    )
+        SELECT n.provider, n.other, n.reported, :NOW, :NOW FROM {{n: provider int, other int, reported bool}}
+    """)
 
 
 def _delete_pairs(table: str, column: str) -> Statement:
-    return Statement(
-        f"""
-        DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {{n}}
+    return sql(f"""
+        DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {{n: provider int, other int}}
         WHERE n.provider = {table}.resource_provider_id AND n.other = {table}.{column})
-        """,
-        provider=int,
-        other=int,
-    )
+    """)
 
 
 _INSERT_TRAITS = _insert_pairs("resource_provider_traits", "trait_id")
@@ -123,16 +73,12 @@ _DELETE_TRAITS = _delete_pairs("resource_provider_traits", "trait_id")
 _INSERT_AGGREGATES = _insert_pairs("resource_provider_aggregates", "aggregate_id")
 _DELETE_AGGREGATES = _delete_pairs("resource_provider_aggregates", "aggregate_id")
 # Only the origin may change: an operator takes over reported contents.
-_SET_AGGREGATE_OWNERS = Statement(
-    f"""
-    UPDATE resource_provider_aggregates SET reported = n.reported, updated_at = {_NOW} FROM {{n}}
+_SET_AGGREGATE_OWNERS = sql("""
+    UPDATE resource_provider_aggregates SET reported = n.reported, updated_at = :NOW
+    FROM {n: provider int, other int, reported bool}
     WHERE resource_provider_aggregates.resource_provider_id = n.provider
     AND resource_provider_aggregates.aggregate_id = n.other
-    """,
-    provider=int,
-    other=int,
-    reported=bool,
-)
+""")
 
 _Pairs = list[tuple[int, int]]
 _Links = list[tuple[int, int, bool]]  # a provider, what it is given, and whether by a report

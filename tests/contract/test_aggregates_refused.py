@@ -19,7 +19,7 @@ from bus.aggregates import (
 from bus.resources import SetAggregates, SetTraits
 from bus.vocabulary import Missing, Taken
 from placement_worker import Placement
-from placement_worker.core.index import SHARES
+from placement_worker.core.row_table import SHARES
 from tests.support.aggregates import EAST, FAST, WEST, done, found, has_hosts, host, make, members
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts

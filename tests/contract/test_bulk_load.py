@@ -8,7 +8,7 @@ import pytest
 
 from bus.reports import Inventory
 from bus.resources import FindProviders, LoadResult, ProviderLoad
-from placement_worker import Placement, bulk_load
+from placement_worker import Placement, providers
 from placement_worker.store import tree_reads
 from tests.support.ids import uid
 from tests.support.placement_builders import (
@@ -83,7 +83,7 @@ async def test_stored_trees_decide_which_loads_are_one_transaction(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when they would not fit into one transaction."""
-    monkeypatch.setattr(bulk_load, "PROVIDERS_A_TRANSACTION", 2)
+    monkeypatch.setattr(providers, "PROVIDERS_A_TRANSACTION", 2)
     await load(placement, a_load(1), a_load(2, 1), a_load(3, 1), a_load(9))
     await placement.claims.claim_many([an_order(a_claim(1, on_hosts(3)))])
     loads = [a_load(2, 1, traits=("COMPUTE_NODE",)), *(a_load(n) for n in range(10, 15))]

@@ -1,7 +1,7 @@
 """Resource classes and traits: listed, made, renamed and dropped, here and in other processes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import os_resource_classes  # type: ignore[import-untyped]
@@ -210,12 +210,12 @@ async def test_a_class_gets_another_name_between_what_a_claim_reads_of_holders_a
     first = an_order(a_claim(1, on_hosts(1, VCPU=1, CUSTOM_OLD=1)))
     [claimed] = (await placement.claims.claim_many([first]))[0].results
     assert isinstance(claimed, Claimed)
-    lock_providers = claims._lock_providers
+    lock_providers = claims._LOCK_PROVIDERS
     turns = 0
 
     async with a_placement(url) as other:
 
-        async def renamed_meanwhile(tx: Transaction, wanted: Collection[str]) -> set[str]:
+        async def renamed_meanwhile(tx: Transaction, wanted: Iterable[Sequence[str]]) -> Sequence[Any]:
             nonlocal turns
             turns += 1
             if turns == 1:
@@ -224,7 +224,7 @@ async def test_a_class_gets_another_name_between_what_a_claim_reads_of_holders_a
                     await placement.book.classes.read_all(reading)
             return await lock_providers(tx, wanted)
 
-        monkeypatch.setattr(claims, "_lock_providers", renamed_meanwhile)
+        monkeypatch.setattr(claims, "_LOCK_PROVIDERS", renamed_meanwhile)
         again = an_order(a_claim(1, on_hosts(1, VCPU=2), generation=claimed.generation))
         [more] = (await placement.claims.claim_many([again]))[0].results
     assert isinstance(more, Claimed) and turns > 1

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.routing import Route
 
-from placement_worker.http.operations import Resource
 from placement_worker.http.policy import DEFAULTS
+from placement_worker.http.routes import Resource
 from tests.support.http_placement import HttpPlacement
 
 JSON = {

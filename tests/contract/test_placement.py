@@ -17,7 +17,7 @@ from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
 from bus.vocabulary import Contended
 from placement_worker import Placement, holdings, metadata, retired
-from placement_worker.index_reads import Forgotten
+from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, tree_reads
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.support.ids import uid

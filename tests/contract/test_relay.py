@@ -64,9 +64,9 @@ def wire() -> RememberingBus:
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries come quickly, and the poll so late that a test which waits for it fails."""
-    monkeypatch.setattr("placement_worker.relay.SHORTEST_WAIT", 0.005)
-    monkeypatch.setattr("placement_worker.relay.LONGEST_WAIT", 0.05)
-    monkeypatch.setattr("placement_worker.relay.POLL_SECONDS", 1000.0)
+    monkeypatch.setattr("placement_worker.change_log.SHORTEST_WAIT", 0.005)
+    monkeypatch.setattr("placement_worker.change_log.LONGEST_WAIT", 0.05)
+    monkeypatch.setattr("placement_worker.change_log.POLL_SECONDS", 1000.0)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ async def test_a_rolled_back_change_is_not_published(placement: Placement, wire:
 async def test_changes_left_by_another_process_are_published(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_worker.relay.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("placement_worker.change_log.POLL_SECONDS", 0.02)
     async with relaying((placement, wire)):
         for number in (1, 2, 3):
             await change(placement, noticed=False)
@@ -155,7 +155,7 @@ async def test_a_crowd_goes_in_handfuls(
     waiting: int,
     handfuls: list[int],
 ) -> None:
-    monkeypatch.setattr("placement_worker.relay.CHANGES_A_ROUND", 3)
+    monkeypatch.setattr("placement_worker.change_log.CHANGES_A_ROUND", 3)
     await change(placement, waiting)
     async with relaying((placement, wire)):
         await wire.holds(waiting)
@@ -165,7 +165,7 @@ async def test_a_crowd_goes_in_handfuls(
 async def test_numbers_that_are_missing_are_passed_over(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_worker.relay.CHANGES_A_ROUND", 3)
+    monkeypatch.setattr("placement_worker.change_log.CHANGES_A_ROUND", 3)
     await change(placement, 8)
     async with placement.database.write() as tx:
         await tx.execute(text("DELETE FROM change_log WHERE number IN (1, 4, 5, 7)"))
@@ -207,7 +207,7 @@ async def commit(placement: Placement, times: int = 1) -> None:
 async def test_consecutive_changes_are_published_without_reading_the_log(
     placement: Placement, wire: RememberingBus, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_worker.relay.RECORD_SECONDS", 1000.0)
+    monkeypatch.setattr("placement_worker.change_log.RECORD_SECONDS", 1000.0)
     async with relaying((placement, wire)):
         await commit(placement)
         await wire.holds(1)
@@ -221,7 +221,7 @@ async def test_consecutive_changes_are_published_without_reading_the_log(
 async def test_changes_that_do_not_fit_in_memory_are_read_from_the_log(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_worker.relay.AT_HAND", 3)
+    monkeypatch.setattr("placement_worker.change_log.AT_HAND", 3)
     async with relaying((placement, wire)):
         await commit(placement)
         await wire.holds(1)
@@ -265,7 +265,7 @@ async def test_an_older_database_that_was_put_back_is_told_of_anew(
 async def test_a_bus_that_never_answers_is_tried_again(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_worker.relay.PUBLISH_SECONDS", 0.05)
+    monkeypatch.setattr("placement_worker.change_log.PUBLISH_SECONDS", 0.05)
     wire.open.clear()
     async with relaying((placement, wire)):
         await change(placement)

@@ -15,8 +15,8 @@ from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended, Message
 from placement_worker import Placement, breaches
-from placement_worker.cell_rows import FromCell
-from placement_worker.store import tree_holders
+from placement_worker.store import reshape
+from placement_worker.worker import FromCell
 from tests.support.every_commit import EveryCommit, every_commit
 from tests.support.ids import uid
 from tests.support.midway import Gate, begun, under_way, waits
@@ -296,7 +296,7 @@ async def test_a_claim_whose_provider_was_reshaped_meanwhile_reads_it_again(
         await claim(placement, an_order(a_claim(1, of_host(2)), a_claim(2, of_host(3))))
         if back:
             await report(placement, in_cells())
-        monkeypatch.setattr(tree_holders, "read", gate.before(tree_holders.read))
+        monkeypatch.setattr(reshape, "read_holders", gate.before(reshape.read_holders))
         says = flat_again(3) if back else in_cells()
         async with under_way(gate, report(placement, says)) as reporting, begun(goes_on(placement)) as going:
             await waits(placement, going)

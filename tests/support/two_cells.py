@@ -51,7 +51,7 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
 from placement_worker import Placement
-from placement_worker.cell_rows import FromCell
+from placement_worker.worker import FromCell
 from scheduler_worker.handovers import Handovers
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report

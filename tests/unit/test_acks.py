@@ -9,7 +9,7 @@ import pytest
 
 from bus.rabbit import deliveries
 from bus.rabbit.deliveries import ACKS_WAIT, Parcel, Reading
-from placement_worker.batching import AT_ONCE, Batched
+from placement_worker.transactions import AT_ONCE, Batched
 from tests.support.waiting import until
 
 

@@ -24,8 +24,7 @@ from bus.resources import (
 )
 from bus.vocabulary import InUse, Missing, Taken
 from placement_worker.core import bulk_load, edits
-from placement_worker.core.trees import ProviderState, Tree, renamed
-from placement_worker.core.working_trees import KnownNames, WorkingTrees
+from placement_worker.core.trees import KnownNames, ProviderState, Tree, WorkingTrees, renamed
 
 KNOWN = KnownNames(
     {"VCPU": 0, "MEMORY_MB": 1, "DISK_GB": 2, "CUSTOM_GPU": 10_000}, {"HW_A": 1, "HW_B": 2, "CUSTOM_GOLD": 3}

@@ -2,8 +2,8 @@
 
 import pytest
 
+from placement_worker.http.api_call import negotiated
 from placement_worker.http.errors import Problem, best, takes_json
-from placement_worker.http.microversions import negotiated
 
 
 @pytest.mark.parametrize(

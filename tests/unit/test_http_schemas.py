@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from placement_worker.http import schemas
-from placement_worker.http.validation import Schema
+from placement_worker.http.schemas import Schema
 
 UUID = "aaaaaaaa-0000-0000-0000-000000000001"
 STOCK = {

@@ -17,7 +17,8 @@ from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import KnownTrees, ProviderChange
 from bus.reports import Inventory
 from placement_worker.core.compact_trees import CARRIED, CARRIED_ROOM, ROOM, carried, unpacked
-from placement_worker.core.index import FIRST_ROWS, Index
+from placement_worker.core.index import Index
+from placement_worker.core.row_table import FIRST_ROWS
 from placement_worker.core.search import page
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.core.host_map import Uints

@@ -8,7 +8,8 @@ import pytest
 
 from bus.replication import ProviderChange
 from bus.reports import Inventory
-from placement_worker.core.index import SHARES, Index
+from placement_worker.core.index import Index
+from placement_worker.core.row_table import SHARES
 from placement_worker.core.search import search
 from placement_worker.core.trees import ProviderState, Tree
 from tests.support.ids import uid

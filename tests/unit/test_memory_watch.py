@@ -11,8 +11,7 @@ from bus.cells import RegisteredCell
 from bus.replication import KnownTree, KnownTrees, PlacementChanged, ProviderChange
 from placement_worker.core.compact_trees import carried
 from placement_worker.core.trees import Tree
-from placement_worker.index_reads import News, Take
-from placement_worker.index_updates import FAR_AHEAD, Memory
+from placement_worker.memory import FAR_AHEAD, Memory, News, Take
 from tests.support.ids import uid
 from tests.support.provider_trees import state, tree
 

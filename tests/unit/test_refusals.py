@@ -15,7 +15,6 @@ from bus.messages import BuildUnplaceable
 from bus.queries import WhatIf
 from bus.requests import Flavor
 from placement_worker import IndexedSource
-from placement_worker.core.groups import CODES
 from scheduler_worker.core.events import NoHost
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.order import Order
@@ -162,7 +161,7 @@ SAYING = ("scheduler_worker", "placement_worker/core", "placement_worker/source.
 
 
 def literal_codes() -> set[str]:
-    found = set(CODES.values())
+    found: set[str] = set()
     for place in SAYING:
         at = ROOT / place
         for file in [at] if at.is_file() else at.rglob("*.py"):

@@ -10,11 +10,12 @@ from bus.queries import Candidate, CandidatesFound, FindCandidates, OrderBy
 from bus.replication import ProviderChange
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
-from placement_worker.core import best_first
+from placement_worker.core import host_order
 from placement_worker.core import search as searching
-from placement_worker.core.groups import plan
 from placement_worker.core.index import Index
 from placement_worker.core.search import page
+from placement_worker.core.search_plan import plan
+from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.trees import Tree
 from tests.support.ids import uid
 from tests.support.plain_search import PlainSearch
@@ -84,7 +85,7 @@ def all_in_order(index: Index, query: FindCandidates) -> list[CandidatesFound]:
 def test_the_best_come_first_as_a_plain_evaluation_has_them(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(best_first, "FIRST", 2)  # so that few hosts are put in order in several goes
+    monkeypatch.setattr(host_order, "FIRST", 2)  # so that few hosts are put in order in several goes
     chance, orders = Random(seed), 0
     for _ in range(WORLDS):
         # What is shared is offered at one host of many: see below.
@@ -106,7 +107,7 @@ def test_the_best_come_first_as_a_plain_evaluation_has_them(
                 continue
             scores, used = plainly_scored(fitting, scale)
             score_of = dict(zip((tree.root for tree in fitting), scores, strict=True))
-            if len(told) == plan(index, query).count:
+            if len(told) == plan(Snapshot(index), query).count:
                 assert list(scale) == plainly_scored(fitting, query.order)[1]
             assert [score_of[root] for root in told] == pytest.approx(sorted(scores, reverse=True)), query
             assert used == list(scale)

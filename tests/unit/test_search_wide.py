@@ -11,10 +11,12 @@ from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from placement_worker.core import search as searching
 from placement_worker.core import ways
-from placement_worker.core.groups import plan
+from placement_worker.core.fits import options_at
 from placement_worker.core.search import TOGETHER, page, search
+from placement_worker.core.search_plan import plan
+from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.trees import Tree
-from placement_worker.core.ways import AssignmentSearch, options_at
+from placement_worker.core.ways import AssignmentSearch
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, an_index, state, tree
 from tests.support.search_answers import all_pages, as_way
@@ -40,9 +42,12 @@ def groups(*amounts: int, isolate: bool = False, limit: int = 1000) -> FindCandi
 
 def steps_of(world: Tree, query: FindCandidates) -> tuple[int, int]:
     index = an_index([world])
-    made = plan(index, query)
+    snapshot = Snapshot(index)
+    made = plan(snapshot, query)
     root = index.rows[world.root]
-    merging = AssignmentSearch(index, made.slots, made.rules, options_at(index, made, root))
+    merging = AssignmentSearch(
+        Snapshot(index), made.slots, made.rules, options_at(Snapshot(index), made, root)
+    )
     return sum(way is not None for way in merging), merging.steps
 
 

@@ -7,10 +7,12 @@ import pytest
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from placement_worker.core import ways
-from placement_worker.core.groups import plan
+from placement_worker.core.fits import options_at
 from placement_worker.core.search import search
+from placement_worker.core.search_plan import plan
+from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.trees import Tree
-from placement_worker.core.ways import AssignmentSearch, options_at
+from placement_worker.core.ways import AssignmentSearch
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, an_index, state, tree
 
@@ -74,17 +76,17 @@ def test_remembering_dead_ends_loses_no_way(seed: int, monkeypatch: pytest.Monke
         index, query = an_index(a_tight_world(chance)), a_tight_query(chance)
         if not any(group.resources for group in query.groups):
             continue
-        made = plan(index, query)
+        made = plan(Snapshot(index), query)
         anchor = index.rows[next(iter(index.trees))]
         if not made.left[anchor.position]:
             continue
         asked += 1
-        options = options_at(index, made, anchor)
+        options = options_at(Snapshot(index), made, anchor)
         for mixed in (False, True):
             found = []
             for wary in (NEVER, ALWAYS):
                 monkeypatch.setattr(ways, "WARY", wary)
-                merging = AssignmentSearch(index, made.slots, made.rules, options, mixed=mixed)
+                merging = AssignmentSearch(Snapshot(index), made.slots, made.rules, options, mixed=mixed)
                 found.append([way for way in merging if way is not None])
             assert found[0] == found[1]
 

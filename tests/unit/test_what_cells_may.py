@@ -3,7 +3,8 @@
 import pytest
 
 from bus.claims import Retired, holder_consumer
-from placement_worker.core.cell_limits import DAY, CellLimits, bars_report, ended, names_apart
+from placement_worker.core.claim_world import CellLimits, ended
+from placement_worker.core.report_checks import DAY, bars_report, names_apart
 from tests.support.ids import uid
 
 WALL = CellLimits("c1", {"r1": "c1", "r2": "c2", "r3": "c1", "r4": ""}, {"pool"})

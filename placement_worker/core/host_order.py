@@ -1,4 +1,4 @@
-"""Hosts in an order: by what is free or there in all, over all that fit, the best first."""
+"""Orders in which hosts are visited: round the rows from a place given by a seed, or by a score."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,8 @@ import numpy.typing as npt
 from msgspec import structs
 
 from bus.queries import FindCandidates, OrderBy
-from placement_worker.core.row import Row
-from placement_worker.core.row_set import Bools, Ints
-from placement_worker.core.snapshot import Snapshot
-from placement_worker.core.sums import capacity_of_trees, free_of_trees
+from placement_worker.core.row import Bools, Ints, Row
+from placement_worker.core.snapshot import Snapshot, capacity_of_trees, free_of_trees
 
 FIRST, MORE = 256, 4  # so many are put in order at first, then so many times more
 STEPS = 2**31  # steps of a score from the best to the worst; hosts within one step are equal
@@ -113,3 +111,55 @@ def _shuffled(positions: Ints, seed: str) -> npt.NDArray[np.int64]:
     salt = crc32(seed.encode())
     mixed = (positions.astype(np.uint64) + np.uint64(salt)) * np.uint64((salt * ODD | 1) % STEPS)
     return (mixed % np.uint64(STEPS)).astype(np.int64)
+
+
+FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows examined together for the next anchors
+
+
+IN_A_ROW = 64  # hosts examined before a search may pause
+
+
+@dataclass(slots=True)
+class Round:
+    """From a row on once round the end of the arrays; a place is so many rows beyond the start."""
+
+    snapshot: Snapshot
+    left: Bools
+    start: int
+    after: int
+    size: int
+
+    def anchors(self) -> Iterator[Row | None]:
+        """Yield the remaining hosts, and `None` as a place where the search may pause."""
+        at, kept = self.snapshot.index.at, self.snapshot.kept_at
+        for positions in _walk(self.left, self.start, self.after, self.size):
+            for low in range(0, len(positions), IN_A_ROW):
+                for position in positions[low : low + IN_A_ROW]:
+                    row = self.snapshot.row_at(position) if kept else at[position]
+                    if row is not None:
+                        yield row
+                yield None
+
+    def place(self, row: Row) -> int:
+        return (row.position - self.start) % self.size
+
+
+def first_row(seed: str, high: int, size: int) -> int:
+    """Return the row at which a search with this seed begins. It stays the same while few hosts come or go,
+    so that pages are consistent.
+    """
+    grain = size // 16
+    span = high - high % grain if high > grain else high
+    return (crc32(seed.encode()) * span) >> 32 if seed else 0
+
+
+def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[list[int]]:
+    """Yield the positions that fit in blocks, from `after` rows beyond the start on, once through all
+    rows.
+    """
+    block = FIRST_BLOCK
+    for low, end in ((start + after, size), (max(start + after - size, 0), start)):
+        end = min(end, len(fitting))
+        while low < end:
+            yield (np.flatnonzero(fitting[low : min(low + block, end)]) + low).tolist()
+            low, block = low + block, min(block * 4, LARGEST_BLOCK)

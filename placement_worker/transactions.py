@@ -1,9 +1,19 @@
-"""Batches concurrent calls: requests of the HTTP API share transactions."""
+"""Transactions of placement: retried after serialization failures, and shared by concurrent HTTP requests."""
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Generic, ParamSpec, TypeVar
+
+from sqlalchemy.exc import IntegrityError
+
+from bus.clock import Clock
+from bus.errors import Unavailable
+from bus.sql.database import Database
+from bus.sql.failures import Conflict, retrying
+from bus.sql.transaction import Transaction
+from placement_worker.store.numbered_names import Book
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -59,3 +69,34 @@ class Batched(Generic[A, R]):
         for (_, future), answer in zip(wanted, answers, strict=True):
             if not future.done():
                 future.set_result(answer)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Return the function with retries after serialization failures; after the last one it raises
+    Unavailable.
+    """
+
+    def later(*_: P.args, **__: P.kwargs) -> T:
+        raise Unavailable("placement lost the same race too often")
+
+    return retrying(clock, otherwise=later)(work)
+
+
+@asynccontextmanager
+async def changing(database: Database, book: Book) -> AsyncIterator[Transaction]:
+    """Yield a transaction; raise Conflict, so that it is retried, if another process has changed the names
+    and numbers it uses.
+    """
+    reading = book.reading
+    try:
+        async with database.write() as tx:
+            yield tx
+            if book.reading != reading:
+                raise Conflict("names were dropped or renamed meanwhile")
+    except IntegrityError as error:
+        await book.read_again(database)
+        raise Conflict(str(error.orig)) from error

@@ -1,0 +1,295 @@
+"""The rows of the index in flat arrays: each provider with its tree, classes, traits and aggregates."""
+
+from collections.abc import Mapping
+from functools import cache
+from operator import lt
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bus.reports import EXCLUDES_SIBLINGS
+from placement_worker.core.row import Bools, ClassArrays, Ints, Row, RowSet
+from placement_worker.core.trees import ProviderState, Tree
+
+FIRST_ROWS = 1024
+INTERNED = 100_000
+BEYOND_COUNTING = 2**62  # upper limit of sums, below the limit of int64
+BESIDE = 160  # bytes of a candidate that every provider has: ids, numbers, brackets
+SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of providers that share with other trees in their aggregates
+
+_encode = msgspec.json.Encoder().encode
+_NOWHERE = np.zeros(0, np.intp)
+
+
+class RowTable:
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.trees: dict[str, tuple[str, ...]] = {}  # root → its providers, the root first
+        self.at: list[Row | None] = [None] * FIRST_ROWS
+        self.high = 0  # rows in use lie below
+        self._free_rows: list[int] = []
+        self.roots: Bools = np.zeros(FIRST_ROWS, np.bool_)
+        self.below: Bools = np.zeros(FIRST_ROWS, np.bool_)  # providers with a parent
+        self.children = 0  # their number
+        self.root_of: Ints = np.full(FIRST_ROWS, -1, np.intp)
+        self.classes: dict[str, ClassArrays] = {}
+        self.cells: dict[str, RowSet] = {}
+        self.zones: dict[str, RowSet] = {}  # of roots, as their owners report them
+        self.traits: dict[str, RowSet] = {}
+        self.aggregates: dict[str, RowSet] = {}
+        self.called: dict[str, str | set[str]] = {}  # a host's name → its root, or several
+        self.sharers: dict[str, set[int]] = {}  # aggregate → its sharing providers
+        self._reach: dict[int, Ints] = {}  # sharing provider → the roots of the other trees it serves
+        self._interned: dict[Any, Any] = {}
+        self.layout = 0  # grows whenever a provider comes, goes, or goes to another tree, cell, host or agent
+        self.shaped = 0  # and whenever one is anything else than it was
+
+    def reach(self, position: int) -> Ints:
+        """Return the roots of the other trees that this provider shares with."""
+        roots = self._reach.get(position)
+        if roots is None:
+            row = self.at[position]
+            members = [self.aggregates[uuid].rows() for uuid in row.aggregates] if row is not None else []
+            served = np.zeros(self.high, np.bool_)
+            served[self.root_of[np.concatenate(members)] if members else _NOWHERE] = True
+            served[self.root_of[position]] = False
+            roots = self._reach[position] = np.flatnonzero(served)
+        return roots
+
+    def excluded_by(self, row: Row) -> list[Row]:
+        """Return the siblings of which none may be in use when this provider is claimed."""
+        known = [self.rows.get(uuid) for uuid in self.trees.get(row.root, ())]
+        return [
+            one
+            for one in known
+            if one is not None
+            and one is not row
+            and one.parent == row.parent
+            and EXCLUDES_SIBLINGS in one.traits
+        ]
+
+    def _shape(self, was: Row | None, tree: Tree, provider: ProviderState) -> Row:
+        position = self._new_position() if was is None else was.position
+        uuid = provider.uuid if was is None else was.uuid
+        inventories = self._same(provider.inventories)
+        capacity = {name: inventory.capacity for name, inventory in inventories.items()}
+        row = Row(
+            position=position,
+            uuid=uuid,
+            parent=provider.parent,
+            root=tree.root if provider.parent is not None else uuid,
+            host=tree.host or provider.name,
+            cell=self._same(tree.cell),
+            agent=self._same(tree.agent),
+            zone=self._same(tree.zone),
+            generation=provider.generation,
+            shape=provider.shape,
+            inventories=inventories,
+            capacity=self._same(capacity),
+            traits=self._same(provider.traits),
+            aggregates=self._same(provider.aggregates),
+            number=0,
+            shaped=0,
+            size=self._same(_size(tree, provider, capacity)),
+            amounts=(),
+        )
+        self.shaped += 1
+        if was is None or _place(was) != _place(row):
+            self.layout += 1
+        linked = was is not None and _links(was) == _links(row)
+        if was is not None:
+            self._clear(was)
+            if not linked:
+                self._unlink(was)
+        self.rows[uuid] = row
+        self.at[position] = row
+        self._mark(row)
+        if not linked:
+            self._link(row)
+        return row
+
+    def _mark(self, row: Row) -> None:
+        position, size = row.position, len(self.at)
+        _flags(self.cells, row.cell).add(position, size)
+        if row.parent is None:
+            self._call(row)
+            if row.zone:
+                _flags(self.zones, row.zone).add(position, size)
+        traits = self.traits
+        for trait in row.traits:
+            flags = traits.get(trait)
+            if flags is None:
+                flags = traits[trait] = RowSet()
+            flags.add(position, size)
+        for name, inventory in row.inventories.items():
+            kind = self.classes.get(name)
+            if kind is None:
+                kind = self.classes[name] = ClassArrays(size)
+            kind.mark(position, inventory, row.capacity[name])
+
+    def _clear(self, row: Row) -> None:
+        """Take back all that was marked."""
+        position = row.position
+        self.cells[row.cell].discard(position)
+        if row.parent is None:
+            self._uncall(row)
+            if row.zone:
+                self.zones[row.zone].discard(position)
+        for trait in row.traits:
+            self.traits[trait].discard(position)
+        for name, inventory in row.inventories.items():
+            self.classes[name].clear(position, inventory, row.capacity[name])
+
+    def _call(self, row: Row) -> None:
+        known = self.called.get(row.host)
+        if known is None:
+            self.called[row.host] = row.uuid
+        elif isinstance(known, set):
+            known.add(row.uuid)
+        else:
+            self.called[row.host] = {known, row.uuid}
+
+    def _uncall(self, row: Row) -> None:
+        known = self.called[row.host]
+        if isinstance(known, set):
+            known.discard(row.uuid)
+        if not isinstance(known, set) or not known:
+            del self.called[row.host]
+
+    def _link(self, row: Row) -> None:
+        """Record the provider's tree and the trees it shares with."""
+        position, size = row.position, len(self.at)
+        self.roots[position] = row.parent is None
+        self.below[position] = row.parent is not None
+        self.children += row.parent is not None
+        self.root_of[position] = self.rows[row.root].position if row.root in self.rows else position
+        for uuid in row.aggregates:
+            _flags(self.aggregates, uuid).add(position, size)
+            if SHARES in row.traits:
+                self.sharers.setdefault(uuid, set()).add(position)
+        self._unreach(row)
+
+    def _unlink(self, row: Row) -> None:
+        position = row.position
+        self._unreach(row)
+        self.roots[position] = self.below[position] = False
+        self.children -= row.parent is not None
+        self.root_of[position] = -1
+        for uuid in row.aggregates:
+            self.aggregates[uuid].discard(position)
+            sharers = self.sharers.get(uuid)
+            if sharers is not None:
+                sharers.discard(position)
+                if not sharers:
+                    del self.sharers[uuid]
+
+    def _unreach(self, row: Row) -> None:
+        """Forget which trees the sharing providers of this tree serve."""
+        if self.sharers and self._reach:
+            for uuid in row.aggregates:
+                for position in self.sharers.get(uuid, ()):
+                    self._reach.pop(position, None)
+
+    def _set_free(self, row: Row, used: Mapping[str, int]) -> bool:
+        """Set the free amounts from the used ones; return whether more of any class is free than before."""
+        position, classes, inventories, capacity = row.position, self.classes, row.inventories, row.capacity
+        amounts = [used.get(name, 0) for name in capacity]
+        for (name, there), amount in zip(capacity.items(), amounts, strict=True):
+            left = min(there - amount, 0) if row.excluded else there - amount
+            most, kind = inventories[name].max_unit, classes[name]
+            kind.left[position] = left
+            kind.top[position] = most if most < left else left if left > 0 else 0
+        was = row.amounts
+        if used.keys() <= capacity.keys():
+            row.amounts = tuple(amounts) if any(amounts) else _nothing(len(amounts))
+        else:
+            row.amounts = used
+        row.told = row.known_free = None
+        if EXCLUDES_SIBLINGS in row.traits:
+            self._exclude(row)
+        return not isinstance(was, tuple) or any(map(lt, amounts, was))
+
+    def _exclude(self, row: Row) -> None:
+        """Judge again, for this provider and its siblings, whether a sibling in use excludes it."""
+        together = [row, *self.excluded_by(row)]
+        used = [row for row in together if row.in_use]
+        for row in together:
+            excluded = any(other is not row for other in used)
+            if excluded != row.excluded:
+                row.excluded = excluded
+                self._set_free(row, row.used)
+
+    def _drop(self, row: Row) -> None:
+        del self.rows[row.uuid]
+        self._clear(row)
+        self._unlink(row)
+        self.layout += 1
+        self.at[row.position] = None
+        self._free_rows.append(row.position)
+
+    def _new_position(self) -> int:
+        if self._free_rows:
+            return self._free_rows.pop()
+        if self.high == len(self.at):
+            self._grow()
+        self.high += 1
+        return self.high - 1
+
+    def _grow(self) -> None:
+        more = len(self.at)
+        self.at.extend([None] * more)
+        for flags in (self.cells, self.zones, self.traits, self.aggregates):
+            for values in flags.values():
+                values.grow(len(self.at))
+        nobody = np.zeros(more, np.bool_)
+        self.roots = np.concatenate([self.roots, nobody])
+        self.below = np.concatenate([self.below, nobody])
+        self.root_of = np.concatenate([self.root_of, np.full(more, -1, np.intp)])
+        for kind in self.classes.values():
+            kind.grow(more)
+
+    def _same(self, value: Any) -> Any:
+        """Return one shared object for equal values of many hosts."""
+        if len(self._interned) > INTERNED:
+            self._interned.clear()
+        key = (type(value), tuple(value.items()) if isinstance(value, dict) else value)
+        return self._interned.setdefault(key, value)
+
+
+@cache
+def _nothing(classes: int) -> tuple[int, ...]:
+    """Return zero usage for this number of classes; most hosts of a new cloud share it."""
+    return (0,) * classes
+
+
+def _flags(kind: dict[str, RowSet], name: str) -> RowSet:
+    flags = kind.get(name)
+    if flags is None:
+        flags = kind[name] = RowSet()
+    return flags
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    """Return the provider's tree, name and agent."""
+    return row.root, row.parent, row.host, row.cell, row.agent
+
+
+def _links(row: Row) -> tuple[object, ...]:
+    """Return the provider's relations to other providers."""
+    return row.root, row.parent, row.aggregates, SHARES in row.traits
+
+
+def _size(tree: Tree, provider: ProviderState, capacity: Mapping[str, int]) -> int:
+    """Return about how many bytes the provider takes in an answer; free amounts count as long as total
+    ones.
+    """
+    words = (
+        tree.host or provider.name,
+        tree.cell,
+        tree.agent,
+        tree.zone,
+        provider.traits,
+        provider.aggregates,
+    )
+    return BESIDE + len(_encode(words)) + 2 * len(_encode(capacity))
