@@ -75,7 +75,6 @@ class AggregateOperations:
         )
 
     async def _among(self, tx: Transaction, query: FindAggregates) -> list[str] | None:
-        """Return the ids that can match the query; without a restriction every id can."""
         if not query.host:
             return list(query.ids) or None
         roots = (await stored.named_hosts(tx, [query.host])).get(query.host, ())

@@ -102,7 +102,6 @@ class CellOperations:
             return CellEdited(cell=gone, number=await self._log.write_cells(tx, [gone]))
 
     async def _left_in(self, cell: str) -> tuple[list[str], int]:
-        """Return the roots of the cell, and how many of its consumers hold allocations there."""
         async with self.database.read() as tx:
             return await stored.roots(tx, cell), (await stored.instances(tx)).get(cell, 0)
 

@@ -109,7 +109,6 @@ class Relay:
                     await asyncio.sleep(early)
 
     async def _round(self, publish: Publish) -> bool:
-        """Publish the oldest changes; return whether there may be more."""
         following = self._following()
         if not following:
             if not (self._look or self._at_hand):
@@ -126,7 +125,6 @@ class Relay:
         return bool(self._at_hand)
 
     def _following(self) -> list[PlacementChanged]:
-        """Return the changes in memory that directly follow the last published one."""
         following: list[PlacementChanged] = []
         next_one = self._told + 1
         while self._told and len(following) < CHANGES_A_ROUND and next_one in self._at_hand:
@@ -166,7 +164,6 @@ class Relay:
             self._record_published(oldest[-1].number)
 
     def _with_trees(self, logged: PlacementChanged) -> PlacementChanged:
-        """Add reshaped trees, which the log does not contain, if this process committed the change."""
         here = self._at_hand.get(logged.number)
         return here if here is not None and here.changes == logged.changes else logged
 
@@ -177,9 +174,7 @@ class Relay:
 
 
 class ReshapedBuilds(Relay):
-    """Informs conductors of builds on reshaped hosts. Published entries are deleted; two processes may
-    publish one twice.
-    """
+    """Informs conductors of builds on reshaped hosts; two processes may publish a message twice."""
 
     tells = "reshaped builds"
 
@@ -218,11 +213,9 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
-        """Execute the last writes of a transaction and log the change. Return its change number; it is 0 if
-        nothing changed.
+        """Execute the last statements, and log the changes. Return the change number, 0 without one.
 
-        `shaped` are the created or reshaped trees after the change; `edition` is that of class and trait
-        names, if this commit creates one.
+        `shaped` are created or reshaped trees; `edition` is a new edition of the names, if any.
         """
         if not altered:
             for write in writes:
@@ -244,11 +237,9 @@ class ChangeLog:
         beside: Sequence[BoundStatement] = (),
         last: Sequence[BoundStatement] = (),
     ) -> int:
-        """Write the trees as they are to be, given as they were read, and log the change. Return its change
-        number.
+        """Write the trees, given as read and as changed, and log the change. Return its number.
 
-        `beside` is written after all providers and inventories; `last` is written with the number and must
-        not depend on the rest.
+        `beside` is written after the inventories; `last` with the number, and must not depend on the rest.
         """
         writes = await tree_writes.writes_between(self._book, pairs, now, numbers).begin(tx)
         for write in beside:
@@ -275,7 +266,6 @@ class ChangeLog:
             await changes.trim(tx)
 
     def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
-        """Apply changes of this process to the index."""
         self.memory.learn(messages, shaped)
         if len(messages) == 1 and (trees := carried(shaped.values())) is not None:
             messages = [replace(messages[0], trees=trees)]

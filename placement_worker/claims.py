@@ -45,11 +45,7 @@ class ClaimOperations:
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""
     ) -> Sequence[ClaimAnswered]:
-        """Judge the orders one after another, many in a transaction; the claims of one order succeed together
-        or not at all.
-
-        `cell` is the cell in the routing key; its claims are restricted to its hosts.
-        """
+        """Judge the orders; the claims of one order succeed together or not at all."""
         results: list[tuple[ClaimResult, ...]] = []
         for part in portions_by_size(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
             results += await self._claim_part(part, cell)

@@ -77,7 +77,6 @@ class ClassesAndTraits:
         return NameEdited(named=Named(name=name, updated=now), made=bool(new))
 
     async def _rename(self, kind: NameKind, name: str, to: str) -> NameResult:
-        """Rename a class, and log all trees with inventory of it."""
         if kind != "resource class":
             return Standard(name=name)
         if not is_custom(to):
@@ -120,7 +119,6 @@ class ClassesAndTraits:
         return NameEdited()
 
     def _record_name(self, kind: NameKind, edition: int, id_: int, name: str) -> None:
-        """Record the committed name of this number, or its deletion, in memory."""
         names = names_of(self.book, kind)
         names.forget([id_])
         if name:

@@ -66,7 +66,6 @@ class Lookups:
     async def _first(
         self, tx: Transaction, query: FindProviders, in_trees: set[str], keep: set[int] | None, cell: str
     ) -> list[tuple[int, Provider]]:
-        """Return the rows that satisfy the most selective condition, and possibly others."""
         book = self.book
         parts = {*query.parts, "owner"} if query.agents or cell else query.parts
         if query.ids:
@@ -90,7 +89,6 @@ class Lookups:
         return await lookups.providers(tx, book, lookups.ALL, parts)
 
     async def _look_up(self, like: ResourceGroup) -> None:
-        """Read names that were created since this process read them."""
         book, database = self.book, self.database
         traits = {*like.required, *like.forbidden, *(name for names in like.required_any for name in names)}
         aggregates = {*like.not_member_of, *(name for names in like.member_of for name in names)}
@@ -123,9 +121,7 @@ class Lookups:
             return await changes.news(tx, query.after, query.limit)
 
     async def allocations(self, query: FindAllocations, *, cell: str = "") -> AllocationsFound:
-        """Return allocations. `cell` is the cell in the routing key, which sees only consumers on its
-        hosts.
-        """
+        """Return allocations; an asking cell sees only consumers on its hosts."""
         if not query.consumers and not query.providers:
             return AllocationsFound(consumers=(), generations={})
         if cell:

@@ -36,10 +36,7 @@ class News(NamedTuple):
 
 
 class MemoryReader(Protocol):
-    """Where the truth is read: placement's own database, or placement over the bus.
-
-    What it gives holds at least all that was committed when it was asked.
-    """
+    """Source of the index: the database, or placement over the bus. Its data includes all earlier commits."""
 
     async def last(self) -> int:
         """Return the number of the last change."""
@@ -175,9 +172,7 @@ class Memory:
         return true
 
     async def fresh(self) -> None:
-        """Read the changes that have not arrived, so that the index includes every commit before this
-        call.
-        """
+        """Read the missing changes, so that the index includes every commit before this call."""
         more = True
         while more:
             seen = self.index.seen
@@ -193,8 +188,7 @@ class Memory:
                 await self._take_in(news)
 
     async def feed(self, after: int, until: asyncio.Event | None = None) -> AsyncIterator[PlacementChanged]:
-        """Yield every change from this number on, in order, as it is committed; raise Forgotten if the number
-        is too old.
+        """Yield every change after this number, as it is committed; raise Forgotten if it is too old.
 
         The feed ends within LOOK_SECONDS after `until` is set.
         """
@@ -269,9 +263,7 @@ class Memory:
 
 
 def _reshaped_trees(messages: Iterable[PlacementChanged]) -> dict[str, Tree | None]:
-    """Return the reshaped trees, each as of the last message; None: not included. The order decides their
-    place in the index, and so the order of candidates.
-    """
+    """Return root → its tree in the last message, or None: not included. The order decides rows."""
     shaped: dict[str, Tree | None] = {}
     for message in sorted(messages, key=lambda one: one.number):
         told = _trees_beside(message)

@@ -32,10 +32,7 @@ SLICE_SECONDS = 0.005  # for so long a search has the process to itself
 
 
 class Searches:
-    """A search that does not finish in one time slice continues after the slices of others.
-
-    Claims and changes are applied in between; the search continues with the trees it began with.
-    """
+    """Candidate searches in turns: a search longer than a time slice continues after the slices of others."""
 
     def __init__(self, memory: Memory, clock: Clock) -> None:
         self._memory = memory
@@ -63,7 +60,6 @@ class Searches:
         return done[0]
 
     def _slice(self, steps: Steps[T]) -> tuple[T] | None:
-        """Continue for one time slice; return the result once there is one."""
         until = self._clock.monotonic() + SLICE_SECONDS
         try:
             next(steps)

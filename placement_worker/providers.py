@@ -105,7 +105,6 @@ class ProviderOperations:
         return outcomes
 
     async def _forest(self, tx: Transaction, orders: Sequence[EditOfOne]) -> WorkingTrees:
-        """Read everything that the edits concern: trees to change, locked, and existing ids and names."""
         placing = [order for order in orders if isinstance(order, MakeProvider | ChangeProvider)]
         wanted = [order.provider for order in orders if not isinstance(order, MakeProvider)]
         wanted += [order.parent for order in placing if isinstance(order.parent, str)]
@@ -118,7 +117,6 @@ class ProviderOperations:
         return WorkingTrees(found.owned | read, found.names, found.ids, found.number)
 
     async def _look_up(self, orders: Sequence[EditOfOne], now: float) -> None:
-        """Read unknown names: classes and traits must exist, aggregates are created when they are named."""
         classes: set[str] = set()
         traits: set[str] = set()
         aggregates: set[str] = set()
@@ -221,9 +219,7 @@ class BulkLoad:
         self._load = again(clock, self._load_together)
 
     async def load(self, order: LoadProviders) -> ProvidersLoaded:
-        """Load the providers tree by tree, each tree completely or not at all; a transaction holds many
-        trees.
-        """
+        """Load the providers tree by tree, each tree completely or not at all."""
         items = list(enumerate(order.providers))
         wrong = loading.wrong(items, self.book.known)
         named = {provider.id for provider in order.providers} | {

@@ -104,9 +104,7 @@ class BusReader:
                 await take([await self._whole(part, left_out) for part, left_out in unpacked(answer)])
 
     async def _whole(self, tree: Tree, left_out: int) -> Tree:
-        """Return the tree with the providers that did not fit into the message. If it changes in between,
-        that change arrives separately.
-        """
+        """Return the tree with the providers that did not fit into the message."""
         while left_out:
             question = FindTrees(roots=(tree.root,), skip=len(tree.providers))
             ((part, left_out),) = unpacked(await self._trees(question))
@@ -140,8 +138,7 @@ class BusReader:
 class Replica:
     """A copy of placement's index that follows `placement.changed`.
 
-    A lost change is detected by the next number and, after LOOK_SECONDS without a message, by querying the
-    last one.
+    A lost change is detected by the next number, or by a query after LOOK_SECONDS without a message.
     """
 
     def __init__(self, reader: BusReader, clock: Clock) -> None:

@@ -55,8 +55,7 @@ class ReportOperations:
     async def report_many(
         self, reports: Sequence[InventoryReported], *, cell: str = ""
     ) -> Sequence[Poison | None]:
-        """Apply reports of whole trees. Of one root the highest sequence counts; a report that is not newer
-        changes nothing.
+        """Apply reports of whole trees; of one root the highest sequence counts.
 
         `cell` is the cell in the routing key: it may report only its hosts.
         """
@@ -81,7 +80,6 @@ class ReportOperations:
         return [Poison(f"InventoryReported: {why}") if why else None for why in complaints]
 
     async def _report_together(self, reports: Sequence[InventoryReported]) -> dict[str, str]:
-        """Apply the reports in one transaction; return root → why its report is refused."""
         roots = [report.root for report in reports]
         now = self.clock.now()
         await self.book.know_contents(
@@ -137,7 +135,6 @@ class ReportOperations:
         before: Mapping[str, Tree],
         goes: dict[str, Moves],
     ) -> dict[str, str]:
-        """Add the moves of the reports to `goes`; return root → why its reshape is refused."""
         refused = {}
         for report in reports:
             if report.reshape is None:
@@ -163,9 +160,7 @@ class ReportOperations:
         number: int,
         goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
-        """Rename a provider whose name another cell uses to a name with its cell. New names are added to
-        `taken`.
-        """
+        """Rename each provider whose name another cell uses; the new names are added to `taken`."""
         others: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:
             for provider in report.providers:
@@ -222,9 +217,7 @@ class ReportOperations:
             await hosts.leave(tx, roots)
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """Delete the roots of a cell by an operator's order; roots in use stay without free capacity or
-        unchanged.
-        """
+        """Delete the roots of a cell by an operator's order; roots in use stay or are closed."""
         for part in portions(roots, TREES_SWEPT_AT_ONCE):
             await self._end(cell, part, in_use_too)
 
@@ -268,7 +261,6 @@ class ReportOperations:
 
 
 def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> list[BuildReshaped]:
-    """Return the messages to conductors about moved builds; the relay adds the change number."""
     return [
         BuildReshaped(
             build=holder.holder.uuid,
@@ -289,7 +281,6 @@ def _contended(order: OwnerEditRequested) -> OwnerResult:
 
 
 def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], now: float) -> dict[str, str]:
-    """Return root → why its report is refused regardless of its contents."""
     barred = {}
     for report in reports:
         was = before[report.root]
@@ -300,7 +291,6 @@ def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], no
 
 
 def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
-    """Return the first free name, or the last one, which is then reported as a clash."""
     return next((name for name in names if taken.get(name, (report.id,))[0] == report.id), names[-1])
 
 

@@ -44,12 +44,10 @@ def _times() -> tuple[Column[float], Column[float]]:
 
 
 def _reported() -> Column[bool]:
-    """Put there by a report of the tree's owner; what is not is an operator's."""
     return Column("reported", Boolean, nullable=False, server_default=true())
 
 
 def _names(table: str, column: str, length: int, *, numbered: bool = True) -> Table:
-    """Return a table of names with their numbers."""
     return Table(
         table,
         metadata,

@@ -220,7 +220,6 @@ class HostSearch:
         return sums(self._trees.rows_of(row.uuid))
 
     def _free_now(self, row: Row) -> dict[str, int]:
-        """Return the free amounts of a provider, minus reservations."""
         free, promised = row.known_free or row.free, self._reserved_amounts.of.get(row.uuid)
         if not promised:
             return free
@@ -253,10 +252,7 @@ class HostSearch:
         return [candidate(fit, free, capacity) for fit in found]
 
     def _fits(self, anchor: Row, most: int) -> tuple[list[Fit], bool]:
-        """Return up to the requested number of fits, and whether the search was complete.
-
-        After many steps without a fit only the first steps are made for further hosts, and then none.
-        """
+        """Return up to this number of fits, and whether the search of the host was complete."""
         found: list[Fit] = []
         if self._spent >= 2 * PATIENCE:
             return found, False

@@ -23,7 +23,7 @@ AT_ONCE = 2
 
 
 class Batched(Generic[A, R]):
-    """`await together(order)` is answered from `work(orders)`, which returns one answer for each order.
+    """Answers `await together(order)` from `work(orders)`, which returns one answer for each order.
 
     While `AT_ONCE` batches are in progress, new orders wait for the next one. Works while `run` runs.
     """
@@ -76,9 +76,7 @@ T = TypeVar("T")
 
 
 def again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """Return the function with retries after serialization failures; after the last one it raises
-    Unavailable.
-    """
+    """Return the function with retries after serialization failures; finally it raises Unavailable."""
 
     def later(*_: P.args, **__: P.kwargs) -> T:
         raise Unavailable("placement lost the same race too often")
@@ -88,9 +86,7 @@ def again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitabl
 
 @asynccontextmanager
 async def changing(database: Database, book: Book) -> AsyncIterator[Transaction]:
-    """Yield a transaction; raise Conflict, so that it is retried, if another process has changed the names
-    and numbers it uses.
-    """
+    """Yield a transaction; raise Conflict, to be retried, if names that it uses have changed."""
     reading = book.reading
     try:
         async with database.write() as tx:

@@ -109,11 +109,9 @@ PRUNE_SECONDS = 3600.0
 
 
 def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str]) -> Worker:
-    """Return the worker. `publish` is `Bus.publish`, for changes. `cells` are served in addition to
-    registered ones.
+    """Return the placement worker; `cells` are served in addition to registered cells.
 
-    Messages from inside a cell have separate queues, and the row determines the cell, whatever the message
-    contains.
+    Each cell has separate queues, which determine the cell of a message, whatever it contains.
     """
 
     async def catch_up() -> None:

@@ -169,10 +169,9 @@ def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> 
 def zone_trouble(
     wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
 ) -> TwoZones | ZoneInUse | None:
-    """Return why the hosts cannot be in their new zones.
+    """Return why the hosts of these trees, given before and after the edit, cannot be in their new zones.
 
-    `pairs` are the trees before and after. A host that the Placement API or its agent put into two zones may
-    stay there: only a new zone counts.
+    A host that was in two zones before may stay there: only a new zone counts.
     """
     after = {**described, wanted.now.id: wanted.now}
     moving: list[tuple[str, str, str]] = []

@@ -84,9 +84,7 @@ def refused(items: Iterable[Item], why: str) -> list[LoadResult]:
 
 
 def _filled(load: ProviderLoad, state: ProviderState | None) -> _Whole:
-    """Return the complete item: missing fields keep the stored values of an existing provider and are empty
-    for a new one.
-    """
+    """Return the item of a load with the stored values, or empty ones, in the fields that it omits."""
     parent, traits, aggregates = (
         (None, (), ()) if state is None else (state.parent, state.traits, state.aggregates)
     )
@@ -134,7 +132,6 @@ def _put(whole: _Whole, working: WorkingTrees) -> LoadResult:
 
 
 def _objection(items: Sequence[_WholeItem], working: WorkingTrees) -> str:
-    """Return the first contradiction among the items, naming the field, or an empty string."""
     parents = {whole.id: whole.parent for _, whole in items}
     before: set[str] = set()
     for position, whole in items:
@@ -162,7 +159,6 @@ def _left_out(state: ProviderState, stay: Collection[str]) -> str:
 
 
 def _in_a_loop(whole: _Whole, parents: Mapping[str, str | None], working: WorkingTrees) -> bool:
-    """Return whether the parents of the item form a circle."""
     seen = set()
     here: str | None = whole.id
     while here is not None and here not in seen:
@@ -176,7 +172,6 @@ def _in_a_loop(whole: _Whole, parents: Mapping[str, str | None], working: Workin
 
 
 def _parents_first(items: Sequence[_WholeItem], working: WorkingTrees) -> list[_Whole]:
-    """Order the items so that no provider is moved below one of its descendants."""
     loads = {whole.id: whole for _, whole in items}
     if len(loads) == 1 or not any(load.id in working.homes for load in loads.values()):
         return list(loads.values())

@@ -39,11 +39,9 @@ _Before = dict[tuple[str, str], int]
 
 
 def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] | None:
-    """Return one result for each claim of the order: all are Claimed, or no claim is. Without a result more
-    data must be read.
+    """Return a result for each claim of the order, all or none of them Claimed; None: more must be read.
 
-    First all consumers of the order release their allocations, then each one takes its new ones: so two
-    consumers can exchange places on full providers. The writer fills in `Claimed.number`.
+    All consumers first release what they hold, so two of them can exchange places on full providers.
     """
     steps: _Steps = []
     try:
@@ -76,9 +74,7 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
 
 
 def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
-    """Release the allocations, and retire the consumer if requested. The writer fills in
-    `Released.number`.
-    """
+    """Release the allocations of a consumer, and retire it if requested."""
     ended = world.retired.get(order.consumer)
     if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
         return ended  # a shelved instance may end, except for lack of a host
@@ -109,7 +105,6 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
 
 
 def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[ClaimResult]:
-    """Return the results; the changes are recorded in `steps`."""
     fences = [fence(claim, world) for claim in order.claims]
     if any(fences) or named_twice(order):
         return fenced_off(order, world, fences)
@@ -138,7 +133,6 @@ def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[Clai
 def _take(
     claim: ConsumerClaim, holder: Holder, generation: int, before: _Before, world: ClaimWorld
 ) -> Claimed | Refused:
-    """Claim the first choice that fits, for a consumer whose allocations were released."""
     refusals: list[Refusal] = []
     group = holder.group
     if claim.group is not None:
@@ -163,9 +157,7 @@ def _take(
 def _take_over(
     claim: ConsumerClaim, holder: Holder, generation: int, steps: _Steps, world: ClaimWorld
 ) -> Claimed | Refused:
-    """Take over all allocations of a holder consumer: neither capacity nor the group is checked, because the
-    place was held.
-    """
+    """Move the allocations of a holder consumer to the claiming one, unchecked: they were held for it."""
     other = world.holders[claim.take_over or ""]
     group = other.group if holder.group is None else holder.group
     if claim.group is not None:
@@ -180,13 +172,11 @@ def _take_over(
 
 
 def _group_named(claim: ConsumerClaim, world: ClaimWorld) -> int | None:
-    """Return the number of the group that the claim names, if its project has such a group."""
     group = world.named.get(claim.group or "")
     return group if group is not None and world.groups[group].project == claim.project else None
 
 
 def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | None:
-    """Return why this choice cannot be claimed, if so."""
     shapes = choice.shapes
     if world.wall is not None and (why := _bars_choice(choice, world.wall, world)):
         return OutsideCell(why=why)
@@ -216,7 +206,6 @@ def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | No
 
 
 def _is_taken(sibling: str, choice: Choice, world: ClaimWorld) -> bool:
-    """Return whether this provider is in use, or would be by this choice."""
     if sibling not in world.providers:
         raise Unread
     room = world.providers[sibling]
@@ -224,9 +213,6 @@ def _is_taken(sibling: str, choice: Choice, world: ClaimWorld) -> bool:
 
 
 def _bars_choice(choice: Choice, wall: CellLimits, world: ClaimWorld) -> str:
-    """Return why consumers of the asking cell cannot use this choice; empty if they can, or if a provider was
-    deleted.
-    """
     chosen = [world.providers.get(uuid) for uuid in choice.allocations]
     if any(uuid not in world.providers for uuid in choice.allocations):
         raise Unread
@@ -236,9 +222,6 @@ def _bars_choice(choice: Choice, wall: CellLimits, world: ClaimWorld) -> str:
 
 
 def _crowded(choice: Choice, number: int, holder: Holder, world: ClaimWorld) -> Refusal | None:
-    """Return a refusal if the policy of its server group excludes the choice. All providers of the choice
-    have been read.
-    """
     group = world.groups.get(number)  # None: the group was deleted since the consumer joined it
     return None if group is None else group.refusal(_roots(world, choice.allocations), holder.uuid)
 
@@ -257,9 +240,6 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
 
 
 def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
-    """Move all allocations to another consumer, which may have some already; the total usage does not
-    change.
-    """
     left = holder.held
     group = holder_consumer.group if holder.group is None else holder.group
     _hold(world, holder, 0, {}, None, holder.group)
@@ -281,7 +261,6 @@ def _hold(
     by: ConsumerClaim | None,
     group: int | None,
 ) -> None:
-    """Replace the consumer's allocations by the choice, as a member of the group."""
     _count(world, holder.held, -1)
     _count(world, allocations, +1)
     if holder.group is not None and holder.group in world.groups:
@@ -303,9 +282,7 @@ def _remember(steps: _Steps, holder: Holder) -> None:
 
 
 def _undo(world: ClaimWorld, steps: _Steps) -> None:
-    """Undo the steps in reverse order, so that a consumer claimed twice in one order gets its first state
-    back.
-    """
+    """Undo the steps in reverse order: a consumer claimed twice in one order gets its first state back."""
     for holder, generation, held, by, group, keeps_for in reversed(steps):
         holder.keeps_for = keeps_for
         _hold(world, holder, generation, held, by, group)

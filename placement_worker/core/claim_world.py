@@ -23,11 +23,7 @@ class CellLimits:
     sharing: Collection[str]  # providers of operators that share with other trees
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell cannot act for a consumer with allocations on these (provider, root), or an empty
-        string.
-
-        Operators' providers, for example shared pools, are permitted.
-        """
+        """Return why a cell cannot act for a consumer on these (provider, root), or an empty text."""
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
             return ""
@@ -44,10 +40,9 @@ class CellLimits:
         return "" if at_home else f"nothing of it is in cell {self.cell}"
 
     def refuses_holder(self, consumer: str, keep: str) -> str:
-        """Return why the allocations cannot move to that holder consumer, or an empty string.
+        """Return why the allocations cannot move to that holder consumer, or an empty text.
 
-        A cell may create only holder consumers with ids derived from the build's id, so that it cannot
-        occupy the id of a future build.
+        A cell may only create ids derived from the build's, so that it cannot occupy the id of another build.
         """
         if any(keep == holder_consumer(consumer, attempt) for attempt in range(1, MOST_ATTEMPTS + 1)):
             return ""
@@ -55,9 +50,7 @@ class CellLimits:
 
 
 def ended(retired: Retired, cell: str) -> Retired:
-    """Return how a retired consumer is reported to this cell (empty: no cell). Reasons from outside of the
-    cell are hidden.
-    """
+    """Return a retired consumer as a cell may see it (empty: no cell): reasons of other cells are hidden."""
     if not cell:
         return retired
     if retired.cell == cell:
@@ -86,10 +79,9 @@ class _Headcount:
 
 @dataclass(slots=True)
 class GroupPlaces:
-    """A server group with the hosts of its members.
+    """A server group with the hosts of its members and of holder consumers.
 
-    A holder consumer keeps other members away from its host, except the member that it holds the place for,
-    and attracts none.
+    A holder consumer keeps other members away, except the one that it holds the place for, and attracts none.
     """
 
     id: int
@@ -149,9 +141,7 @@ class GroupPlaces:
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
-    """Return the roots of the allocations. Each place is a provider's root, and whether it shares with other
-    trees.
-    """
+    """Return the roots of allocations, given as root and whether its provider shares with other trees."""
     listed = list(places)
     own = frozenset(root for root, shares in listed if not shares)
     return own or frozenset(root for root, _ in listed)

@@ -29,10 +29,7 @@ class Packing:
         self._owners = _Table()
 
     def add(self, tree: Tree, skip: int = 0) -> bool:
-        """Put a tree in, without its first `skip` providers; False: it has no room here.
-
-        The first there is always has: of a large one as many providers as there is room for.
-        """
+        """Pack a tree without its first `skip` providers, the first as far as it fits; False: no space."""
         spent = 0
         providers: list[KnownProvider] = []
         tables = self._inventories, self._stocks, self._traits, self._aggregates, self._owners
@@ -123,9 +120,7 @@ class _Table:
 
 
 def carried(trees: Collection[Tree]) -> KnownTrees | None:
-    """Return the trees in the compact format if they are few and small enough for a change message, else
-    None.
-    """
+    """Return the trees in the compact format if they are small enough for a change message, else None."""
     if not trees or sum(len(tree.providers) for tree in trees) > CARRIED:
         return None
     packing = Packing(ROOM)

@@ -39,9 +39,7 @@ Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
 
 def apply(edit: EditOfOne, working: WorkingTrees, known: KnownNames) -> ProviderState | Refused | None:
-    """Return the provider after the edit (nothing if it was deleted), or a refusal, which leaves the trees
-    unchanged.
-    """
+    """Return the provider after the edit (None: deleted), or a refusal, which leaves the trees unchanged."""
     if isinstance(edit, MakeProvider):
         return _make(edit, working)
     state = working.find(edit.provider)
@@ -97,7 +95,6 @@ def _change(edit: ChangeProvider, state: ProviderState, working: WorkingTrees) -
 def _tangle(
     edit: ChangeProvider, state: ProviderState, parent: str | None, working: WorkingTrees
 ) -> Missing | Tangled | None:
-    """Return why the provider cannot have this parent."""
     if parent == state.parent:
         return None
     if parent is None:
@@ -122,7 +119,6 @@ def _drop(state: ProviderState, working: WorkingTrees) -> Refused | None:
 
 
 def _in_use(state: ProviderState, stay: Collection[str], known: KnownNames) -> InUse | None:
-    """Return why other classes cannot be removed."""
     held = [name for name, amount in state.used.items() if amount and name not in stay]
     return InUse(what=state.uuid, classes=known.in_order(held)) if held else None
 
@@ -195,9 +191,7 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingT
 
 
 def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | None:
-    """Give each provider its old and new inventory, the new one first. Return a refusal if the reshape cannot
-    begin.
-    """
+    """Give each provider its old and its new inventory, or return why the reshape cannot begin."""
     for inventory in edit.inventories:
         state = working.find(inventory.provider)
         if state is None:

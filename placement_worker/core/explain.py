@@ -43,9 +43,8 @@ def nearest(
 ) -> tuple[NearMiss, ...]:
     """Return the hosts that fail the fewest requirements, those with the least shortage first.
 
-    The hosts are `roots`, those that the query names, or all. A class that a host lacks completely counts
-    twice: a request for bare metal gets used nodes, not hypervisors. A host with too few providers for
-    isolated groups can never fit, so it comes last. Disabled hosts are left out unless they are named.
+    A class that a host lacks completely counts twice: a request for bare metal gets used nodes, not
+    hypervisors. Disabled hosts are left out unless they are named.
     """
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots
@@ -92,7 +91,6 @@ def nearest(
 
 
 def _enough_providers(index: Index, made: SearchPlan) -> Bools:
-    """Return which trees have as many providers of a class as isolated groups ask for it."""
     enough = np.ones(index.high, np.bool_)
     for name in {name for slot in made.slots for name in slot.asks}:
         several = sum(name in slot.asks for slot in made.slots if slot.suffix in made.rules.isolate)
@@ -135,9 +133,7 @@ class _Step:
 
 
 def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
-    """Apply the constraints one after the other; for each host, find the first constraint that leaves no
-    assignment.
-    """
+    """Apply the constraints one by one; for each host, find the first that leaves no assignment."""
     steps = list(_steps(made))
     removed = [0] * (len(steps) + 1)  # the last one counts hosts with too many combinations
     misses: list[list[NearMiss]] = [[] for _ in removed]
@@ -194,9 +190,7 @@ def _steps(made: SearchPlan) -> Iterator[_Step]:
 def _breaking(
     snapshot: Snapshot, made: SearchPlan, options: Sequence[Sequence[Row]], steps: list[_Step]
 ) -> Generator[None, None, tuple[int, int]]:
-    """Return the first step that leaves no assignment, or the number of steps; and the work that finding it
-    took.
-    """
+    """Return the position of the first constraint that leaves no assignment, and the steps of the search."""
     spent = 1
     for number, step in enumerate(steps):
         ways = AssignmentSearch(snapshot, made.slots, step.rules, options)

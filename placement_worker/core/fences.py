@@ -46,9 +46,7 @@ def fence(claim: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
 
 
 def wakes(claim: ConsumerClaim, world: ClaimWorld) -> bool:
-    """Return whether the claim begins a move of a shelved instance, which is the only way to reactivate
-    it.
-    """
+    """Return whether the claim begins a move of a shelved instance, the only way to reactivate it."""
     ended = world.retired.get(claim.consumer)
     return claim.begins is not None and ended is not None and ended.why == SHELVED
 
@@ -56,9 +54,7 @@ def wakes(claim: ConsumerClaim, world: ClaimWorld) -> bool:
 def fenced_off(
     order: ClaimRequested, world: ClaimWorld, fences: Sequence[ClaimResult | None]
 ) -> list[ClaimResult]:
-    """Return the refusals of fenced claims and of duplicate consumers in one order; the other claims are not
-    judged.
-    """
+    """Return the refusals of fenced claims and of duplicate consumers; other claims are not judged."""
     results: list[ClaimResult] = []
     beside = Counter(name for claim in order.claims for name in _further_consumers(claim))
     seen = {*beside}
@@ -77,12 +73,10 @@ def named_twice(order: ClaimRequested) -> bool:
 
 
 def _further_consumers(claim: ConsumerClaim) -> Iterator[str]:
-    """Yield the further consumers that a claim names."""
     return (name for name in (claim.keep, claim.begins, claim.take_over) if name)
 
 
 def _bars_claim(claim: ConsumerClaim, world: ClaimWorld) -> str:
-    """Return why this consumer cannot claim, whatever the destination; empty if it can."""
     if claim.begins and world.holds(claim.begins):
         return f"move {claim.begins}: a consumer has that name, and holds something"
     if world.wall is None:
@@ -105,11 +99,7 @@ def _bars_claim(claim: ConsumerClaim, world: ClaimWorld) -> str:
 
 
 def bars_release(order: ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
-    """Return why the asking cell can neither release nor retire this consumer, or an empty string.
-
-    A consumer without allocations has nothing to release, but a cell may not retire a consumer that was
-    never in the cell.
-    """
+    """Return why the asking cell can neither release nor retire this consumer, or an empty text."""
     if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
         return ""
     return _bars_holder(holder, order.consumer, order.keep, world)
@@ -129,10 +119,8 @@ def _bars_holder(holder: Holder | None, consumer: str, keep: str | None, world: 
 
 
 def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]]:
-    """Return each provider with its root."""
     return [(provider, world.provider(provider).root) for provider in allocations]
 
 
 def _refused(claim: ConsumerClaim, why: Refusal) -> Refused:
-    """Return this refusal for every choice of the claim."""
     return Refused(refusals=(why,) * len(claim.choices))

@@ -30,7 +30,6 @@ def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]
 
 
 def _sharing_with(trees: Snapshot, rows: Sequence[Row]) -> list[Row]:
-    """Return providers of other trees that share with one of the rows."""
     sharers = trees.sharers
     met = {position for row in rows for uuid in row.aggregates for position in sharers.get(uuid, ())}
     found = [trees.row_at(position) for position in sorted(met)]
@@ -87,8 +86,7 @@ class FitFinder:
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 
     def fits(self, anchor: Row, *, looking_again: bool = False) -> Iterator[Fit | None]:
-        """Yield all fits of this anchor; after BREATH steps without a fit, yield `None` so that the search
-        can pause.
+        """Yield the fits of this host; `None` after BREATH steps without a fit, where the search can pause.
 
         `looking_again`: less may be free now than when the search was planned.
         """
@@ -134,9 +132,7 @@ class FitFinder:
         return Fit(anchor, allocations, tuple(rows), mappings)
 
     def _sum(self, resources: Resources, other: Resources) -> Resources:
-        """Return the sum of both amounts, as the same object for the same arguments, so that it is rendered
-        once.
-        """
+        """Return the sum of two amounts; the same arguments give the same object, which is rendered once."""
         key = id(resources), id(other)
         total = self._sums.get(key)
         if total is None:

@@ -34,9 +34,7 @@ ZONE = "availability_zone"  # what an aggregate's metadata call it
 
 @dataclass(slots=True)
 class Demand:
-    """One requirement with the rows, or later the anchors, that satisfy it (None: none does); for a resource
-    class also its amount.
-    """
+    """One requirement with the rows, or later the root rows, that satisfy it (None: none does)."""
 
     says: str
     met: Bools | None
@@ -167,7 +165,6 @@ class SlotPlanner:
         return met
 
     def _in_zone(self, zone: str) -> Bools | None:
-        """Return the roots in the zone, by their owner's report or by an aggregate of the root."""
         index = self.index
         known = [index.zones[zone].mask(self.high)] if zone in index.zones else []
         for uuid, facts in index.aggregate_facts.items():
@@ -187,7 +184,6 @@ class SlotPlanner:
     # Groups
 
     def _together(self, group: ResourceGroup) -> Iterator[Demand]:
-        """Yield the requirements that a single provider must satisfy together."""
         facts = (group.required, group.forbidden, group.required_any, group.member_of, group.not_member_of)
         key = (tuple(group.resources.items()), facts, group.in_tree)
         if key not in self._alike:  # groups often differ in nothing but their suffix
@@ -210,7 +206,6 @@ class SlotPlanner:
             yield replace(demand, says=of + demand.says, of=of)
 
     def _spread(self, group: ResourceGroup) -> Iterator[Demand]:
-        """Yield the requirements that the providers of a tree satisfy together, each class on one of them."""
         tests = list(self._tests(group))
         root_of = self.index.root_of[: self.high]
         own = away = member = self._everyone
@@ -242,7 +237,6 @@ class SlotPlanner:
                 yield Demand(f"{test.says}, where there is room", met, joint=True, code="group")
 
     def _in_all(self) -> Iterator[Demand]:
-        """Yield the requirements on the sum of all slots."""
         for name in self._several():
             asking = [slot for slot in self.slots if name in slot.asks]
             asked = min(sum(slot.asks[name] for slot in asking), BEYOND_COUNTING)
@@ -311,7 +305,6 @@ class SlotPlanner:
         return Demand(test.says, met, test.resource_class, test.asked, test.code)
 
     def _anchors(self, own: Bools, away: Bools | None) -> Bools:
-        """Return the trees with one of the providers, and the trees that one of them shares with."""
         met = own & self.index.roots[: self.high]
         if self.index.children:
             rows = np.flatnonzero(own & self.index.below[: self.high])
@@ -326,7 +319,6 @@ class SlotPlanner:
             met[np.concatenate(reached)] = True
 
     def _summed(self, slots: list[Slot], of: Numbers) -> Numbers:
-        """Return for each anchor the sum of this array over the providers that can satisfy a slot."""
         rows = np.flatnonzero(np.logical_or.reduce([slot.own for slot in slots]))
         total = np.bincount(self.index.root_of[rows], weights=of[rows], minlength=self.high)
         total = total.astype(np.float64, copy=False)  # the sum of no rows is an integer array

@@ -94,7 +94,6 @@ def scored(
 
 
 def _steps(order: Sequence[OrderBy], scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return the distance of each host from the best possible score."""
     most = sum(abs(by.multiplier) for by in order)
     if not most:
         return np.zeros(scores.size, np.int64)
@@ -103,9 +102,7 @@ def _steps(order: Sequence[OrderBy], scores: npt.NDArray[np.float64]) -> npt.NDA
 
 
 def _shuffled(positions: Ints, seed: str) -> npt.NDArray[np.int64]:
-    """Return a distinct number for each position: shuffled by the seed, or in the order of the rows without a
-    seed.
-    """
+    """Return a distinct number for each position: shuffled by the seed, or in the order of rows."""
     if not seed:
         return positions.astype(np.int64)
     salt = crc32(seed.encode())
@@ -145,18 +142,14 @@ class Round:
 
 
 def first_row(seed: str, high: int, size: int) -> int:
-    """Return the row at which a search with this seed begins. It stays the same while few hosts come or go,
-    so that pages are consistent.
-    """
+    """Return the row at which a search with this seed begins, the same while few hosts come or go."""
     grain = size // 16
     span = high - high % grain if high > grain else high
     return (crc32(seed.encode()) * span) >> 32 if seed else 0
 
 
 def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[list[int]]:
-    """Yield the positions that fit in blocks, from `after` rows beyond the start on, once through all
-    rows.
-    """
+    """Yield the fitting positions in blocks: once round all rows, from `after` rows beyond the start on."""
     block = FIRST_BLOCK
     for low, end in ((start + after, size), (max(start + after - size, 0), start)):
         end = min(end, len(fitting))

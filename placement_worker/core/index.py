@@ -48,10 +48,7 @@ class Index(RowTable):
         aggregates: Iterable[Aggregate] = (),
         cells: Iterable[RegisteredCell] = (),
     ) -> Collection[str]:
-        """Apply one commit. `trees` are the reshaped trees after it.
-
-        Return the changed roots in order, including the previous roots of providers that moved.
-        """
+        """Apply one commit, with the reshaped trees after it. Return the changed roots."""
         touched: dict[str, None] = {}
         if self.knows(number):
             return touched.keys()
@@ -103,7 +100,6 @@ class Index(RowTable):
                 self.cell_facts[cell.name] = cell
 
     def _newer(self, described: str, number: int) -> bool:
-        """Return whether no later state of it has been applied."""
         if number < self._described_at.get(described, 0):
             return False
         if number > self.seen:
@@ -162,12 +158,10 @@ class Index(RowTable):
             self._put(tree, provider, number)
 
     def _shaped(self, uuid: str, root: str) -> int:
-        """Return the number of the change that put this provider into another tree."""
         row = self.rows.get(uuid)
         return row.shaped if row is not None and row.root != root else -1
 
     def _leave(self, row: Row) -> None:
-        """Remove the provider from its tree, because it moves to another."""
         left = tuple(uuid for uuid in self.trees.get(row.root, ()) if uuid != row.uuid)
         if left:
             self.trees[row.root] = left
@@ -192,7 +186,6 @@ class Index(RowTable):
             self.use(*self._early[provider.uuid])
 
     def _is(self, row: Row, tree: Tree, provider: ProviderState) -> bool:
-        """Return whether the row equals the provider in everything except its usage."""
         return (
             row.shape == provider.shape
             and row.root == tree.root

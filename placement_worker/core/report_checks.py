@@ -12,10 +12,7 @@ MAX_NAMES = 100_000  # characters; every candidate contains the names of its pro
 
 
 def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> str:
-    """Return what is wrong with this report, naming the field, or an empty string.
-
-    `known(kind, name)` returns whether a resource class or trait exists.
-    """
+    """Return what is wrong with this report, naming the field, or an empty text."""
     if report.gone:
         return "reshape: of a tree that is gone" if report.reshape else ""
     if not report.providers:
@@ -38,9 +35,7 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
 
 
 def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str, str], bool]) -> str:
-    """Return what is wrong with the inventories, traits and aggregates, naming the field; empty if nothing
-    is.
-    """
+    """Return what is wrong with inventories, traits or aggregates, naming the field, or an empty text."""
     for name, inventory in provider.inventories.items():
         if not (known("resource class", name) or is_custom(name)):
             return f"inventories.{name}: no such resource class; those of your own begin with CUSTOM_"
@@ -91,9 +86,6 @@ def _wrong_parents(providers: tuple[ProviderReport, ...]) -> str:
 
 
 def _wrong_reshape(report: InventoryReported) -> str:
-    """Return what is wrong with a reshape: moved classes must exist at their destination and not remain at
-    their source.
-    """
     if report.reshape is None:
         return ""
     has = {provider.id: provider.inventories for provider in report.providers}
@@ -124,10 +116,7 @@ DAY = 24 * 3600.0
 
 
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
-    """Return why a cell cannot report this root, or an empty string.
-
-    `owner` is the owning cell; `known` says that a provider with this id exists, whatever its origin.
-    """
+    """Return why a cell cannot report a root that `owner` owns (`known`: it exists), or an empty text."""
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"
     if known and not owner:

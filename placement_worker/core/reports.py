@@ -14,9 +14,7 @@ from placement_worker.core.trees import ProviderState, Reported, Tree
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """Return `after` with additional reserved amounts: for each class the sum of used and free amounts stays
-    within the sum of the capacities.
-    """
+    """Return `after` with so much withheld that no class has more used and free amounts than capacity."""
     beyond = _beyond_capacity(after)
     if not beyond:
         return after
@@ -57,7 +55,6 @@ def opened(provider: ProviderState) -> ProviderState:
 
 
 def _beyond_capacity(tree: Tree) -> dict[str, int]:
-    """Return class → by how much its usage exceeds its capacity, over the whole tree."""
     beyond: dict[str, int] = {}
     for provider, name, inventory in _inventories(tree):
         excess = provider.used.get(name, 0) - inventory.capacity
@@ -73,7 +70,6 @@ def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
 
 
 def _smaller(inventory: Inventory, capacity: int) -> Inventory:
-    """Return the inventory with more reserved, so that this capacity is left."""
     left = int(capacity / inventory.allocation_ratio)
     less = with_reserved(inventory, inventory.total - left)
     while less.capacity > capacity:
@@ -93,11 +89,7 @@ def with_reserved(inventory: Inventory, reserved: int) -> Inventory:
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
-    """Return the tree after this report; a report that is not newer changes nothing.
-
-    `number` is the last change number: a new provider has a higher shape (see WorkingTrees.next_shape).
-    `moves` are the new places of allocations.
-    """
+    """Return the tree after this report; an older report changes nothing. `number`: the last change."""
     if report.sequence <= before.sequence:
         return before
     if report.gone:
@@ -113,10 +105,7 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
 
 
 def given(tree: Tree, cell: str) -> Tree:
-    """Return the tree as owned by this cell: its next report counts, whatever its sequence.
-
-    Until then no agent builds on it, unless the cell owned it before.
-    """
+    """Return the tree as owned by this cell, whose next report counts, whatever its sequence."""
     same = tree if tree.cell == cell else replace(tree, host="", cell=cell, agent="", zone="")
     return _advanced(tree, replace(same, sequence=0, gone=False), root_too=True)
 
@@ -134,7 +123,6 @@ def settled(tree: Tree) -> Tree:
 
 
 def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> ProviderState:
-    """Return the state of a reported provider, with its old generation and shape."""
     if was is None:
         return ProviderState(
             0,
@@ -175,11 +163,7 @@ def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> Provid
 
 
 def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str) -> list[ProviderState]:
-    """Return the providers that stay although the report lacks them.
-
-    Providers of operators stay unchanged, with their ancestors. A reported provider in use stays without
-    free capacity.
-    """
+    """Return the providers that stay although the report lacks them: those in use, and those of operators."""
     stay = {uuid for uuid, provider in left.items() if provider.in_use}
     for provider in left.values():
         here = None if provider.reported.provider else provider.uuid
@@ -198,11 +182,7 @@ def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str)
 
 
 def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
-    """Advance generation and shape if inventory, traits, aggregates or the parent changed; only the
-    generation if the usage did.
-
-    With `root_too` the root's shape advances in any case, because the whole tree was reported.
-    """
+    """Advance generation and shape of changed providers; for a changed usage only the generation."""
     old = {provider.uuid: provider for provider in before.providers}
     providers = []
     for provider in after.providers:
@@ -227,7 +207,6 @@ def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
 
 
 def _closed(provider: ProviderState) -> ProviderState:
-    """Return the provider without free capacity in its reported inventory."""
     shut = {
         name: _shut(inventory) if name in provider.reported.classes else inventory
         for name, inventory in provider.inventories.items()
@@ -236,7 +215,6 @@ def _closed(provider: ProviderState) -> ProviderState:
 
 
 def _closed_to_all(provider: ProviderState) -> ProviderState:
-    """Return the provider without free capacity in any inventory, until its tree is reported again."""
     others = {
         name: provider.withheld.get(name, 0) + inventory.total - inventory.reserved
         for name, inventory in provider.inventories.items()
@@ -249,5 +227,4 @@ def _closed_to_all(provider: ProviderState) -> ProviderState:
 
 
 def _shut(inventory: Inventory) -> Inventory:
-    """Return the inventory with no free capacity."""
     return with_reserved(inventory, inventory.total)

@@ -62,9 +62,7 @@ NO_MOVES = Moves()
 
 
 def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]) -> Moves:
-    """Return the moves of this report, or raise Unmovable. `holders` are the consumers with allocations in
-    the tree.
-    """
+    """Return the moves of allocations by this report, or raise Unmovable."""
     if report.reshape is None or report.sequence <= before.sequence:
         return NO_MOVES
     by_source = {(move.provider, move.resource_class): move for move in report.reshape.moves}
@@ -143,7 +141,6 @@ class _ReportedGuests:
 
 
 def _refuse_operators(before: Tree, asked: Sequence[InventoryMove]) -> None:
-    """Refuse to move an operator's inventory by a report."""
     there = {provider.uuid: provider for provider in before.providers}
     for position, move in enumerate(asked):
         was = there.get(move.provider)
@@ -170,9 +167,6 @@ def _as_reported(
     by_source: Mapping[_At, InventoryMove],
     room: _FreeAmounts,
 ) -> _Amounts:
-    """Return the allocations at the places that the agent reports for its guest: the same amounts, in
-    permitted places with free capacity.
-    """
     at = f"reshape.guests[{position}].allocations"
     wanted: dict[str, int] = {}
     may: dict[str, set[str]] = {}
@@ -199,9 +193,7 @@ def _as_reported(
 def _where_it_fits(
     holder: TreeHolder, held: _Amounts, by_source: Mapping[_At, InventoryMove], room: _FreeAmounts
 ) -> _Amounts:
-    """Return new places: classes that may move to the same providers stay together, for example processors
-    and memory of a NUMA cell.
-    """
+    """Return new places; classes that may move to the same providers stay together on one of them."""
     together: dict[tuple[str, ...], dict[str, int]] = {}
     for source, amount in held.items():
         move = by_source[source]

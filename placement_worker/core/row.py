@@ -12,10 +12,9 @@ from bus.reports import Inventory
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A provider, ready to be offered. Its dicts are replaced, never changed: candidates carry them away.
+    """A provider in the index. Its dicts are replaced, never changed: candidates refer to them.
 
-    There may be a hundred thousand: what all of them have alike is one thing, and what few are asked for is
-    made when they are.
+    There may be 100,000 rows, so equal values are shared, and rarely used ones are computed on demand.
     """
 
     position: int
@@ -133,8 +132,7 @@ Sums = npt.NDArray[np.float64]  # capacities and what is left of them may be: as
 class ClassArrays:
     """The amounts of one resource class as arrays over the index's rows.
 
-    `providers` counts the providers with the class, `picky` the providers with a min_unit or step_size other
-    than 1, `capped` the providers with a max_unit.
+    `picky` counts providers with a min_unit or step_size other than 1, `capped` those with a max_unit.
     """
 
     __slots__ = ("capped", "least", "left", "picky", "providers", "step", "there", "top", "whole")

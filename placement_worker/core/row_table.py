@@ -129,7 +129,6 @@ class RowTable:
             kind.mark(position, inventory, row.capacity[name])
 
     def _clear(self, row: Row) -> None:
-        """Take back all that was marked."""
         position = row.position
         self.cells[row.cell].discard(position)
         if row.parent is None:
@@ -158,7 +157,6 @@ class RowTable:
             del self.called[row.host]
 
     def _link(self, row: Row) -> None:
-        """Record the provider's tree and the trees it shares with."""
         position, size = row.position, len(self.at)
         self.roots[position] = row.parent is None
         self.below[position] = row.parent is not None
@@ -185,14 +183,12 @@ class RowTable:
                     del self.sharers[uuid]
 
     def _unreach(self, row: Row) -> None:
-        """Forget which trees the sharing providers of this tree serve."""
         if self.sharers and self._reach:
             for uuid in row.aggregates:
                 for position in self.sharers.get(uuid, ()):
                     self._reach.pop(position, None)
 
     def _set_free(self, row: Row, used: Mapping[str, int]) -> bool:
-        """Set the free amounts from the used ones; return whether more of any class is free than before."""
         position, classes, inventories, capacity = row.position, self.classes, row.inventories, row.capacity
         amounts = [used.get(name, 0) for name in capacity]
         for (name, there), amount in zip(capacity.items(), amounts, strict=True):
@@ -211,7 +207,6 @@ class RowTable:
         return not isinstance(was, tuple) or any(map(lt, amounts, was))
 
     def _exclude(self, row: Row) -> None:
-        """Judge again, for this provider and its siblings, whether a sibling in use excludes it."""
         together = [row, *self.excluded_by(row)]
         used = [row for row in together if row.in_use]
         for row in together:
@@ -259,7 +254,6 @@ class RowTable:
 
 @cache
 def _nothing(classes: int) -> tuple[int, ...]:
-    """Return zero usage for this number of classes; most hosts of a new cloud share it."""
     return (0,) * classes
 
 
@@ -271,19 +265,14 @@ def _flags(kind: dict[str, RowSet], name: str) -> RowSet:
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    """Return the provider's tree, name and agent."""
     return row.root, row.parent, row.host, row.cell, row.agent
 
 
 def _links(row: Row) -> tuple[object, ...]:
-    """Return the provider's relations to other providers."""
     return row.root, row.parent, row.aggregates, SHARES in row.traits
 
 
 def _size(tree: Tree, provider: ProviderState, capacity: Mapping[str, int]) -> int:
-    """Return about how many bytes the provider takes in an answer; free amounts count as long as total
-    ones.
-    """
     words = (
         tree.host or provider.name,
         tree.cell,

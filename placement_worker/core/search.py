@@ -49,9 +49,7 @@ def search(index: Index, query: FindCandidates) -> SearchResult:
 
 
 def page(index: Index, query: FindCandidates) -> CandidatesFound:
-    """Return one page of the fitting hosts, beginning at a place given by the seed; each host is on one page
-    only.
-    """
+    """Return one page of the fitting hosts; each host is on one page only."""
     return at_once(page_steps(Snapshot(index), query))
 
 
@@ -95,7 +93,6 @@ def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, Non
 
 
 def _why(snapshot: Snapshot, made: SearchPlan, fitting: int) -> Generator[None, None, Why]:
-    """Return why the remaining hosts do not fit; in detail if no host fits."""
     if not fitting:
         return (yield from explain(snapshot, made))
     removals = tuple(made.removals)
@@ -154,9 +151,7 @@ class _AnchorProgress:
     ways: Iterator[Fit | None] | None = None  # unset before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Search until enough fits are found or the steps of one turn are used up. Return the number of steps
-        without a fit.
-        """
+        """Search until enough fits are found or the turn is over. Return the steps without a fit."""
         skip = 0
         if self.ways is None:
             self.ways, skip = finder.fits(self.row), self.found
@@ -238,9 +233,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
 
 
 def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
-    """Return some fits of this anchor, the number of steps without a fit, and whether the search was
-    complete.
-    """
+    """Return some fits of this host, the steps without a fit, and whether its search was complete."""
     fits: list[Fit] = []
     spent = 0
     for fit in finder.fits(anchor):
@@ -310,7 +303,6 @@ def sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _beside(fit: Fit, free: dict[str, int]) -> int:
-    """Return the approximate bytes of a fit without those of its root."""
     mapped = sum(len(suffix) + 8 + 40 * len(uuids) for suffix, uuids in fit.mappings.items())
     rooms = sum(len(name) + 16 for asked in fit.allocations.values() for name in asked)
     return 170 * len(fit.rows) + mapped + rooms + 2 * sum(len(name) + 24 for name in free)

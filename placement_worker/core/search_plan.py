@@ -85,10 +85,7 @@ class SearchPlan:
 
 
 def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> SearchPlan:
-    """Return the search plan of the query.
-
-    Removed hosts are named if `named` is set or no anchor is left; later the index may have changed.
-    """
+    """Return the search plan of the query; removed hosts are named if `named` is set or no host is left."""
     check(query)
     index, planner = trees.index, SlotPlanner(trees, query)
     demands = list(planner.demands())
@@ -121,7 +118,6 @@ def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> Sear
 
 
 def _hosts(index: Index) -> Bools:
-    """Return the roots without those that share with other trees and have no agent."""
     roots = index.roots[: index.high]
     pools = [
         position

@@ -17,9 +17,9 @@ Tops = Amounts | Sums
 
 
 class Snapshot:
-    """One search's sight of the index. Which rows there are stays; what is free of them is always the newest.
+    """The trees of the index as they were when a search began; their free amounts are always the newest.
 
-    While it is held, the index hands over each tree before it changes it for the first time.
+    While the snapshot is held, the index hands over each tree before its first change.
     """
 
     def __init__(self, index: Index) -> None:
@@ -62,9 +62,7 @@ class Snapshot:
         return self.index.trees.get(root, ()) if kept is None else kept
 
     def top(self, name: str) -> Tops:
-        """Return, for each row, the largest amount of the class that one more claim could take; 0 or less
-        means no capacity.
-        """
+        """Return, for each row, the largest amount of the class that one claim could take."""
         return self.index.classes[name].top
 
     def gives(self, name: str, asked: int) -> Bools:
@@ -83,8 +81,7 @@ class Snapshot:
 
 
 def free_of_trees(trees: Snapshot, name: str) -> Sums:
-    """Return the free amounts; only the values at roots are meaningful. Do not write to it, and use it only
-    until the next change.
+    """Return the free amounts at roots, valid until the next change; do not write to the array.
 
     In a tree of several providers an overcommitted one counts as 0.
     """
@@ -124,10 +121,7 @@ _NOTHING: Promised = {}
 
 
 class ReservedAmounts:
-    """By provider, and for each class in an array that goes with an index's rows.
-
-    The arrays are of one index as it was laid out when they were made; for another they are made anew.
-    """
+    """The amounts that one scheduler has reserved, by provider, and by class in arrays over the rows."""
 
     def __init__(self) -> None:
         self.of: dict[str, Promised] = {}  # provider → reserved amounts, without zeros
@@ -177,11 +171,7 @@ class ReservedAmounts:
                 del of[uuid]
 
     def arrays(self, index: Index) -> Mapping[str, Sums]:
-        """Return the reserved amounts of each class by row; classes without reservations are missing.
-
-        Reservations are written to the arrays when they are read, many together, which is cheaper than one
-        by one.
-        """
+        """Return the reserved amounts of each class by row, after writing pending ones."""
         if index is not self._index or index.layout != self._layout:
             self._index, self._layout = index, index.layout
             self._arrays = {}
@@ -195,7 +185,6 @@ class ReservedAmounts:
         return self._arrays
 
     def _write(self, index: Index, name: str, uuids: Collection[str]) -> None:
-        """Write the reserved amounts of a class for the providers."""
         of, rows = self.of, index.rows
         if not self._count.get(name):
             self._arrays.pop(name, None)
@@ -210,10 +199,7 @@ class ReservedAmounts:
 
 
 class ReservedSnapshot(Snapshot):
-    """The trees with what is promised taken from what is free. For searches that do not pause.
-
-    Arrays are of the moment it is made, rows of the moment they are asked for.
-    """
+    """The trees of the index minus the reserved amounts, for searches that do not pause."""
 
     def __init__(self, index: Index, reserved_amounts: ReservedAmounts) -> None:
         super().__init__(index)
@@ -230,7 +216,6 @@ class ReservedSnapshot(Snapshot):
         self._changes = reserved_amounts.changes
 
     def _excluded_by_reservations(self) -> frozenset[str]:
-        """Return the providers that cannot be used because a reserved sibling excludes them."""
         index, excluded = self.index, set[str]()
         for uuid in self._reserved_amounts.of:
             row = index.rows.get(uuid)

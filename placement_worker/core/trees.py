@@ -11,9 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The contents of a provider that reports of its tree's owner created. All other contents are an
-    operator's.
-    """
+    """The parts of a provider that reports of its agent created; all other parts are an operator's."""
 
     provider: bool = False
     classes: frozenset[str] = frozenset()
@@ -47,9 +45,7 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return the withheld amounts after an operator set the inventories: changed inventories withhold
-        nothing.
-        """
+        """Return the withheld amounts after an operator set the inventories; changed ones have none."""
         return {
             name: amount
             for name, amount in self.withheld.items()
@@ -59,9 +55,7 @@ class ProviderState:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A root with all its descendants and its owner. A tree without providers is deleted, or never
-    existed.
-    """
+    """A root with all its descendants and its owner; without providers it is deleted, or never existed."""
 
     root: str
     host: str = ""
@@ -115,9 +109,7 @@ class KnownNames:
 
 @dataclass(slots=True)
 class WorkingTrees:
-    """Trees that an edit changes. `read` are the trees by root; `owners` maps requested names to the
-    providers that have them.
-    """
+    """Provider trees that edits change in memory, with the names and ids of other existing providers."""
 
     read: dict[str, Tree]
     owners: dict[str, str] = field(default_factory=dict)
@@ -143,10 +135,9 @@ class WorkingTrees:
         return self.members[self.homes[provider]][provider]
 
     def next_shape(self, provider: str) -> int:
-        """Return the shape after a change: one more than read, however often it changes before it is written.
+        """Return the shape of a changed provider: one more than read, however many changes follow.
 
-        A shape never exceeds the number of the commit that wrote it. A new provider starts above the last
-        number, so a recreated provider never has a shape of its previous life.
+        A new provider starts above the last change number, so a recreated one never repeats a shape.
         """
         was = self.was.get(provider)
         return self.number + 1 if was is None else was.shape + 1
@@ -186,9 +177,7 @@ class WorkingTrees:
             del self.owners[state.name]
 
     def move(self, moved: ProviderState) -> None:
-        """Give the provider another parent, with all its descendants. In another tree it counts as an
-        operator's: the owner of that tree never reported it.
-        """
+        """Give the provider another parent; moved to another tree, it counts as an operator's."""
         before = self.homes[moved.uuid]
         root = moved.uuid if moved.parent is None else self.homes[moved.parent]
         if root == before:

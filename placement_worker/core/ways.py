@@ -23,10 +23,9 @@ def shares(row: Row) -> bool:
 
 
 class AssignmentSearch:
-    """One search for the assignments of the options.
+    """One search for the assignments of providers to slots.
 
-    With `mixed`, only assignments with at least one provider that does not share: the others are equal for
-    many anchors.
+    `mixed`: at least one provider must not share, because the other assignments are equal for many hosts.
     """
 
     def __init__(
@@ -139,7 +138,6 @@ class AssignmentSearch:
     # One step
 
     def _take(self, depth: int, row: Row) -> bool:
-        """Choose this one for the slot at this depth, unless nothing can come of it."""
         slot, position, rules = self._slots[depth], row.position, self._rules
         apart = slot.suffix in rules.isolate
         if apart and position in self._alone:
@@ -201,7 +199,6 @@ class AssignmentSearch:
                 self._picked[number].pop()
 
     def _bits(self, depth: int, rows: Sequence[Row]) -> int:
-        """Return the requirements of the group without suffix that the providers meet, as bits."""
         if self._slots[depth].suffix or not self._all_bits:
             return 0
         gathered = 0
@@ -219,7 +216,6 @@ class AssignmentSearch:
     # Subtrees
 
     def _up(self, row: Row) -> frozenset[int]:
-        """Return the row with all its ancestors."""
         known = self._above.get(row.position)
         if known is None:
             parent = self._trees.find(row.parent) if row.parent is not None else None
@@ -228,7 +224,6 @@ class AssignmentSearch:
         return known
 
     def _different_options(self) -> list[frozenset[int]]:
-        """Return each set of options once: groups often have the same."""
         if self._different is None:
             sets = (frozenset([row.position for row in rows]) for rows in self._options)
             self._different = list(dict.fromkeys(sets))
@@ -236,7 +231,6 @@ class AssignmentSearch:
         return self._different
 
     def _over(self) -> set[int]:
-        """Return the providers among the options that are ancestors of another option."""
         if self._overs is None:
             everyone = {row.position: row for options in self._options for row in options}
             self._overs = {
@@ -246,7 +240,6 @@ class AssignmentSearch:
         return self._overs
 
     def _tied(self, options: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
-        """Return the options without those that have no common ancestor within their set."""
         left = list(options)
         for members in self._rules.subtrees:
             tops = {row.position for nth in members for row in left[nth]}
@@ -261,7 +254,6 @@ class AssignmentSearch:
         return [frozenset(self._later[0][number]) for number in range(len(self._rules.subtrees))]
 
     def _narrowed(self, depth: int, position: int) -> list[frozenset[int]] | None:
-        """Return the possible common ancestors of each set after this choice, or None if a set has none."""
         tops = list(self._tops[-1])
         self.steps += sum(map(len, tops)) // 8
         up = self._above[position]
@@ -277,9 +269,7 @@ class AssignmentSearch:
     # Dead ends
 
     def _state(self, depth: int) -> Hashable:
-        """Return everything that decides the remaining search; interchangeable providers have the same
-        state.
-        """
+        """Return the state that decides the remaining search, the same for interchangeable providers."""
         rows = {row.position: row for options in self._options[depth:] for row in options}
         trees = {row.root for row in rows.values()} if self._rules.apart else ()
         sets = [self._tops[-1][number] if later else () for number, later in enumerate(self._later[depth])]
@@ -302,7 +292,6 @@ class AssignmentSearch:
         return depth, self._gathered[-1], self._is_mixed[-1], tuple(sorted(items))
 
     def _kind(self, row: Row) -> int:
-        """Return the same number for equivalent providers."""
         known = self._kinds.get(row.position)
         if known is None:
             place: Hashable = None

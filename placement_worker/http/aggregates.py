@@ -130,7 +130,6 @@ class AggregateHandlers:
         return json_answer(_edited(await self._edit(edit, host=True)))
 
     async def _named(self, call: ApiCall) -> Aggregate:
-        """Return the aggregate of the address, by its id or name; raise 404 without one."""
         name = call.path["aggregate"]
         query = FindAggregates(ids=(name.lower(),)) if is_uuid(name) else FindAggregates(name=name)
         found = (await self.placement.aggregates.find(query)).aggregates
@@ -139,7 +138,6 @@ class AggregateHandlers:
         return found[0]
 
     async def _edit(self, edit: AggregateEdit, *, host: bool = False) -> AggregateEdited:
-        """Apply the edit. `host`: the address names a host, so a missing host is 404."""
         match (await self.placement.aggregates.edit(AggregateEditRequested(edit=edit))).result:
             case AggregateEdited() as edited:
                 return edited
@@ -163,7 +161,6 @@ def _refused(refusal: AggregateRefusal, host: bool) -> Problem:
 
 
 def _asked(call: ApiCall, *known: str) -> dict[str, str]:
-    """Return the query parameters, one value for each name."""
     for name, _ in call.pairs:
         if name not in known:
             raise bad_request(f"{name[:40]!r} is not asked for here; there are: {', '.join(known)}")

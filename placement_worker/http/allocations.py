@@ -133,9 +133,7 @@ class AllocationHandlers:
     async def _denied(
         self, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
     ) -> Problem:
-        """Return the most important refusal: a missing object before a generation, a generation before
-        capacity.
-        """
+        """Return the first refusal by importance: missing objects, generations, capacity."""
         problem = denied(results, claims)
         named = {
             provider: None for claim in claims for choice in claim.choices for provider in choice.allocations
@@ -152,7 +150,6 @@ class AllocationHandlers:
 
 
 def _consumer(call: ApiCall) -> str:
-    """Return the consumer of the address; its UUID may be written without dashes."""
     given = call.path["consumer"]
     return str(uuid.UUID(given)) if is_uuid_like(given) else given
 

@@ -31,9 +31,7 @@ def version_text(minor: int) -> str:
 
 
 def negotiated(header: str) -> int:
-    """Return the minor version that this header requests. The header can name several services; the last
-    entry for placement counts.
-    """
+    """Return the minor version that the header requests; it may name several services."""
     asked = ""
     for part in header.split(","):
         service, _, version = part.strip().partition(" ")
@@ -219,9 +217,7 @@ def too_large(limit: int) -> Problem:
 
 
 def _encoded(headers: Mapping[str, str]) -> Headers:
-    """Return the headers with characters that HTTP headers forbid escaped: host names can contain any
-    character.
-    """
+    """Return the headers without control characters, which names of hosts can contain."""
     return [
         (
             name.encode(),
@@ -232,5 +228,4 @@ def _encoded(headers: Mapping[str, str]) -> Headers:
 
 
 def _matches(header: str, tag: str) -> bool:
-    """Return whether If-None-Match matches; the comparison is weak, so W/ makes no difference."""
     return bool(header) and any(one.strip().removeprefix("W/") in (tag, "*") for one in header.split(","))

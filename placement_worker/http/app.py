@@ -76,9 +76,7 @@ class Options:
 
 
 def http_app(placement: Placement, options: Options | None = None) -> Starlette:
-    """Return the Placement API as a web app. Setting `app.state.closing` ends responses that would never
-    end.
-    """
+    """Return the Placement API as a web app; setting `app.state.closing` ends its endless responses."""
     options = options or Options()
     closing = asyncio.Event()
     claim, release = Batched(placement.claims.claim_many), Batched(placement.claims.release_many)
@@ -140,7 +138,6 @@ _ASKED_FOR = 3600  # seconds a browser may remember whether it may ask
 
 
 def _shared_with(origins: Sequence[str]) -> list[Middleware]:
-    """Return the CORS middleware for the origins; without origins there is none."""
     if not origins:
         return []
     return [
@@ -157,9 +154,7 @@ def _shared_with(origins: Sequence[str]) -> list[Middleware]:
 
 class _Pages(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Answer a preflight request. A forbidden origin gets no permission, which is not an error in the
-        API.
-        """
+        """Answer a preflight request; for a forbidden origin without a permission, which is no error."""
         if not self.is_allowed_origin(request_headers["origin"]):
             return Response()
         return super().preflight_response(request_headers)

@@ -26,9 +26,7 @@ Authenticate = Callable[[Headers], Identity | None]  # None: unknown
 
 
 def noauth2(headers: Headers) -> Identity | None:
-    """Read the identity from the token: USER or USER:PROJECT. `admin` is an administrator; others name their
-    roles in a header.
-    """
+    """Read the identity from the token, USER or USER:PROJECT; `admin` is the administrator."""
     token = headers.get("x-auth-token")
     if not token:
         return None
@@ -70,8 +68,7 @@ def digest_of(token: str, encoding: str = "utf-8") -> bytes:
 class TokenFile:
     """Tokens of a TOML or JSON file: a list `tokens`, each with token or sha256, user, project and roles.
 
-    The file is read again when it changes, so a removed token is refused from then on. If the changed file
-    cannot be read, the previous tokens stay valid: an unfinished edit locks no user out.
+    A changed file is read again. If it cannot be read, the previous tokens stay valid.
     """
 
     def __init__(self, path: Path) -> None:

@@ -87,9 +87,7 @@ def allocations_of_consumer(consumer: Consumer | None, generations: Mapping[str,
 def usages(
     used: Mapping[str, Mapping[str, int]], consumers: Mapping[str, int], kind: str, minor: int
 ) -> Json:
-    """Return the usages of a project; `kind` is a consumer type, `all` for one sum, or empty for each
-    type.
-    """
+    """Return the usages of a project of one consumer type, of `all` in one sum, or (empty) of each type."""
     if minor < 38:
         return {"usages": _summed(used)}
     if kind == "all":
@@ -151,9 +149,6 @@ def claim_from(consumer: str, body: Json, minor: int) -> ConsumerClaim:
 
 
 def _allocations_from(body: Any) -> Allocations:
-    """Return the allocations by provider. Before 1.12 the body is a list, which may name a provider several
-    times.
-    """
     if isinstance(body, dict):
         return {uuid: _amounts(share["resources"]) for uuid, share in body.items()}
     found: Allocations = {}

@@ -34,9 +34,7 @@ class Candidates:
         return ApiAnswer(body=self._rendered(found, wanted, call.minor), updated=0.0, headers=headers)
 
     async def explain(self, call: ApiCall) -> ApiAnswer:
-        """Return how many hosts each requirement rejected, and the closest hosts, in the grammar of the
-        newest microversion by default.
-        """
+        """Return how many hosts each requirement rejected, and the closest hosts."""
         minor = call.minor if call.minor >= SINCE else LATEST_MINOR
         _, found = await self._found(call.query, minor)
         return json_answer(
@@ -65,7 +63,6 @@ class Candidates:
         return text.encode("ascii")
 
     def _summaries(self, found: SearchResult, wanted: queries.Wanted, minor: int) -> str:
-        """Return all providers of the involved trees; before 1.29 only the providers with allocations."""
         fits, snapshot = found.fits, found.snapshot
         rows: dict[str, Row] = {}
         if minor >= 29:
@@ -80,7 +77,6 @@ class Candidates:
         return ",".join(self._tell_older(row, wanted.classes, minor) for row in rows.values())
 
     def _tell(self, row: Row) -> str:
-        """Return a provider's summary in the form since 1.29; it is cached until the provider changes."""
         told = encode(
             {
                 "resources": _resources(row, row.capacity),
@@ -109,7 +105,6 @@ def _resources(row: Row, names: Iterable[str]) -> Json:
 
 
 def _requests(fits: Iterable[Fit], minor: int) -> str:
-    """Render the allocation requests; equal amounts are rendered once."""
     told: dict[int, str] = {}
 
     def amounts(resources: Resources) -> str:

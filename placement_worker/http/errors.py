@@ -124,7 +124,6 @@ def best(accept: str) -> str | None:
 
 
 def _quality(accept: str, offer: str) -> float:
-    """Return the quality of this type in an Accept header; the most specific entry counts."""
     kind = offer.partition("/")[0]
     found: tuple[int, float] = (0, 0.0)
     for part in accept.lower().split(","):

@@ -71,7 +71,6 @@ class ChangeFeed:
         )
 
     async def _after(self, call: ApiCall) -> int:
-        """Return the number that the client has, or the newest number by default."""
         await self._placement.memory.fresh()
         newest = self._placement.memory.index.seen
         given = call.headers.get("last-event-id") or dict(call.pairs).get("after")

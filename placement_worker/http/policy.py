@@ -77,9 +77,7 @@ class AccessPolicy:
         _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, who: Identity, target: Target) -> bool:
-        """Return whether the identity may do this. System-scoped tokens may do nothing, because all objects
-        belong to projects.
-        """
+        """Return whether the identity may do this; a system-scoped token may do nothing."""
         return not who.system and self._rules[rule](who, target)
 
 
@@ -197,14 +195,11 @@ class _Parser:
 
 
 def _used(text: str) -> list[str]:
-    """Return the rules that this rule refers to."""
     return re.findall(r"rule:([^\s()]+)", text)
 
 
 def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
-    """Refuse a rule without effect: it is neither an operation nor used by another rule, so it is probably
-    misspelled.
-    """
+    """Refuse a rule that is no operation and that no other rule uses: it is probably misspelled."""
     known = {*_OWN, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:
@@ -215,7 +210,6 @@ def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
 
 
 def _refuse_circles(texts: Mapping[str, str]) -> None:
-    """Raise for a rule that refers to itself, directly or through other rules."""
     uses = {name: _used(text) for name, text in texts.items()}
     settled: set[str] = set()
 

@@ -251,7 +251,6 @@ def _inventories(provider: Provider) -> ApiAnswer:
 
 
 def _check(name: str, inventory: Inventory, provider: str, doing: str, minor: int) -> None:
-    """Raise 400 unless the inventory has capacity; since 1.26 all of it may be reserved."""
     may_be_empty = minor >= 26
     if inventory.capacity > 0 or (may_be_empty and inventory.capacity == 0):
         return

@@ -42,7 +42,6 @@ _GROUPED = ("resources", "required", "member_of", "in_tree")
 
 @cache
 def _candidates_schema(minor: int) -> tuple[Schema, re.Pattern[str]]:
-    """Return the schema of the query, and the pattern of the keys of groups."""
     grouped = [key for key in _GROUPED if _SINCE.get(key, 10) <= minor]
     properties = {
         key: {"limit": _LIMIT, "group_policy": {"type": "string", "enum": ["none", "isolate"]}}.get(key, TEXT)
@@ -114,7 +113,6 @@ def _group(parts: Mapping[str, list[str]], minor: int) -> Group:
 def _check_groups(
     grouped: Mapping[str, Mapping[str, object]], subtrees: Sequence[tuple[str, ...]], minor: int
 ) -> None:
-    """Check which groups may lack resources, and that all referenced groups exist."""
     bare = [suffix for suffix, parts in grouped.items() if "resources" not in parts]
     if minor >= 36:
         if len(bare) == len(grouped):

@@ -117,9 +117,7 @@ def resources(text: str) -> dict[str, int]:
 
 
 def required(values: Sequence[str], group: Group, minor: int, *, any_of: bool = True) -> None:
-    """Parse the parameter `required`: traits, with `!` before a forbidden one; since 1.39 `in:` precedes a
-    list of alternatives.
-    """
+    """Parse `required`: traits, with `!` before forbidden ones, or since 1.39 `in:` and alternatives."""
     for value in values if minor >= 39 else values[-1:]:
         if value.startswith("in:"):
             _any_of(value, group, minor if any_of else 0)

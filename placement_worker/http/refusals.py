@@ -150,7 +150,6 @@ def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> P
 
 
 def _insufficient_capacity(refusal: Refusal) -> Problem:
-    """Return the API's own sentence; the amounts are in a header."""
     figures = ""
     match refusal:
         case NoSuchProvider(provider=provider):

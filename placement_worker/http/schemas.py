@@ -129,7 +129,6 @@ def _object(properties: Json, required: list[str], **more: Any) -> Json:
 
 
 def _by(pattern: str, of: Json, least: int = 0) -> Json:
-    """Return the schema of an object with at least this number of keys of the pattern."""
     return {
         "type": "object",
         "minProperties": least,
@@ -297,7 +296,6 @@ def _by_provider(least: int) -> Json:
 
 
 def _allocations(minor: int, *, may_be_empty: bool) -> Json:
-    """Return the schema of a consumer's allocations, in PUT, POST and reshaper."""
     if minor < 12:
         provider = _object({"uuid": _UUID}, ["uuid"])
         item = _object(

@@ -107,9 +107,7 @@ async def page(
 
 
 async def say(tx: Transaction, aggregate: Aggregate, now: float) -> None:
-    """Store the name and metadata of an aggregate, or remove them if it is deleted; its number is never
-    reused.
-    """
+    """Store the name and metadata of an aggregate, or remove them if it is deleted."""
     if aggregate.gone:
         aggregate = Aggregate(id=aggregate.id)
     metadata = msgspec.json.encode(aggregate.metadata).decode()

@@ -78,9 +78,7 @@ _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 async def announce(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int]:
-    """Execute the writes, number the changes and log them. Return the messages and the edition of names. Must
-    be the last statement of the transaction.
-    """
+    """Execute the writes, number and log the changes. Return the messages and the edition of names."""
     parts = list(portions(changes, CHANGES_A_MESSAGE))
     kept = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
@@ -96,9 +94,7 @@ async def announce(
 
 
 async def announce_aggregates(tx: Transaction, aggregates: Sequence[Aggregate]) -> PlacementChanged:
-    """Number and log new names and metadata of aggregates, as a separate change without providers, which
-    older versions can read.
-    """
+    """Number and log new names and metadata of aggregates, as a change without providers."""
     [(number, _)] = await _NEXT_ALONE(tx, more=1)
     await _LOG_AGGREGATES(tx, number=number, aggregates=_encode(aggregates).decode())
     return PlacementChanged(number=number, changes=(), aggregates=tuple(aggregates))
@@ -136,9 +132,7 @@ async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
 
 
 async def untold(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
-    """Return changes that are not published yet, after the `known` one. In PostgreSQL concurrent callers
-    wait.
-    """
+    """Return unpublished changes after the `known` one; on PostgreSQL concurrent callers wait."""
     return _messages(await _UNTOLD(tx, most=most, known=known))
 
 

@@ -119,7 +119,7 @@ _LAST = (
 
 @dataclass(slots=True)
 class ClaimScope:
-    """What claims and releases concern: consumers, providers, server groups, and the asking cell, if any."""
+    """The consumers, providers and server groups of claims and releases, and the asking cell, if any."""
 
     newcomers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims
     others: set[str]  # consumers that should exist
@@ -203,7 +203,7 @@ async def _insert(
     providers: Collection[str],
     now: float,
 ) -> tuple[list[tuple[int, str]], bool]:
-    """Insert missing consumers. Return them by number, and whether all of the providers are locked."""
+    """Insert missing consumers. Return their numbers and ids, and whether all of the providers are locked."""
     rows = [
         (uuid, *_owner(book, claim), claim is not None and claim.client) for uuid, claim in newcomers.items()
     ]
@@ -215,7 +215,6 @@ async def _insert(
 
 
 async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -> dict[str, int]:
-    """Read the consumers' allocations. Return the shapes of their providers at that moment."""
     rows = await _HOLDINGS(tx, [(id_,) for id_ in held])
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
     for row in rows:
@@ -227,7 +226,6 @@ async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -
 async def _read_providers(
     tx: Transaction, book: Book, locked: Collection[str], consumers: Collection[str]
 ) -> tuple[dict[str, ClaimedProvider], bool]:
-    """Read the locked providers, and whether one of the consumers may have been retired."""
     claimed: dict[str, ClaimedProvider] = {}
     if not locked:
         return claimed, True
@@ -308,7 +306,6 @@ async def save_world(
 
 
 def _changed_rows(book: Book, opened: Opened) -> defaultdict[Statement, list[tuple[Any, ...]]]:
-    """Return the rows of the consumers and their allocations, by the statement that writes them."""
     world, placeholders = opened.world, opened.placeholders
     rows: defaultdict[Statement, list[tuple[Any, ...]]] = defaultdict(list)
     unused = [world.holders[uuid] for uuid in placeholders if not world.holders[uuid].generation]
@@ -339,7 +336,6 @@ def _changed_rows(book: Book, opened: Opened) -> defaultdict[Statement, list[tup
 
 
 def _owner(book: Book, claim: ConsumerClaim | None) -> tuple[int, int, int | None]:
-    """Return the numbers of project, user and type (None: unchanged)."""
     if claim is None:
         return (0, 0, 0)
     kind = None if claim.type is None else book.types.ids[claim.type]

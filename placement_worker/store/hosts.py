@@ -76,9 +76,7 @@ _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = 
 async def limits_around(
     tx: Transaction, cell: str, rooms: Mapping[str, ClaimedProvider | None]
 ) -> CellLimits:
-    """Return the restrictions of this cell for the providers. An assignment of a root to another cell waits
-    for their locks.
-    """
+    """Return the restrictions of this cell for the locked providers."""
     there = [room for room in rooms.values() if room is not None]
     roots = {room.root for room in there}
     cells = dict(await _CELLS(tx, [(root,) for root in roots])) if roots else {}

@@ -171,7 +171,6 @@ async def providers(
 
 
 def _owner(row: Mapping[str, Any], book: Book, stocks: Stocks) -> dict[str, Any]:
-    """Return the owner's fields; empty if the tree is not reported."""
     if row["cell"] is None:
         return {}
     told = {name: row[name] for name in _OWNER} | {"gone": bool(row["gone"])}
@@ -185,7 +184,6 @@ def _owner(row: Mapping[str, Any], book: Book, stocks: Stocks) -> dict[str, Any]
 async def _named(
     tx: Transaction, names: NumberedNames, rows: Sequence[Any], column: str
 ) -> dict[str | None, tuple[str, ...]]:
-    """Return, for each JSON column, its names in the order of their numbers."""
     columns = {row[column] for row in rows}
     await read_unknown(tx, names, columns)
     return {column: tuple(names.names[id_] for id_ in sorted(stored_names(column).all)) for column in columns}
@@ -200,9 +198,7 @@ async def fitting(tx: Transaction, book: Book, wanted: Resources) -> set[int]:
 
 
 async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
-    """Return the providers that satisfy the requirements on resources, traits and aggregates, or None without
-    requirements.
-    """
+    """Return the providers that satisfy all requirements of the group, or None without requirements."""
     found: set[int] | None = None
     if like.resources:
         found = await fitting(tx, book, like.resources)
@@ -235,7 +231,6 @@ async def shunned(tx: Transaction, book: Book, like: ResourceGroup) -> set[int]:
 async def _having(
     tx: Transaction, statement: Statement, known: dict[str, int], names: set[str]
 ) -> dict[str, set[int]]:
-    """Return name → providers that have it."""
     having: dict[str, set[int]] = {name: set() for name in names}
     called = {known[name]: name for name in names if name in known}
     for id_, provider in await statement(tx, [(id_,) for id_ in called]) if called else ():

@@ -115,7 +115,6 @@ class NumberedNames:
             self.learn((id_, name) for name, id_ in made.items())
 
     async def _insert_names(self, tx: Transaction, names: Collection[str], now: float) -> int:
-        """Insert the names; return how many were missing."""
         return len(await self._insert(tx, [(name,) for name in names], now=now))
 
 
@@ -156,9 +155,7 @@ class Book:
 
     @property
     def reading(self) -> tuple[int, ...]:
-        """Return the edition: while it stays the same, cached names are valid. A lookup may bring newer
-        names.
-        """
+        """Return the edition of the cached names; while it stays the same, they are valid."""
         return self.edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:
@@ -180,14 +177,12 @@ class Book:
         self.edition = max(self.edition, edition)
 
     async def turn_to(self, tx: Transaction, edition: int) -> None:
-        """Read all names again if this edition is newer than the known one."""
+        """Read all names of classes and traits again if this edition of them is newer than the known one."""
         if edition > self.edition:
             await self.read_all(tx)
 
     async def new_edition(self, tx: Transaction) -> int:
-        """Return a new edition of the names, because a name is deleted or changes its meaning. Learn it after
-        the commit.
-        """
+        """Return a new edition of the names, to be learned after the commit: a name is deleted or renamed."""
         [(edition,)] = await _NEW_EDITION(tx, id=NAMES_EDITION)
         return int(edition)
 

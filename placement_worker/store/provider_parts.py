@@ -60,9 +60,7 @@ class StoredNames(msgspec.Struct, frozen=True):
 
 
 class Stocks(NamedTuple):
-    """A provider's inventory by class: totals, usage, withheld amounts, and the classes created by
-    reports.
-    """
+    """The inventories of a provider, by class, with usage, withheld amounts and reported classes."""
 
     inventories: Inventories
     used: dict[str, int]
@@ -103,11 +101,7 @@ def stocks_of(rows: Iterable[StoredInventory], classes: Mapping[int, str]) -> St
 def _inventory(
     total: int, reserved: int, min_unit: int, max_unit: int, step_size: int, allocation_ratio: str
 ) -> Inventory:
-    """Return the inventory. Cached: most hosts of a fleet have the same.
-
-    Amounts that a message cannot carry are replaced by the nearest one. Otherwise the row of one host would
-    make the answers about all hosts unreadable.
-    """
+    """Return the inventory, with amounts that no message can carry replaced by the nearest permitted ones."""
     ratio = float(allocation_ratio)
     return Inventory(
         total=_within(total, 0),

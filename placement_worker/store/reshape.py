@@ -73,7 +73,6 @@ async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape
 async def _open(
     tx: Transaction, book: Book, order: Reshape, now: float
 ) -> tuple[claims.Opened, WorkingTrees]:
-    """Lock all consumers and then all providers of the reshape, in the order of claims."""
     reading = book.reading
     listed = [inventory.provider for inventory in order.inventories]
     before = WorkingTrees(await tree_reads.read(tx, book, listed))
@@ -89,7 +88,6 @@ async def _open(
 
 
 def _refit(room: ClaimedProvider | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
-    """Set the capacity by which claims are judged after a widening."""
     assert room is not None  # it is in the working trees, and locked
     state = working.there(provider)
     for name, inventory in state.inventories.items():

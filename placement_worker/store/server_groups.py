@@ -80,9 +80,7 @@ SOME = 20  # members that are named where they are in the way
 
 
 async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joined: Collection[int]) -> None:
-    """Lock the groups that claims name and those of their consumers, and read the members' hosts of the hard
-    ones.
-    """
+    """Lock the groups that claims name, or their consumers are in, and read the members' hosts."""
     wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
     for row in await _LOCK(tx, wanted):
         world.groups[row["id"]] = _places(row)
@@ -99,7 +97,6 @@ async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
 
 
 async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, soft: bool = False) -> None:
-    """Read the members' hosts of the groups; of soft ones only on request."""
     wanted = [(group.id,) for group in groups.values() if soft or group.policy in HARD]
     if not wanted:
         return
@@ -173,9 +170,7 @@ async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
 
 
 async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
-    """Delete the group. Return some members if they prevent it, an empty list if it was deleted, None if it
-    did not exist. Members keep its number, which is never reused.
-    """
+    """Delete the group. Return members that prevent it, or None if it did not exist."""
     rows = await _LOCK_ONE(tx, uuid=id_)
     if not rows:
         return None

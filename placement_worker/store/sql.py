@@ -9,9 +9,7 @@ _TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 def sql(text: str) -> Statement:
-    """Return the statement of this text, in which `{n: id int, uuid str}` names and types the columns of the
-    given rows, and `:NOW` is the parameter `now`, a time.
-    """
+    """Return the statement; `{n: id int}` declares the columns of given rows, `:NOW` is the time `now`."""
     columns = [column.split() for declared in _ROWS.findall(text) for column in declared.split(",")]
     text = _ROWS.sub("{n}", text).replace(":NOW", "CAST(:now AS double precision)")
     return Statement(text, **{name: _TYPES[type_] for name, type_ in columns})

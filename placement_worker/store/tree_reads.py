@@ -187,7 +187,7 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
 async def _names_by_column(
     tx: Transaction, names: NumberedNames, columns: Collection[str | None]
 ) -> dict[str | None, tuple[tuple[str, ...], frozenset[str]]]:
-    """Return, for each JSON column, its names, sorted, and those created by reports."""
+    """Return, for each JSON column, all its names, sorted, and the names that reports created."""
     await read_unknown(tx, names, columns)
     found = {}
     for column in columns:
@@ -252,10 +252,7 @@ def new_names(pairs: Iterable[Judged]) -> set[str]:
 
 
 async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, str]) -> dict[str, str]:
-    """Return root → why its report is refused: another provider has an id or name of it.
-
-    `owners` has the users of new names, or some of them; names of accepted reports are added.
-    """
+    """Return root → why its report is refused: an id or name of it belongs to another provider."""
     new_ids: set[str] = set()
     for before, _, after in pairs:
         new_ids.update(

@@ -99,11 +99,7 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """The statements to execute: one after another, then the contents of new providers, then those that may
-    be last.
-
-    Statements of `last` and of `stocks` are independent of each other.
-    """
+    """The statements that write trees: first, then the inventories of new providers, then the last."""
 
     first: Sequence[BoundStatement]
     stocks: Sequence[BoundStatement]
@@ -123,10 +119,7 @@ class Writes:
 def writes_between(
     book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int] = NONE_NEW
 ) -> Writes:
-    """Return the statements that turn the stored trees into the new ones; a provider may move between them.
-
-    The first of each pair is what is stored. `numbers` are for new providers.
-    """
+    """Return the statements that turn the stored trees into the new ones; `numbers` are for new providers."""
     old = {provider.uuid: (provider, before.root) for before, _ in pairs for provider in before.providers}
     ids = {uuid: provider.id for uuid, (provider, _) in old.items()}
     steps: list[_Step] = []
@@ -157,7 +150,6 @@ def writes_between(
 
 
 def _contents_that_go(book: Book, steps: Sequence[_Step]) -> Iterator[BoundStatement]:
-    """Yield the deletions first: they free names and entries of unique keys."""
     inventories: _Pairs = []
     traits: _Pairs = []
     aggregates: _Pairs = []
@@ -188,7 +180,7 @@ def _kept(steps: Sequence[_Step]) -> list[tuple[ProviderState, ProviderState]]:
 
 
 def _names_that_go(steps: Sequence[_Step], now: float) -> Iterator[BoundStatement]:
-    """Yield the changes of names between providers: the unique key checks them one at a time."""
+    """Yield changes of names that another provider takes: the unique key checks them one at a time."""
     gone = [was for was, then, _, _ in steps if then is None]
     before = [*gone, *(was for was, _ in _kept(steps))]
     wanted = {then.name for was, then, _, _ in steps if then is not None and was.name != then.name}
@@ -245,7 +237,6 @@ _Rows = list[tuple[Any, ...]]
 
 
 def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Rows, _Rows]:
-    """Return the rows of changed and of new inventories."""
     others: _Rows = []
     new: _Rows = []
     for was, then, _, _ in steps:
@@ -271,7 +262,6 @@ def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> 
 
 
 def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Links, _Links]:
-    """Return the new traits and aggregates."""
     traits: _Links = []
     aggregates: _Links = []
     for was, then, _, _ in steps:
@@ -288,7 +278,6 @@ def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[
 
 
 def _new_owners(book: Book, steps: Sequence[_Step]) -> _Links:
-    """Return the aggregates that stay but change between an operator's and a report's."""
     return [
         (then.id, book.aggregates.ids[uuid], uuid in then.reported.aggregates)
         for was, then in _kept(steps)
