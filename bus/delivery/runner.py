@@ -9,7 +9,7 @@ from bus.clock import Clock
 from bus.codec import decode
 from bus.context import envelope_of
 from bus.delivery.asking import PendingQuestions
-from bus.delivery.serving import serve
+from bus.delivery.serving import Process, serve
 from bus.errors import Undecodable
 from bus.protocol import Ask, Inbox, QueueSpec, Transport
 from bus.routing import Address, Query
@@ -96,7 +96,15 @@ class Bus:
 
     async def serve(self, worker: Worker, stopping: asyncio.Event, *, drain: float = 10.0) -> None:
         """Run a worker until stopped, then complete its messages in hand for at most `drain` seconds."""
-        await serve(worker, self.transport, self.clock, self.replica, stopping, drain, self._turns)
+        process = Process(
+            transport=self.transport,
+            clock=self.clock,
+            replica=self.replica,
+            stopping=stopping,
+            drain=drain,
+            turns=self._turns,
+        )
+        await serve(worker, process)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this until it ends or we close."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from bus.clock import Clock
@@ -163,90 +164,121 @@ class Timer:
 log = logging.getLogger(__name__)
 
 
-async def serve(
-    worker: Worker,
-    transport: Transport,
-    clock: Clock,
-    replica: str,
-    stopping: asyncio.Event,
-    drain: float,
-    turns: asyncio.Lock,
-) -> None:
-    """Serve until `stopping` is set; then messages in hand have `drain` seconds to finish.
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """The transport, the clock and the stop event that all workers of a process share."""
 
-    `turns` is held by the worker of this process that handles suspects.
-    """
-    suspects = Suspects(worker.name, transport, clock, turns)
-    emitter = Emitter(worker.name, transport, clock)
+    transport: Transport
+    clock: Clock
+    replica: str
+    stopping: asyncio.Event
+    drain: float  # seconds for messages in hand after `stopping` is set
+    turns: asyncio.Lock  # held by the worker that handles suspects
 
-    def served(row: On | Answers) -> ServedRow:
-        if isinstance(row, On):
-            return ConsumedRow(row, worker, replica, transport, clock, suspects, emitter)
-        return AnsweredRow(row, worker, replica, transport, clock, suspects)
 
-    rows = [*map(served, worker.consumes), *map(served, worker.answers)]
-    redelivers = bool(worker.widens) or any(row.queue.durable for row in rows)
-
-    async def start() -> None:
-        await transport.declare(
-            *(row.queue for row in rows),
-            *((suspects.queue,) if redelivers else ()),
-            *(query_queue(query.name) for query in worker.asks if not query.narrowed),
-        )
-        for each in worker.starts:
-            await each()
-
-    if not await _run_unless_stopped(stopping, start()):
+async def serve(worker: Worker, process: Process) -> None:
+    """Serve the worker's table until the process stops, and complete the messages in hand."""
+    serving = _Serving(worker, process)
+    if not await _run_unless_stopped(process.stopping, serving.declare()):
         log.info("%s: stopped before it had started", worker.name)
         return
-    readers: dict[QueueReader, None] = {}
     async with asyncio.TaskGroup() as group:
-
-        async def begin(rows: Sequence[ServedRow]) -> list[QueueReader]:
-            begun = [QueueReader(row, clock) for row in rows]
-            for reader in begun:
-                reader.start(await transport.consume(reader.served.queue, reader.prefetch), group)
-                readers[reader] = None
-                suspects.rows[reader.served.queue.name] = reader.served
-            return begun
-
-        async def widen(more: Sequence[On | Answers]) -> Narrow:
-            rows = [served(row) for row in more]
-            await transport.declare(*(row.queue for row in rows))
-            begun = await begin(rows)
-
-            async def narrow() -> None:
-                for reader in begun:
-                    readers.pop(reader, None)
-                    suspects.rows.pop(reader.served.queue.name, None)
-                await asyncio.shield(group.create_task(end(begun)))  # also when we are stopped meanwhile
-
-            return narrow
-
-        async def end(ending: Iterable[QueueReader]) -> None:
-            for reader in ending:
-                await reader.stop()
-            await asyncio.gather(*(reader.drained(drain) for reader in ending))
-
-        background = [group.create_task(run()) for run in worker.runs]
-        background += [group.create_task(Timer(row, emitter).run()) for row in worker.timers]
-        widening = []
-        if await _run_unless_stopped(stopping, begin(rows)):
-            log.info("%s: serving", worker.name)
-            if redelivers:
-                suspects.start(group)
-            widening = [group.create_task(grow(widen)) for grow in worker.widens]
-        await stopping.wait()
-        log.info("%s: draining", worker.name)
-        for task in widening:
-            task.cancel()
-        await asyncio.gather(*widening, return_exceptions=True)
-        await asyncio.gather(end(list(readers)), suspects.stop(drain))
-        for task in background:
-            task.cancel()
+        await serving.run(group)
     for stop in worker.stops:
         await stop()
     log.info("%s: stopped", worker.name)
+
+
+class _Serving:
+    """One worker's rows, and the readers of their queues."""
+
+    _group: asyncio.TaskGroup
+
+    def __init__(self, worker: Worker, process: Process) -> None:
+        self._worker = worker
+        self._process = process
+        self._suspects = Suspects(worker.name, process.transport, process.clock, process.turns)
+        self._emitter = Emitter(worker.name, process.transport, process.clock)
+        self._rows = [*map(self._served, worker.consumes), *map(self._served, worker.answers)]
+        self._redelivers = bool(worker.widens) or any(row.queue.durable for row in self._rows)
+        self._readers: dict[QueueReader, None] = {}
+
+    def _served(self, row: On | Answers) -> ServedRow:
+        process = self._process
+        if isinstance(row, On):
+            return ConsumedRow(
+                row,
+                self._worker,
+                process.replica,
+                process.transport,
+                process.clock,
+                self._suspects,
+                self._emitter,
+            )
+        return AnsweredRow(
+            row, self._worker, process.replica, process.transport, process.clock, self._suspects
+        )
+
+    async def declare(self) -> None:
+        """Declare the worker's queues and run its start functions."""
+        await self._process.transport.declare(
+            *(row.queue for row in self._rows),
+            *((self._suspects.queue,) if self._redelivers else ()),
+            *(query_queue(query.name) for query in self._worker.asks if not query.narrowed),
+        )
+        for start in self._worker.starts:
+            await start()
+
+    async def run(self, group: asyncio.TaskGroup) -> None:
+        """Read the queues and run the timers until the process stops, then drain."""
+        self._group = group
+        name, stopping = self._worker.name, self._process.stopping
+        background = [group.create_task(run()) for run in self._worker.runs]
+        background += [group.create_task(Timer(row, self._emitter).run()) for row in self._worker.timers]
+        widening = []
+        if await _run_unless_stopped(stopping, self._read(self._rows)):
+            log.info("%s: serving", name)
+            if self._redelivers:
+                self._suspects.start(group)
+            widening = [group.create_task(grow(self._widen)) for grow in self._worker.widens]
+        await stopping.wait()
+        log.info("%s: draining", name)
+        for task in widening:
+            task.cancel()
+        await asyncio.gather(*widening, return_exceptions=True)
+        await asyncio.gather(self._end(list(self._readers)), self._suspects.stop(self._process.drain))
+        for task in background:
+            task.cancel()
+
+    async def _read(self, rows: Sequence[ServedRow]) -> list[QueueReader]:
+        readers = [QueueReader(row, self._process.clock) for row in rows]
+        for reader in readers:
+            inbox = await self._process.transport.consume(reader.served.queue, reader.prefetch)
+            reader.start(inbox, self._group)
+            self._readers[reader] = None
+            self._suspects.rows[reader.served.queue.name] = reader.served
+        return readers
+
+    async def _widen(self, more: Sequence[On | Answers]) -> Narrow:
+        """Serve further rows; return a function that ends them."""
+        rows = [self._served(row) for row in more]
+        await self._process.transport.declare(*(row.queue for row in rows))
+        readers = await self._read(rows)
+
+        async def narrow() -> None:
+            for reader in readers:
+                self._readers.pop(reader, None)
+                self._suspects.rows.pop(reader.served.queue.name, None)
+            await asyncio.shield(
+                self._group.create_task(self._end(readers))
+            )  # also if we are stopped meanwhile
+
+        return narrow
+
+    async def _end(self, readers: Iterable[QueueReader]) -> None:
+        for reader in readers:
+            await reader.stop()
+        await asyncio.gather(*(reader.drained(self._process.drain) for reader in readers))
 
 
 async def _run_unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:

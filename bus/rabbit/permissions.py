@@ -15,11 +15,10 @@ from typing import Any, Literal
 
 from bus import topics
 from bus.ferry.crossings import Crossing, Way
-from bus.protocol import QueueSpec
 from bus.rabbit.topology import LETTER, BrokerNames, letter_key
 from bus.routing import Query, Topic
 from bus.topics import TOPIC_OF
-from bus.worker import Worker, asks_as, central_queues, reply_prefix, suspects_queue
+from bus.worker import Worker, asks_as, reply_prefix, suspects_queue
 
 _WORD = r"[A-Za-z0-9_-]+"
 _RANDOM = "[0-9a-f]{8}"
@@ -95,6 +94,7 @@ FLOOD_BYTES = 64 * 1024 * 1024  # of one cell's messages that wait on one queue
 def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exchange: str = "berth",
                 vhost: str = "/", flood_bytes: int = FLOOD_BYTES) -> dict[str, Any]:  # fmt: skip
     """Return users, permissions and limits in the format of `rabbitmqctl import_definitions`."""
+    permissions = [(name, user.permissions) for name, user in users.items()]
     return {
         "users": [
             {
@@ -108,44 +108,38 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
             if user.password
         ],
         "permissions": [
-            {
-                "user": name,
-                "vhost": vhost,
-                "configure": user.permissions.configure,
-                "write": user.permissions.write,
-                "read": user.permissions.read,
-            }
-            for name, user in users.items()
+            {"user": name, "vhost": vhost, "configure": may.configure, "write": may.write, "read": may.read}
+            for name, may in permissions
         ],
         "topic_permissions": [
-            {
-                "user": name,
-                "vhost": vhost,
-                "exchange": keys.exchange,
-                "write": keys.write,
-                "read": keys.read,
-            }
-            for name, user in users.items()
-            for keys in user.permissions.keys
+            {"user": name, "vhost": vhost, "exchange": keys.exchange, "write": keys.write, "read": keys.read}
+            for name, may in permissions
+            for keys in may.keys
         ],
-        "policies": [
-            *(
-                _bytes_policy(flood_policy(cell, exchange), vhost, filled_by(cell, exchange), flood_bytes)
-                for cell in cells
-            ),
-            *(
-                _bytes_policy(
-                    queue_policy(name),
-                    vhost,
-                    user.permissions.configure,
-                    user.limits.queue_bytes,
-                    user.limits.overflow,
-                )
-                for name, user in users.items()
-                if user.limits is not None
-            ),
-        ],
+        "policies": _policies(users, cells, exchange, vhost, flood_bytes),
     }
+
+
+def _policies(
+    users: Mapping[str, BrokerUser], cells: Sequence[str], exchange: str, vhost: str, flood_bytes: int
+) -> list[dict[str, Any]]:
+    """Return the policies that limit the bytes in queues of the users and in queues that one cell fills."""
+    of_cells = [
+        _bytes_policy(flood_policy(cell, exchange), vhost, filled_by(cell, exchange), flood_bytes)
+        for cell in cells
+    ]
+    of_users = [
+        _bytes_policy(
+            queue_policy(name),
+            vhost,
+            user.permissions.configure,
+            user.limits.queue_bytes,
+            user.limits.overflow,
+        )
+        for name, user in users.items()
+        if user.limits is not None
+    ]
+    return of_cells + of_users
 
 
 def _bytes_policy(
@@ -193,16 +187,6 @@ def queues_within(cell: str, exchange: str = "berth") -> str:
     of = re.escape(cell)
     queues = [rf"(agent|conductor)\.{of}[.:].+", rf"ask:cell\.{_WORD}\.{of}", _replies_to(cell)]
     return _any_of(_named(BrokerNames(exchange), queues))
-
-
-def of_middle(workers: Sequence[Worker], exchange: str = "berth") -> Permissions:
-    """Return the permissions of workers that belong to no cell: the scheduler, placement, or ironic_sync.
-
-    They declare the exchanges and, with them, the scheduler's queues.
-    """
-    names = BrokerNames(exchange)
-    owned = [rf"{re.escape(worker.name)}:.+" for worker in workers]
-    return _permissions(names, "", workers, owned, made=_made_by_the_middle(names), central=central_queues())
 
 
 def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str = "berth") -> Permissions:
@@ -260,20 +244,17 @@ def _permissions(
     workers: Sequence[Worker],
     owned: Sequence[str],
     made: Sequence[str] = (),
-    central: Sequence[QueueSpec] = (),
 ) -> Permissions:
     answered = [row for worker in workers for row in worker.answers]
     asked = [query for worker in workers for query in worker.asks]
     replies = _replies_to(cell, [asks_as(worker.name) for worker in workers] if cell else ())
-    shared = [re.escape(spec.name.replace("*", "+")) for spec in central]
-    queues = _named(names, [*owned, *shared, *(rf"ask:{re.escape(row.key)}" for row in answered), replies])
+    queues = _named(names, [*owned, *(rf"ask:{re.escape(row.key)}" for row in answered), replies])
     said = {message for worker in workers for message in worker.emits}
     writes = sorted(_published_by(TOPIC_OF[message], cell) for message in said)
     writes += sorted({_asked_by(query, cell) for query in asked})
     writes += sorted({_answered_at(row.query, row.cell) for row in answered})
     reads = sorted({re.escape(row.address.key) for worker in workers for row in worker.consumes})
     reads += sorted(re.escape(f"ask.{row.key}") for row in answered)
-    reads += sorted(re.escape(key) for spec in central for key in spec.keys)
     to = rf"[0-9]+\.({'|'.join(queues)})"
     return Permissions(
         configure=_any_of([*queues, *made]),

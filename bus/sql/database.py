@@ -33,6 +33,28 @@ FREE_CONNECTION_SECONDS = 30.0
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
+_POOL = {
+    "max_overflow": 0,
+    "pool_timeout": FREE_CONNECTION_SECONDS,
+    "pool_use_lifo": True,  # the connection with the warmest caches first
+    "pool_reset_on_return": None,  # every way out of a transaction has committed or rolled back
+    "hide_parameters": True,  # in errors, which are logged: a build's metadata may be secret
+}
+
+
+def _check(address: URL, namespace: str, inline: bool, pause: Pause | None) -> None:
+    """Raise ValueError for arguments of a Database that contradict each other."""
+    backend = address.get_backend_name()
+    if backend not in ("postgresql", "sqlite"):
+        raise ValueError(f"{backend}: berth keeps its data in postgresql or sqlite")
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise ValueError(f"namespace {namespace!r}: letters, digits, _ and - only, at most 63")
+    if inline and backend != "sqlite":
+        raise ValueError("inline is for sqlite only")
+    if pause is not None and not inline:
+        raise ValueError("pause needs inline=True: statements in threads have no turns to give")
+
+
 class Database:
     """One store in PostgreSQL or SQLite: read() and write() yield a transaction, glance() and stroke() one
     statement.
@@ -56,30 +78,17 @@ class Database:
         statement_seconds: float | None = 60.0,
     ) -> None:
         address = make_url(url)
-        backend = address.get_backend_name()
-        if backend not in ("postgresql", "sqlite"):
-            raise ValueError(f"{backend}: berth keeps its data in postgresql or sqlite")
-        if namespace and not _NAMESPACE.fullmatch(namespace):
-            raise ValueError(f"namespace {namespace!r}: letters, digits, _ and - only, at most 63")
-        if inline and backend != "sqlite":
-            raise ValueError("inline is for sqlite only")
-        if pause is not None and not inline:
-            raise ValueError("pause needs inline=True: statements in threads have no turns to give")
+        _check(address, namespace, inline, pause)
         self.namespace: Final = namespace
-        self.dialect: Final[Dialect] = "postgresql" if backend == "postgresql" else "sqlite"
+        self.dialect: Final[Dialect] = (
+            "postgresql" if address.get_backend_name() == "postgresql" else "sqlite"
+        )
         self._url = url
         self._file: SqliteFile | None = None
+        self._postgres: PostgresPool | None = None
         self._writing: AbstractAsyncContextManager[None] = nullcontext()
         self._reading: AbstractAsyncContextManager[None] = nullcontext()
-        pooled = {
-            "pool_size": pool_size,
-            "max_overflow": 0,
-            "pool_timeout": FREE_CONNECTION_SECONDS,
-            "pool_use_lifo": True,  # the connection with the warmest caches first
-            "pool_reset_on_return": None,  # every way out of a transaction has committed or rolled back
-            "hide_parameters": True,  # in errors, which are logged: a build's metadata may be secret
-        }
-        self._postgres: PostgresPool | None = None
+        pooled = {**_POOL, "pool_size": pool_size}
         if self.dialect == "postgresql":
             self._postgres = PostgresPool(address, namespace, statement_seconds, pooled)
             self._engine = self._postgres.engine

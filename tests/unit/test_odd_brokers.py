@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.delivery.serving import serve
+from bus.delivery.serving import Process, serve
 from bus.errors import Unavailable
 from bus.messages import BuildUnplaceable
 from bus.protocol import QueueSpec
@@ -54,6 +54,12 @@ def once(matches: Callable[[Any], bool]) -> Callable[[Any], bool]:
         return True
 
     return silent
+
+
+def served_by(transport: RabbitTransport, stopping: asyncio.Event, drain: float) -> Process:
+    return Process(
+        transport=transport, clock=Clock(), replica="r", stopping=stopping, drain=drain, turns=asyncio.Lock()
+    )
 
 
 async def test_unconfirmed_messages_are_sent_again() -> None:
@@ -141,7 +147,7 @@ async def test_a_worker_told_to_stop_waits_for_no_broker(name: str) -> None:
     async with an_odd_broker() as broker, a_transport(broker) as transport:
         broker.silent = lambda asked: asked.name == name
         stopping = asyncio.Event()
-        serving = asyncio.create_task(serve(worker, transport, Clock(), "r", stopping, 0.1, asyncio.Lock()))
+        serving = asyncio.create_task(serve(worker, served_by(transport, stopping, 0.1)))
         await until(lambda: broker.heard[name])
         stopping.set()
         await in_time(serving)
@@ -164,9 +170,7 @@ async def test_a_worker_whose_connection_ends_by_an_error_of_ours_ends_too(
 
     worker = Worker("w", consumes=[on(topics.BUILD_UNPLACEABLE, handle)])
     async with an_odd_broker() as broker, a_transport(broker) as transport:
-        serving = asyncio.create_task(
-            serve(worker, transport, Clock(), "r", asyncio.Event(), 1.0, asyncio.Lock())
-        )
+        serving = asyncio.create_task(serve(worker, served_by(transport, asyncio.Event(), 1.0)))
         await until(lambda: broker.heard["Basic.Consume"])
         broker.silent = lambda asked: asked.name == "ContentBody"  # so that it waits for a confirm
         publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
