@@ -6,8 +6,7 @@ again under the keys of operators, so all other handlers need not know clients.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import structs
 
@@ -33,6 +32,7 @@ from bus.queries import BuildsFound, DecisionFound, FindBuilds, WhatIf
 from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import UNSAID_ID, Id
+from scheduler_worker.core.move_start import refused as refused_move
 from scheduler_worker.dependencies import CellQueries, PlacementQueries
 from scheduler_worker.store import clients as store
 from scheduler_worker.waiting.owner import Keeping
@@ -58,17 +58,7 @@ class NotAllowed(Exception):
     """The client may not do this. The text gives the reason and does not name other projects."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The project of each id that is known."""
-
-    projects: Mapping[Id, str] = field(default_factory=dict)
-
-    def is_of(self, id_: Id, client: RegisteredClient) -> bool:
-        return self.projects.get(id_) in client.projects
-
-    def is_taken(self, id_: Id, client: RegisteredClient) -> bool:
-        return id_ in self.projects and not self.is_of(id_, client)
+Projects = Mapping[Id, str]  # the project of each id that is known
 
 
 class ClientDoor:
@@ -105,14 +95,15 @@ class ClientDoor:
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
         """Return what each request becomes: the operator's message, or its refusal to the client."""
         clients = await self._registered({client.client for client in asked})
-        known = await self._known(
-            {id_ for client in asked for id_ in _new_ids(client)},
-            {id_ for client in asked for id_ in _existing_ids(client)},
-        )
+        boots = [one.boot for one in asked if one.boot is not None]
+        new = {id_ for boot in boots for id_ in (boot.request, *boot.instances)}
+        existing = {id_ for boot in boots for id_ in (*boot.hints.same_host, *boot.hints.different_host)}
+        acts = [act for one in asked for act in (one.delete, one.move, one.steer) if act is not None]
+        known = await self._known(new, existing.union(act.build for act in acts))
         return [await self._judged(client, clients.get(client.client), known) for client in asked]
 
     async def _judged(
-        self, asked: ClientRequested, client: RegisteredClient | None, known: _Known
+        self, asked: ClientRequested, client: RegisteredClient | None, known: Projects
     ) -> Published | Poison:
         acts = [act for act in (asked.boot, asked.delete, asked.move, asked.steer) if act is not None]
         if len(acts) != 1:
@@ -121,7 +112,12 @@ class ClientDoor:
         try:
             if client is None:
                 raise NotAllowed(f"client {asked.client} is not registered")
-            act = structs.replace(act, reply_to=_reply_word(asked.client, act.reply_to))
+            own = _own_word(asked.client, act.reply_to)
+            if act.reply_to not in ("", own):
+                raise NotAllowed(
+                    f"reply_to: {asked.client}, or {asked.client}_ and a word of its own, not {act.reply_to}"
+                )
+            act = structs.replace(act, reply_to=own)
             match act:
                 case BuildRequested():
                     return _boot(act, client, known)
@@ -167,8 +163,8 @@ class ClientDoor:
         own = client.projects
         if asked.builds is not None:
             builds = (await self._cells.builds(asked.builds)).builds
-            mine = tuple(build for build in builds if build.placed.spec.project in own)
-            return ClientAnswered(builds=BuildsFound(builds=mine))
+            mine = [build for build in builds if build.placed.spec.project in own]
+            return ClientAnswered(builds=BuildsFound(builds=tuple(mine)))
         if asked.instances is not None:
             instances = structs.replace(asked.instances, project=_project(client, asked.instances.project))
             return ClientAnswered(instances=await self._cells.instances(instances))
@@ -181,52 +177,46 @@ class ClientDoor:
             return ClientAnswered(waiting=structs.replace(found, waiting=rows, rescued=0))
         if asked.decision is not None:
             decision = await self._keeping.decision(asked.decision)
-            return ClientAnswered(
-                decision=decision if await self._is_own(decision, client) else DecisionFound()
-            )
+            is_own = await self._is_own(decision, client)
+            return ClientAnswered(decision=decision if is_own else DecisionFound())
         if asked.what_if is not None:
             return await self._what_if(asked.what_if, client)
         if asked.allocations is not None:
             if not asked.allocations:
                 return ClientAnswered(allocations=())
             held = await self._placement.allocations(FindAllocations(consumers=asked.allocations))
-            return ClientAnswered(
-                allocations=tuple(consumer for consumer in held.consumers if consumer.project in own)
-            )
+            consumers = [consumer for consumer in held.consumers if consumer.project in own]
+            return ClientAnswered(allocations=tuple(consumers))
         if asked.usages is not None:
             usages = structs.replace(asked.usages, project=_project(client, asked.usages.project))
             return ClientAnswered(usages=await self._placement.usages(usages))
         assert asked.groups is not None
         groups = structs.replace(asked.groups, project=_project(client, asked.groups.project))
         answer = await self._placement.groups(groups)
-        return ClientAnswered(
-            groups=GroupsFound(
-                groups=tuple(group for group in answer.groups if group.project == groups.project)
-            )
-        )
+        found_groups = [group for group in answer.groups if group.project == groups.project]
+        return ClientAnswered(groups=GroupsFound(groups=tuple(found_groups)))
 
     async def _what_if(self, question: WhatIf, client: RegisteredClient) -> ClientAnswered:
         request = question.request
         known = await self._known((), (*request.hints.same_host, *request.hints.different_host))
-        return ClientAnswered(
-            what_if=await self._what_ifs.answer(
-                structs.replace(question, request=_boot(request, client, known))
-            )
-        )
+        question = structs.replace(question, request=_boot(request, client, known))
+        return ClientAnswered(what_if=await self._what_ifs.answer(question))
 
     async def _moves(self, question: FindMoves, client: RegisteredClient) -> MovesFound:
         if not question.moves and not question.builds:
             raise NotAllowed("moves: name the moves or builds")
         found = await self._cells.moves(question)
         known = await self._known((), {move.build for move in found.moves})
-        return MovesFound(moves=tuple(move for move in found.moves if known.is_of(move.build, client)))
+        return MovesFound(
+            moves=tuple(move for move in found.moves if known.get(move.build) in client.projects)
+        )
 
     async def _is_own(self, found: DecisionFound, client: RegisteredClient) -> bool:
         if found.request is not None:
             return found.request.project in client.projects
         if found.move is None:
             return False
-        return (await self._known((), (found.move.build,))).is_of(found.move.build, client)
+        return (await self._known((), (found.move.build,))).get(found.move.build) in client.projects
 
     # Lookups
 
@@ -234,11 +224,11 @@ class ClientDoor:
         async with self._database.read() as tx:
             return {client.name: client for client in await store.registered(tx, names)}
 
-    async def _known(self, new: Collection[Id], existing: Collection[Id]) -> _Known:
+    async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
         """Return the projects of the ids. Cells are queried only for the `existing` ones."""
         ids = sorted({*new, *existing})
         if not ids:
-            return _Known()
+            return {}
         async with self._database.read() as tx:
             projects = await store.projects_of(tx, ids)
         for some in portions([id_ for id_ in ids if id_ not in projects], PLACEMENT_ASKED):
@@ -248,12 +238,12 @@ class ClientDoor:
             }
         missing = sorted({one for one in existing if one not in projects})
         if not missing:
-            return _Known(projects)
+            return projects
         cells = sorted({host.cell for host in self._source.hosts()})
         found = await asyncio.gather(*(self._in_cell(cell, missing) for cell in cells))
         for stands in found:
             projects |= stands
-        return _Known(projects)
+        return projects
 
     async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str]:
         """Return the projects of the builds that the cell knows; none if the cell does not answer."""
@@ -270,28 +260,9 @@ class ClientDoor:
 # Judging
 
 
-def _new_ids(asked: ClientRequested) -> Iterable[Id]:
-    return (asked.boot.request, *asked.boot.instances) if asked.boot else ()
-
-
-def _existing_ids(asked: ClientRequested) -> Iterable[Id]:
-    if asked.boot is not None:
-        yield from (*asked.boot.hints.same_host, *asked.boot.hints.different_host)
-    for act in (asked.delete, asked.move, asked.steer):
-        if act is not None:
-            yield act.build
-
-
 def _own_word(client: str, word: str) -> str:
     """Return the `reply_to` if it is one of the client, else the client's name."""
     return word if word == client or word.startswith(f"{client}_") else client
-
-
-def _reply_word(client: str, word: str) -> str:
-    own = _own_word(client, word)
-    if word not in ("", own):
-        raise NotAllowed(f"reply_to: {client}, or {client}_ and a word of its own, not {word}")
-    return own
 
 
 def _project(client: RegisteredClient, named: str) -> str:
@@ -304,19 +275,19 @@ def _project(client: RegisteredClient, named: str) -> str:
     return client.projects[0]
 
 
-def _check_own(build: Id, client: RegisteredClient, known: _Known) -> None:
-    if not known.is_of(build, client):
+def _check_own(build: Id, client: RegisteredClient, known: Projects) -> None:
+    if known.get(build) not in client.projects:
         raise NotAllowed(UNKNOWN)
 
 
-def _boot(request: BuildRequested, client: RegisteredClient, known: _Known) -> BuildRequested:
+def _boot(request: BuildRequested, client: RegisteredClient, known: Projects) -> BuildRequested:
     project = _project(client, request.project)
     if request.forced_host:
         raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
-    if any(known.is_taken(one, client) for one in (request.request, *request.instances)):
+    if any(known.get(id_, project) not in client.projects for id_ in (request.request, *request.instances)):
         raise NotAllowed("request, instances: use new uuids")
     for name in ("same_host", "different_host"):
-        if not all(known.is_of(one, client) for one in getattr(request.hints, name)):
+        if not all(known.get(one) in client.projects for one in getattr(request.hints, name)):
             raise NotAllowed(f"hints.{name}: {UNKNOWN}")
     return structs.replace(request, project=project)
 
@@ -344,20 +315,8 @@ def _refusal(
         case BuildCancelRequested():
             return BuildCancelled(build=act.build, waited=False, why=why, known=False, reply_to=act.reply_to)
         case MoveRequested():
-            return MoveRefused(
-                move=act.move,
-                build=act.build,
-                kind=act.kind,
-                reason=why,
-                code="client",
-                reply_to=act.reply_to,
-            )
+            return refused_move(act, why, "client")
         case MoveSteered():
             return MoveProgress(
-                move=act.move,
-                build=act.build,
-                cell=act.cell,
-                phase="",
-                refused=why,
-                reply_to=act.reply_to,
+                move=act.move, build=act.build, cell=act.cell, phase="", refused=why, reply_to=act.reply_to
             )

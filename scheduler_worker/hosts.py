@@ -1,6 +1,6 @@
 """Reports of hosts, their health, and failed builds."""
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -11,16 +11,13 @@ from bus.host_health import HostHealth, down_sentence
 from bus.messages import HostReported
 from bus.reports import HostState
 from scheduler_worker.agents import Agents, Listening, ReportedAgent, Silence
-from scheduler_worker.core.host_map import NEVER, NOBODY, HostColumns, HostKey, Numbers, numbered
+from scheduler_worker.build_counts import FORGIVEN, HALVED_AFTER, BuildCounts
+from scheduler_worker.core.host_map import NEVER, NOBODY, HostKey, Numbers, numbered
 from scheduler_worker.core.view import HostsNow
 
 GRACE = 30.0  # seconds before a host without any heartbeat counts as down
-RECENT = 1.0  # seconds for which a build counts in addition to the host's report
 MOST_HOSTS = 250_000  # beyond this number the oldest hosts of the cell with the most are forgotten
 TIDY_SECONDS = 10.0
-HALVED_AFTER = 300.0  # seconds in which a failure comes to count half
-FORGIVEN = 2.0**-10  # smaller failures are dropped
-FULL_SCALE = 64  # halvings after which the scale of failures is set anew
 JUDGED_EVERY = 1.0  # seconds: a host that falls silent is down so much later at most
 
 
@@ -40,7 +37,7 @@ class LastHostReport:
 _NO_HOSTS: Mapping[str, LastHostReport] = {}
 
 
-class HostBook:
+class HostBook(BuildCounts):
     """The state of each host, from its heartbeats and from stored records.
 
     A host is down when no heartbeat of it came for three periods, and at least 10 seconds, or when it was
@@ -50,19 +47,13 @@ class HostBook:
     """
 
     def __init__(self, now: float, grace: float = GRACE, halved_after: float = HALVED_AFTER) -> None:
+        super().__init__(now, halved_after)
         self._listening = Listening(now)
         self._agents = Agents(self._listening, grace)
         self._hosts: dict[str, OrderedDict[str, LastHostReport]] = {}  # by cell
         self._count = 0
         self._cell_of: dict[str, str] = {}  # root → the cell that placement has it in
-        self._columns = HostColumns()
-        self._zones: Counter[str] = Counter()
         self._tidied = now
-        self._choices: deque[tuple[float, HostKey]] = deque()
-        self._counted_until = now  # choices before this time no longer count
-        self._taken_back: Counter[HostKey] = Counter()  # choices that were undone
-        self._halved_after = halved_after
-        self._whole = now  # a failure at this time counts 1; later ones count more, so that all fade together
         self._source: CandidateSource | None = None
         # version of the index's layout when it was last read; None: read again
         self._layout: int | None = None
@@ -90,7 +81,9 @@ class HostBook:
             key = record.cell, record.root
             if record.root in self._hosts.get(record.cell, ()):
                 continue
-            self._record(key, record)
+            self._records[key] = record
+            self._columns.recorded_down[self._columns.slot(key)] = record.availability == "down"
+            self._judged = None
             closed = HostState(
                 root=record.root,
                 host=record.host,
@@ -133,10 +126,6 @@ class HostBook:
     def cells(self) -> set[str]:
         """Return the cells with heartbeats."""
         return set(self._hosts)
-
-    @property
-    def zones(self) -> set[str]:
-        return set(self._zones)
 
     def __len__(self) -> int:
         return self._count
@@ -276,73 +265,6 @@ class HostBook:
                 del self._records[key]
                 self._columns.recorded_down[self._columns.slots[key]] = 0.0
 
-    def _record(self, key: HostKey, record: HostHealth) -> None:
-        self._records[key] = record
-        self._columns.recorded_down[self._columns.slot(key)] = record.availability == "down"
-        self._judged = None
-
-    # What befell builds that were sent there
-
-    def chose(self, cell: str, root: str, now: float) -> None:
-        """Count a build that is sent to this host."""
-        key = cell, root
-        self._choices.append((now + RECENT, key))
-        slot = self._columns.slots.get(key)
-        if slot is None:
-            slot = self._columns.slot(key)
-            self._place_new()
-        self._columns.recent[slot] += 1
-
-    def unchose(self, cell: str, root: str, at: float) -> None:
-        """Undo a choice made at this time, unless it has expired already."""
-        if at + RECENT <= self._counted_until:
-            return
-        key = cell, root
-        self._columns.recent[self._columns.slots[key]] -= 1
-        self._taken_back[key] += 1
-
-    def recent(self, cell: str, root: str, now: float) -> int:
-        """Return the number of builds sent to the host that its report may not include yet."""
-        self._past(now)
-        return int(self._columns.recent[self._columns.slots.get((cell, root), NOBODY)])
-
-    def failed(self, cell: str, root: str, now: float) -> None:
-        """Record a failed build caused by the host, as its cell reports."""
-        slot, weight = self._columns.slot((cell, root)), self._weight(now)
-        self._columns.failures[slot] += weight
-
-    def built(self, cell: str, root: str) -> None:
-        """Record a new instance: half of the host's failures are forgiven."""
-        slot = self._columns.slots.get((cell, root), NOBODY)
-        self._columns.failures[slot] /= 2
-
-    def failures(self, cell: str, root: str, now: float) -> float:
-        """Return the number of failed builds, each halved repeatedly with time."""
-        weight = self._weight(now)
-        return float(self._columns.failures[self._columns.slots.get((cell, root), NOBODY)]) / weight
-
-    def _weight(self, now: float) -> float:
-        """Return the weight of a present failure relative to the begin of the scale."""
-        halvings = (now - self._whole) / self._halved_after
-        if halvings > FULL_SCALE:
-            failures = self._columns.failures
-            failures *= 2.0**-halvings if halvings < 1000 else 0.0
-            failures[failures < FORGIVEN] = 0.0
-            self._whole, halvings = now, 0.0
-        return float(2.0**halvings)
-
-    def _past(self, now: float) -> None:
-        choices, columns, taken_back = self._choices, self._columns, self._taken_back
-        self._counted_until = max(self._counted_until, now)
-        while choices and choices[0][0] <= now:
-            key = choices.popleft()[1]
-            if taken_back and taken_back[key]:
-                taken_back[key] -= 1
-            else:
-                columns.recent[columns.slots[key]] -= 1
-        if not choices and taken_back:
-            taken_back.clear()
-
     # Stored hosts
 
     def _put(self, host: LastHostReport) -> None:
@@ -351,27 +273,16 @@ class HostBook:
         hosts[root] = host
         hosts.move_to_end(root)
         self._count += known is None
-        if known is None or known.state.zone != host.state.zone:
-            if known is not None:
-                self._discount(known)
-            if host.state.zone:
-                self._zones[host.state.zone] += 1
         self._columns.put(host.cell, host.state)
         if known is not None and host.state.instances > known.state.instances:
             self.built(host.cell, root)
 
     def _drop(self, cell: str, root: str) -> None:
-        self._discount(self._hosts[cell].pop(root))
+        del self._hosts[cell][root]
         self._count -= 1
         if not self._hosts[cell]:
             del self._hosts[cell]
         self._columns.forget((cell, root))
-
-    def _discount(self, host: LastHostReport) -> None:
-        zone = host.state.zone
-        self._zones[zone] -= 1
-        if self._zones[zone] <= 0:
-            del self._zones[zone]
 
     def _place_new(self) -> None:
         """Look up the positions of hosts that were reported for the first time."""

@@ -36,6 +36,7 @@ from scheduler_worker.roster import Roster
 from scheduler_worker.store.parked import ParkedRequest
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
+Begins = tuple[Order, events.Begun]  # an order, and its first event
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
 HELP_SECONDS = 0.02  # of a batch: looking for what would have made its requests fit
@@ -118,13 +119,13 @@ class Scheduler:
             for (order, _), late in zip(begun, later, strict=True)
         ]
 
-    def begin(self, requests: Sequence[BuildRequested]) -> list[tuple[Order, events.Begun]]:
+    def begin(self, requests: Sequence[BuildRequested]) -> list[Begins]:
         self.book.listened(self.clock.monotonic())
         return [
             self._orders.begin(request, self.retries.retried_for(request.request)) for request in requests
         ]
 
-    def begin_moves(self, starts: Sequence[MoveStart]) -> list[tuple[Order, events.Begun]]:
+    def begin_moves(self, starts: Sequence[MoveStart]) -> list[Begins]:
         """Return the orders and states of moves before the search."""
         self.book.listened(self.clock.monotonic())
         return [
@@ -132,13 +133,13 @@ class Scheduler:
             for start in starts
         ]
 
-    def begin_stored(self, kept: ParkedRequest) -> tuple[Order, events.Begun]:
+    def begin_stored(self, kept: ParkedRequest) -> Begins:
         """Return the order of a waiting request."""
         if kept.start is not None:
             return self.begin_moves([kept.start])[0]
         return self.begin([kept.message])[0]
 
-    async def place(self, begun: Sequence[tuple[Order, events.Begun]]) -> list[events.End]:
+    async def place(self, begun: Sequence[Begins]) -> list[events.End]:
         """Return the end of each order, by data that includes all earlier commits if it is unplaceable."""
         batch = self._joined.begin()
         try:
@@ -146,7 +147,7 @@ class Scheduler:
         finally:
             self._joined.end(batch)
 
-    async def _place(self, begun: Sequence[tuple[Order, events.Begun]]) -> list[events.End]:
+    async def _place(self, begun: Sequence[Begins]) -> list[events.End]:
         level = any(self._orders.names_unknown(order.request) for order, _ in begun)
         if level:
             await self.source.fresh()
@@ -270,7 +271,7 @@ class Scheduler:
             if order.alternative.group is not None:
                 self._joined.leave(order.alternative.group.id, instance)
 
-    def _known_now(self, order: Order, event: events.Begun) -> tuple[Order, events.Begun]:
+    def _known_now(self, order: Order, event: events.Begun) -> Begins:
         if event.refusal:
             return self._orders.begin(order.request, order.waited, order.move)
         return self._orders.again(order), event
@@ -323,22 +324,20 @@ class Scheduler:
         (narrowed,) = self._narrow([order])
         return narrowed
 
-    async def ready(self, request: BuildRequested) -> tuple[Order, events.Begun]:
+    async def ready(self, request: BuildRequested) -> Begins:
         """Return the order and state of a request before the search."""
         [begun] = await self.resolved([request])
         return begun
 
-    async def ready_moves(self, starts: Sequence[MoveStart]) -> Sequence[tuple[Order, events.Begun]]:
+    async def ready_moves(self, starts: Sequence[MoveStart]) -> Sequence[Begins]:
         """Return the orders and states of moves before the search."""
         return await self._resolve([self._orders.begin(start.request(), 0.0, start) for start in starts])
 
-    async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[tuple[Order, events.Begun]]:
+    async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[Begins]:
         """Return the requests with the present hosts of the instances that they name."""
         return await self._resolve([self._orders.begin(request, 0.0) for request in requests])
 
-    async def _resolve(
-        self, begun: Sequence[tuple[Order, events.Begun]]
-    ) -> Sequence[tuple[Order, events.Begun]]:
+    async def _resolve(self, begun: Sequence[Begins]) -> Sequence[Begins]:
         if any(names_other_instances(order.request) for order, _ in begun):
             return await self._resolving.resolve(begun)
         return begun

@@ -2,18 +2,30 @@
 are to be published.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 
 import msgspec
+from msgspec import structs
 
-from bus.claims import Choice, ConsumerClaim, Held, Moved, NoGroup, NothingHeld, OutsideCell, Refusal
+from bus.claims import (
+    Choice,
+    ClaimResult,
+    ConsumerClaim,
+    Held,
+    Moved,
+    NoGroup,
+    NothingHeld,
+    OutsideCell,
+    Refusal,
+    Retired,
+)
 from bus.decisions import AlsoAsked, Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selection
 from bus.moves import MovePlaced, MoveRefused
 from bus.queries import Candidate
 from bus.requests import BuildSpec, Hints
-from bus.vocabulary import Id
+from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.move_start import MoveStart, refused
 from scheduler_worker.core.rule import Alternative
@@ -106,6 +118,18 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     @property
     def refusals(self) -> tuple[str, ...]:
         return self.refused[-MAX_REFUSED:]
+
+    def why_no_host(self) -> str:
+        """Return why no host fits any of the flavors that were tried, as sentences."""
+        request, several = self.request, len(self.instances)
+        first, *further = self.shorts
+        reason = first.reason(request, several, self.refusals)
+        for short in further:
+            flavor = (
+                request.or_else[short.alternative_index - 1] if short.alternative_index else request.flavor
+            )
+            reason = f"{reason}. As {flavor.name!r}: {short.reason(request, several, ())}"
+        return reason
 
     def claims(self) -> tuple[ConsumerClaim, ...]:
         """Return one claim for each picked instance, each on the first of its hosts that fits."""
@@ -210,9 +234,7 @@ def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
     )
 
 
-def refusals_of(
-    pick: Pick, refusals: Sequence[Refusal], names: Mapping[str, str] | None = None
-) -> tuple[list[str], set[str]]:
+def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set[str]]:
     """Return placement's refusals as texts, and the providers to avoid (not those that only changed)."""
     said, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
@@ -241,9 +263,54 @@ def size_of(request: BuildRequested) -> int:
     """Return the bytes of the build's spec, with the largest of its flavors."""
     if not request.or_else:
         return len(_encode(spec_of(request)))
-    return max(
-        [
-            len(_encode(spec_of(request, alternative_index)))
-            for alternative_index in range(len(request.or_else) + 1)
-        ]
+    return max([len(_encode(spec_of(request, index))) for index in range(len(request.or_else) + 1)])
+
+
+def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
+    """Handle a repeated delivery: some instances hold hosts or have ended, the rest continue."""
+    left: list[Id] = []
+    order = structs.replace(
+        order, obstacle="its other instances were placed or ended before", alternative_index=0, shorts=()
     )
+    for instance, result in zip(order.instances, results, strict=False):
+        if isinstance(result, Held | Retired):
+            order = placed_before(order, instance, result)
+        else:  # it holds nothing and may be placed
+            left.append(instance)
+    return structs.replace(order, instances=(*left, *order.instances[len(results) :]))
+
+
+def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
+    """Handle an instance that holds allocations or has ended; publish a scheduler's decision again."""
+    match result:
+        case Held() if order.move is not None:
+            return ended(order, instance, "move: it is the id of somebody who holds something himself")
+        case Held(generation=generation, allocations=allocations) if not allocations:
+            return structs.replace(order, emptied=(*order.emptied, (instance, generation)))
+        case Held():
+            return structs.replace(order, held=(*order.held, (instance, result)))
+        case Retired(unplaceable=True, why=why) if why in (CANCELLED, DELETED):
+            return structs.replace(order, unwanted=(*order.unwanted, (instance, why)))
+        case Retired(unplaceable=True, why=why):
+            if order.move is not None and why != order.reason:  # what was decided now is not why
+                order = structs.replace(order, decision=Decision())
+            return ended(order, instance, why)
+        case Retired():
+            return order if order.move is None else structs.replace(order, begun=True)
+
+
+def ended(order: Order, instance: Id, reason: str) -> Order:
+    return structs.replace(order, reason=reason[:MAX_CAUSE], fenced=(*order.fenced, instance))
+
+
+def spares_of(
+    pick: Pick, way: Candidate, beside: frozenset[str], avoid: set[str], several: int
+) -> tuple[Candidate, ...]:
+    """Return the hosts of the same cell that were chosen along with it and can still be claimed."""
+    found: dict[str, Candidate] = {}
+    for spare in (*pick.spares, *pick.choices):
+        if spare.cell != way.cell or spare.root in beside or spare.root in found:
+            continue
+        if spare.root not in avoid and spare.allocations.keys().isdisjoint(avoid):
+            found[spare.root] = spare
+    return tuple(found.values())[:several]

@@ -18,19 +18,19 @@ from bus.claims import Choice, Claimed, ClaimResult, Held, NoGroup, Refused, Rel
 from bus.decisions import Decision
 from bus.messages import Selection
 from bus.moves import BEGUN
-from bus.queries import Candidate
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core import events
-from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.held_claim import ClaimPlace, alternative_of, mappings_of
 from scheduler_worker.core.order import (
-    CANCELLED,
-    DELETED,
     Order,
     Settled,
     also_asked,
+    ended,
+    placed_before,
     refusals_of,
     selection_of,
+    spares_of,
+    without_placed,
 )
 from scheduler_worker.core.shortage import Shortage
 
@@ -41,13 +41,16 @@ SOON = 0.1, 0.5
 AT_ONCE = 0.05, 0.2
 
 
+Step = tuple[Order, events.Effects]
+
+
 @dataclass(frozen=True, slots=True)
 class PlacingLimits:
     rounds: int = ROUNDS
     patience: float = PATIENCE
 
 
-def step(order: Order, event: events.Event, limits: PlacingLimits) -> tuple[Order, events.Effects]:
+def step(order: Order, event: events.Event, limits: PlacingLimits) -> Step:
     """Return the next state of the order after this event, and its effects."""
     match event:
         case events.Begun(refusal=""):
@@ -87,7 +90,7 @@ def step(order: Order, event: events.Event, limits: PlacingLimits) -> tuple[Orde
             return _next(replace(order, settled=tuple(settled)), limits)
 
 
-def _next(order: Order, limits: PlacingLimits) -> tuple[Order, events.Effects]:
+def _next(order: Order, limits: PlacingLimits) -> Step:
     if order.held:
         return order, (events.Locate(order.held),)
     if order.emptied:
@@ -105,20 +108,19 @@ def _next(order: Order, limits: PlacingLimits) -> tuple[Order, events.Effects]:
         if order.rounds < limits.rounds:
             return order, (events.FindHosts(),)
         return _obstructed(order, limits)
-    lacking = [settled for settled in order.settled if settled.lacking]
-    if lacking:
-        return order, tuple(
-            [
-                events.FindAlternates(
-                    settled.instance,
-                    settled.cell,
-                    settled.lacking,
-                    order.beside.union(spare.root for spare in settled.spares),
-                    settled.alternative_index,
-                )
-                for settled in lacking
-            ]
+    lacking = [
+        events.FindAlternates(
+            settled.instance,
+            settled.cell,
+            settled.lacking,
+            order.beside.union(spare.root for spare in settled.spares),
+            settled.alternative_index,
         )
+        for settled in order.settled
+        if settled.lacking
+    ]
+    if lacking:
+        return order, tuple(lacking)
     if order.move is not None:
         return order, (events.BegunBefore() if order.begun else events.SayMove(order.said_of(order.move)),)
     return order, (events.SayAll(tuple(order.said())),)
@@ -127,62 +129,42 @@ def _next(order: Order, limits: PlacingLimits) -> tuple[Order, events.Effects]:
 # No host
 
 
-def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Order, events.Effects]:
+def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> Step:
     """Continue with the next flavor; after the last one wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
     if order.alternative_index + 1 < len(order.alternatives):
         return replace(order, alternative_index=order.alternative_index + 1), (events.FindHosts(),)
-    obstacle = _reason(order)
-    shorts, order = order.shorts, replace(order, alternative_index=0, rounds=order.rounds + 1, shorts=())
-    if order.enough:  # `at_least` instances have hosts: the rest end
-        return _next(_explained(_fail(order, obstacle, _decision(order, shorts)), shorts), limits)
-    order = replace(order, obstacle=obstacle, decision=_decision(order, shorts))
-    if any(shortage.promised for shortage in shorts) and order.rounds < limits.rounds:
-        return order, (events.FindHosts(),)
-    if order.request.wait:
-        return order, (events.Park(shorts, obstacle),)
-    # claims of other requests may still fail and release this capacity
-    if any(shortage.may_pass or shortage.promised for shortage in shorts):
-        return _obstructed(order, limits)
-    return _next(_explained(_fail(order, obstacle, order.decision), shorts), limits)
+    obstacle, shorts = order.why_no_host(), order.shorts
+    decision = shorts[0].decision(order.refusals)
+    order = replace(
+        order, alternative_index=0, rounds=order.rounds + 1, shorts=(), obstacle=obstacle, decision=decision
+    )
+    if not order.enough:  # with `at_least` instances placed the rest end
+        promised = any(shortage.promised for shortage in shorts)
+        if promised and order.rounds < limits.rounds:
+            return order, (events.FindHosts(),)
+        if order.request.wait:
+            return order, (events.Park(shorts, obstacle),)
+        # claims of other requests may still fail and release this capacity
+        if promised or any(shortage.may_pass for shortage in shorts):
+            return _obstructed(order, limits)
+    readable = not any(short.refusal for short in shorts)
+    return _next(replace(_fail(order, obstacle, decision), unexplained=readable), limits)
 
 
-def _reason(order: Order) -> str:
-    request, several = order.request, len(order.instances)
-    first, *others = order.shorts
-    reason = first.reason(request, several, order.refusals)
-    for short in others:
-        name = (
-            request.or_else[short.alternative_index - 1] if short.alternative_index else request.flavor
-        ).name
-        reason = f"{reason}. As {name!r}: {short.reason(request, several, ())}"
-    return reason
-
-
-def _decision(order: Order, shorts: Sequence[Shortage]) -> Decision:
-    return shorts[0].decision(order.refusals)
-
-
-def _obstructed(order: Order, limits: PlacingLimits) -> tuple[Order, events.Effects]:
+def _obstructed(order: Order, limits: PlacingLimits) -> Step:
     if order.request.wait:
         return order, (events.Park((), order.obstacle),)
     if order.waited >= limits.patience:
-        decision = replace_refused(order.decision, order)
+        decision = replace(
+            order.decision,
+            considered=order.decision.considered or order.considered,
+            refused=order.refusals,
+            code=order.decision.code or "refused",
+        )
         failed = _fail(order, order.obstacle, decision)
         return _next(replace(failed, unexplained=bool(decision.removals)), limits)
     return order, (events.ComeAgain(*SOON, order.obstacle),)
-
-
-def replace_refused(decision: Decision, order: Order) -> Decision:
-    """Return the decision with placement's refusals since then."""
-    return Decision(
-        considered=decision.considered or order.considered,
-        removals=decision.removals,
-        nearest=decision.nearest,
-        refused=order.refusals,
-        code=decision.code or "refused",
-        notes=decision.notes,
-    )
 
 
 def _contended(order: Order, limits: PlacingLimits, why: str) -> events.Effects:
@@ -196,17 +178,10 @@ def _fail(order: Order, reason: str, decision: Decision) -> Order:
     return replace(order, reason=reason[:MAX_CAUSE], decision=decision)
 
 
-def _explained(order: Order, shorts: Sequence[Shortage]) -> Order:
-    """Compute changes that would help before the order ends, unless the request is unreadable."""
-    return replace(order, unexplained=not any(short.refusal for short in shorts))
-
-
 # Claims
 
 
-def _claimed(
-    order: Order, results: Sequence[ClaimResult], limits: PlacingLimits
-) -> tuple[Order, events.Effects]:
+def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits) -> Step:
     picks = order.picks
     claimed = [result for result in results if isinstance(result, Claimed)]
     if len(claimed) == len(picks):
@@ -215,7 +190,7 @@ def _claimed(
     if any(isinstance(result, Held | Retired) for result in results):
         if order.move is not None:
             return _also(released, _not_as_it_was(order, results[0], limits))
-        return _also(released, _next(_sort_out(order, results), limits))
+        return _also(released, _next(without_placed(order, results), limits))
     avoid, refused = set(order.avoid), list(order.refused)
     for pick, result in zip(picks, results, strict=False):
         if isinstance(result, Contended):
@@ -223,9 +198,8 @@ def _claimed(
         if isinstance(result, Refused):
             nowhere = next((refusal for refusal in result.refusals if isinstance(refusal, NoGroup)), None)
             if nowhere is not None:
-                return _also(
-                    released, _next(_fail(order, str(nowhere), Decision(code="no_server_group")), limits)
-                )
+                order = _fail(order, str(nowhere), Decision(code="no_server_group"))
+                return _also(released, _next(order, limits))
             said, providers = refusals_of(pick, result.refusals)
             refused += [one for one in said if one not in refused]
             avoid |= providers
@@ -238,35 +212,19 @@ def _release_picks(order: Order) -> events.Effects:
     return tuple([events.GiveUpHost(*one) for one in zip(order.picks, order.instances, strict=False)])
 
 
-def _also(before: events.Effects, then: tuple[Order, events.Effects]) -> tuple[Order, events.Effects]:
+def _also(before: events.Effects, then: Step) -> Step:
     order, effects = then
     return order, (*before, *effects)
 
 
-def _sort_out(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Handle a repeated delivery: some instances hold hosts or have ended, the rest continue."""
-    left: list[Id] = []
-    order = replace(
-        order, obstacle="its other instances were placed or ended before", alternative_index=0, shorts=()
-    )
-    answered = len(results)
-    for instance, result in zip(order.instances, results, strict=False):
-        match result:
-            case Held() | Retired():
-                order = _elsewhere(order, instance, result)
-            case _:  # it holds nothing and may be placed
-                left.append(instance)
-    return replace(order, instances=(*left, *order.instances[answered:]))
-
-
-def _not_as_it_was(order: Order, result: ClaimResult, limits: PlacingLimits) -> tuple[Order, events.Effects]:
+def _not_as_it_was(order: Order, result: ClaimResult, limits: PlacingLimits) -> Step:
     """Handle a claim of a move that placement refused because the build differs from its cell's report."""
     match result:
         case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
             return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), limits)
         case Retired():
             [instance] = order.instances
-            return _next(_elsewhere(replace(order, instances=()), instance, result), limits)
+            return _next(placed_before(replace(order, instances=()), instance, result), limits)
         case _:
             why = "what it holds is not what its cell knows of: it is being moved, or was changed by others"
             if order.waited < limits.patience:
@@ -274,30 +232,7 @@ def _not_as_it_was(order: Order, result: ClaimResult, limits: PlacingLimits) -> 
             return _next(_fail(order, why, Decision(code="held")), limits)
 
 
-def _elsewhere(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """Handle an instance that holds allocations or has ended; publish a scheduler's decision again."""
-    match result:
-        case Held() if order.move is not None:
-            return _end(order, instance, "move: it is the id of somebody who holds something himself")
-        case Held(generation=generation, allocations=allocations) if not allocations:
-            return replace(order, emptied=(*order.emptied, (instance, generation)))
-        case Held():
-            return replace(order, held=(*order.held, (instance, result)))
-        case Retired(unplaceable=True, why=why) if why in (CANCELLED, DELETED):
-            return replace(order, unwanted=(*order.unwanted, (instance, why)))
-        case Retired(unplaceable=True, why=why):
-            if order.move is not None and why != order.reason:  # what was decided now is not why
-                order = replace(order, decision=Decision())
-            return _end(order, instance, why)
-        case Retired():
-            return order if order.move is None else replace(order, begun=True)
-
-
-def _end(order: Order, instance: Id, reason: str) -> Order:
-    return replace(order, reason=reason[:MAX_CAUSE], fenced=(*order.fenced, instance))
-
-
-def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> tuple[Order, events.Effects]:
+def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> Step:
     picks, request = order.picks, order.request
     ways = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
     avoid, refused = set(order.avoid), list(order.refused)
@@ -312,7 +247,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
         spares, lacking = pick.spares, 0
         if result.choice or avoid or len(picks) > 1:
             beside = order.beside.union([candidate.root for candidate in ways])
-            spares = _spares(pick, way, beside, avoid, order.alternates)
+            spares = spares_of(pick, way, beside, avoid, order.alternates)
             if result.choice or len(spares) < len(pick.spares):
                 lacking = order.alternates - len(spares)
         settled.append(
@@ -342,25 +277,10 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
     return _also(tuple(effects), _next(order, limits))
 
 
-def _spares(
-    pick: Pick, way: Candidate, beside: frozenset[str], avoid: set[str], several: int
-) -> tuple[Candidate, ...]:
-    """Return the hosts of the same cell that were chosen along with it and can still be claimed."""
-    found: dict[str, Candidate] = {}
-    for spare in (*pick.spares, *pick.choices):
-        if spare.cell != way.cell or spare.root in beside or spare.root in found:
-            continue
-        if spare.root not in avoid and spare.allocations.keys().isdisjoint(avoid):
-            found[spare.root] = spare
-    return tuple(found.values())[:several]
-
-
 # Delivered before
 
 
-def _located(
-    order: Order, places: Mapping[Id, ClaimPlace | None], limits: PlacingLimits
-) -> tuple[Order, events.Effects]:
+def _located(order: Order, places: Mapping[Id, ClaimPlace | None], limits: PlacingLimits) -> Step:
     """Publish instances that hold a host already once more, with alternates as they are now."""
     effects: list[events.Effect] = []
     holding, order = order.held, replace(order, held=())
@@ -375,7 +295,7 @@ def _located(
             held = f"{instance} holds resources of {where} already"
             why = f"{held}, where no agent builds: it is no build of ours"
             effects.append(events.Warn(f"build {instance}: {why}"))
-            order = _end(order, instance, why)
+            order = ended(order, instance, why)
             continue
         alternative_index = alternative_of(result, order.alternatives)
         question = order.alternatives[alternative_index].question if order.alternatives else None
@@ -402,9 +322,7 @@ def _located(
 # Fences
 
 
-def _fenced(
-    order: Order, results: Sequence[tuple[Id, ReleaseResult]], limits: PlacingLimits
-) -> tuple[Order, events.Effects]:
+def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], limits: PlacingLimits) -> Step:
     emptied = {instance for instance, _ in order.emptied}
     order = replace(
         order,
@@ -416,13 +334,13 @@ def _fenced(
         match result:
             case Released() if instance in emptied:
                 effects.append(events.Warn(f"build {instance}: {_given_back(instance)}"))
-                order = _end(order, instance, _given_back(instance))
+                order = ended(order, instance, _given_back(instance))
             case Released():
-                order = _end(order, instance, order.reason)
+                order = ended(order, instance, order.reason)
             case Retired():
-                order = _elsewhere(order, instance, result)
+                order = placed_before(order, instance, result)
             case Held() if instance not in emptied:
-                order = _elsewhere(order, instance, result)
+                order = placed_before(order, instance, result)
             case _:
                 contended = _contended(order, limits, f"the claim of {instance} is contended")
                 return order, (*effects, *contended)

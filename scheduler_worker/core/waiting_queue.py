@@ -5,8 +5,11 @@ use every other host, so they cannot delay the first one. A request reserves onl
 use.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Protocol
 
 import numpy as np
 
@@ -15,8 +18,8 @@ from bus.vocabulary import Id
 
 Root = str
 LineKey = tuple[int, float, str]  # position of a waiting request: the lowest is first
-Reserved = Mapping[Root, LineKey]
 
+REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
 MOST_LINES = 64  # classes whose first requests may reserve hosts
 MOST_ASKED = 64  # hosts a rule is asked about before one is kept without
 
@@ -34,56 +37,11 @@ class Prospect:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstInLine:
-    kind: str
-    key: LineKey
-    request: Id
-    needs: int
-
-
-@dataclass(frozen=True, slots=True)
 class HostReservation:
     """A host is kept for this one."""
 
     key: LineKey
     kind: str
-
-
-def reservations(
-    firsts: Sequence[FirstInLine], prospect: Callable[[str], Prospect], before: Collection[Root]
-) -> dict[Root, HostReservation]:
-    """Return the hosts that each first request reserves; previous reservations are kept if possible."""
-    kept: dict[Root, HostReservation] = {}
-    covered: Bools = np.zeros(0, np.bool_)
-    for first in firsts[:MOST_LINES]:
-        seen = prospect(first.kind)
-        if len(covered) < seen.size:
-            covered = np.concatenate([covered, np.zeros(seen.size - len(covered), np.bool_)])
-        left = np.flatnonzero(~covered[seen.positions])
-        covered[seen.positions] = True
-        for root in _nearest(seen, left, first.needs, before):
-            kept[root] = HostReservation(first.key, first.kind)
-    return kept
-
-
-def _nearest(seen: Prospect, left: Ints, needs: int, before: Collection[Root]) -> list[Root]:
-    """Return enough of the hosts that all instances could be placed on them."""
-    if not len(left):
-        return []
-    far = seen.lacks[left]
-    if before:
-        stays = [seen.root(int(position)) in before for position in seen.positions[left]]
-        far = np.where(stays, -1.0, far)
-    found: list[Root] = []
-    room = 0.0
-    for at in left[np.argsort(far, kind="stable")[: MOST_ASKED + needs]]:
-        if room >= needs:
-            break
-        position = int(seen.positions[at])
-        if seen.admits(position):
-            found.append(seen.root(position))
-            room += max(float(seen.capacities[at]), 1.0)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +128,99 @@ class Turn:
     waiter: Waiter
     beside: frozenset[Root]
     forgotten: bool = False  # nothing but the sweep has found a host for it
+
+
+class HostSight(Protocol):
+    """The host data that the queues need."""
+
+    def free(self, root: Root) -> Mapping[str, int]:
+        """Return the free amounts of the host's whole tree; empty if there is no such host."""
+
+    def watches(self, kind: str) -> Sequence[RoomNeeded]:
+        """Return the amounts of which any fitting host satisfies at least one."""
+
+    def look(
+        self, kind: str, among: Collection[Root] | None, beside: Collection[Root], enough: int
+    ) -> HostsFound:
+        """Return the fitting hosts, among the given ones or (None) among all until `enough` fit."""
+
+    def prospect(self, kind: str) -> Prospect:
+        """Return the hosts that could ever fit the class, and how much each lacks now."""
+
+
+class ChangedHosts:
+    """Hosts that changed since the queues were evaluated last, and recently for evaluations in progress."""
+
+    def __init__(self) -> None:
+        self.mark = 0  # number of changes
+        self.capacity: dict[Root, None] = {}  # with possibly more free capacity
+        self.reports: dict[Root, None] = {}  # with changed reports
+        self.released: dict[Root, None] = {}  # unchanged, but no longer excluded
+        self._recent: deque[tuple[int, Root]] = deque()
+        self._forgotten = 0  # changes up to this mark are not known any more
+
+    def remember(self, roots: Collection[Root]) -> None:
+        for root in roots:
+            self.mark += 1
+            self._recent.append((self.mark, root))
+        while len(self._recent) > REMEMBERED:
+            self._forgotten, _ = self._recent.popleft()
+
+    def since(self, mark: int) -> list[Root] | None:
+        """Return the hosts that changed after this mark, or None if that is not known any more."""
+        if mark < self._forgotten:
+            return None
+        return [root for _, root in takewhile(lambda change: change[0] > mark, reversed(self._recent))]
+
+    def forget_all(self) -> None:
+        """Record that any host may have changed."""
+        self.mark += 1
+        self._recent.clear()
+        self._forgotten = self.mark
+
+    @property
+    def any(self) -> bool:
+        return bool(self.capacity or self.reports or self.released)
+
+    def take(self) -> tuple[dict[Root, None], dict[Root, None], dict[Root, None]]:
+        """Return the changed hosts: by capacity, by reports, and released ones; then there are none."""
+        changed = self.capacity, self.reports, self.released
+        self.capacity, self.reports, self.released = {}, {}, {}
+        return changed
+
+
+def reservations(
+    firsts: Sequence[Waiter], prospect: Callable[[str], Prospect], before: Collection[Root]
+) -> dict[Root, HostReservation]:
+    """Return the hosts that each first request reserves; previous reservations are kept if possible."""
+    kept: dict[Root, HostReservation] = {}
+    covered: Bools = np.zeros(0, np.bool_)
+    for first in firsts[:MOST_LINES]:
+        seen = prospect(first.kind)
+        if len(covered) < seen.size:
+            covered = np.concatenate([covered, np.zeros(seen.size - len(covered), np.bool_)])
+        left = np.flatnonzero(~covered[seen.positions])
+        covered[seen.positions] = True
+        for root in _nearest(seen, left, first.needs, before):
+            kept[root] = HostReservation(first.key, first.kind)
+    return kept
+
+
+def _nearest(seen: Prospect, left: Ints, needs: int, before: Collection[Root]) -> list[Root]:
+    """Return enough of the hosts that all instances could be placed on them."""
+    if not len(left):
+        return []
+    far = seen.lacks[left]
+    if before:
+        stays = [seen.root(int(position)) in before for position in seen.positions[left]]
+        far = np.where(stays, -1.0, far)
+    found: list[Root] = []
+    room = 0.0
+    for at in left[np.argsort(far, kind="stable")[: MOST_ASKED + needs]]:
+        if room >= needs:
+            break
+        position = int(seen.positions[at])
+        if seen.admits(position):
+            found.append(seen.root(position))
+            room += max(float(seen.capacities[at]), 1.0)
+    return found

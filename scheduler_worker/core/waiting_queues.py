@@ -3,25 +3,19 @@
 Requests of one equivalence class wait in one queue, the highest priority and then the oldest first. Each
 queue watches one amount that a host must have free before any of its requests can fit; a change at a host
 concerns only queues whose amount is free there. A fitting host goes to the first request of all queues that
-it fits, for as many of that queue as it has capacity, then to the next. The first request reserves the host
-that is nearest to its needs: later ones may use every other host.
+it fits, for as many of that queue as it has capacity, then to the next.
 """
 
 from bisect import bisect_left, insort
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterator, Mapping
 
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import (
-    FirstInLine,
+    ChangedHosts,
     HostReservation,
-    HostsFound,
+    HostSight,
     Line,
     LineKey,
-    Prospect,
-    Reserved,
-    RoomNeeded,
     Root,
     Trial,
     Turn,
@@ -29,66 +23,41 @@ from scheduler_worker.core.waiting_queue import (
     reservations,
 )
 
-REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
 TOO_MANY = 2_000  # changes in one step; beyond that every queue evaluates all hosts
 LOOK_AGAIN = 1.0  # seconds, where something stands in the way that passes by itself
-
-
-class Eyes(Protocol):
-    """The host data that the queues need."""
-
-    def free(self, root: Root) -> Mapping[str, int]:
-        """Return the free amounts of the host's whole tree; empty if there is no such host."""
-
-    def watches(self, kind: str) -> Sequence[RoomNeeded]:
-        """Return the amounts of which any fitting host satisfies at least one."""
-
-    def look(
-        self, kind: str, among: Collection[Root] | None, beside: Collection[Root], enough: int
-    ) -> HostsFound:
-        """Return the fitting hosts, of the given ones (None: all); a search over all may stop after
-        `enough`.
-        """
-
-    def prospect(self, kind: str) -> Prospect:
-        """Return the hosts that could ever fit the class, and how much each lacks now."""
 
 
 class WaitingRoom:
     """All waiting requests of this process. The caller passes the time; nothing in here awaits."""
 
-    def __init__(self, eyes: Eyes) -> None:
+    def __init__(self, eyes: HostSight) -> None:
         self._eyes = eyes
-        self._waiters: dict[Id, Waiter] = {}
+        self.everybody: dict[Id, Waiter] = {}
         self._lines: dict[str, Line] = {}
         self._watchers: dict[str, list[tuple[int, str]]] = {}  # class → amount and kind, in that order
         self._trials: dict[Id, Trial] = {}
-        self._news: dict[Root, None] = {}
-        self._given_back: dict[Root, None] = {}  # unchanged hosts that are no longer excluded
-        self._states: dict[Root, None] = {}
-        self._remembered: deque[tuple[int, Root]] = deque()
-        self._forgotten = 0  # up to this mark it is not known any more what changed
-        self._kept: dict[Root, HostReservation] = {}
+        self._changes = ChangedHosts()
+        self.kept: dict[Root, HostReservation] = {}  # for the first requests of this process
         self.kept_elsewhere: dict[Root, LineKey] = {}
         self._shuffled = False  # reserved hosts are to be computed again
-        self.mark = 0  # number of changes: an evaluation that begins now has seen all changes up to it
         self.looks = 0  # number of evaluations
 
     # Waiting requests
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return len(self.everybody)
 
     def __contains__(self, request: Id) -> bool:
-        return request in self._waiters
+        return request in self.everybody
 
     @property
-    def everybody(self) -> Mapping[Id, Waiter]:
-        return self._waiters
+    def mark(self) -> int:
+        """Return the number of changes that an evaluation which begins now has seen."""
+        return self._changes.mark
 
     def enter(self, waiter: Waiter, mark: int | None = None) -> None:
         """Add a request that found no host up to this mark (None: it was not evaluated)."""
-        if waiter.request in self._waiters:
+        if waiter.request in self.everybody:
             return
         line = self._lines.get(waiter.kind)
         if line is None:
@@ -97,19 +66,17 @@ class WaitingRoom:
             for watch in line.watches:
                 insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, line.kind))
             line.whole = True  # a search of all hosts shows whether only a filter is in the way
-        self._waiters[waiter.request] = waiter
+        self.everybody[waiter.request] = waiter
         self._line_up(line, waiter)
-        if mark is None or mark < self._forgotten:
+        missed = None if mark is None else self._changes.since(mark)
+        if missed is None:
             line.whole = True
-            return
-        for at, root in reversed(self._remembered):
-            if at <= mark:
-                break
-            line.untested[root] = None
+        else:
+            line.untested.update(dict.fromkeys(missed))
 
     def leave(self, request: Id) -> bool:
         """Remove a request that has its host or has ended; return False if it did not wait."""
-        waiter = self._waiters.pop(request, None)
+        waiter = self.everybody.pop(request, None)
         if waiter is None:
             return False
         line = self._lines[waiter.kind]
@@ -119,7 +86,10 @@ class WaitingRoom:
             del line.waiting[bisect_left(line.waiting, waiter.key, key=_key)]
         self._shuffled = True
         if not line.waiting and not line.trying:
-            self._close(line)
+            del self._lines[line.kind]
+            for watch in line.watches:
+                self._watchers[watch.resource_class].remove((watch.amount, line.kind))
+            self._give_back(line.open)
         return True
 
     def ahead(self, kind: str, priority: int, since: float) -> bool:
@@ -140,31 +110,24 @@ class WaitingRoom:
 
     def due(self, now: float) -> list[Waiter]:
         """Return the requests whose waiting time has expired."""
-        return [
-            waiter
-            for request, waiter in self._waiters.items()
-            if waiter.until <= now and request not in self._trials
-        ]
-
-    # What changes
+        expired = [waiter for waiter in self.everybody.values() if waiter.until <= now]
+        return [waiter for waiter in expired if waiter.request not in self._trials]
 
     def changed(self, roots: Collection[Root]) -> None:
-        """There may be more room there than before, or another kind of host."""
-        if len(roots) > TOO_MANY:
-            self.everything()
-            return
-        self._remember(roots)
-        if self._lines:
-            self._news.update(dict.fromkeys(roots))
+        """Handle hosts that may have more free capacity than before, or another description."""
+        self._note(roots, self._changes.capacity)
 
     def reported(self, roots: Collection[Root]) -> None:
         """Handle changed reports of the hosts."""
+        self._note(roots, self._changes.reports)
+
+    def _note(self, roots: Collection[Root], changes: dict[Root, None]) -> None:
         if len(roots) > TOO_MANY:
             self.everything()
             return
-        self._remember(roots)
+        self._changes.remember(roots)
         if self._lines:
-            self._states.update(dict.fromkeys(roots))
+            changes.update(dict.fromkeys(roots))
 
     def on_agent_returned(self) -> None:
         """Handle the return of an agent: all its hosts may fit now."""
@@ -172,7 +135,7 @@ class WaitingRoom:
             line.untested.update(dict.fromkeys(line.refused))
 
     def let_go(self, roots: Collection[Root]) -> None:
-        """Nothing changed there, but what was promised of it is free again."""
+        """Handle released reservations on hosts that did not change."""
         if self._lines:
             self._give_back(roots)
 
@@ -183,21 +146,12 @@ class WaitingRoom:
 
     def everything(self) -> None:
         """Evaluate everything again: any host may have changed."""
-        self.mark += 1
-        self._remembered.clear()
-        self._forgotten = self.mark
+        self._changes.forget_all()
         for line in self._lines.values():
             line.whole = True
         self._shuffled = True
 
-    # Reserved hosts
-
-    @property
-    def kept(self) -> Mapping[Root, HostReservation]:
-        """Return the hosts that are reserved for the first requests of this process."""
-        return self._kept
-
-    def keep_for_others(self, kept: Reserved) -> None:
+    def keep_for_others(self, kept: Mapping[Root, LineKey]) -> None:
         """Set the hosts that other schedulers have reserved for their requests."""
         before, self.kept_elsewhere = self.kept_elsewhere, dict(kept)
         self._give_back([root for root, key in before.items() if root not in kept or kept[root] > key])
@@ -207,8 +161,8 @@ class WaitingRoom:
     @property
     def restless(self) -> bool:
         """Return whether a host is to be evaluated or a request to be placed."""
-        news = self._news or self._states or self._given_back or self._shuffled
-        return bool(self._lines) and bool(news or any(line.ready for line in self._lines.values()))
+        news = self._changes.any or self._shuffled
+        return bool(self._lines) and (news or any(line.ready for line in self._lines.values()))
 
     @property
     def busy(self) -> bool:
@@ -222,7 +176,7 @@ class WaitingRoom:
     def turns(self, now: float, most: int = 128) -> list[Turn]:
         """Return the requests to be placed now; they are on trial until they leave or are put `back`."""
         self.settle(now)
-        given: set[Root] = {root for trial in self._all_trials() for root in trial.roots}
+        given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.roots}
         found: list[Turn] = []
         ready = [line for line in self._lines.values() if line.waiting and line.open]
         for line in sorted(ready, key=lambda line: line.waiting[0][0]):
@@ -247,7 +201,7 @@ class WaitingRoom:
 
     def back(self, request: Id, look_at: float | None = None) -> None:
         """Return a request from its trial without a host; `look_at`: the time of its next retry."""
-        waiter = self._waiters.get(request)
+        waiter = self.everybody.get(request)
         if waiter is None:
             return
         line = self._lines[waiter.kind]
@@ -276,15 +230,14 @@ class WaitingRoom:
             if line.open:
                 for root in self._kept_before(line.waiting[0][0], line.kind) & line.open.keys():
                     del line.open[root]  # found before the host was reserved for another request
-            if line.further:
-                self._look_further(line, now)
+            if line.further:  # beyond the hosts that were tried without success
+                line.more = False
+                self._look(line, now, None)
 
     def sweep(self, now: float) -> None:
-        """Evaluate every request once; a request placed by this was missed by all wake-up rules (a
-        defect).
-        """
+        """Evaluate every request once; one that is placed by this was missed by all wake-up rules."""
         self.settle(now)
-        busy = {root for trial in self._all_trials() for root in trial.roots}
+        busy = {root for trial in set(self._trials.values()) for root in trial.roots}
         for line in self._lines.values():
             if line.waiting and not line.open and line.look_at is None:
                 in_vain = set(line.in_vain)
@@ -294,33 +247,24 @@ class WaitingRoom:
 
     # How a change finds its lines
 
-    def _remember(self, roots: Collection[Root]) -> None:
-        """Record changed hosts for evaluations in progress, which may have passed the hosts already."""
-        for root in roots:
-            self.mark += 1
-            self._remembered.append((self.mark, root))
-        while len(self._remembered) > REMEMBERED:
-            self._forgotten, _ = self._remembered.popleft()
-
     def _give_back(self, roots: Collection[Root]) -> None:
         """Evaluate hosts again that are no longer excluded, although they did not change."""
-        self._remember(roots)
-        self._given_back.update(dict.fromkeys(roots))
+        self._changes.remember(roots)
+        self._changes.released.update(dict.fromkeys(roots))
 
     def _tell_the_lines(self) -> None:
-        news, states, given_back = self._news, self._states, self._given_back
-        self._news, self._states, self._given_back = {}, {}, {}
-        for root in news:
+        capacity, reports, released = self._changes.take()
+        for root in capacity:
             for line in self._concerned(root):
                 line.untested[root] = None
                 line.in_vain.discard(root)
-            if root in self._kept:
+            if root in self.kept:
                 self._shuffled = True
-        for root in given_back:
+        for root in released:
             for line in self._concerned(root):
                 if root not in line.in_vain:
                     line.untested[root] = None
-        for root in states:
+        for root in reports:
             for line in self._lines.values():
                 if root in line.refused or root in line.in_vain:
                     line.untested[root] = None
@@ -352,11 +296,6 @@ class WaitingRoom:
         self._look(line, now, None)
         self._give_back([root for root in closed if root not in line.open])
 
-    def _look_further(self, line: Line, now: float) -> None:
-        """Search beyond the hosts that were tried without success, to avoid an endless repetition."""
-        line.more = False
-        self._look(line, now, None)
-
     def _look(self, line: Line, now: float, among: Collection[Root] | None) -> None:
         self.looks += 1
         line.swept = False
@@ -375,15 +314,6 @@ class WaitingRoom:
         insort(line.waiting, (waiter.key, waiter), key=_key)
         self._shuffled = True
 
-    def _close(self, line: Line) -> None:
-        del self._lines[line.kind]
-        for watch in line.watches:
-            self._watchers[watch.resource_class].remove((watch.amount, line.kind))
-        self._give_back(line.open)
-
-    def _all_trials(self) -> list[Trial]:
-        return list({id(trial): trial for trial in self._trials.values()}.values())
-
     def _tried(self, request: Id, *, placed: bool) -> None:
         """Record the end of a trial; after the last one the remaining capacity is for other queues."""
         trial = self._trials.pop(request, None)
@@ -396,30 +326,16 @@ class WaitingRoom:
                 trial.line.in_vain.update(trial.roots)
             self._give_back(trial.roots)
 
-    # Reserved hosts
-
     def _keep_hosts(self) -> None:
         self._shuffled = False
-        firsts = sorted(
-            (
-                FirstInLine(line.kind, first.key, first.request, first.needs)
-                for line in self._lines.values()
-                for first in (line.first,)
-            ),
-            key=lambda first: first.key,
-        )
-        before, self._kept = self._kept, reservations(firsts, self._eyes.prospect, self._kept)
-        self._give_back(
-            [
-                root
-                for root, kept in before.items()
-                if root not in self._kept or self._kept[root].key > kept.key
-            ]
-        )
+        firsts = sorted([line.first for line in self._lines.values()], key=lambda first: first.key)
+        before, kept = self.kept, reservations(firsts, self._eyes.prospect, self.kept)
+        self.kept = kept
+        self._give_back([root for root in before if root not in kept or kept[root].key > before[root].key])
 
     def _kept_before(self, key: LineKey, kind: str) -> set[Root]:
         kept = {root for root, whose in self.kept_elsewhere.items() if whose < key}
-        kept.update(root for root, kept in self._kept.items() if kept.key < key and kept.kind != kind)
+        kept.update(root for root, kept in self.kept.items() if kept.key < key and kept.kind != kind)
         return kept
 
     def _barred(self, key: LineKey, kind: str) -> frozenset[Root]:
@@ -427,7 +343,7 @@ class WaitingRoom:
         for line in self._lines.values():
             if line.kind != kind and line.waiting and line.waiting[0][0] < key:
                 barred.update(line.open)
-        for trial in self._all_trials():
+        for trial in set(self._trials.values()):
             if trial.line.kind != kind:
                 barred.update(trial.roots)
         return frozenset(barred)

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from bus.messages import HostReported
 from scheduler_worker import hosts
+from scheduler_worker.build_counts import RECENT
 from scheduler_worker.core.rules.state import few_failures
-from scheduler_worker.hosts import RECENT, HostBook
+from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
 from tests.support.rule_builders import ASKED, ListedHosts, a_wish, the_facts
 from tests.support.scheduler_builders import a_heartbeat, a_state
@@ -65,7 +66,7 @@ def test_the_last_report_counts_and_a_late_or_repeated_one_changes_nothing() -> 
     state = book.state("cell1", ROOT)
     assert state is not None
     assert state.load == 0.6
-    assert (book.cells, book.zones) == ({"cell1"}, set())
+    assert book.cells == {"cell1"}
 
 
 def test_a_stale_report_is_no_sign_of_life() -> None:
@@ -173,10 +174,10 @@ def test_hosts_without_reports_for_very_long_are_forgotten() -> None:
     book = a_book(grace=1)
     for number in range(1000):
         book.handle(a_heartbeat(number, cell=f"forged{number}", zone=f"z{number}"), 0.0)
-    assert len(book) == len(book.cells) == len(book.zones) == 1000
+    assert len(book) == len(book.cells) == 1000
     for second in range(5, 700, 5):
         book.handle(a_heartbeat(1, sequence=second), float(second))
-    assert (len(book), book.cells, book.zones) == (1, {"cell1"}, set())
+    assert (len(book), book.cells) == (1, {"cell1"})
     assert book.down("cell1", "agent2", 700.0) == "down: no heartbeat from its agent agent2"
 
 
