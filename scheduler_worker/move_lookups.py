@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from bus.candidates import CandidateSource
 from bus.chunks import portions
 from bus.claims import Held
@@ -22,42 +24,18 @@ from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import (
     Barred,
     MoveStart,
-    in_group,
     misread,
     move_start,
     stuck,
     unready,
 )
+from scheduler_worker.core.move_state import MoveLook, NotYet, SeenThrough, Stopped
 from scheduler_worker.dependencies import CellQueries, PlacementQueries, together
 from scheduler_worker.releasing import Ending
 
 BUILDS_ASKED = 100  # of a cell at a time, as many as it takes
 PLACEMENT_ASKED = 500
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class SeenThrough:
-    """Its cell knows of this move: it sees it through, or has."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotYet:
-    """The state is unknown now; the message to publish if that lasts."""
-
-    barred: Barred
-    start: MoveStart | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The move is refused; `start`: its beginning, if known."""
-
-    barred: Barred
-    start: MoveStart | None = None
-
-
-MoveLook = MoveStart | Stopped | NotYet | SeenThrough
 
 
 @dataclass(slots=True)
@@ -93,7 +71,7 @@ class MoveLookups:
         groups = await self._groups(starts)
         for index, start in enumerate(looks):
             if isinstance(start, MoveStart):
-                start = in_group(start, groups.get(start.asked.build))
+                start = structs.replace(start, group=groups.get(start.asked.build))
                 barred = stuck(start, roots.get(start.source.root) if start.source else None)
                 looks[index] = start if barred is None else Stopped(barred, start)
         return looks

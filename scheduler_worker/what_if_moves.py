@@ -11,6 +11,7 @@ from bus.groups import ServerGroup
 from bus.queries import PlacedThere, WhatIfAnswered, WhatIfMoves, WhatIfMovesAnswered
 from bus.vocabulary import Id
 from scheduler_worker.core.move_start import Barred, MoveStart
+from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
 from scheduler_worker.move_courses import MoveCourse, MoveCourses
 from scheduler_worker.placing import Scheduler
@@ -61,11 +62,12 @@ class WhatIfsOfMoves:
         async with self._what_ifs.one:
             courses = [MoveCourse(move) for move in question.moves]
             for course, look in zip(courses, await self._courses.look(courses), strict=True):
-                course.barred = look.barred if look is not None else course.barred
-            ready = [course for course in courses if course.begins]
+                if look is not None:
+                    course.take(Stopped(look.barred))
+            ready = [course for course in courses if course.state.begins]
             await self._courses.check_rebuilds([course for course in ready if course.asked.kind == "rebuild"])
             chosen = await self._chosen(
-                [course for course in ready if course.start and course.start.seeks], question
+                [course for course in ready if (start := course.state.start) and start.seeks], question
             )
             return WhatIfMovesAnswered(
                 answers=tuple([chosen.get(id(course)) or _unsought(course) for course in courses])
@@ -74,7 +76,7 @@ class WhatIfsOfMoves:
     async def _chosen(
         self, courses: Sequence[MoveCourse], question: WhatIfMoves
     ) -> Mapping[int, WhatIfAnswered]:
-        starts = [course.start for course in courses if course.start is not None]
+        starts = [start for course in courses if (start := course.state.start) is not None]
         supposing, gone = self._what_ifs.supposing(), _Gone()
         answers: dict[int, WhatIfAnswered] = {}
         orders = await self._scheduler.ready_moves(starts)
@@ -84,7 +86,7 @@ class WhatIfsOfMoves:
                     fits=False, refusal=begun.refusal, decision=Decision(code="unreadable")
                 )
                 continue
-            order = gone.seen_by(beside(order, question.closed, _being_emptied))
+            order = gone.seen_by(beside(order, question.closed, lambda root: "being emptied"))
             answer, _ = await self._what_ifs.chosen(order, question.best, supposing)
             if answer.fits:
                 gone.goes(start, tuple(there.root for there in answer.placed))
@@ -94,12 +96,8 @@ class WhatIfsOfMoves:
         return answers
 
 
-def _being_emptied(root: str) -> str:
-    return "being emptied"
-
-
 def _unsought(course: MoveCourse) -> WhatIfAnswered:
-    barred, start = course.barred, course.start
+    barred, start = course.state.barred, course.state.start
     if barred is None and start is None:
         barred = Barred(code="moving", why="it has begun before, and its cell sees it through")
     if barred is not None:

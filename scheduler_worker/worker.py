@@ -24,7 +24,7 @@ from scheduler_worker.resolving import RelatedHosts
 from scheduler_worker.roster import SAYS_SECONDS, WaitingSignal
 from scheduler_worker.waiting.builds import NewBuilds, WaitingBuilds
 from scheduler_worker.waiting.hosts import Sight
-from scheduler_worker.waiting.moves import MoveArrivals, NewMoves, UnheardMoves, WaitingMoves
+from scheduler_worker.waiting.moves import NewMoves, UnheardMoves, WaitingMoves
 from scheduler_worker.waiting.owner import Keeping
 from scheduler_worker.waiting.queue import Says, WaitingQueue
 from scheduler_worker.waiting.store import HostChanges, WaitingStore
@@ -89,7 +89,7 @@ def scheduler_worker(needs: SchedulerNeeds) -> Worker:
     queue = WaitingQueue(store, WaitingBuilds(scheduler, store), waiting_moves, needs.say, clock)
     keeping = Keeping(queue, clock)
     cancelling = Cancelling(store, scheduler.ending, placement, needs.say, clock)
-    moves = MoveArrivals(courses, NewMoves(scheduler, store, courses, clock).arriving)
+    moves = NewMoves(scheduler, store, courses, clock)
     concurrency = needs.options.concurrency
     parts = [
         Worker("", starts=[needs.loaded], asks=ASKED),
@@ -209,7 +209,7 @@ def _handovers(handovers: Handovers, concurrency: int) -> Worker:
     )
 
 
-def _moves(moves: MoveArrivals, unheard: UnheardMoves, what_ifs: WhatIfsOfMoves, concurrency: int) -> Worker:
+def _moves(moves: NewMoves, unheard: UnheardMoves, what_ifs: WhatIfsOfMoves, concurrency: int) -> Worker:
     return Worker(
         "",
         consumes=[

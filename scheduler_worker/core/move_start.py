@@ -177,10 +177,6 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
     )
 
 
-def in_group(start: MoveStart, group: Id | None) -> MoveStart:
-    return start if start.group == group else msgspec.structs.replace(start, group=group)
-
-
 # What cannot begin
 
 

@@ -6,18 +6,18 @@ from typing import Any
 from bus.candidates import CandidateSource
 from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
+from bus.moves import MoveRequested
 from bus.vocabulary import Id
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.core.handover import Handover
-from scheduler_worker.core.order import Order
 from scheduler_worker.dependencies import UNHEARD_SECONDS, CellQueries, PlacementQueries, SchedulerOptions
 from scheduler_worker.handovers import Handovers
-from scheduler_worker.move_courses import KeepRefusals, MoveCourse, MoveCourses
+from scheduler_worker.move_courses import KeepRefusals, MoveCourse, MoveCourses, MoveVerdict
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.waiting.moves import MoveArrivals, UnheardMoves
+from scheduler_worker.waiting.moves import UnheardMoves
 from tests.support.scheduler_builders import FakePlacement
 
 
@@ -90,14 +90,12 @@ def moves_of(
     return MovesWithoutWaiting(courses, UnheardMoves(courses, handovers))
 
 
-class MovesWithoutWaiting(MoveArrivals):
+class MovesWithoutWaiting:
     """Moves in front of a scheduler that stores no waiting ones."""
 
     def __init__(self, courses: MoveCourses, unheard: UnheardMoves) -> None:
-        super().__init__(courses, lambda _: self)
+        self.courses = courses
         self.take_back = unheard.take_back
 
-    def aside(self, course: MoveCourse, order: Order) -> bool:
-        return False
-
-    async def park(self, courses: Sequence[MoveCourse]) -> None: ...
+    async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
+        return await self.courses.place_new([MoveCourse(request) for request in requests])
